@@ -1,0 +1,137 @@
+"""What the environment says about this run, read once; no other module reads `os.environ`.
+
+| variable | values | without it |
+|---|---|---|
+| `COURSE_SCALE` | `smoke`, `laptop`, `gpu` | `gpu` where CUDA is available, else `laptop` |
+| `COURSE_DEVICE` | `cpu`, `cuda`, `cuda:N` | `cuda` where it is available, else `cpu` |
+| `COURSE_SEED` | a whole number | 0 |
+| `COURSE_HOME` | a folder for cache, checkpoints and ledger | the platform's own place for user caches |
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a chapter's model and data are.
+
+    `sequence` is in tokens, `batch_size` in examples, `train_rows` and `eval_rows` in examples (the most that are used).
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    batch_size: int
+    train_rows: int
+    eval_rows: int
+    epochs: int
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale("smoke", 1, 32, 2, 1_000, 32, 16, 320, 160, 1),
+        Scale("laptop", 2, 128, 4, 4_000, 64, 32, 6_000, 1_000, 3),
+        Scale("gpu", 6, 768, 12, 28_996, 128, 32, 20_000, 2_000, 3),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run's choices. `device_name` and `scale_name` are as asked for; `device` and `scale` are what they come to."""
+
+    scale_name: str = "auto"
+    device_name: str = "auto"
+    seed: int = 0
+    home: Path = Path(".course")
+
+    @cached_property
+    def device(self) -> "torch.device":
+        """The device to train on; raises `CourseError` when CUDA was asked for and is not there."""
+        import torch
+
+        name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device_name == "auto" else self.device_name
+        if name.startswith("cuda") and not torch.cuda.is_available():
+            raise CourseError(
+                f"COURSE_DEVICE={name} asks for a GPU, but PyTorch sees none; unset COURSE_DEVICE or set it to cpu."
+            )
+        return torch.device(name)
+
+    @cached_property
+    def scale(self) -> Scale:
+        """The sizes to train at."""
+        automatic = "gpu" if self.scale_name == "auto" and self.device.type == "cuda" else "laptop"
+        return SCALES[automatic if self.scale_name == "auto" else self.scale_name]
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """The type parameters are kept in: float32 at every scale; lower precision is a technique, not a setting."""
+        import torch
+
+        return torch.float32
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Settings from environment variables; raises `CourseError`, naming the variable, on a value it cannot use."""
+    return Settings(
+        scale_name=_one_of("COURSE_SCALE", environment.get("COURSE_SCALE", "auto"), ["auto", *SCALES]),
+        device_name=_device_name(environment.get("COURSE_DEVICE", "auto")),
+        seed=_whole_number("COURSE_SEED", environment.get("COURSE_SEED", "0")),
+        home=_home(environment.get("COURSE_HOME")),
+    )
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """This process's settings, read at the first call."""
+    return read_settings(os.environ)
+
+
+def environment_for_child(**changes: str) -> dict[str, str]:
+    """This process's environment with `changes`, for a process started from here."""
+    return {**os.environ, **changes}
+
+
+def _one_of(variable: str, value: str, allowed: list[str]) -> str:
+    if value not in allowed:
+        raise CourseError(
+            f"{variable}={value!r} is not one of {', '.join(allowed)}; set it to one of them or unset it."
+        )
+    return value
+
+
+def _device_name(value: str) -> str:
+    kind, _, index = value.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
+        raise CourseError(
+            f"COURSE_DEVICE={value!r} is not a device of this course; use cpu, cuda or cuda:0, or unset it."
+        )
+    return value
+
+
+def _whole_number(variable: str, value: str) -> int:
+    if not value.isdigit():
+        raise CourseError(f"{variable}={value!r} is not a whole number from 0 up; set it to one, such as 0.")
+    return int(value)
+
+
+def _home(value: str | None) -> Path:
+    if value:
+        return Path(value).expanduser().absolute()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("efficient-training-course")

@@ -1,0 +1,16 @@
+"""Every test gets its own home folder and the smallest scale, whatever the machine's environment says."""
+
+import pytest
+
+from course_utils import settings as settings_room
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COURSE_SCALE", "smoke")
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    monkeypatch.setenv("COURSE_SEED", "0")
+    settings_room.settings.cache_clear()
+    yield
+    settings_room.settings.cache_clear()

@@ -1,0 +1,55 @@
+import dataclasses
+
+import pytest
+import torch
+
+from course_utils.errors import CourseError
+from course_utils.settings import SCALES, read_settings, settings
+
+
+def test_without_variables_the_machine_decides():
+    chosen = read_settings({})
+    expected = "gpu" if torch.cuda.is_available() else "laptop"
+    assert chosen.scale is SCALES[expected]
+    assert chosen.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert chosen.home.is_absolute()
+    assert chosen.dtype is torch.float32
+
+
+def test_variables_are_taken(tmp_path):
+    chosen = read_settings(
+        {"COURSE_SCALE": "smoke", "COURSE_DEVICE": "cpu", "COURSE_SEED": "7", "COURSE_HOME": str(tmp_path)}
+    )
+    assert (chosen.scale.name, chosen.device.type, chosen.seed, chosen.home) == ("smoke", "cpu", 7, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "advice"),
+    [
+        ("COURSE_SCALE", "huge", "smoke, laptop, gpu"),
+        ("COURSE_SCALE", "", "smoke, laptop, gpu"),
+        ("COURSE_DEVICE", "tpu", "use cpu, cuda or cuda:0"),
+        ("COURSE_DEVICE", "cpu:1", "use cpu, cuda or cuda:0"),
+        ("COURSE_SEED", "-1", "whole number"),
+        ("COURSE_SEED", "one", "whole number"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_to_do(variable, value, advice):
+    with pytest.raises(CourseError, match=advice) as error:
+        read_settings({variable: value})
+    assert variable in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the GPU that is asked for")
+def test_a_gpu_that_is_not_there_is_said():
+    with pytest.raises(CourseError, match="PyTorch sees none"):
+        _ = read_settings({"COURSE_DEVICE": "cuda"}).device
+
+
+def test_settings_are_read_once_and_frozen(monkeypatch):
+    first = settings()
+    monkeypatch.setenv("COURSE_SEED", "99")
+    assert settings() is first
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.seed = 1
