@@ -1,0 +1,155 @@
+"""Models by name and scale, built from their configuration: no download, any machine.
+
+`distilbert`, `gpt2` and `llama` take their size from a `Scale`. The published sizes in `PUBLISHED` are exact: the same
+parameter tensors as the model of that name on the Hub, with fresh random values.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from course_utils import hub
+from course_utils.errors import CourseError
+from course_utils.settings import Scale, settings
+
+FAMILIES = ("distilbert", "gpt2", "llama")
+PUBLISHED = {
+    "distilbert-base-cased": ("distilbert", {"vocab_size": 28_996}),
+    "gpt2-large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
+    "llama-7b": ("llama", {}),
+}
+
+
+@dataclass(frozen=True)
+class _Family:
+    config: type
+    classifier: type
+    language_model: type
+    sizes: Callable[[Scale], dict]
+
+
+def build(
+    name: str, *, labels: int | None = None, scale: Scale | None = None, seed: int | None = None, **changes
+) -> nn.Module:
+    """A Transformers model with fresh weights, float32, in training mode.
+
+    `name` is one of `FAMILIES` (size from `scale`, by default the settings') or of `PUBLISHED`. With `labels` it classifies
+    sequences into that many classes, without it it is a language model. `changes` go to the configuration
+    (`vocab_size=…`, `dropout=…`). The same `seed` gives the same weights and leaves the global random state as it was.
+    Raises `CourseError` for an unknown name.
+    """
+    family_name, sizes = _sizes(name, scale)
+    family = _family(family_name)
+    config = family.config(**{**sizes, **changes}, **({} if labels is None else {"num_labels": labels}))
+    if config.pad_token_id is None:
+        config.pad_token_id = 0
+    with _seeded(settings().seed if seed is None else seed):
+        return (family.language_model if labels is None else family.classifier)(config).train()
+
+
+def pretrained(name: str, *, labels: int) -> nn.Module:
+    """The Hub's weights for `name` with a new classification head of `labels` classes; `name` may be a local folder.
+
+    Where the Hub does not answer, weights that an earlier run has cached are used. Raises `CourseError`, naming the way
+    without a network, when there are none or the Hub does not have the model.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    try:
+        with _seeded(settings().seed):
+            return AutoModelForSequenceClassification.from_pretrained(
+                name, num_labels=labels, local_files_only=not hub.answers()
+            ).train()
+    except (OSError, ValueError) as error:
+        raise CourseError(
+            f"No pretrained weights for {name!r} here and now ({_first_line(error)}); "
+            "models.build(…) gives an architecture of the same family with fresh weights."
+        ) from error
+
+
+def pretrained_or_fresh(name: str, *, labels: int) -> nn.Module:
+    """`pretrained` where the Hub answers, else `build` with one printed line that says so."""
+    if hub.answers():
+        return pretrained(name, labels=labels)
+    print(f"The Hub does not answer: {name} starts from fresh weights instead of the pretrained ones.")
+    return build(name, labels=labels)
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Elements in all parameters of `model`, shared ones once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def parameter_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters of `model`, shared ones once."""
+    return sum(p.nbytes for p in model.parameters())
+
+
+def _sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
+    if name in FAMILIES:
+        return name, _family(name).sizes(scale or settings().scale)
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    raise CourseError(f"No model is called {name!r}; choose one of {', '.join((*FAMILIES, *PUBLISHED))}.")
+
+
+def _family(name: str) -> _Family:
+    import transformers as hf
+
+    return {
+        "distilbert": _Family(
+            hf.DistilBertConfig, hf.DistilBertForSequenceClassification, hf.DistilBertForMaskedLM, _distilbert_sizes
+        ),
+        "gpt2": _Family(hf.GPT2Config, hf.GPT2ForSequenceClassification, hf.GPT2LMHeadModel, _gpt2_sizes),
+        "llama": _Family(hf.LlamaConfig, hf.LlamaForSequenceClassification, hf.LlamaForCausalLM, _llama_sizes),
+    }[name]
+
+
+def _distilbert_sizes(s: Scale) -> dict:
+    return {
+        "vocab_size": s.vocabulary,
+        "dim": s.width,
+        "hidden_dim": 4 * s.width,
+        "n_layers": s.layers,
+        "n_heads": s.heads,
+        "max_position_embeddings": max(s.sequence, 128),
+    }
+
+
+def _gpt2_sizes(s: Scale) -> dict:
+    return {
+        "vocab_size": s.vocabulary,
+        "n_embd": s.width,
+        "n_layer": s.layers,
+        "n_head": s.heads,
+        "n_positions": max(s.sequence, 128),
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _llama_sizes(s: Scale) -> dict:
+    return {
+        "vocab_size": s.vocabulary,
+        "hidden_size": s.width,
+        "intermediate_size": 4 * s.width,
+        "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads,
+        "max_position_embeddings": max(s.sequence, 128),
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+@contextmanager
+def _seeded(seed: int):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

@@ -1,0 +1,94 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils import hub, models
+from course_utils.errors import CourseError
+from course_utils.settings import SCALES
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "count"),
+    [("distilbert-base-cased", 2, 65_783_042), ("gpt2-large", None, 774_030_080), ("llama-7b", None, 6_738_415_616)],
+)
+def test_published_sizes_are_exact(name, labels, count):
+    with torch.device("meta"):
+        model = models.build(name, labels=labels)
+    assert models.parameter_count(model) == count
+    assert models.parameter_bytes(model) == 4 * count
+
+
+def test_distilbert_has_the_published_number_of_tensors():
+    with torch.device("meta"):
+        assert len(list(models.build("distilbert-base-cased", labels=2).parameters())) == 104
+
+
+@pytest.mark.parametrize("family", models.FAMILIES)
+@pytest.mark.parametrize("labels", [None, 4])
+def test_each_family_learns_at_the_smallest_scale(family, labels):
+    model = models.build(family, labels=labels, scale=SCALES["smoke"])
+    ids = torch.randint(5, 1000, (3, 16), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 9:] = 0
+    targets = ids if labels is None else torch.tensor([0, 3, 1])
+    loss = model(input_ids=ids, attention_mask=mask, labels=targets).loss
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    assert model.training
+
+
+@given(seed=st.integers(0, 1000))
+def test_the_seed_decides_the_weights_and_nothing_else_moves(seed):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second = (models.build("distilbert", labels=2, scale=SCALES["smoke"], seed=seed) for _ in range(2))
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_configuration_changes_are_passed_on():
+    model = models.build("distilbert", labels=2, vocab_size=77, dropout=0.0)
+    assert (model.config.vocab_size, model.config.dropout) == (77, 0.0)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(CourseError, match="'bert'; choose one of distilbert, gpt2"):
+        models.build("bert", labels=2)
+
+
+def test_pretrained_weights_come_from_a_folder_in_the_hubs_layout(tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "answers", lambda: False)
+    published = models.build("distilbert", labels=5, seed=3)
+    published.save_pretrained(tmp_path)
+    loaded = models.pretrained(str(tmp_path), labels=5)
+    assert all(torch.equal(p, q) for p, q in zip(published.parameters(), loaded.parameters(), strict=True))
+    assert loaded.training
+
+
+def test_without_the_hub_one_sentence_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(hub, "answers", lambda: False)
+    with pytest.raises(CourseError, match=r"models\.build") as error:
+        models.pretrained("nobody/has-this-model", labels=2)
+    assert "\n" not in str(error.value)
+
+
+def test_without_the_hub_fresh_weights_take_the_place_and_a_line_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(hub, "answers", lambda: False)
+    assert models.parameter_count(models.pretrained_or_fresh("distilbert", labels=2)) > 0
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_the_hub_is_asked_within_its_time_and_never_raises(monkeypatch):
+    import huggingface_hub.utils
+
+    class Unreachable:
+        def head(self, url, timeout):
+            assert timeout <= 3
+            raise OSError("no route")
+
+    monkeypatch.setattr(huggingface_hub.utils, "get_session", Unreachable)
+    hub.answers.cache_clear()
+    assert hub.answers() is False
+    hub.answers.cache_clear()
