@@ -1,0 +1,86 @@
+"""What an optimizer keeps between steps, tensor by tensor."""
+
+import sys
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """One value of the state: `kind` is its name in `optimizer.state` (`exp_avg`), `where` its device or `python`."""
+
+    parameter: int
+    kind: str
+    elements: int
+    bytes: int
+    dtype: str
+    where: str
+
+
+@dataclass(frozen=True)
+class StateSize:
+    """All entries of one optimizer's state; each entry is counted by its own size, in elements and bytes."""
+
+    entries: tuple[StateEntry, ...]
+
+    @property
+    def elements(self) -> int:
+        """Numbers kept, step counters included."""
+        return sum(entry.elements for entry in self.entries)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all entries."""
+        return sum(entry.bytes for entry in self.entries)
+
+    def by_tensor(self) -> pd.DataFrame:
+        """A row per entry, in the order of the optimizer's parameters."""
+        return pd.DataFrame(self.entries, columns=list(StateEntry.__dataclass_fields__))
+
+    def by_kind(self) -> pd.DataFrame:
+        """A row per kind of state: how many entries, elements and bytes, which dtypes."""
+        grouped = self.by_tensor().groupby("kind", sort=False)
+        return grouped.agg(
+            entries=("kind", "size"),
+            elements=("elements", "sum"),
+            bytes=("bytes", "sum"),
+            dtypes=("dtype", lambda names: ", ".join(sorted(set(names)))),
+        )
+
+
+def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
+    """The size of `optimizer.state` as it is now; nothing is copied. Before the first step it is empty.
+
+    A tensor counts its elements and bytes. A Python number (Transformers' Adafactor keeps some) counts as one element and the
+    bytes of the Python object, in host memory. Nested containers are walked. Anything else has size 0 and keeps its row.
+    """
+    unwrapped = getattr(
+        optimizer, "optimizer", optimizer
+    )  # Accelerate's wrapper keeps torch's optimizer under this name
+    parameters = [p for group in unwrapped.param_groups for p in group["params"]]
+    return StateSize(
+        tuple(
+            entry
+            for index, parameter in enumerate(parameters)
+            for kind, value in unwrapped.state.get(parameter, {}).items()
+            for entry in _entries(index, kind, value)
+        )
+    )
+
+
+def _entries(index: int, kind: str, value):
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _entries(index, f"{kind}.{name}", inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _entries(index, kind, inner)
+    elif isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        yield StateEntry(index, kind, value.numel(), value.nbytes, dtype, str(value.device))
+    elif isinstance(value, int | float | complex):
+        yield StateEntry(index, kind, 1, sys.getsizeof(value), type(value).__name__, "python")
+    else:
+        yield StateEntry(index, kind, 0, 0, type(value).__name__, "python")
