@@ -1,0 +1,129 @@
+"""The ledger: for each technique what was predicted, what was measured, and what nobody accounted for.
+
+Every chapter keeps its rows in a file of its own under the settings' home, so that chapters may run at the same time.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from course_utils.errors import CourseError
+from course_utils.settings import settings
+from course_utils.units import format_bytes
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prediction and its measurement, both in bytes; `quantity` says of what ("peak of a step")."""
+
+    chapter: str
+    technique: str
+    quantity: str
+    predicted: int
+    measured: int
+    scale: str
+    device: str
+
+    @property
+    def not_attributed(self) -> int:
+        """Measured less predicted: bytes that the prediction does not explain; negative when it promised too many."""
+        return self.measured - self.predicted
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Two rows with equal keys say the same thing; the later one counts."""
+        return self.chapter, self.technique, self.quantity, self.scale, self.device
+
+
+@dataclass(frozen=True, repr=False)
+class Ledger:
+    """Rows, shown as a table."""
+
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def load(cls, home: Path | None = None) -> "Ledger":
+        """All rows recorded under `home` (the settings' by default), by chapter."""
+        folder = _folder(home)
+        return cls(tuple(row for path in sorted(folder.glob("*.json")) for row in _read(path)))
+
+    def frame(self) -> pd.DataFrame:
+        """A row per entry; bytes as numbers, `error` as the share of the measured bytes that was not attributed."""
+        rows = [
+            {**asdict(r), "not_attributed": r.not_attributed, "error": r.not_attributed / r.measured} for r in self.rows
+        ]
+        return pd.DataFrame(rows, columns=[*Row.__dataclass_fields__, "not_attributed", "error"])
+
+    def table(self) -> pd.DataFrame:
+        """The same for people: bytes in MiB and GiB, shares in percent."""
+        frame = self.frame()
+        for column in ("predicted", "measured", "not_attributed"):
+            frame[column] = frame[column].map(format_bytes)
+        frame["error"] = frame["error"].map("{:+.1%}".format)
+        return (
+            frame.rename(columns={"not_attributed": "not attributed"})
+            .drop(columns="chapter")
+            .set_index(pd.Index([row.chapter for row in self.rows], name="chapter"))
+        )
+
+    def __str__(self):
+        if not self.rows:
+            return "The ledger is empty; run a chapter first, for instance with `make run`."
+        return self.table().reset_index().to_string(index=False)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        return self.table().to_html() if self.rows else str(self)
+
+
+def record(chapter: str, technique: str, quantity: str, *, predicted: int, measured: int) -> Ledger:
+    """Write one row, replacing an older one of the same key, and return this chapter's rows.
+
+    Raises `CourseError` when a figure is no positive number of bytes; where the home cannot be written the row is shown, and
+    a line says that it will not be remembered.
+    """
+    if not (predicted > 0 and measured > 0):
+        raise CourseError(f"A ledger row needs two positive numbers of bytes, not {predicted} and {measured}.")
+    here = settings()
+    new = Row(chapter, technique, quantity, int(predicted), int(measured), here.scale.name, here.device.type)
+    path = _folder(None) / f"{chapter}.json"
+    rows = [row for row in _read(path) if row.key != new.key] + [new]
+    _write(path, rows)
+    return Ledger(tuple(row for row in rows if (row.scale, row.device) == (new.scale, new.device)))
+
+
+def _folder(home: Path | None) -> Path:
+    return (home or settings().home) / "ledger"
+
+
+def _read(path: Path) -> list[Row]:
+    """Rows in `path`; a damaged file is put aside under another name, and a line says so."""
+    if not path.exists():
+        return []
+    try:
+        return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError):
+        aside = path.with_suffix(".damaged")
+        os.replace(path, aside)
+        _log.warning(
+            "The ledger file %s could not be read; it is kept as %s, and its chapter starts a new one.", path, aside
+        )
+        return []
+
+
+def _write(path: Path, rows: Iterable[Row]) -> None:
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        _log.warning("The ledger cannot be written (%s); this row is shown but will not be remembered.", error.strerror)

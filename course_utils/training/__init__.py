@@ -1,0 +1,33 @@
+"""One training loop, techniques as plug-ins to it, and the same run through Accelerate and through Trainer."""
+
+from importlib import import_module
+
+from course_utils.training.checkpoint import SaveCheckpoints
+from course_utils.training.evaluation import evaluate
+from course_utils.training.history import History
+from course_utils.training.loop import Run, train, train_step
+from course_utils.training.plugins import Autocast, ClipGradients, Plugin
+from course_utils.training.schedules import linear_decay
+
+# Imported when first used: they load Accelerate and Transformers' Trainer.
+_LATER = {"train_with_accelerate": "with_accelerate", "train_with_trainer": "with_trainer"}
+
+__all__ = [
+    "Autocast",
+    "ClipGradients",
+    "History",
+    "Plugin",
+    "Run",
+    "SaveCheckpoints",
+    "evaluate",
+    "linear_decay",
+    "train",
+    "train_step",
+    *_LATER,
+]
+
+
+def __getattr__(name: str):
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,78 @@
+"""What a run recorded: a row per step, a row per evaluation."""
+
+import time
+from dataclasses import dataclass, field
+
+import pandas as pd
+import torch
+
+
+@dataclass
+class History:
+    """Rows as they come in, and the optimizer that made the updates, so that a reader can check which it was.
+
+    A loss may still be a tensor, so that recording it never waits for the device.
+    """
+
+    steps: list[dict] = field(default_factory=list)
+    evaluations: list[dict] = field(default_factory=list)
+    optimizer: torch.optim.Optimizer | None = None
+
+    def frame(self) -> pd.DataFrame:
+        """A row per step, indexed from 1.
+
+        `loss` is the batch's mean; `learning_rate` the one used; `tokens` positions in the batch, padding included;
+        `seconds` since training began; `flops` floating-point operations of forward and backward (a multiply-add is
+        two), counted by `torch.utils.flop_counter`.
+        """
+        rows = pd.DataFrame([{**row, "loss": _number(row["loss"])} for row in self.steps])
+        return rows.set_index("step") if len(rows) else rows
+
+    def evaluation_frame(self) -> pd.DataFrame:
+        """A row per evaluation: epoch, step, and what `evaluate` gave."""
+        return pd.DataFrame(self.evaluations)
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [_number(row["loss"]) for row in self.steps]
+
+    def tokens_per_second(self, skip: int = 1) -> float:
+        """Mean throughput over the run without its first `skip` steps, which also warm up; nan when nothing is left."""
+        rows = self.steps[skip:]
+        if not rows or not skip:
+            return sum(row["tokens"] for row in rows) / rows[-1]["seconds"] if rows else float("nan")
+        return sum(row["tokens"] for row in rows) / (rows[-1]["seconds"] - self.steps[skip - 1]["seconds"])
+
+    def state_dict(self) -> dict:
+        """Plain numbers only."""
+        steps = [{**row, "loss": _number(row["loss"])} for row in self.steps]
+        return {"steps": steps, "evaluations": list(self.evaluations)}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Take over what `state_dict` gave."""
+        self.steps, self.evaluations = list(state["steps"]), list(state["evaluations"])
+
+
+class Recorder:
+    """Fills a history from a loop that is not ours: no operations are counted there."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer | None = None):
+        self.history, self.began = History(optimizer=optimizer), time.perf_counter()
+
+    def add(self, epoch: int, loss: torch.Tensor, learning_rate: float, batch: dict) -> None:
+        """One step; `seconds` run from the recorder's birth."""
+        self.history.steps.append(
+            {
+                "step": len(self.history.steps) + 1,
+                "epoch": epoch,
+                "loss": loss,
+                "learning_rate": learning_rate,
+                "tokens": batch["input_ids"].numel(),
+                "seconds": time.perf_counter() - self.began,
+            }
+        )
+
+
+def _number(value: float | torch.Tensor) -> float:
+    return value.item() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,68 @@
+"""A technique as a difference to the plain loop: a plug-in overrides what it changes, the loop stays as it is."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from course_utils.training.loop import Run
+
+
+class Plugin:
+    """Every method is called at its moment of the loop with the `Run`; by default each does nothing."""
+
+    def start(self, run: "Run") -> None:
+        """Before the first step; `run.step` is above 0 when the run was resumed."""
+
+    def forward(self, run: "Run") -> AbstractContextManager:
+        """A context in which the forward pass is computed."""
+        return nullcontext()
+
+    def objective(self, run: "Run", loss: torch.Tensor) -> torch.Tensor:
+        """What the backward pass starts from: the loss, or a multiple of it."""
+        return loss
+
+    def wants_update(self, run: "Run") -> bool:
+        """False to keep the gradients and go on to the next batch."""
+        return True
+
+    def before_update(self, run: "Run") -> None:
+        """After the backward pass, before the optimizer's step."""
+
+    def after_step(self, run: "Run") -> None:
+        """After each batch, whether or not it ended in an update."""
+
+    def finish(self, run: "Run") -> None:
+        """After the last step, and also when the run was interrupted."""
+
+    def state_dict(self) -> dict:
+        """What a checkpoint must keep of this plug-in."""
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Take over what `state_dict` gave."""
+
+
+class ClipGradients(Plugin):
+    """Scale all gradients down together so that their joint 2-norm is at most `max_norm` (Pascanu et al. 2013)."""
+
+    def __init__(self, max_norm: float):
+        if not max_norm > 0:
+            raise ValueError(f"max_norm={max_norm} must be above 0; leave the plug-in out to train without clipping.")
+        self.max_norm = max_norm
+
+    def before_update(self, run):
+        """Clip in place."""
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.max_norm)
+
+
+class Autocast(Plugin):
+    """Compute the forward pass in `dtype` where that is safe (Micikevicius et al. 2018); parameters keep their own dtype."""
+
+    def __init__(self, dtype: torch.dtype = torch.bfloat16):
+        self.dtype = dtype
+
+    def forward(self, run):
+        """Torch's autocast on the run's device."""
+        return torch.autocast(run.device.type, self.dtype)

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+
+from course_utils.errors import CourseError
+from course_utils.ledger import Ledger, record
+from course_utils.settings import settings
+
+
+def test_rows_are_kept_by_chapter_and_replaced_by_key():
+    record("03_adamw", "AdamW", "optimizer state", predicted=100, measured=110)
+    record("00_start_here", "AdamW", "peak of a step", predicted=5, measured=4)
+    here = record("03_adamw", "AdamW", "optimizer state", predicted=100, measured=105)
+    assert [row.measured for row in here.rows] == [105]
+    everything = Ledger.load()
+    assert [row.chapter for row in everything.rows] == ["00_start_here", "03_adamw"]
+    assert [row.not_attributed for row in everything.rows] == [-1, 5]
+    assert everything.frame()["error"].tolist() == pytest.approx([-0.25, 5 / 105])
+
+
+def test_the_table_shows_people_units():
+    ledger = record("03", "AdamW", "optimizer state", predicted=526_264_752, measured=526_264_752)
+    for text in (str(ledger), ledger._repr_html_()):
+        assert "502 MiB" in text
+        assert "+0.0%" in text
+
+
+def test_an_empty_ledger_says_how_to_fill_it():
+    assert "make run" in str(Ledger.load())
+    assert "make run" in Ledger.load()._repr_html_()
+
+
+@pytest.mark.parametrize(("predicted", "measured"), [(0, 5), (5, -1), (float("nan"), 5)])
+def test_figures_that_are_no_bytes_are_refused(predicted, measured):
+    with pytest.raises(CourseError, match="two positive numbers"):
+        record("03", "AdamW", "peak", predicted=predicted, measured=measured)
+
+
+@pytest.mark.parametrize("content", ["{", '[{"chapter": "03"}]', '"text"'])
+def test_a_damaged_file_is_kept_aside_and_said(content, caplog):
+    path = settings().home / "ledger" / "03.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    ledger = record("03", "AdamW", "peak", predicted=1, measured=1)
+    assert len(ledger.rows) == 1
+    assert path.with_suffix(".damaged").read_text() == content
+    assert len(caplog.messages) == 1
+    assert len(json.loads(path.read_text())) == 1
+
+
+def test_where_nothing_can_be_written_the_row_is_still_shown(caplog):
+    settings().home.parent.mkdir(parents=True, exist_ok=True)
+    settings().home.write_text("a file stands where the folder should be")
+    ledger = record("03", "AdamW", "peak", predicted=1, measured=1)
+    assert len(ledger.rows) == 1
+    assert "will not be remembered" in caplog.text

@@ -1,0 +1,48 @@
+"""A small task with dropout, ragged last batch and padding; nothing is read from disk."""
+
+import pytest
+import torch
+from datasets import Dataset
+
+from course_utils import data, models, optim, training
+
+ROWS, BATCH, SEQUENCE, LABELS = 37, 8, 16, 3
+
+
+@pytest.fixture(scope="session")
+def split():
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 900, (ROWS, SEQUENCE), generator=generator)
+    lengths = torch.randint(4, SEQUENCE + 1, (ROWS, 1), generator=generator)
+    mask = (torch.arange(SEQUENCE) < lengths).long()
+    labels = torch.randint(0, LABELS, (ROWS,), generator=generator)
+    return Dataset.from_dict(
+        {"input_ids": (ids * mask).tolist(), "attention_mask": mask.tolist(), "labels": labels.tolist()}
+    )
+
+
+@pytest.fixture
+def batches(split):
+    return data.batches(split, BATCH, seed=0)
+
+
+@pytest.fixture
+def fresh():
+    """A function that gives model and optimizer, the same at every call."""
+
+    def build(kind=optim.AdamW):
+        model = models.build("distilbert", labels=LABELS)
+        return model, kind(optim.decay_groups(model, 0.01), lr=1e-3)
+
+    return build
+
+
+@pytest.fixture
+def scheduled(fresh):
+    """As `fresh`, with a schedule that warms up and decays."""
+
+    def build(kind=optim.AdamW):
+        model, optimizer = fresh(kind)
+        return model, optimizer, training.linear_decay(optimizer, 12, warmup=3)
+
+    return build

@@ -1,0 +1,102 @@
+import pytest
+import torch
+
+from course_utils import training
+from course_utils.errors import CourseError
+from course_utils.training import SaveCheckpoints
+
+
+@pytest.mark.parametrize("stopped_after", [1, 3, 5, 7, 9])
+def test_a_resumed_run_gives_the_same_losses(scheduled, batches, tmp_path, stopped_after):
+    path = tmp_path / "run.pt"
+    model, optimizer, schedule = scheduled()
+    whole = training.train(model, optimizer, batches, epochs=2, schedule=schedule, evaluate_on=batches, progress=False)
+
+    first, its_optimizer, its_schedule = scheduled()
+    save = SaveCheckpoints(path, every=stopped_after)
+    training.train(
+        first,
+        its_optimizer,
+        batches,
+        epochs=2,
+        schedule=its_schedule,
+        steps=stopped_after,
+        plugins=[save],
+        progress=False,
+    )
+
+    again, new_optimizer, new_schedule = scheduled()
+    torch.randn(100)  # another process has drawn other numbers
+    resumed = training.train(
+        again,
+        new_optimizer,
+        batches,
+        epochs=2,
+        schedule=new_schedule,
+        evaluate_on=batches,
+        resume_from=path,
+        progress=False,
+    )
+    assert resumed.losses == whole.losses
+    assert resumed.frame()["learning_rate"].tolist() == whole.frame()["learning_rate"].tolist()
+    assert resumed.frame()["seconds"].is_monotonic_increasing
+    assert all(torch.equal(p, q) for p, q in zip(again.parameters(), model.parameters(), strict=True))
+
+
+def test_state_of_plugins_is_kept(fresh, batches, tmp_path):
+    class Counts(training.Plugin):
+        def __init__(self):
+            self.seen = 0
+
+        def after_step(self, run):
+            self.seen += 1
+
+        def state_dict(self):
+            return {"seen": self.seen}
+
+        def load_state_dict(self, state):
+            self.seen = state["seen"]
+
+    path, counts = tmp_path / "run.pt", Counts()
+    training.train(*fresh(), batches, steps=2, plugins=[counts, SaveCheckpoints(path, 2)], progress=False)
+    later = Counts()
+    training.train(*fresh(), batches, steps=5, plugins=[later], resume_from=path, progress=False)
+    assert later.seen == 5
+
+
+def test_a_save_that_breaks_leaves_the_last_checkpoint_whole(fresh, batches, tmp_path, monkeypatch):
+    path = tmp_path / "run.pt"
+    training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+    before = path.read_bytes()
+
+    def breaks(state, target):
+        target.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", breaks)
+    with pytest.raises(CourseError, match="no space left"):
+        training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+    assert path.read_bytes() == before
+
+
+def test_what_cannot_be_resumed_is_said(fresh, batches, tmp_path):
+    missing, damaged = tmp_path / "no.pt", tmp_path / "damaged.pt"
+    damaged.write_bytes(b"half a checkpoint")
+    for path, words in ((missing, "There is no checkpoint"), (damaged, "is damaged")):
+        with pytest.raises(CourseError, match=words):
+            training.train(*fresh(), batches, resume_from=path, progress=False)
+
+
+def test_another_model_is_refused(fresh, batches, tmp_path):
+    from course_utils import models, optim
+
+    path = tmp_path / "run.pt"
+    training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+    other = models.build("distilbert", labels=3, n_layers=2)
+    with pytest.raises(CourseError, match="another model"):
+        training.train(other, optim.AdamW(other.parameters()), batches, resume_from=path, progress=False)
+
+
+def test_every_must_be_positive(tmp_path):
+    with pytest.raises(CourseError, match="every=0"):
+        SaveCheckpoints(tmp_path / "run.pt", every=0)
