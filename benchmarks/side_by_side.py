@@ -1,0 +1,32 @@
+"""Time several ways of doing one thing in turn, so that a machine whose speed drifts is fair to all of them."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+from course_utils.units import format_seconds
+
+
+def compare(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way in each round; in a round every way runs once, and every other round in the opposite order."""
+    seconds = {name: [] for name in ways}
+    for round_ in range(rounds + 1):
+        order = list(ways) if round_ % 2 else list(ways)[::-1]
+        for name in order:
+            start = time.perf_counter()
+            ways[name]()
+            if round_:  # the first round warms up
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:
+    """Print the median of each way, divided by `unit`, and its ratio to the first way, round by round."""
+    reference = next(iter(seconds.values()))
+    width = max(map(len, seconds))
+    print(f"{'':{width}s}   median       ratio to the first: median (min to max)")
+    for name, times in seconds.items():
+        ratios = sorted(t / r for t, r in zip(times, reference, strict=True))
+        spread = f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
+        median = format_seconds(statistics.median(times) / unit)
+        print(f"{name:{width}s}   {median:>10s}   {statistics.median(ratios):.3f} {spread}")

@@ -1,0 +1,69 @@
+"""Showing things in a notebook: figures with a text for those who cannot see them, package source, sliders."""
+
+import base64
+import inspect
+import io
+import textwrap
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+from IPython.display import Markdown, display
+from matplotlib.figure import Figure
+
+from course_utils.viz.style import STYLE
+
+_DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
+_PAGE_DOTS_PER_INCH = 96
+
+
+def use_course_style() -> None:
+    """Give matplotlib the course's colors and sizes for the rest of the process."""
+    plt.rcParams.update(STYLE)
+
+
+def show(figure: Figure, alt: str) -> None:
+    """Display `figure` as a picture with the text `alt`, and close it; raises `ValueError` when `alt` is empty."""
+    bundle, metadata = _picture(figure, alt)
+    display(bundle, metadata=metadata, raw=True)
+
+
+def play(draw: Callable[..., tuple[Figure, str]], **controls) -> None:
+    """An interactive figure: `draw(**values)` gives a figure and its text, `controls` are ipywidgets by argument name.
+
+    The picture of the starting values is an ordinary output, so it stays where widgets do not run.
+    """
+    from ipywidgets import VBox
+
+    def picture() -> tuple[dict, dict]:
+        return _picture(*draw(**{name: control.value for name, control in controls.items()}))
+
+    panel = VBox(list(controls.values()))._repr_mimebundle_()
+    display({**panel, "text/plain": "Run this notebook to move the sliders of the figure below."}, raw=True)
+    bundle, metadata = picture()
+    place = display(bundle, metadata=metadata, raw=True, display_id=True)
+
+    def redraw(_):
+        bundle, metadata = picture()
+        place.update(bundle, metadata=metadata, raw=True)
+
+    for control in controls.values():
+        control.observe(redraw, names="value")
+
+
+def source(thing: Callable | type) -> Markdown:
+    """The package's own source of a function, method or class, to be read in the notebook."""
+    lines = textwrap.dedent(inspect.getsource(thing)).rstrip()
+    return Markdown(f"`{thing.__module__}.{thing.__qualname__}`\n\n```python\n{lines}\n```")
+
+
+def _picture(figure: Figure, alt: str) -> tuple[dict, dict]:
+    """`figure` as a display bundle and its metadata; the figure is closed."""
+    if not alt.strip():
+        raise ValueError("A figure needs an alt text that says what can be seen in it.")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+    png = buffer.getvalue()
+    width = int.from_bytes(png[16:20], "big") * _PAGE_DOTS_PER_INCH // _DOTS_PER_INCH  # the first number of a PNG
+    bundle = {"image/png": base64.b64encode(png).decode(), "text/plain": alt}
+    return bundle, {"image/png": {"alt": alt, "width": width}}

@@ -1,0 +1,120 @@
+"""Figures about optimizers, and the small experiments behind them."""
+
+from collections.abc import Callable, Sequence
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+
+from course_utils.optim import Adam, AdamW
+from course_utils.viz.style import COLORS
+
+GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+def left_after_noise(optimizer: Callable, scales: Sequence[float], steps: int, pairs: int = 500) -> torch.Tensor:
+    """What weight decay alone leaves of parameters that start at 1: one mean value per gradient scale.
+
+    `optimizer` is called with a list of parameters. Gradients are normal noise of each scale, every draw used once with
+    each sign so that it cancels in the mean and only the decay is left.
+    """
+    theta = torch.ones(len(scales), 2 * pairs, dtype=torch.float64)
+    stepping = optimizer([theta])
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        noise = torch.randn(len(scales), pairs, dtype=torch.float64, generator=generator)
+        theta.grad = torch.cat([noise, -noise], 1) * torch.tensor(scales)[:, None]
+        stepping.step()
+    return theta.mean(1)
+
+
+def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_decay: float) -> torch.Tensor:
+    """The same for L2 inside Adam's gradient, by pencil: θ loses αλθ / √(σ² + λ²θ²) a step, σ being the gradient's scale."""
+    theta, sigma = torch.ones(len(scales), dtype=torch.float64), torch.tensor(scales, dtype=torch.float64)
+    for _ in range(steps):
+        theta = theta - lr * weight_decay * theta / (sigma**2 + (weight_decay * theta) ** 2).sqrt()
+    return theta.clamp(min=0)
+
+
+def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) -> tuple[Figure, str]:
+    """Where Adam with L2 and AdamW part: what is left of a parameter against the scale of its gradients."""
+    options = {"lr": lr, "weight_decay": weight_decay}
+    l2 = left_after_noise(lambda p: Adam(p, **options), GRADIENT_SCALES, steps)
+    decoupled = left_after_noise(lambda p: AdamW(p, **options), GRADIENT_SCALES, steps)
+    figure, axes = plt.subplots()
+    axes.plot(
+        GRADIENT_SCALES,
+        predicted_left_l2(GRADIENT_SCALES, steps, **options),
+        color=COLORS["predicted"],
+        label="predicted",
+    )
+    axes.axhline((1 - lr * weight_decay) ** steps, color=COLORS["predicted"])
+    axes.plot(GRADIENT_SCALES, l2, "s", color=COLORS["second"], label="Adam with L2, measured")
+    axes.plot(GRADIENT_SCALES, decoupled, "o", color=COLORS["first"], label="AdamW, measured")
+    axes.set(xscale="log", xlabel="scale σ of the parameter's gradients", ylim=(-0.05, 1.1))
+    axes.set(ylabel=f"left of θ = 1 after {steps} steps", title=f"α = {lr:g}, λ = {weight_decay:g}")
+    axes.legend(loc="upper left")
+    return figure, (
+        f"What weight decay leaves of a parameter after {steps} steps, against the scale of its gradients from 0.01 to 100. "
+        f"AdamW leaves {decoupled.min():.2f} to {decoupled.max():.2f} at every scale; "
+        f"Adam with L2 leaves {l2[0]:.2f} at the smallest scale and {l2[-1]:.2f} at the largest."
+    )
+
+
+def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> tuple[Figure, str]:
+    """Size of an update without bias correction over its right size α: `measured` from step 1 on, and the pencil's curve."""
+    steps = torch.arange(1, len(measured) + 1, dtype=torch.float64)
+    predicted = (1 - betas[0] ** steps) / (1 - betas[1] ** steps).sqrt()
+    figure, axes = plt.subplots()
+    axes.plot(steps, predicted, color=COLORS["predicted"], label="predicted: (1 − β₁ᵗ) / √(1 − β₂ᵗ)")
+    axes.plot(steps, measured, ".", color=COLORS["second"], label="measured")
+    axes.axhline(1, color=COLORS["first"], linestyle="--", label="with bias correction")
+    axes.set(xscale="log", xlabel="step t", ylabel="update / α", ylim=(0, None))
+    axes.legend()
+    largest, apart = max(measured), (predicted - torch.tensor(measured)).abs().max().item()
+    return figure, (
+        f"Update size without bias correction relative to α: {measured[0]:.2f} at step 1, a largest value of {largest:.2f} "
+        f"at step {measured.index(largest) + 1}, {measured[-1]:.2f} at step {len(measured)}. "
+        f"No point is farther than {apart:.2g} from the predicted curve."
+    )
+
+
+def decay_paths_figure() -> tuple[Figure, str]:
+    """Two flow charts: weight decay joining the gradient (L2) and weight decay beside it (decoupled)."""
+    figure, panels = plt.subplots(2, 1, figsize=(7.6, 3.8), layout="constrained")
+    _flow(
+        panels[0],
+        "Adam with L2: the decay λθ joins the gradient, and is divided by √v̂ with it",
+        "λθ",
+        "second",
+        joins=0,
+    )
+    _flow(panels[1], "AdamW: the decay αλθ goes straight to the parameter", "αλθ", "first", joins=3)
+    return figure, (
+        "Two flow charts from the gradient g over the averages m and v and the ratio m̂ / (√v̂ + ε) to the parameter θ. "
+        "In the upper one the decay λθ is added to the gradient before the averages; in the lower one αλθ goes to θ directly."
+    )
+
+
+_STATIONS = ((0.1, "gradient g"), (0.36, "averages m, v"), (0.64, "m̂ / (√v̂ + ε)"), (0.92, "parameter θ"))
+
+
+def _flow(axes, title: str, decay: str, color: str, joins: int) -> None:
+    stations = [_box(axes, x, 0.3, text, COLORS["ink"]) for x, text in _STATIONS]
+    for start, end in zip(stations[:-1], stations[1:], strict=True):
+        _arrow(axes, start, end, COLORS["ink"])
+    source = _box(axes, _STATIONS[joins][0], 0.82, decay, COLORS[color])
+    _arrow(axes, source, stations[joins], COLORS[color])
+    axes.set(xlim=(0, 1), ylim=(0.1, 1), title=title)
+    axes.axis("off")
+
+
+def _box(axes, x: float, y: float, text: str, color: str):
+    frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": color, "linewidth": 1.6}
+    return axes.text(x, y, text, ha="center", va="center", bbox=frame, color=color)
+
+
+def _arrow(axes, start, end, color: str) -> None:
+    shape = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6}
+    ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch()}
+    axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)

@@ -1,0 +1,44 @@
+"""Figures about training runs."""
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from course_utils.training import History
+from course_utils.viz.style import COLORS
+
+_ORDER = ("first", "second", "third", "fourth")
+
+
+def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
+    """Loss of each step beside the accuracy after each epoch; `chance` is the accuracy of always naming one class."""
+    steps, evaluations = history.frame(), history.evaluation_frame()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
+    left.plot(steps.index, steps["loss"], color=COLORS["grid"], linewidth=1)
+    left.plot(steps.index, steps["loss"].rolling(20, min_periods=1).mean(), color=COLORS["first"])
+    left.set(xlabel="step", ylabel="training loss, nats", title="Loss (mean of the last 20 steps)", ylim=(0, None))
+    right.plot([0, *evaluations["step"]], [chance, *evaluations["accuracy"]], "o-", color=COLORS["first"])
+    right.axhline(chance, color=COLORS["warning"], linestyle="--")
+    right.text(
+        steps.index[-1], chance - 0.02, "always the largest class", ha="right", va="top", color=COLORS["warning"]
+    )
+    right.set(xlabel="step", ylabel="accuracy on unseen files", title="Accuracy", ylim=(0, 1))
+    reached = ", ".join(f"{a:.2f}" for a in evaluations["accuracy"])
+    return figure, (
+        f"Left: the training loss goes from {steps['loss'].iloc[0]:.2f} to {steps['loss'].iloc[-20:].mean():.2f}. "
+        f"Right: the accuracy after each epoch is {reached}, against {chance:.2f} for always naming the largest class."
+    )
+
+
+def compare_losses(runs: Mapping[str, History], window: int = 1) -> tuple[Figure, str]:
+    """The loss of several runs against steps, each the mean of its last `window` steps."""
+    figure, axes = plt.subplots()
+    ends = []
+    for (name, history), color in zip(runs.items(), _ORDER, strict=False):
+        smooth = history.frame()["loss"].rolling(window, min_periods=1).mean()
+        axes.plot(smooth.index, smooth, color=COLORS[color], label=name)
+        ends.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
+    axes.set(xlabel="step", ylabel="training loss, nats")
+    axes.legend()
+    return figure, f"Training loss against steps: {'; '.join(ends)}."

@@ -1,0 +1,83 @@
+import base64
+
+import matplotlib.pyplot as plt
+import pytest
+
+from course_utils import viz
+from course_utils.viz import display as display_module
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Everything that was displayed or updated, as (bundle, metadata)."""
+    seen = []
+
+    class Handle:
+        def update(self, bundle, metadata=None, raw=False):
+            seen.append((bundle, metadata))
+
+    def display(bundle, metadata=None, raw=False, display_id=None):
+        seen.append((bundle, metadata))
+        return Handle() if display_id else None
+
+    monkeypatch.setattr(display_module, "display", display)
+    return seen
+
+
+def figure():
+    made, axes = plt.subplots()
+    axes.plot([1, 2])
+    return made
+
+
+def test_a_figure_carries_its_text_and_is_closed(shown):
+    before = plt.get_fignums()
+    viz.show(figure(), "a rising line")
+    bundle, metadata = shown[0]
+    assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    assert bundle["text/plain"] == metadata["image/png"]["alt"] == "a rising line"
+    assert 0 < metadata["image/png"]["width"] <= 800
+    assert plt.get_fignums() == before
+
+
+@pytest.mark.parametrize("alt", ["", "  "])
+def test_a_figure_without_text_is_refused(shown, alt):
+    with pytest.raises(ValueError, match="alt text"):
+        viz.show(figure(), alt)
+    plt.close("all")
+
+
+def test_the_same_figure_gives_the_same_bytes(shown):
+    viz.show(figure(), "a line")
+    viz.show(figure(), "a line")
+    assert shown[0] == shown[1]
+
+
+def test_moving_a_slider_draws_the_picture_of_the_new_value(shown):
+    import ipywidgets as widgets
+
+    drawn = []
+
+    def draw(height):
+        drawn.append(height)
+        made, axes = plt.subplots()
+        axes.bar(["bar"], [height])
+        return made, f"a bar of height {height}"
+
+    slider = widgets.IntSlider(3, 1, 9)
+    viz.play(draw, height=slider)
+    panel, picture = shown
+    assert "application/vnd.jupyter.widget-view+json" in panel[0]
+    assert picture[0]["text/plain"] == "a bar of height 3"
+    slider.value = 7
+    assert drawn == [3, 7]
+    assert shown[-1][1]["image/png"]["alt"] == "a bar of height 7"
+    assert shown[-1][0]["image/png"] != picture[0]["image/png"]
+
+
+def test_source_shows_where_it_lives_and_what_it_says():
+    text = viz.source(viz.source).data
+    assert text.startswith("`course_utils.viz.display.source`")
+    assert "def source(thing" in text
+    method = viz.source(display_module.Figure.savefig).data
+    assert "\ndef savefig" in method

@@ -1,0 +1,115 @@
+"""Each figure's text says what its data say, and what is drawn is the data."""
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from course_utils import viz
+from course_utils.ledger import Ledger, Row
+from course_utils.memory import instants
+from course_utils.optim import Adam, AdamW
+from course_utils.training import History
+from course_utils.units import MiB
+from course_utils.viz import optimizers
+from course_utils.viz.style import COLORS
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def labels_are_there(figure):
+    return all(axes.get_xlabel() for axes in figure.axes if axes.axison)
+
+
+def test_instants_mark_the_fullest_and_draw_each_kind():
+    figure, alt = viz.instants_figure(
+        instants(parameters=10 * MiB, state=20 * MiB, activations=50 * MiB, temporaries=MiB), "a step"
+    )
+    axes = figure.axes[0]
+    assert sum("peak" in text.get_text() for text in axes.texts) == 1
+    assert "80 MiB  ← peak" in axes.texts[0].get_text()
+    widths = [patch.get_width() for patch in axes.patches]
+    assert sum(widths) == pytest.approx(80 + 40 + 41)
+    assert "activations 50.0 MiB" in alt
+    assert labels_are_there(figure)
+
+
+def test_peak_against_batch_draws_both_series():
+    figure, alt = viz.peak_against_batch([1, 2], [3 * MiB, 5 * MiB], [2 * MiB, 4 * MiB])
+    predicted, measured = figure.axes[0].lines
+    assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([2, 4], [3, 5])
+    assert "2: 4.00 MiB and 5.00 MiB" in alt
+    assert labels_are_there(figure)
+
+
+def test_the_ledger_is_drawn_in_shares_of_what_was_measured():
+    rows = tuple(Row("03", f"t{p}", "peak", p * MiB, 100 * MiB, "laptop", "cpu") for p in (60, 100, 150))
+    figure, alt = viz.ledger_figure(Ledger(rows))
+    widths = [patch.get_width() for patch in figure.axes[0].patches]
+    assert widths == pytest.approx([60, 40, 100, 0, 150, 0])
+    assert figure.axes[0].get_xlim()[1] > 150
+    assert "t60, peak: predicted 60.0 MiB, measured 100 MiB" in alt
+    with pytest.raises(ValueError, match="no rows"):
+        viz.ledger_figure(Ledger(()))
+
+
+def history(losses=(2.0, 1.0, 0.5)):
+    steps = [{"step": i + 1, "loss": loss, "seconds": i, "tokens": 1} for i, loss in enumerate(losses)]
+    return History(steps=steps, evaluations=[{"epoch": 1, "step": 3, "accuracy": 0.7}])
+
+
+def test_learning_curves_start_from_chance():
+    figure, alt = viz.learning_curves(history(), chance=0.25)
+    accuracy = figure.axes[1].lines[0]
+    assert list(accuracy.get_ydata()) == [0.25, 0.7]
+    assert "0.70" in alt
+    assert "0.25" in alt
+    assert labels_are_there(figure)
+
+
+def test_losses_are_compared_in_windows():
+    figure, alt = viz.compare_losses({"a": history(), "b": history((3.0, 3.0, 3.0))}, window=2)
+    assert list(figure.axes[0].lines[0].get_ydata()) == [2.0, 1.5, 0.75]
+    assert "a from 2.00 to 0.75; b from 3.00 to 3.00" in alt
+
+
+def test_decay_alone_is_what_the_closed_forms_say():
+    """AdamW and SGD with L2 leave (1 - αλ)^steps at every scale; Adam with L2 follows the pencil."""
+    scales, options = (0.01, 1.0, 100.0), {"lr": 0.01, "weight_decay": 0.1}
+    expected = torch.full((3,), (1 - 0.001) ** 200, dtype=torch.float64)
+    for kind in (AdamW, torch.optim.AdamW, torch.optim.SGD):
+        left = optimizers.left_after_noise(lambda p, kind=kind: kind(p, **options), scales, 200, pairs=50)
+        torch.testing.assert_close(left, expected, rtol=0.02, atol=0)
+    l2 = optimizers.left_after_noise(lambda p: Adam(p, **options), scales, 200)
+    torch.testing.assert_close(l2, optimizers.predicted_left_l2(scales, 200, **options), rtol=0.02, atol=0.02)
+    assert l2[0] < 0.05
+    assert l2[2] > 0.99
+
+
+def test_the_decay_figure_follows_its_controls():
+    _, alt = viz.decay_figure(lr=0.01, weight_decay=0.1, steps=100)
+    _, other = viz.decay_figure(lr=0.01, weight_decay=0.2, steps=100)
+    assert "after 100 steps" in alt
+    assert alt != other
+
+
+def test_the_correction_figure_names_first_and_largest():
+    sizes = [(1 - 0.9**t) / (1 - 0.999**t) ** 0.5 for t in range(1, 101)]
+    figure, alt = viz.correction_figure(sizes, (0.9, 0.999))
+    assert "3.16 at step 1, a largest value of 6.57 at step 12" in alt
+    predicted, measured = figure.axes[0].lines[:2]
+    assert list(predicted.get_ydata()) == pytest.approx(list(measured.get_ydata()))
+
+
+def test_the_flow_charts_join_decay_at_different_places():
+    figure, _ = viz.decay_paths_figure()
+    places = [next(t.get_position()[0] for t in axes.texts if t.get_text() in ("λθ", "αλθ")) for axes in figure.axes]
+    assert places[0] < 0.2 < 0.8 < places[1]
+
+
+def test_colors_of_kinds_that_stand_together_differ():
+    kinds = ["parameters", "gradients", "optimizer state", "activations", "temporaries"]
+    assert len({COLORS[kind] for kind in kinds}) == len(kinds)
