@@ -15,7 +15,7 @@ def evaluate(model: nn.Module, batches: Iterable[dict]) -> dict[str, float]:
     The model is left in the mode it was in.
     """
     device, was_training = next(model.parameters()).device, model.training
-    losses, labels, predictions = [], [], []
+    losses, labels, predictions, classes = [], [], [], model.config.num_labels
     model.eval()
     for batch in batches:
         output = model(**{name: value.to(device) for name, value in batch.items()})
@@ -25,4 +25,4 @@ def evaluate(model: nn.Module, batches: Iterable[dict]) -> dict[str, float]:
     model.train(was_training)
     labels = torch.cat(labels)
     loss = torch.stack(losses).sum().item() / len(labels)
-    return {"loss": loss, **data.metrics(labels.numpy(), torch.cat(predictions).numpy())}
+    return {"loss": loss, **data.metrics(labels, torch.cat(predictions), classes)}

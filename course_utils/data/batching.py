@@ -1,0 +1,123 @@
+"""From text to batches of tensors, in an order that (seed, epoch) decides alone."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from datasets import Dataset, DatasetDict
+from torch.utils.data import DataLoader, Sampler
+
+from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TEXT_COLUMNS = (("sentence1", "sentence2"), ("text",))
+_BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")
+
+
+def tokenize(dataset: DatasetDict, tokenizer: "PreTrainedTokenizerBase", sequence: int) -> DatasetDict:
+    """Every row as `input_ids`, `attention_mask` (both of length `sequence`, truncated or padded) and `labels`.
+
+    Takes `text`, or the pair `sentence1`, `sentence2`, whose longer member is shortened first; a pair's segment is not
+    kept, since DistilBERT has none. Raises `CourseError` where there is neither, or `sequence` has no room for a token.
+    """
+    columns = _text_columns(dataset["train"])
+    if sequence < len(columns) + 2:
+        raise CourseError(
+            f"A sequence of {sequence} tokens has no room for text beside its marks; use {len(columns) + 2} or more."
+        )
+    return DatasetDict({name: _tokenize_split(split, columns, tokenizer, sequence) for name, split in dataset.items()})
+
+
+class EpochSampler(Sampler[int]):
+    """A permutation of `range(length)` for every epoch, decided by (seed, epoch) alone.
+
+    `set_epoch` chooses the epoch; `skip` leaves out the first examples of the next iteration, to resume in the middle
+    of an epoch. With `seed=None` the order is 0, 1, 2, ... The global random state of PyTorch is not touched.
+    """
+
+    def __init__(self, length: int, seed: int | None = 0):
+        self.length, self.seed, self.epoch, self.skipped = length, seed, 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order the next iteration gives, from its beginning."""
+        self.epoch, self.skipped = epoch, 0
+
+    def skip(self, examples: int) -> None:
+        """Leave out the first `examples` of the next iteration, and of that one only; 0 to `length`."""
+        if not 0 <= examples <= self.length:
+            raise CourseError(
+                f"An epoch of {self.length} examples cannot be resumed after {examples}; give 0 to {self.length}."
+            )
+        self.skipped = examples
+
+    def order(self) -> list[int]:
+        """The whole epoch's order, skipped examples included."""
+        if self.seed is None:
+            return list(range(self.length))
+        # A pair of numbers needs mixing: seed + epoch would give (0, 1) and (1, 0) the same order.
+        mixed = torch.Generator().manual_seed(_mix(self.seed, self.epoch))
+        return torch.randperm(self.length, generator=mixed).tolist()
+
+    def __iter__(self) -> Iterator[int]:
+        first, self.skipped = self.skipped, 0
+        return iter(self.order()[first:])
+
+    def __len__(self) -> int:
+        return self.length - self.skipped
+
+
+def batches(split: Dataset, batch_size: int, seed: int | None = None, epoch: int = 0) -> DataLoader:
+    """Batches of `input_ids`, `attention_mask` and `labels` (int64 tensors) from a tokenized split.
+
+    With a `seed` the order is that of `EpochSampler(len(split), seed)`, reachable as `loader.sampler` for `set_epoch`
+    and `skip`; without one, as for evaluation, it is the split's own. The last batch may be smaller and is kept.
+    Raises `CourseError` on a batch size below 1 or a split that is not tokenized.
+    """
+    missing = [name for name in _BATCH_COLUMNS if name not in split.column_names]
+    if missing:
+        raise CourseError(f"The split has no {' or '.join(missing)}; pass it through data.tokenize() first.")
+    if batch_size < 1:
+        raise CourseError(f"A batch of {batch_size} examples is none; use a batch size of 1 or more.")
+    sampler = EpochSampler(len(split), seed)
+    sampler.set_epoch(epoch)
+    # Without a generator of its own, a loader draws a number from the global state each time it is iterated.
+    return DataLoader(_Rows(split), batch_size, sampler=sampler, generator=torch.Generator().manual_seed(0))
+
+
+class _Rows(torch.utils.data.Dataset):
+    """The tokenized split as tensors held once, indexed a batch at a time."""
+
+    def __init__(self, split: Dataset):
+        self.columns = {name: torch.tensor(split[name][:], dtype=torch.int64) for name in _BATCH_COLUMNS}
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {name: column[index] for name, column in self.columns.items()}
+
+    def __len__(self) -> int:
+        return len(self.columns["labels"])
+
+
+def _mix(seed: int, epoch: int) -> int:
+    """One number for a pair, below 2**63: the golden-ratio multiples of SplitMix64, which no small pairs share."""
+    return (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9) % 2**63
+
+
+def _text_columns(split: Dataset) -> tuple[str, ...]:
+    for columns in _TEXT_COLUMNS:
+        if set(columns) <= set(split.column_names):
+            return columns
+    raise CourseError(
+        f"There is neither text nor sentence1 and sentence2 among {', '.join(split.column_names)}; load the data anew."
+    )
+
+
+def _tokenize_split(
+    split: Dataset, columns: tuple[str, ...], tokenizer: "PreTrainedTokenizerBase", sequence: int
+) -> Dataset:
+    texts = [split[name][:] for name in columns]
+    encoded = tokenizer(*texts, max_length=sequence, truncation=True, padding="max_length")
+    return Dataset.from_dict(
+        {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"], "labels": split["label"][:]}
+    )

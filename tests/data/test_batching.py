@@ -1,0 +1,128 @@
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils import data
+from course_utils.errors import CourseError
+
+small = st.integers(0, 60)
+
+
+@pytest.fixture(scope="session")
+def tokenized(functions, tokenizers):
+    return data.tokenize(
+        DatasetDict({name: split.select(range(75)) for name, split in functions.items()}), tokenizers[False], 24
+    )
+
+
+def order(length, seed, epoch):
+    sampler = data.EpochSampler(length, seed)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+@given(length=small, seed=st.integers(0, 2**40), epoch=small)
+def test_each_epoch_is_a_permutation_that_seed_and_epoch_decide(length, seed, epoch):
+    assert sorted(order(length, seed, epoch)) == list(range(length))
+    assert order(length, seed, epoch) == order(length, seed, epoch)
+
+
+def test_every_seed_and_epoch_has_an_order_of_its_own():
+    orders = {tuple(order(40, seed, epoch)) for seed in range(12) for epoch in range(12)}
+    assert len(orders) == 144
+
+
+@given(length=small, seed=st.none() | small, data_=st.data())
+def test_skip_resumes_once_and_only_once(length, seed, data_):
+    done = data_.draw(st.integers(0, length))
+    sampler = data.EpochSampler(length, seed)
+    whole = list(sampler)
+    sampler.skip(done)
+    assert len(sampler) == length - done
+    assert list(sampler) == whole[done:]
+    assert list(sampler) == whole == sampler.order()
+    sampler.skip(done)
+    sampler.set_epoch(1)
+    assert len(list(sampler)) == length
+
+
+@pytest.mark.parametrize("examples", [-1, 11])
+def test_skip_beyond_the_epoch_is_refused(examples):
+    with pytest.raises(CourseError, match="give 0 to 10"):
+        data.EpochSampler(10).skip(examples)
+
+
+def test_the_global_random_state_is_untouched(tokenized):
+    before = torch.get_rng_state()
+    for seed in (None, 3):
+        for _ in data.batches(tokenized["train"], 8, seed=seed):
+            pass
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizers, seed):
+    loader = data.batches(tokenized["train"], 32, seed=seed, epoch=2)
+    found = list(loader)
+    assert [len(batch["labels"]) for batch in found] == [32, 32, 11]
+    assert len(loader) == 3
+    expected = order(75, seed, 2)
+    rows = tokenized["train"].with_format("torch")[:]
+    for name in ("input_ids", "attention_mask", "labels"):
+        assert all(batch[name].dtype == torch.int64 for batch in found)
+        assert torch.equal(torch.cat([batch[name] for batch in found]), rows[name][expected])
+    masks, ids = (torch.cat([batch[name] for batch in found]) for name in ("attention_mask", "input_ids"))
+    assert torch.equal(masks.bool(), ids != tokenizers[False].pad_token_id)
+    assert 0 < masks.float().mean() < 1
+
+
+def test_a_loader_resumes_in_the_middle_of_an_epoch(tokenized):
+    loader = data.batches(tokenized["train"], 8, seed=1)
+    loader.sampler.set_epoch(4)
+    whole = [batch["input_ids"] for batch in loader]
+    loader.sampler.skip(3 * 8)
+    rest = [batch["input_ids"] for batch in loader]
+    assert len(rest) == len(whole) - 3
+    assert all(map(torch.equal, rest, whole[3:]))
+
+
+@pytest.mark.usefixtures("kept_corpus")
+def test_blocks_of_a_language_model_make_batches_too(tokenizers):
+    blocks = data.load_language(tokenizers[True], 32)["test"]
+    batch = next(iter(data.batches(blocks, 4)))
+    assert batch["attention_mask"].min() == 1
+    assert torch.equal(batch["labels"], batch["input_ids"])
+
+
+def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizers, tokenized):
+    tokenizer = tokenizers[False]
+    for text, ids, label, given_label in zip(
+        functions["train"]["text"][:75], tokenized["train"]["input_ids"], tokenized["train"]["labels"],
+        functions["train"]["label"][:75], strict=True,
+    ):  # fmt: skip
+        words = tokenizer(text, add_special_tokens=False)["input_ids"][:22]
+        assert ids == [2, *words, 3] + [0] * (22 - len(words))
+        assert label == given_label
+
+
+def test_pairs_are_tokenized_as_pairs(tokenizers):
+    pair = {"sentence1": ["return self", "def"], "sentence2": ["self", "self self self self self"], "label": [1, 0]}
+    split = data.tokenize(DatasetDict({"train": Dataset.from_dict(pair)}), tokenizers[False], 7)["train"]
+    tokens = [tokenizers[False].convert_ids_to_tokens(ids) for ids in split["input_ids"]]
+    assert tokens[0] == ["[CLS]", "return", "self", "[SEP]", "self", "[SEP]", "[PAD]"]
+    assert tokens[1] == ["[CLS]", "def", "[SEP]", "self", "self", "self", "[SEP]"]
+    assert split["attention_mask"][0] == [1, 1, 1, 1, 1, 1, 0]
+    assert split["labels"][:] == [1, 0]
+
+
+def test_what_cannot_be_tokenized_or_batched_is_said_in_one_sentence(functions, tokenizers, tokenized):
+    with pytest.raises(CourseError, match="use 3 or more"):
+        data.tokenize(functions, tokenizers[False], 2)
+    with pytest.raises(CourseError, match="neither text nor sentence1 and sentence2 among label"):
+        data.tokenize(DatasetDict({"train": Dataset.from_dict({"label": [1]})}), tokenizers[False], 8)
+    with pytest.raises(CourseError, match="no input_ids or attention_mask or labels; pass it through"):
+        data.batches(functions["train"], 8)
+    with pytest.raises(CourseError, match="use a batch size of 1 or more"):
+        data.batches(tokenized["train"], 0)
