@@ -16,6 +16,7 @@ from course_utils.errors import CourseError
 from course_utils.settings import settings
 from course_utils.units import format_bytes
 
+_SHOWN = ["technique", "quantity", "predicted", "measured", "not attributed", "error", "scale", "device"]
 _log = logging.getLogger(__name__)
 
 
@@ -63,15 +64,11 @@ class Ledger:
 
     def table(self) -> pd.DataFrame:
         """The same for people: bytes in MiB and GiB, shares in percent."""
-        frame = self.frame()
-        for column in ("predicted", "measured", "not_attributed"):
+        frame = self.frame().rename(columns={"not_attributed": "not attributed"}).set_index("chapter")
+        for column in ("predicted", "measured", "not attributed"):
             frame[column] = frame[column].map(format_bytes)
         frame["error"] = frame["error"].map("{:+.1%}".format)
-        return (
-            frame.rename(columns={"not_attributed": "not attributed"})
-            .drop(columns="chapter")
-            .set_index(pd.Index([row.chapter for row in self.rows], name="chapter"))
-        )
+        return frame[_SHOWN]
 
     def __str__(self):
         if not self.rows:

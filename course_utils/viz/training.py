@@ -31,14 +31,22 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     )
 
 
-def compare_losses(runs: Mapping[str, History], window: int = 1) -> tuple[Figure, str]:
-    """The loss of several runs against steps, each the mean of its last `window` steps."""
+def compare_losses(
+    runs: Mapping[str, History], window: int = 1, level: tuple[str, float] | None = None
+) -> tuple[Figure, str]:
+    """The loss of up to four runs against steps, each the mean of its last `window` steps; `level` names a loss to compare with.
+
+    Later runs are drawn thinner, so that one that lies on another leaves it visible.
+    """
     figure, axes = plt.subplots()
     ends = []
-    for (name, history), color in zip(runs.items(), _ORDER, strict=False):
+    for (name, history), color, width in zip(runs.items(), _ORDER, (3.2, 2.4, 1.2, 0.8), strict=False):
         smooth = history.frame()["loss"].rolling(window, min_periods=1).mean()
-        axes.plot(smooth.index, smooth, color=COLORS[color], label=name)
+        axes.plot(smooth.index, smooth, color=COLORS[color], linewidth=width, label=name)
         ends.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
+    if level is not None:
+        axes.axhline(level[1], color=COLORS["ink"], linestyle=":", linewidth=1.2, label=level[0])
+        ends.append(f"{level[0]} is at {level[1]:.2f}")
     axes.set(xlabel="step", ylabel="training loss, nats")
     axes.legend()
     return figure, f"Training loss against steps: {'; '.join(ends)}."

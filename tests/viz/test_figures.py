@@ -74,6 +74,8 @@ def test_losses_are_compared_in_windows():
     figure, alt = viz.compare_losses({"a": history(), "b": history((3.0, 3.0, 3.0))}, window=2)
     assert list(figure.axes[0].lines[0].get_ydata()) == [2.0, 1.5, 0.75]
     assert "a from 2.00 to 0.75; b from 3.00 to 3.00" in alt
+    _, alt = viz.compare_losses({"a": history()}, level=("knowing nothing", 2.3))
+    assert alt.endswith("knowing nothing is at 2.30.")
 
 
 def test_decay_alone_is_what_the_closed_forms_say():

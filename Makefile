@@ -1,0 +1,71 @@
+# `make lab` and `make test` need Python 3.11 or later and nothing else; the first one typed builds .venv.
+# Quiet on purpose: what a command prints last is the thing that was asked for.
+
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' </dev/null >/dev/null 2>&1 && echo $$name && break; done)
+VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
+COURSE := $(VENV) -m course_utils.cli
+# The folder is part of the stamp's name: an environment does not survive being moved, and is then completed again.
+STAMP := .venv/.complete-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+
+# Every process has one thread, because the tests run in as many processes as there are cores to be sure of.
+PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 2 --dist loadscope
+NOTEBOOKS := --nbval-lax --nbval-current-env --nbval-cell-timeout=100 $(wildcard notebooks solutions)
+
+.PHONY: help lab run test test-all test-browser lint constraints clean
+
+help:
+	@echo "make lab           open the course in JupyterLab (builds .venv first)"
+	@echo "make run           execute every chapter without a browser, then print the ledger"
+	@echo "make test          check style, run the tests, execute every notebook at the smallest scale"
+	@echo "make test-all      the same, with slow tests, a real browser and every Python found"
+	@echo "make test-browser  run a chapter in a real browser"
+	@echo "make constraints   renew constraints.txt from what the package indexes hold today"
+	@echo "make clean         remove .venv and everything that was generated"
+
+lab: $(STAMP)
+	@$(COURSE) lab $(ARGS)
+
+run: $(STAMP)
+	@$(COURSE) run $(ARGS)
+
+test: lint
+	@$(PYTEST) -m "not slow and not browser" tests $(NOTEBOOKS) $(ARGS)
+
+test-all: lint
+	@$(PYTEST) tests $(NOTEBOOKS) $(ARGS)
+
+test-browser: $(STAMP)
+	@COURSE_SCALE=smoke $(VENV) -m pytest -m browser tests/browser $(ARGS)
+
+lint: $(STAMP)
+	@$(VENV) -m ruff check --quiet .
+	@$(VENV) -m ruff format --quiet --check .
+
+# Written last, so that an interrupted installation is taken up again by the next call.
+$(STAMP): pyproject.toml constraints.txt
+	@$(VENV) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || $(MAKE) --no-print-directory .new-venv
+	@echo "Installing the packages into .venv: once, some minutes, a few GB."
+	@$(VENV) -m pip install $$(test -t 1 || echo --quiet) --disable-pip-version-check -c constraints.txt -e ".[lab,dev]" && $(VENV) -m pip check --quiet || { \
+		echo "The packages could not all be installed (pip says why above): check the network, then type the same command again." >&2; exit 1; }
+	@touch $@
+
+.PHONY: .new-venv
+.new-venv:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found: install one, or name it: make lab PYTHON=/where/it/is." >&2; exit 1; }
+	@echo "Creating .venv with $(PYTHON)."
+	@$(PYTHON) -m venv --clear .venv >/dev/null 2>&1 || { \
+		echo "$(PYTHON) cannot create an environment: on Debian and Ubuntu, sudo apt install python3-venv; then type the same command again." >&2; exit 1; }
+
+# torch stays where it is (moving it is a decision, made by hand), and pins its own CUDA packages.
+constraints: $(STAMP)
+	@$(VENV) -m venv --clear build/fresh
+	@$(subst .venv,build/fresh,$(VENV)) -m pip install --quiet --upgrade pip
+	@$(subst .venv,build/fresh,$(VENV)) -m pip install --quiet ".[lab,dev]" "$$(grep '^torch==' constraints.txt)"
+	@{ sed -n '/^#/p' constraints.txt; $(subst .venv,build/fresh,$(VENV)) -m pip freeze --all \
+		| sed -E 's/\+cpu$$//' | grep -v -E '^(course-utils|cuda-|nvidia-|triton)'; } > build/constraints.txt
+	@mv build/constraints.txt constraints.txt
+
+clean:
+	rm -rf .venv build runs .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,122 @@
+"""Chapters executed without a browser, each in a fresh kernel of this very Python."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_utils.chapters.files import read_notebook, write_notebook
+from course_utils.errors import CourseError
+from course_utils.settings import environment_for_child
+
+if TYPE_CHECKING:
+    from jupyter_client import KernelManager
+    from nbclient import NotebookClient
+    from nbformat import NotebookNode
+
+CELL_TIMEOUT = 600
+_START_TIMEOUT = 120
+
+
+def execute_chapter(path: Path, scale: str | None = None, timeout: float = CELL_TIMEOUT) -> "NotebookNode":
+    """The notebook at `path` as it is after a run from top to bottom, with its own folder as working directory.
+
+    `scale` is a name from `settings.SCALES`, or None for what the environment says; `timeout` is in seconds, per cell.
+    Shows a progress bar. Raises `CourseError`, naming the cell, where a cell fails or takes too long, or the kernel dies.
+    """
+    notebook = read_notebook(path)
+    with _progress(path, notebook) as bar:
+        client = _client(notebook, path, timeout, bar)
+        with _told_in_one_sentence(path, bar, timeout):
+            client.execute(env=environment_for_child(**({"COURSE_SCALE": scale} if scale else {})))
+    return notebook
+
+
+def run_chapters(
+    paths: list[Path], into: Path, scale: str | None = None, timeout: float = CELL_TIMEOUT
+) -> Iterator[Path]:
+    """Execute the notebooks in turn, yielding where each executed copy lies in `into`; stops at the first that fails."""
+    for path in paths:
+        copy = into / path.name
+        write_notebook(execute_chapter(path, scale, timeout), copy)
+        yield copy
+
+
+class _Bar:
+    """How far a chapter has come; `cell` is the number of the cell at work, or 0 before the first."""
+
+    def __init__(self, bar, notebook: "NotebookNode"):
+        self.cell = 0
+        self._bar = bar
+        self._code = [index for index, cell in enumerate(notebook.cells) if _is_run(cell)]
+
+    def start(self, cell_index: int, **_) -> None:
+        self.cell = cell_index + 1
+
+    def step(self, cell_index: int, **_) -> None:
+        if cell_index in self._code:
+            self._bar.update()
+
+
+@contextmanager
+def _progress(path: Path, notebook: "NotebookNode") -> Iterator[_Bar]:
+    from tqdm import tqdm
+
+    total = sum(map(_is_run, notebook.cells))
+    with tqdm(total=total, desc=path.stem, unit="cell", file=sys.stderr) as bar:
+        yield _Bar(bar, notebook)
+
+
+def _is_run(cell: dict) -> bool:
+    return cell["cell_type"] == "code" and bool(cell["source"].strip())
+
+
+def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> "NotebookClient":
+    from nbclient import NotebookClient
+
+    return NotebookClient(
+        notebook,
+        km=_kernel_manager(),
+        timeout=timeout,
+        startup_timeout=_START_TIMEOUT,
+        coalesce_streams=True,
+        record_timing=False,
+        resources={"metadata": {"path": str(path.parent.absolute())}},
+        on_cell_execute=bar.start,
+        on_cell_executed=bar.step,
+    )
+
+
+def _kernel_manager() -> "KernelManager":
+    """A manager of kernels of this Python, whatever other kernel is registered under the name `python3`."""
+    from jupyter_client import AsyncKernelManager
+    from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+
+    class OwnKernel(KernelSpecManager):
+        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+            command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+            return KernelSpec(argv=command, display_name="Python 3", language="python")
+
+    return AsyncKernelManager(kernel_name="python3", kernel_spec_manager=OwnKernel())
+
+
+@contextmanager
+def _told_in_one_sentence(path: Path, bar: _Bar, timeout: float) -> Iterator[None]:
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    try:
+        yield
+    except CellTimeoutError:
+        raise CourseError(
+            f"{path.name}, cell {bar.cell}, took more than {timeout:g} s; choose a smaller --scale or a longer --timeout."
+        ) from None
+    except CellExecutionError as error:
+        reason = " ".join(f"{error.ename}: {error.evalue}".split())
+        raise CourseError(f"{path.name}, cell {bar.cell}, failed with {reason}") from None
+    except DeadKernelError:
+        raise CourseError(
+            f"{path.name}: the kernel died in cell {bar.cell}, most often for want of memory; choose a smaller --scale."
+        ) from None
+    except RuntimeError as error:
+        raise CourseError(f"{path.name}: no kernel could be started ({error}); run `course doctor`.") from error

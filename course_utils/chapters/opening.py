@@ -1,0 +1,43 @@
+"""The first thing a chapter does, through its set-up cell."""
+
+import logging
+import random
+
+from course_utils.settings import settings
+
+
+def begin() -> None:
+    """Make the run repeatable and quiet, and print what it runs on: `laptop scale on cpu, seed 0`.
+
+    Safe to call again: the seeds are set anew, and the line is the same. Raises `CourseError` on settings that cannot be
+    used here.
+    """
+    chosen = settings()
+    line = f"{chosen.scale.name} scale on {chosen.device}, seed {chosen.seed}"
+    _seed_everything(chosen.seed)
+    _quiet_the_libraries()
+    from course_utils.viz import use_course_style
+
+    use_course_style()
+    print(line)
+
+
+def _seed_everything(seed: int) -> None:
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _quiet_the_libraries() -> None:
+    """Errors still show; progress bars and remarks about the libraries' own doings do not."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    datasets.logging.set_verbosity_error()
+    datasets.disable_progress_bars()

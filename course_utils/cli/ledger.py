@@ -1,0 +1,17 @@
+"""`course ledger`."""
+
+import argparse
+
+HELP = "print what was predicted and measured so far"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """None."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the ledger of all chapters."""
+    from course_utils.ledger import Ledger
+
+    print(Ledger.load())
+    return 0

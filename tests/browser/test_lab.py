@@ -1,0 +1,141 @@
+"""What a reader does first: `course lab`, then run the first chapter, in a real browser."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+
+import nbformat
+import psutil
+import pytest
+
+from course_utils.settings import environment_for_child
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+START_TIMEOUT, RUN_TIMEOUT = 60, 240
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy to work in, because JupyterLab stores what it runs."""
+    for name in ("notebooks", "course_utils"):
+        shutil.copytree(ROOT / name, tmp_path / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "course"
+
+
+@pytest.fixture
+def address(checkout, tmp_path):
+    """The address `course lab` prints; the server and its kernels are gone afterwards."""
+    environment = environment_for_child(
+        COURSE_SCALE="smoke", OMP_NUM_THREADS="1", CI="1", JUPYTER_CONFIG_DIR=str(tmp_path)
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-m", "course_utils.cli", "lab", "--port", "0"],
+        cwd=checkout, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    children = []
+    try:
+        yield first_address(server)
+        children = psutil.Process(server.pid).children(recursive=True)
+    finally:
+        stop(server)
+    assert psutil.wait_procs(children, timeout=20)[1] == [], "kernels were left running"
+
+
+def stop(server):
+    server.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
+    try:
+        server.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        for process in [*psutil.Process(server.pid).children(recursive=True), server]:
+            process.kill()
+
+
+def first_address(server):
+    lines = Queue()
+    Thread(target=lambda: [lines.put(line) for line in server.stdout], daemon=True).start()
+    said, deadline = [], time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and (server.poll() is None or not lines.empty()):
+        try:
+            said.append(lines.get(timeout=0.2))
+        except Empty:
+            continue
+        if found := re.search(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*token=\w+", said[-1]):
+            return found.group()
+    return pytest.fail("`course lab` printed no address:\n" + "".join(said))
+
+
+@pytest.fixture
+def page():
+    if CHROMIUM is None:
+        pytest.skip("no chromium or chrome is installed to drive")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=60_000)
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        yield page
+        browser.close()
+
+
+def test_the_first_chapter_opens_and_runs(address, page, checkout):
+    notebook = checkout / "notebooks" / "00_start_here.ipynb"
+    forget_outputs(notebook)
+    page.goto(address)
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    # The notebook's own indicator says "idle" before there is a kernel, and JupyterLab then asks for one.
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+    assert page.locator(".lm-TabBar-tabLabel", has_text="00_start_here.ipynb").count() == 1
+    assert page.locator(".jp-Dialog").all_inner_texts() + page.locator(".jp-toast-message").all_inner_texts() == []
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
+    try:
+        await_all_cells(page, notebook)
+    finally:
+        save_picture(page)
+    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
+
+
+def forget_outputs(notebook):
+    stored = nbformat.read(notebook, 4)
+    for cell in code_cells(stored):
+        cell.outputs, cell.execution_count = [], None
+    nbformat.write(stored, notebook)
+
+
+def code_cells(stored):
+    return [cell for cell in stored.cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+def await_all_cells(page, notebook):
+    """Store the notebook again and again until every code cell has its count; fails at the first error."""
+    deadline = time.monotonic() + RUN_TIMEOUT
+    while time.monotonic() < deadline:
+        page.keyboard.press("Control+s")
+        page.wait_for_timeout(1_000)
+        cells = code_cells(nbformat.read(notebook, 4))
+        errors = [output for cell in cells for output in cell.outputs if output.output_type == "error"]
+        assert not errors, errors
+        if all(cell.execution_count for cell in cells):
+            return
+    counts = [cell.execution_count for cell in cells]
+    pytest.fail(f"after {RUN_TIMEOUT} s the cells' counts are {counts}")
+
+
+def save_picture(page):
+    folder = ROOT / "build" / "browser"
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=folder / "00.png")

@@ -1,0 +1,67 @@
+"""A chapter begins alike every time."""
+
+import logging
+import random
+
+import numpy
+import pytest
+import torch
+
+from course_utils import settings as settings_room
+from course_utils.chapters import begin, chapters_in, find_place
+from course_utils.errors import CourseError
+
+
+def draw():
+    return random.random(), numpy.random.rand(), torch.rand(1).item()
+
+
+def test_it_says_one_line_and_seeds_everything_each_time(capsys):
+    begin()
+    first = draw()
+    begin()
+    assert draw() == first
+    assert capsys.readouterr().out == "smoke scale on cpu, seed 0\n" * 2
+
+
+def test_another_seed_draws_other_numbers(monkeypatch, capsys):
+    begin()
+    first = draw()
+    monkeypatch.setenv("COURSE_SEED", "7")
+    settings_room.settings.cache_clear()
+    begin()
+    assert not set(draw()) & set(first)
+    assert capsys.readouterr().out.endswith("seed 7\n")
+
+
+def test_the_libraries_keep_quiet_but_for_errors():
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    begin()
+    assert transformers_logging.get_verbosity() == logging.ERROR
+    assert datasets.are_progress_bars_disabled()
+    assert not logging.getLogger("bitsandbytes").isEnabledFor(logging.WARNING)
+
+
+def test_a_bad_setting_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("COURSE_SCALE", "huge")
+    settings_room.settings.cache_clear()
+    with pytest.raises(CourseError, match="COURSE_SCALE='huge'"):
+        begin()
+
+
+def test_the_checkout_is_found_from_below_and_from_elsewhere(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "course_utils").mkdir()
+    assert find_place(tmp_path / "notebooks").root == tmp_path
+    assert find_place(tmp_path / "notebooks").start == tmp_path / "notebooks" / "00_start_here.ipynb"
+
+
+def test_chapters_by_the_beginning_of_their_names(tmp_path):
+    for name in ("01_b", "00_a", "02_c"):
+        (tmp_path / f"{name}.ipynb").touch()
+    assert [path.stem for path in chapters_in(tmp_path)] == ["00_a", "01_b", "02_c"]
+    assert [path.stem for path in chapters_in(tmp_path, ["02", "00_a"])] == ["02_c", "00_a"]
+    with pytest.raises(CourseError, match="No chapter is called '7'; the chapters are: 00_a, 01_b, 02_c"):
+        chapters_in(tmp_path, ["7"])

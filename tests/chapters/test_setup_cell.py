@@ -1,0 +1,145 @@
+"""The set-up cell, run where the package is, where it is not, and where nothing can be fetched."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_utils.chapters.setup_cell import repository_address, setup_source, stamp
+from course_utils.errors import CourseError
+from course_utils.settings import environment_for_child
+
+ROOT = Path(__file__).parents[2]
+NOWHERE = "https://127.0.0.1:9/course"
+
+# The cell run twice by IPython, in a process that cannot see the package yet where `hide` is given.
+RUNNER = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+if "hide" in sys.argv:
+    sys.path[:] = [entry for entry in sys.path if "editable" not in entry and entry != {root!r}]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+shell = InteractiveShell.instance()
+result = shell.run_cell(open({cell!r}).read())
+result = shell.run_cell(open({cell!r}).read()) if result.success else result
+print("RESULT", type(result.error_in_exec).__name__, result.error_in_exec)
+"""
+
+
+def run_cell(tmp_path, source, *flags, python=sys.executable, timeout=100):
+    cell = tmp_path / "cell.py"
+    cell.write_text(source, encoding="utf-8")
+    runner = RUNNER.format(cell=str(cell), root=str(ROOT))
+    done = subprocess.run(
+        [python, "-c", runner, *flags],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        env=environment_for_child(PIP_NO_BUILD_ISOLATION="false"),  # "false" it is: build with what is installed
+    )
+    return done.stdout + done.stderr
+
+
+def test_where_the_package_is_the_cell_opens_the_chapter_twice_alike(tmp_path):
+    said = run_cell(tmp_path, setup_source(NOWHERE))
+    assert said.splitlines()[:2] == ["smoke scale on cpu, seed 0"] * 2
+    assert "RESULT NoneType None" in said
+
+
+def test_without_package_and_network_one_sentence_says_so(tmp_path):
+    said = run_cell(tmp_path, setup_source(NOWHERE), "hide")
+    assert "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in said
+    assert said.count("ERROR:") <= 1, "pip gives its reason in one line, or, in older versions, not at all"
+    assert len(said.splitlines()) < 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_the_package_the_cell_fetches_it_and_leaves_the_rest_alone(tmp_path):
+    """In an environment that sees this one's packages but not ours, as in Colab: what is there stays at its version."""
+    clone = tmp_path / "origin"
+    _commit_a_copy(clone)
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True)
+    python = next(path for path in (environment / "bin/python", environment / "Scripts/python.exe") if path.exists())
+    _share_packages(python)
+    before = _versions(python)
+    said = run_cell(
+        tmp_path,
+        setup_source(clone.as_uri().replace("file://", "file://localhost")),
+        "hide",
+        python=str(python),
+        timeout=500,
+    )
+    assert "smoke scale on cpu, seed 0" in said, said
+    after = _versions(python)
+    assert after.pop("course-utils")
+    before.pop("course-utils", None)
+    assert {name: after[name] for name in before} == before
+
+
+def _commit_a_copy(clone):
+    shutil.copytree(ROOT / "course_utils", clone / "course_utils", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    git = ["git", "-C", clone, "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "copy"]):
+        subprocess.run([*git, *arguments], check=True, timeout=60)
+
+
+def _share_packages(python):
+    """Let `python` see this environment's packages, except the course itself."""
+    purelib = subprocess.check_output(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True, timeout=60
+    )
+    shared = Path(sysconfig.get_path("purelib"))
+    target = Path(purelib.strip())
+    for own in target.glob("setuptools*"):
+        shutil.rmtree(own)
+    for entry in shared.iterdir():
+        if not entry.name.startswith(("__editable__", "course_utils", "pip")) and not (target / entry.name).exists():
+            (target / entry.name).symlink_to(entry)
+
+
+def _versions(python):
+    listed = subprocess.check_output([python, "-m", "pip", "list", "--format=json"], text=True, timeout=100)
+    return {package["name"]: package["version"] for package in json.loads(listed)}
+
+
+def test_the_address_is_that_of_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert repository_address() == project["urls"]["Repository"]
+    assert f'git+{project["urls"]["Repository"]}"' in setup_source()
+
+
+def test_pip_is_asked_for_no_upgrade():
+    (line,) = [line for line in setup_source().splitlines() if "%pip" in line]
+    assert "-U" not in line.split()
+    assert "--upgrade" not in line
+
+
+def test_stamping_renews_only_the_tagged_cell_and_only_once(tmp_path):
+    path = tmp_path / "a.ipynb"
+    cells = [new_code_cell("x = 1"), new_code_cell("old", metadata={"tags": ["setup"]})]
+    nbformat.write(new_notebook(cells=cells), path)
+    assert stamp(path)
+    assert [cell.source for cell in nbformat.read(path, 4).cells] == ["x = 1", setup_source()]
+    before = path.read_bytes()
+    assert not stamp(path)
+    assert path.read_bytes() == before
+
+
+def test_stamping_needs_one_tagged_cell(tmp_path):
+    nbformat.write(new_notebook(cells=[new_code_cell("x = 1")]), tmp_path / "a.ipynb")
+    with pytest.raises(CourseError, match="a.ipynb has 0 cells tagged 'setup'"):
+        stamp(tmp_path / "a.ipynb")

@@ -1,0 +1,161 @@
+"""The commands as one types them."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_utils.chapters.setup_cell import setup_source
+from course_utils.cli import COMMANDS, lab, main
+from course_utils.settings import settings
+
+HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "IPython", "nbformat")
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with two chapters, as the working directory."""
+    for name in ("course_utils", "notebooks", "solutions"):
+        (tmp_path / name).mkdir()
+    write(tmp_path, "00_a", "x = 1")
+    write(tmp_path, "01_b", "print('b')")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(checkout, name, source, **metadata):
+    cell = new_code_cell(source, id="first", metadata=metadata)
+    nbformat.write(new_notebook(cells=[cell]), checkout / "notebooks" / f"{name}.ipynb")
+
+
+def test_help_names_every_command_and_loads_nothing_heavy():
+    program = (
+        "import sys; from course_utils.cli import main\n"
+        "try: main(['--help'])\n"
+        f"except SystemExit as end: print('CODE', end.code, [name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "CODE 0 []"
+    assert all(f"    {name} " in done.stdout for name in COMMANDS)
+
+
+def test_an_error_is_one_line_and_exit_code_2(checkout, capsys):
+    assert main(["run", "77"]) == 2
+    said = capsys.readouterr()
+    assert said.err == "course run: No chapter is called '77'; the chapters are: 00_a, 01_b.\n"
+    assert said.out == ""
+
+
+def test_a_bad_setting_is_one_line(checkout, capsys, monkeypatch):
+    monkeypatch.setenv("COURSE_SEED", "-1")
+    settings.cache_clear()
+    assert main(["run"]) == 2
+    assert capsys.readouterr().err.startswith("course run: COURSE_SEED='-1'")
+
+
+def test_run_executes_copies_and_leaves_the_notebooks_alone(checkout, capsys):
+    before = (checkout / "notebooks" / "01_b.ipynb").read_bytes()
+    assert main(["run", "01"]) == 0
+    (copy,) = (settings().home / "runs").iterdir()
+    assert nbformat.read(copy, 4).cells[0].outputs[0].text == "b\n"
+    assert (checkout / "notebooks" / "01_b.ipynb").read_bytes() == before
+    assert "ledger" in capsys.readouterr().out
+
+
+def test_run_can_save_at_laptop_scale_only(checkout, capsys):
+    assert main(["run", "--save", "--scale", "smoke"]) == 2
+    assert "leave out --scale" in capsys.readouterr().err
+    write(checkout, "01_b", "import os; print(os.environ['COURSE_SCALE'])")
+    assert main(["run", "01", "--save"]) == 0
+    stored = nbformat.read(checkout / "notebooks" / "01_b.ipynb", 4)
+    assert stored.cells[0].outputs[0].text == "laptop\n"
+    assert (stored.cells[0].id, stored.metadata.course.scale) == ("first", "laptop")
+
+
+def test_a_chapter_that_fails_is_not_saved(checkout, capsys):
+    write(checkout, "00_a", "1 / 0")
+    before = (checkout / "notebooks" / "00_a.ipynb").read_bytes()
+    assert main(["run", "--save"]) == 2
+    assert "00_a.ipynb, cell 1, failed with ZeroDivisionError: division by zero" in capsys.readouterr().err
+    assert (checkout / "notebooks" / "00_a.ipynb").read_bytes() == before
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "nan", "soon"])
+def test_a_timeout_must_be_a_time(value, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["run", f"--timeout={value}"])
+    assert end.value.code == 2
+    assert "--timeout" in capsys.readouterr().err
+
+
+def test_stamp_renews_set_up_cells(checkout, capsys):
+    for name in ("00_a", "01_b"):
+        write(checkout, name, "old", tags=["setup"])
+    assert main(["stamp"]) == 0
+    assert capsys.readouterr().out.endswith("2 of 2 notebooks changed.\n")
+    assert nbformat.read(checkout / "notebooks" / "00_a.ipynb", 4).cells[0].source == setup_source()
+    assert main(["stamp"]) == 0
+    assert capsys.readouterr().out == "0 of 2 notebooks changed.\n"
+
+
+def test_lint_prints_violations_and_fails(checkout, capsys):
+    assert main(["lint", "00"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("00_a.ipynb, cell 1: ")
+    assert lines[-1].startswith("1 chapters checked, ")
+
+
+def test_the_ledger_is_printed(capsys):
+    assert main(["ledger"]) == 0
+    assert "ledger" in capsys.readouterr().out
+
+
+def test_lab_without_the_notebook_says_so(checkout, capsys):
+    assert main(["lab"]) == 2
+    assert "There is no notebook at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "platform", "expected"),
+    [
+        ({}, "linux", False),
+        ({"DISPLAY": ":0"}, "linux", True),
+        ({"WAYLAND_DISPLAY": "w"}, "linux", True),
+        ({"DISPLAY": ":0", "CI": "true"}, "linux", False),
+        ({"DISPLAY": ":0", "SSH_CONNECTION": "x"}, "linux", False),
+        ({}, "darwin", True),
+        ({"SSH_CONNECTION": "x"}, "darwin", False),
+        ({}, "win32", True),
+    ],
+)
+def test_where_a_browser_is_opened(environment, platform, expected):
+    assert lab.has_display(environment, platform) is expected
+
+
+def test_jupyterlab_is_given_the_checkout_and_the_notebook(checkout, monkeypatch):
+    monkeypatch.setattr(lab, "_is_root", lambda: True)
+    notebook = checkout / "notebooks" / "00_a.ipynb"
+    arguments = lab.server_arguments(notebook, checkout / "settings", 0, browser=False)
+    assert f"--ServerApp.root_dir={checkout}" in arguments
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_a.ipynb" in arguments
+    assert {"--no-browser", "--allow-root"} <= set(arguments)
+    monkeypatch.setattr(lab, "_is_root", lambda: False)
+    assert not {"--no-browser", "--allow-root"} & set(lab.server_arguments(notebook, checkout, 0, browser=True))
+
+
+def test_every_option_given_to_jupyterlab_is_one_it_has(checkout):
+    from jupyter_client import KernelManager
+    from jupyter_server.serverapp import ServerApp
+    from jupyterlab.labapp import LabApp
+
+    classes = {kind.__name__: kind for kind in (LabApp, ServerApp, KernelManager)}
+    arguments = lab.server_arguments(checkout / "notebooks" / "00_a.ipynb", checkout, 0, browser=True)
+    options = [
+        argument.removeprefix("--").partition("=")[0].split(".")
+        for argument in arguments
+        if "." in argument.partition("=")[0]
+    ]
+    assert len(options) >= 8
+    assert [name for name, trait in options if trait not in classes[name].class_trait_names(config=True)] == []
