@@ -5,14 +5,15 @@ Every chapter keeps its rows in a file of its own under the settings' home, so t
 
 import json
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 
 import pandas as pd
 
 from course_utils.errors import CourseError
+from course_utils.files import replacing
 from course_utils.settings import settings
 from course_utils.units import format_bytes
 
@@ -82,13 +83,15 @@ class Ledger:
 
 
 def record(chapter: str, technique: str, quantity: str, *, predicted: int, measured: int) -> Ledger:
-    """Write one row, replacing an older one of the same key, and return this chapter's rows.
+    """Write one row, replacing an older one of the same key, and return this chapter's rows at this scale and device.
 
-    Raises `CourseError` when a figure is no positive number of bytes; where the home cannot be written the row is shown, and
-    a line says that it will not be remembered.
+    `chapter` is the notebook's name. Raises `CourseError` when a figure is no positive number of bytes; where the home
+    cannot be written the row is shown, and a line says that it will not be remembered.
     """
-    if not (predicted > 0 and measured > 0):
+    if not (0 < predicted < inf and 0 < measured < inf):
         raise CourseError(f"A ledger row needs two positive numbers of bytes, not {predicted} and {measured}.")
+    if Path(chapter).name != chapter:
+        raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")
     here = settings()
     new = Row(chapter, technique, quantity, int(predicted), int(measured), here.scale.name, here.device.type)
     path = _folder(None) / f"{chapter}.json"
@@ -106,21 +109,26 @@ def _read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     try:
-        return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError):
+        return [_row(values) for values in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, OSError):
         aside = path.with_suffix(".damaged")
-        os.replace(path, aside)
+        path.replace(aside)
         _log.warning(
             "The ledger file %s could not be read; it is kept as %s, and its chapter starts a new one.", path, aside
         )
         return []
 
 
+def _row(values: dict) -> Row:
+    row = Row(**values)
+    if not (isinstance(row.predicted, int) and isinstance(row.measured, int) and row.measured > 0):
+        raise ValueError("the figures of a row are whole, positive numbers of bytes")
+    return row
+
+
 def _write(path: Path, rows: Iterable[Row]) -> None:
-    partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-        os.replace(partial, path)
+        with replacing(path) as partial:
+            partial.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     except OSError as error:
         _log.warning("The ledger cannot be written (%s); this row is shown but will not be remembered.", error.strerror)

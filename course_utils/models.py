@@ -39,10 +39,11 @@ def build(
     `name` is one of `FAMILIES` (size from `scale`, by default the settings') or of `PUBLISHED`. With `labels` it classifies
     sequences into that many classes, without it it is a language model. `changes` go to the configuration
     (`vocab_size=…`, `dropout=…`). The same `seed` gives the same weights and leaves the global random state as it was.
-    Raises `CourseError` for an unknown name.
+    Raises `CourseError` for an unknown name, and for a change that the configuration does not know.
     """
     family_name, sizes = _sizes(name, scale)
     family = _family(family_name)
+    _refuse_unknown(changes, family.config)
     config = family.config(**{**sizes, **changes}, **({} if labels is None else {"num_labels": labels}))
     if config.pad_token_id is None:
         config.pad_token_id = 0
@@ -63,7 +64,7 @@ def pretrained(name: str, *, labels: int) -> nn.Module:
             return AutoModelForSequenceClassification.from_pretrained(
                 name, num_labels=labels, local_files_only=not hub.answers()
             ).train()
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the Hub's client, its HTTP library and a damaged file each raise kinds of their own
         raise CourseError(
             f"No pretrained weights for {name!r} here and now ({_first_line(error)}); "
             "models.build(…) gives an architecture of the same family with fresh weights."
@@ -71,11 +72,15 @@ def pretrained(name: str, *, labels: int) -> nn.Module:
 
 
 def pretrained_or_fresh(name: str, *, labels: int) -> nn.Module:
-    """`pretrained` where the Hub answers, else `build` with one printed line that says so."""
-    if hub.answers():
+    """`pretrained` where there are such weights, else `build` with one printed line that says so.
+
+    `name` is one of `PUBLISHED`.
+    """
+    try:
         return pretrained(name, labels=labels)
-    print(f"The Hub does not answer: {name} starts from fresh weights instead of the pretrained ones.")
-    return build(name, labels=labels)
+    except CourseError:
+        print(f"There are no pretrained weights here: {name} starts from fresh ones instead.")
+        return build(name, labels=labels)
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -146,9 +151,17 @@ def _llama_sizes(s: Scale) -> dict:
 
 @contextmanager
 def _seeded(seed: int):
-    with torch.random.fork_rng():
+    used = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(used):
         torch.manual_seed(seed)
         yield
+
+
+def _refuse_unknown(changes: dict, config: type) -> None:
+    known = config()
+    for name in changes:
+        if not hasattr(known, name):
+            raise CourseError(f"{config.__name__} has no setting {name!r}; see its documentation for the names it has.")
 
 
 def _first_line(error: BaseException) -> str:

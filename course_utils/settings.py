@@ -3,7 +3,7 @@
 | variable | values | without it |
 |---|---|---|
 | `COURSE_SCALE` | `smoke`, `laptop`, `gpu` | `gpu` where CUDA is available, else `laptop` |
-| `COURSE_DEVICE` | `cpu`, `cuda`, `cuda:N` | `cuda` where it is available, else `cpu` |
+| `COURSE_DEVICE` | `cpu`, `cuda` (which GPU: `CUDA_VISIBLE_DEVICES`) | `cuda` where it is available, else `cpu` |
 | `COURSE_SEED` | a whole number | 0 |
 | `COURSE_HOME` | a folder for cache, checkpoints and ledger | the platform's own place for user caches |
 """
@@ -65,7 +65,7 @@ class Settings:
         import torch
 
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device_name == "auto" else self.device_name
-        if name.startswith("cuda") and not torch.cuda.is_available():
+        if name == "cuda" and not torch.cuda.is_available():
             raise CourseError(
                 f"COURSE_DEVICE={name} asks for a GPU, but PyTorch sees none; unset COURSE_DEVICE or set it to cpu."
             )
@@ -77,19 +77,12 @@ class Settings:
         automatic = "gpu" if self.scale_name == "auto" and self.device.type == "cuda" else "laptop"
         return SCALES[automatic if self.scale_name == "auto" else self.scale_name]
 
-    @property
-    def dtype(self) -> "torch.dtype":
-        """The type parameters are kept in: float32 at every scale; lower precision is a technique, not a setting."""
-        import torch
-
-        return torch.float32
-
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Settings from environment variables; raises `CourseError`, naming the variable, on a value it cannot use."""
     return Settings(
         scale_name=_one_of("COURSE_SCALE", environment.get("COURSE_SCALE", "auto"), ["auto", *SCALES]),
-        device_name=_device_name(environment.get("COURSE_DEVICE", "auto")),
+        device_name=_one_of("COURSE_DEVICE", environment.get("COURSE_DEVICE", "auto"), ["auto", "cpu", "cuda"]),
         seed=_whole_number("COURSE_SEED", environment.get("COURSE_SEED", "0")),
         home=_home(environment.get("COURSE_HOME")),
     )
@@ -99,6 +92,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 def settings() -> Settings:
     """This process's settings, read at the first call."""
     return read_settings(os.environ)
+
+
+def variables(*beginnings: str) -> dict[str, str]:
+    """Those variables of this process's environment whose names begin with one of `beginnings`, to be looked at."""
+    return {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
 
 
 def environment_for_child(**changes: str) -> dict[str, str]:
@@ -114,24 +112,20 @@ def _one_of(variable: str, value: str, allowed: list[str]) -> str:
     return value
 
 
-def _device_name(value: str) -> str:
-    kind, _, index = value.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
-        raise CourseError(
-            f"COURSE_DEVICE={value!r} is not a device of this course; use cpu, cuda or cuda:0, or unset it."
-        )
-    return value
-
-
 def _whole_number(variable: str, value: str) -> int:
-    if not value.isdigit():
+    if not (value.isascii() and value.isdigit()):
         raise CourseError(f"{variable}={value!r} is not a whole number from 0 up; set it to one, such as 0.")
     return int(value)
 
 
 def _home(value: str | None) -> Path:
     if value:
-        return Path(value).expanduser().absolute()
-    from platformdirs import user_cache_path
-
+        try:
+            return Path(value).expanduser().absolute()
+        except RuntimeError:
+            raise CourseError(f"COURSE_HOME={value!r} begins with a user unknown here; write the folder out.") from None
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:  # `course doctor` then says that it is missing
+        return Path.home() / ".cache" / "efficient-training-course"
     return user_cache_path("efficient-training-course")

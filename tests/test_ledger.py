@@ -30,13 +30,24 @@ def test_an_empty_ledger_says_how_to_fill_it():
     assert "make run" in Ledger.load()._repr_html_()
 
 
-@pytest.mark.parametrize(("predicted", "measured"), [(0, 5), (5, -1), (float("nan"), 5)])
+@pytest.mark.parametrize(("predicted", "measured"), [(0, 5), (5, -1), (float("nan"), 5), (float("inf"), 5)])
 def test_figures_that_are_no_bytes_are_refused(predicted, measured):
     with pytest.raises(CourseError, match="two positive numbers"):
         record("03", "AdamW", "peak", predicted=predicted, measured=measured)
 
 
-@pytest.mark.parametrize("content", ["{", '[{"chapter": "03"}]', '"text"'])
+def test_a_chapter_is_a_plain_name():
+    with pytest.raises(CourseError, match="not a chapter's name"):
+        record("notebooks/03", "AdamW", "peak", predicted=1, measured=1)
+
+
+WRONG_TYPES = dict.fromkeys(("chapter", "technique", "quantity", "scale", "device"), "x") | {
+    "predicted": "1",
+    "measured": None,
+}
+
+
+@pytest.mark.parametrize("content", ["{", '[{"chapter": "03"}]', '"text"', json.dumps([WRONG_TYPES])])
 def test_a_damaged_file_is_kept_aside_and_said(content, caplog):
     path = settings().home / "ledger" / "03.json"
     path.parent.mkdir(parents=True)

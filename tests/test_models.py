@@ -53,6 +53,12 @@ def test_configuration_changes_are_passed_on():
     assert (model.config.vocab_size, model.config.dropout) == (77, 0.0)
 
 
+@pytest.mark.parametrize("wrong", [{"dropuot": 0.1}, {"n_layer": 3}])
+def test_a_change_that_would_be_ignored_is_refused(wrong):
+    with pytest.raises(CourseError, match="DistilBertConfig has no setting"):
+        models.build("distilbert", labels=2, **wrong)
+
+
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(CourseError, match="'bert'; choose one of distilbert, gpt2"):
         models.build("bert", labels=2)
@@ -74,9 +80,20 @@ def test_without_the_hub_one_sentence_says_what_to_do(monkeypatch):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("damage", [b"", b"half"])
+def test_damaged_weights_are_said_in_one_sentence(tmp_path, damage):
+    models.build("distilbert", labels=5).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(damage)
+    with pytest.raises(CourseError, match="No pretrained weights") as error:
+        models.pretrained(str(tmp_path), labels=5)
+    assert "\n" not in str(error.value)
+
+
 def test_without_the_hub_fresh_weights_take_the_place_and_a_line_says_so(monkeypatch, capsys):
     monkeypatch.setattr(hub, "answers", lambda: False)
-    assert models.parameter_count(models.pretrained_or_fresh("distilbert", labels=2)) > 0
+    with torch.device("meta"):
+        fresh = models.pretrained_or_fresh("distilbert-base-cased", labels=2)
+    assert models.parameter_count(fresh) == 65_783_042
     assert capsys.readouterr().out.count("\n") == 1
 
 

@@ -3,24 +3,27 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 import course_utils
+from course_utils import optim
 
 PACKAGE = Path(course_utils.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # From the ground floor up; a room imports rooms below it, and itself.
 FLOORS = [
-    {"errors", "units"},
+    {"errors", "files", "units"},
     {"settings"},
     {"hub"},
     {"data", "models", "optim"},
     {"memory"},
     {"training", "ledger"},
     {"viz"},
-    {"chapters"},
+    {"chapters", "doctor"},
     {"cli"},
 ]
 ORACLES = {
@@ -72,32 +75,62 @@ def test_only_settings_reads_the_environment(path):
     assert not names & {"environ", "getenv", "putenv"}
 
 
-def dotted(node: ast.AST) -> str:
+# Ways to reach a module or a name that reading the source could not follow.
+WAYS_AROUND = {
+    "import_module",
+    "__import__",
+    "getattr",
+    "globals",
+    "vars",
+    "eval",
+    "exec",
+    "__subclasses__",
+    "__dict__",
+}
+
+
+def dotted(node: ast.AST, aliases: dict[str, str]) -> str:
+    """`a.b.c` of an attribute chain, its first name replaced by what it was imported as."""
     if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
+        return f"{dotted(node.value, aliases)}.{node.attr}"
+    return aliases.get(node.id, node.id) if isinstance(node, ast.Name) else ""
+
+
+def imports_of(tree: ast.AST) -> dict[str, str]:
+    """Local name to full name, for every import in the tree."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {
+                alias.asname or alias.name.split(".")[0]: alias.name if alias.asname else alias.name.split(".")[0]
+                for alias in node.names
+            }
+            names |= {alias.name: alias.name for alias in node.names}
+    return names
 
 
 def oracle_uses(source: str, oracles: dict[str, set[str]]) -> list[str]:
-    """Places in `source` that name an oracle: imported, or reached by a dotted name."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.Attribute):
-            names = [dotted(node)]
-        else:
-            continue
-        for name in names:
-            for oracle, allowed in oracles.items():
-                inside = name == oracle or name.startswith(f"{oracle}.")
-                rest = name.removeprefix(oracle).lstrip(".").split(".")[0]
-                if inside and rest not in allowed and not (isinstance(node, ast.Attribute) and not rest):
-                    found.append(f"line {node.lineno}: {name}")
-    fused = [node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
-    return found + [name for name in fused if name.startswith(("_fused_", "_single_tensor_", "_multi_tensor_"))]
+    """Names in `source` that are an oracle, lead to one, or could hide one."""
+    tree = ast.parse(source)
+    imported = imports_of(tree)
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    inner = {id(node.value) for node in attributes}
+    chains = [dotted(node, imported) for node in attributes if id(node) not in inner]
+    plain = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {node.attr for node in attributes}
+    found = [
+        name
+        for name in plain
+        if name in WAYS_AROUND or name.startswith(("_fused_", "_single_tensor_", "_multi_tensor_"))
+    ]
+    found += [name for name in chains if name.startswith("sys.modules")]
+    for name in [*imported.values(), *chains]:
+        for oracle, allowed in oracles.items():
+            rest = name.removeprefix(oracle).removeprefix(".").split(".")[0]
+            if (name == oracle or name.startswith(f"{oracle}.")) and rest not in allowed:
+                found.append(name)
+    return found
 
 
 @pytest.mark.parametrize("room", ORACLES)
@@ -119,10 +152,34 @@ def test_code_by_hand_never_names_its_oracle(room):
         "import bitsandbytes as bnb",
         "from transformers import Adafactor",
         "import torch\ntorch._fused_adamw_([])",
+        "import torch as t\nt.optim.AdamW([])",
+        "import torch\no = torch.optim\no.AdamW([])",
+        "import torch\ngetattr(torch.optim, 'AdamW')",
+        "import importlib\nimportlib.import_module('torch.optim')",
+        "import torch\ntorch.optim.Optimizer.__subclasses__()",
+        "import sys\nsys.modules['torch.optim'].AdamW",
     ],
 )
 def test_the_rule_about_oracles_sees_each_way_around_it(cheat):
     assert oracle_uses(cheat, ORACLES["optim"])
+
+
+def test_code_by_hand_runs_where_the_oracles_are_broken(monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("code by hand called its oracle")
+
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        monkeypatch.setattr(kind, "step", refuse)
+        monkeypatch.setattr(kind, "__init__", refuse)
+    for module in map(import_module, ("torch.optim.adam", "torch.optim.adamw")):
+        for name in dir(module):
+            if name.startswith(("_single_tensor", "_multi_tensor", "_fused", "adam")):
+                monkeypatch.setattr(module, name, refuse)
+    for kind in (optim.Adam, optim.AdamW):
+        p = torch.ones(2, requires_grad=True)
+        p.grad = torch.ones(2)
+        kind([p]).step()
+        assert (p < 1).all()
 
 
 def run_python(code: str) -> str:

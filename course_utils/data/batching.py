@@ -33,27 +33,19 @@ def tokenize(dataset: DatasetDict, tokenizer: "PreTrainedTokenizerBase", sequenc
 class EpochSampler(Sampler[int]):
     """A permutation of `range(length)` for every epoch, decided by (seed, epoch) alone.
 
-    `set_epoch` chooses the epoch; `skip` leaves out the first examples of the next iteration, to resume in the middle
-    of an epoch. With `seed=None` the order is 0, 1, 2, ... The global random state of PyTorch is not touched.
+    `set_epoch` chooses the epoch. With `seed=None` the order is 0, 1, 2, ... The global random state of PyTorch is not
+    touched.
     """
 
     def __init__(self, length: int, seed: int | None = 0):
-        self.length, self.seed, self.epoch, self.skipped = length, seed, 0, 0
+        self.length, self.seed, self.epoch = length, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration gives, from its beginning."""
-        self.epoch, self.skipped = epoch, 0
-
-    def skip(self, examples: int) -> None:
-        """Leave out the first `examples` of the next iteration, and of that one only; 0 to `length`."""
-        if not 0 <= examples <= self.length:
-            raise CourseError(
-                f"An epoch of {self.length} examples cannot be resumed after {examples}; give 0 to {self.length}."
-            )
-        self.skipped = examples
+        """Choose the epoch whose order the next iteration gives."""
+        self.epoch = epoch
 
     def order(self) -> list[int]:
-        """The whole epoch's order, skipped examples included."""
+        """The epoch's order."""
         if self.seed is None:
             return list(range(self.length))
         # A pair of numbers needs mixing: seed + epoch would give (0, 1) and (1, 0) the same order.
@@ -61,18 +53,17 @@ class EpochSampler(Sampler[int]):
         return torch.randperm(self.length, generator=mixed).tolist()
 
     def __iter__(self) -> Iterator[int]:
-        first, self.skipped = self.skipped, 0
-        return iter(self.order()[first:])
+        return iter(self.order())
 
     def __len__(self) -> int:
-        return self.length - self.skipped
+        return self.length
 
 
 def batches(split: Dataset, batch_size: int, seed: int | None = None, epoch: int = 0) -> DataLoader:
     """Batches of `input_ids`, `attention_mask` and `labels` (int64 tensors) from a tokenized split.
 
-    With a `seed` the order is that of `EpochSampler(len(split), seed)`, reachable as `loader.sampler` for `set_epoch`
-    and `skip`; without one, as for evaluation, it is the split's own. The last batch may be smaller and is kept.
+    With a `seed` the order is that of `EpochSampler(len(split), seed)`, reachable as `loader.sampler` for `set_epoch`;
+    without one, as for evaluation, it is the split's own. The last batch may be smaller and is kept.
     Raises `CourseError` on a batch size below 1 or a split that is not tokenized.
     """
     missing = [name for name in _BATCH_COLUMNS if name not in split.column_names]

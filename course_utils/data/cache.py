@@ -7,14 +7,13 @@ step, so a reader, and any number of writers at once, see a whole file or none.
 import hashlib
 import json
 import logging
-import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from course_utils.files import replacing
 from course_utils.settings import settings
 
 Json = TypeVar("Json", bound=dict | list | str | int | float)
@@ -68,21 +67,10 @@ def _read(path: Path):
 def _write(path: Path, value: Json) -> None:
     body = json.dumps(value)
     try:
-        _replace(path, f"{_digest(body)}\n{body}")
+        with replacing(path) as partial:
+            # newline="" keeps the text, and so its SHA-256, the same on every platform.
+            partial.write_text(f"{_digest(body)}\n{body}", encoding="utf-8", newline="")
     except OSError as error:
         _log.warning(
             "Nothing can be kept in %s (%s); the work goes on in memory.", path.parent, error.strerror or error
         )
-
-
-def _replace(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".part", dir=path.parent)
-    try:
-        # newline="" keeps the text, and so its SHA-256, the same on every platform.
-        with open(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

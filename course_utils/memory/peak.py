@@ -51,37 +51,56 @@ def peak_by_phase(step: Callable[[], object], model: nn.Module, optimizer: torch
 
     `step` runs twice: once so that optimizer state is born, once measured; it really trains. Gradients left from before
     are dropped first. `batch` is the dict of tensors that `step` trains on; with `model` and `optimizer` it makes up what
-    is there before. On CUDA the caching allocator counts (`max_memory_allocated`), on the CPU the profiler's record of every
-    allocation and release. Raises `CourseError` when `step` passes through no phase.
+    is there before; what else the process holds is not counted. On CUDA the caching allocator counts
+    (`max_memory_allocated`), on the CPU the profiler's record of every allocation and release. Raises `CourseError` when
+    `step` passes through no phase.
     """
     model.zero_grad(set_to_none=True)
     device = next(model.parameters()).device
-    peaks = _peaks_on_cuda(step, device) if device.type == "cuda" else _peaks_on_cpu(step, model, optimizer, batch)
+    ours = distinct_bytes(t for t in _tensors_before(model, optimizer, batch) if t.device == device)
+    peaks = _peaks_on_cuda(step, device, ours) if device.type == "cuda" else _peaks_on_cpu(step, ours)
     if not peaks.by_phase:
         raise CourseError("The step passed through no phase; wrap its parts in `with memory.phase(name):`.")
     return peaks
 
 
-def _peaks_on_cuda(step: Callable, device: torch.device) -> Peaks:
-    by_phase: dict[str, int] = {}
+def _peaks_on_cuda(step: Callable, device: torch.device, ours: int) -> Peaks:
+    others = torch.cuda.memory_allocated(device) - ours
+    step()
+    resident, by_phase = torch.cuda.memory_allocated(device), {}
+    with observed_by(_cuda_observer(device, by_phase)):
+        step()
+    return Peaks(
+        resident - others, {name: peak - others for name, peak in by_phase.items()}, "CUDA's caching allocator"
+    )
+
+
+def _cuda_observer(device: torch.device, by_phase: dict[str, int]) -> Callable:
+    """The allocator has one high-water mark; phases that contain others carry theirs over each time it is reset."""
+    open_peaks: list[int] = []
+
+    def carry() -> None:
+        if open_peaks:
+            open_peaks[-1] = max(open_peaks[-1], torch.cuda.max_memory_allocated(device))
+        torch.cuda.reset_peak_memory_stats(device)
 
     @contextmanager
     def count(name: str) -> Iterator[None]:
-        torch.cuda.reset_peak_memory_stats(device)
+        carry()
+        open_peaks.append(0)
         yield
-        by_phase[name] = max(by_phase.get(name, 0), torch.cuda.max_memory_allocated(device))
+        carry()
+        peak = open_peaks.pop()
+        by_phase[name] = max(by_phase.get(name, 0), peak)
+        if open_peaks:
+            open_peaks[-1] = max(open_peaks[-1], peak)
 
-    step()
-    resident = torch.cuda.memory_allocated(device)
-    with observed_by(count):
-        step()
-    return Peaks(resident, by_phase, "CUDA's caching allocator")
+    return count
 
 
-def _peaks_on_cpu(step: Callable, model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict) -> Peaks:
-    before = distinct_bytes(_tensors_before(model, optimizer, batch))
+def _peaks_on_cpu(step: Callable, ours: int) -> Peaks:
     events = _trace_of_two(step)
-    totals = _running_totals(before, events)
+    totals = _running_totals(ours, events)
     measured_from = next(start for start, _, name in _spans(events) if name == _SECOND)
     by_phase: dict[str, int] = {}
     for start, end, name in _spans(events):
@@ -101,10 +120,16 @@ def _tensors_before(model: nn.Module, optimizer: torch.optim.Optimizer, batch: d
 def _trace_of_two(step: Callable) -> list[dict]:
     """Both runs are traced, since a release is only seen when its allocation was; events of the profiler's public trace."""
     gc.collect()  # a cycle collected half-way would release memory whose allocation was not seen
-    with _quiet_profiler() as profiler:
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with _quiet():
+        profiler.start()
+    try:
         step()
         with _record(_SECOND), observed_by(_record):
             step()
+    finally:
+        with _quiet():
+            profiler.stop()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
@@ -112,14 +137,13 @@ def _trace_of_two(step: Callable) -> list[dict]:
 
 
 @contextmanager
-def _quiet_profiler() -> Iterator[profile]:
-    """The profiler without the lines that its library writes to the process's error stream."""
+def _quiet() -> Iterator[None]:
+    """Keep back what the profiler's library writes to the process's error stream when it starts and stops."""
     kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
     try:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            yield profiler
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)

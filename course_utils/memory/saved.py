@@ -17,8 +17,8 @@ def saved_bytes(forward: Callable[[], object], model: nn.Module) -> int:
     saved: list[torch.Tensor] = []
 
     def remember(tensor):
-        saved.append(tensor)
-        return tensor
+        saved.append(tensor.detach())  # the tensor itself, kept by its own graph, would never be freed
+        return saved[-1]
 
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
         result = forward()

@@ -53,8 +53,9 @@ class StateSize:
 def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     """The size of `optimizer.state` as it is now; nothing is copied. Before the first step it is empty.
 
-    A tensor counts its elements and bytes. A Python number (Transformers' Adafactor keeps some) counts as one element and the
-    bytes of the Python object, in host memory. Nested containers are walked. Anything else has size 0 and keeps its row.
+    A tensor counts its elements and bytes, once for each parameter that keeps it. A Python number (Transformers' Adafactor
+    keeps some) counts as one element and the bytes of the Python object, in host memory. Nested containers are walked.
+    Anything else has size 0 and keeps its row.
     """
     unwrapped = getattr(
         optimizer, "optimizer", optimizer

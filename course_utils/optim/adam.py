@@ -28,9 +28,12 @@ class Adam(Optimizer):
         return 2 * prod(shape) * itemsize + 4
 
     @staticmethod
-    def temporary_bytes(shape: tuple[int, ...], itemsize: int = 4) -> int:
-        """Bytes that the update of one parameter tensor needs for a moment: the denominator √v̂ + ε."""
-        return prod(shape) * itemsize
+    def temporary_bytes(shape: tuple[int, ...], itemsize: int = 4, weight_decay: float = 0.0, maximize=False) -> int:
+        """Bytes that the update of one parameter tensor needs for a moment.
+
+        They are the denominator √v̂ + ε, the gradient with λθ where there is decay, the negated one under `maximize`.
+        """
+        return (1 + (weight_decay > 0) + maximize) * prod(shape) * itemsize
 
     def new_state(self, parameter):
         """Zero averages in the parameter's memory layout, and a step counter as torch keeps it."""
@@ -59,6 +62,7 @@ class Adam(Optimizer):
         """As `Optimizer.check`, and β₁, β₂ in [0, 1), ε not negative."""
         super().check(group)
         _require(group["eps"] >= 0, "eps", group["eps"], "at least 0")
+        _require(len(group["betas"]) == 2, "betas", group["betas"], "a pair")
         for i, beta in enumerate(group["betas"]):
             _require(0 <= beta < 1, f"betas[{i}]", beta, "in [0, 1)")
 
@@ -81,6 +85,11 @@ class AdamW(Adam):
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, *, maximize=False):
         super().__init__(params, lr, betas, eps, weight_decay, maximize=maximize)
+
+    @staticmethod
+    def temporary_bytes(shape: tuple[int, ...], itemsize: int = 4, weight_decay: float = 0.0, maximize=False) -> int:
+        """As Adam's, but decoupled decay works in place and needs nothing."""
+        return (1 + maximize) * prod(shape) * itemsize
 
     def decay(self, parameter, gradient, group):
         """θ ← θ − αλθ, beside the gradient: neither average ever sees it."""

@@ -1,5 +1,7 @@
 """Which parameters weight decay acts on."""
 
+import re
+
 from torch import nn
 
 
@@ -19,9 +21,9 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def _undecayed(model: nn.Module):
-    """Biases wherever they are, and all that a normalization layer owns (torch's classes, and others named like them)."""
+    """Biases wherever they are, and all that a normalization layer owns (LayerNorm, LlamaRMSNorm, BatchNorm1d, …)."""
     for module in model.modules():
-        is_norm = "norm" in type(module).__name__.lower()
+        is_norm = re.search(r"norm(\dd)?$", type(module).__name__.lower())
         for name, parameter in module.named_parameters(recurse=False):
             if is_norm or name.endswith("bias"):
                 yield parameter

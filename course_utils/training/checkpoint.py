@@ -1,12 +1,14 @@
 """Checkpoints from which a run goes on exactly as if it had never stopped."""
 
-import os
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from course_utils.errors import CourseError
+from course_utils.files import replacing
 from course_utils.training.plugins import Plugin
 
 if TYPE_CHECKING:
@@ -14,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class SaveCheckpoints(Plugin):
-    """Write the run to `path` every `every` batches; a new checkpoint replaces the last only once it is complete."""
+    """Write the run to `path` every `every` batches; a new checkpoint replaces the last only once it is complete.
+
+    Parameters, gradients not yet used, optimizer, schedule, plug-ins, history, torch's random state and the place in the
+    data are kept. What a plug-in gives as its state is made of tensors, numbers, strings, lists and dicts (`CourseError`).
+    """
 
     def __init__(self, path: Path | str, every: int):
         if every < 1:
@@ -29,46 +35,52 @@ class SaveCheckpoints(Plugin):
 
 def save(run: "Run", path: Path) -> None:
     """Write all that `restore` needs; raises `CourseError` when the place cannot be written, leaving the old file whole."""
-    partial = path.with_name(path.name + ".partial")
+    _refuse_what_could_not_be_read_back(run)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(_state(run), partial)
-        os.replace(partial, path)
+        with replacing(path) as partial:
+            torch.save(_state(run), partial)
     except (OSError, RuntimeError) as error:
         raise CourseError(
             f"The checkpoint could not be written to {path} ({error}); choose another place or free some space."
         ) from error
 
 
-def restore(run: "Run", path: Path | str) -> None:
-    """Put `run` where `save` found it; raises `CourseError` when the file is missing, damaged or of another model."""
-    state = _read(Path(path))
+def restore(run: "Run", path: Path) -> None:
+    """Put `run` where `save` found it; raises `CourseError` when the file is missing, damaged or of another run."""
+    state = _read(path)
+    _refuse_another_run(run, state, path)
     try:
         run.model.load_state_dict(state["model"])
         run.optimizer.load_state_dict(state["optimizer"])
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, KeyError) as error:
         raise CourseError(
             f"The checkpoint {path} belongs to another model or optimizer; build the ones it was saved from."
         ) from error
+    for name, parameter in run.model.named_parameters():
+        gradient = state["gradients"].get(name)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device)
     if run.schedule is not None:
         run.schedule.load_state_dict(state["schedule"])
-    for plugin, saved in zip(_stateful(run), state["plugins"], strict=True):
+    for plugin, saved in zip(_stateful(run), state["plugins"].values(), strict=True):
         plugin.load_state_dict(saved)
     run.history.load_state_dict(state["history"])
-    run.step, run.epoch, run.position, run.seconds_before = state["place"]
+    run.step, run.epoch, run.position, run.seconds = state["place"]
     torch.set_rng_state(state["random"])
     if state["random_cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["random_cuda"])
 
 
 def _state(run: "Run") -> dict:
+    gradients = {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
     return {
         "model": run.model.state_dict(),
+        "gradients": gradients,
         "optimizer": run.optimizer.state_dict(),
+        "optimizer_kind": type(run.optimizer).__name__,
         "schedule": None if run.schedule is None else run.schedule.state_dict(),
-        "plugins": [plugin.state_dict() for plugin in _stateful(run)],
+        "plugins": _plugin_states(run),
         "history": run.history.state_dict(),
-        "place": [run.step, run.epoch, run.position, run.history.steps[-1]["seconds"]],
+        "place": [run.step, run.epoch, run.position, run.seconds],
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -79,12 +91,51 @@ def _stateful(run: "Run") -> list[Plugin]:
     return [plugin for plugin in run.plugins if type(plugin).state_dict is not Plugin.state_dict]
 
 
+def _plugin_states(run: "Run") -> dict[str, dict]:
+    return {f"{index} {type(p).__name__}": p.state_dict() for index, p in enumerate(_stateful(run))}
+
+
+def _refuse_what_could_not_be_read_back(run: "Run") -> None:
+    for name, state in _plugin_states(run).items():
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        buffer.seek(0)
+        try:
+            torch.load(buffer, weights_only=True)
+        except Exception as error:
+            raise CourseError(
+                f"The state of the plug-in {name.partition(' ')[2]} cannot be kept in a checkpoint; "
+                "make it of tensors, numbers, strings, lists and dicts."
+            ) from error
+
+
 def _read(path: Path) -> dict:
-    if not path.exists():
+    if not path.is_file():
         raise CourseError(f"There is no checkpoint at {path}; start without resume_from.")
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CourseError(
-            f"The checkpoint {path} is damaged and cannot be read; delete it and resume from an older one."
+            f"The checkpoint {path} is damaged and cannot be read; resume from an older one, or start anew."
         ) from error
+
+
+def _refuse_another_run(run: "Run", state: dict, path: Path) -> None:
+    """Raise `CourseError`, before anything is changed, where going on would not be the same run."""
+    if not isinstance(state, dict) or "place" not in state:
+        raise CourseError(f"{path} is not a checkpoint of SaveCheckpoints; resume from one that is.")
+    wanted = {
+        "optimizer": (state["optimizer_kind"], type(run.optimizer).__name__),
+        "schedule": (state["schedule"] is not None, run.schedule is not None),
+        "set of plug-ins": (list(state["plugins"]), list(_plugin_states(run))),
+    }
+    for what, (saved, here) in wanted.items():
+        if saved != here:
+            raise CourseError(
+                f"The checkpoint {path} was written with another {what} ({saved}, here {here}); resume with the same."
+            )
+    sampler = getattr(run.batches, "sampler", None)
+    if state["place"][2] and not (hasattr(sampler, "set_epoch") or isinstance(sampler, SequentialSampler)):
+        raise CourseError(
+            "A shuffled order that nobody can repeat cannot be resumed in the middle; use data.batches(…, seed=…)."
+        )

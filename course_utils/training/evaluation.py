@@ -1,28 +1,44 @@
-"""Accuracy and F1 of a classifier."""
+"""How well a model does on data it was not trained on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from course_utils import data
+from course_utils.errors import CourseError
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[dict]) -> dict[str, float]:
-    """`loss` (mean over examples), `accuracy` and `f1` (see `data.metrics`) of a classifier on `batches`.
+    """`loss` (mean over examples) and, for a classifier, `accuracy` and `f1` (see `data.metrics`) on `batches`.
 
-    The model is left in the mode it was in.
+    Every module is left in the mode it was in. Raises `CourseError` when there are no batches.
     """
-    device, was_training = next(model.parameters()).device, model.training
-    losses, labels, predictions, classes = [], [], [], model.config.num_labels
-    model.eval()
-    for batch in batches:
-        output = model(**{name: value.to(device) for name, value in batch.items()})
-        losses.append(output.loss * len(batch["labels"]))
-        predictions.append(output.logits.argmax(-1).cpu())
-        labels.append(batch["labels"])
-    model.train(was_training)
+    device = next(model.parameters()).device
+    losses, labels, predictions = [], [], []
+    with _in_evaluation_mode(model):
+        for batch in batches:
+            output = model(**{name: value.to(device) for name, value in batch.items()})
+            losses.append(output.loss * len(batch["labels"]))
+            labels.append(batch["labels"])
+            predictions.append(output.logits.argmax(-1).cpu())
+    if not labels:
+        raise CourseError("There is nothing to evaluate on: the batches are empty.")
     labels = torch.cat(labels)
-    loss = torch.stack(losses).sum().item() / len(labels)
-    return {"loss": loss, **data.metrics(labels, torch.cat(predictions), classes)}
+    result = {"loss": torch.stack(losses).sum().item() / len(labels)}
+    if labels.ndim > 1:  # a language model's labels are its input
+        return result
+    return result | data.metrics(labels, torch.cat(predictions), model.config.num_labels)
+
+
+@contextmanager
+def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

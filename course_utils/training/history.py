@@ -22,14 +22,18 @@ class History:
         """A row per step, indexed from 1.
 
         `loss` is the batch's mean; `learning_rate` the one used; `tokens` positions in the batch, padding included;
-        `seconds` since training began; `flops` floating-point operations of forward and backward (a multiply-add is
-        two), counted by `torch.utils.flop_counter`.
+        `seconds` of training so far, evaluations not counted; `tokens_per_second` of this step (on a GPU, which works
+        ahead of the clock, trust the mean over many: `History.tokens_per_second`); `flops` floating-point operations of
+        forward and backward (a multiply-add is two), counted by `torch.utils.flop_counter`.
         """
-        rows = pd.DataFrame([{**row, "loss": _number(row["loss"])} for row in self.steps])
-        return rows.set_index("step") if len(rows) else rows
+        if not self.steps:
+            return pd.DataFrame()
+        rows = pd.DataFrame([{**row, "loss": _number(row["loss"])} for row in self.steps]).set_index("step")
+        rows.insert(rows.columns.get_loc("seconds") + 1, "tokens_per_second", rows["tokens"] / rows["seconds"].diff())
+        return rows
 
     def evaluation_frame(self) -> pd.DataFrame:
-        """A row per evaluation: epoch, step, and what `evaluate` gave."""
+        """A row per evaluation: passes over the data so far (`epoch`), step, and what `evaluate` gave."""
         return pd.DataFrame(self.evaluations)
 
     @property
@@ -40,9 +44,10 @@ class History:
     def tokens_per_second(self, skip: int = 1) -> float:
         """Mean throughput over the run without its first `skip` steps, which also warm up; nan when nothing is left."""
         rows = self.steps[skip:]
-        if not rows or not skip:
-            return sum(row["tokens"] for row in rows) / rows[-1]["seconds"] if rows else float("nan")
-        return sum(row["tokens"] for row in rows) / (rows[-1]["seconds"] - self.steps[skip - 1]["seconds"])
+        if not rows:
+            return float("nan")
+        began = self.steps[skip - 1]["seconds"] if skip else 0.0
+        return sum(row["tokens"] for row in rows) / (rows[-1]["seconds"] - began)
 
     def state_dict(self) -> dict:
         """Plain numbers only."""
@@ -61,7 +66,7 @@ class Recorder:
         self.history, self.began = History(optimizer=optimizer), time.perf_counter()
 
     def add(self, epoch: int, loss: torch.Tensor, learning_rate: float, batch: dict) -> None:
-        """One step; `seconds` run from the recorder's birth."""
+        """One step of pass `epoch`, counted from 1; `seconds` run from the recorder's birth."""
         self.history.steps.append(
             {
                 "step": len(self.history.steps) + 1,

@@ -1,14 +1,17 @@
 """The training loop. It never changes; a technique is a plug-in."""
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.errors import CourseError
@@ -24,11 +27,11 @@ from course_utils.training.progress import Progress
 def train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batches: Iterable[dict],
+    batches: DataLoader,
     *,
     epochs: int = 1,
     steps: int | None = None,
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
+    schedule: LRScheduler | None = None,
     plugins: Sequence[Plugin] = (),
     evaluate_on: Iterable[dict] | None = None,
     seed: int | None = None,
@@ -37,65 +40,74 @@ def train(
 ) -> History:
     """Train `model` for `epochs` passes over `batches`, or until `steps` batches have been seen, and return the history.
 
-    `batches` yields dicts of tensors that the model takes as keyword arguments and answers with a `.loss`; they are moved
-    to the model's device. `schedule` steps once per update. `evaluate_on` is evaluated after each epoch. `seed` (the
-    settings' by default) is set before the first step, for dropout. `resume_from` is a checkpoint of
-    `SaveCheckpoints`; training goes on where it was written, with the same losses as if it had never stopped.
+    `batches`, as from `data.batches`, has a length, can be gone through again, and yields dicts of tensors with `input_ids`
+    among them; the model takes them as keyword arguments and answers with a `.loss`. They are moved to its device.
+    `schedule` steps once per update. `evaluate_on` is evaluated after each pass. `seed` (the settings' by default) is set
+    before the first step, for dropout. `resume_from` is a checkpoint of `SaveCheckpoints`; training goes on where it was
+    written, with the same losses as if it had never stopped.
+
+    Raises `CourseError` for batches or a checkpoint it cannot use, and when memory does not suffice.
     """
     if epochs < 1 or (steps is not None and steps < 1):
         raise CourseError(f"Training for {epochs} epochs and {steps} steps is no training; ask for at least 1 of each.")
-    plugins = [*plugins, Progress()] if progress else list(plugins)
-    run = Run(model, optimizer, batches, epochs, steps, schedule, plugins)
+    if isinstance(batches, Iterator) or not hasattr(batches, "__len__"):
+        raise CourseError(
+            "The batches have no length and may be gone through only once; use data.batches() or a DataLoader."
+        )
+    run = Run(model, optimizer, batches, epochs, steps, schedule, [*plugins, Progress()] if progress else list(plugins))
     torch.manual_seed(settings().seed if seed is None else seed)
     if resume_from is not None:
-        run.resume(resume_from)
-    run.go(evaluate_on)
+        restore(run, Path(resume_from))
+    with _memory_errors_explained():
+        run.go(evaluate_on)
     return run.history
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict) -> torch.Tensor:
     """One plain step (forward, backward, update) as `train` does it, phases marked; returns the loss, detached."""
     run = Run(model, optimizer, [batch])
-    run.train_on(batch)
-    return run.history.steps[-1]["loss"]
+    loss = run.forward_backward(run.on_device(batch))
+    run.update()
+    return loss
 
 
 @dataclass
 class Run:
-    """One training run: what it trains, where it stands (`step`, `epoch`, `position` in the epoch, in batches), what it saw."""
+    """One training run: what it trains, where it stands, what it saw.
+
+    `step` counts batches, `epoch` finished passes, `position` batches of the pass at work, `seconds` those of training.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    batches: Iterable[dict]
+    batches: DataLoader | list[dict]
     epochs: int = 1
     steps: int | None = None
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    schedule: LRScheduler | None = None
     plugins: list[Plugin] = field(default_factory=list)
     history: History = field(default_factory=History)
     step: int = 0
     epoch: int = 0
     position: int = 0
-    flops: dict[tuple, int] = field(default_factory=dict)
-    seconds_before: float = 0.0
+    seconds: float = 0.0
 
     def __post_init__(self):
         self.device = next(self.model.parameters()).device
         self.history.optimizer = self.optimizer
-        self.began = time.perf_counter()
+        self._flops: dict[tuple, int] = {}
 
     def go(self, evaluate_on: Iterable[dict] | None = None) -> None:
-        """Train from where the run stands to its end."""
+        """Train from where the run stands to its end; every plug-in that has started also finishes."""
         self.model.train()
-        self.began = time.perf_counter() - self.seconds_before
-        self._call("start")
-        try:
+        with ExitStack() as finishing:
+            for plugin in self.plugins:
+                plugin.start(self)
+                finishing.callback(plugin.finish, self)
             while self.epoch < self.epochs and not self.is_done:
                 self._train_epoch()
                 if evaluate_on is not None:
-                    where = {"epoch": self.epoch, "step": self.step}
-                    self.history.evaluations.append({**where, **evaluate(self.model, evaluate_on)})
-        finally:
-            self._call("finish")
+                    where = {"epoch": self.step / len(self.batches), "step": self.step}
+                    self.history.evaluations.append(where | evaluate(self.model, evaluate_on))
 
     @property
     def is_done(self) -> bool:
@@ -108,43 +120,12 @@ class Run:
         planned = self.epochs * len(self.batches)
         return planned if self.steps is None else min(planned, self.steps)
 
-    def train_on(self, batch: dict) -> None:
-        """Forward, backward and, unless a plug-in holds it back, the update, on one batch."""
-        batch = {name: value.to(self.device) for name, value in batch.items()}
-        learning_rate = self.optimizer.param_groups[0]["lr"]
-        loss = self._counted(batch)
-        if all(plugin.wants_update(self) for plugin in self.plugins):
-            with phase("update"):
-                self._update()
-        self._record(batch, loss, learning_rate)
+    def on_device(self, batch: dict) -> dict:
+        """The batch where the model is."""
+        return {name: value.to(self.device) for name, value in batch.items()}
 
-    def resume(self, path: Path | str) -> None:
-        """Stand where the checkpoint at `path` was written."""
-        restore(self, path)
-
-    def _train_epoch(self) -> None:
-        set_epoch = getattr(getattr(self.batches, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(self.epoch)
-        for batch in islice(self.batches, self.position, None):
-            if self.is_done:
-                return
-            self.position += 1
-            self.train_on(batch)
-            self._call("after_step")
-        self.epoch, self.position = self.epoch + 1, 0
-
-    def _counted(self, batch: dict) -> torch.Tensor:
-        """Forward and backward; operations are counted on the first batch of each shape and remembered."""
-        shape = tuple(batch["input_ids"].shape)
-        if shape in self.flops:
-            return self._forward_backward(batch)
-        with FlopCounterMode(display=False) as counter:
-            loss = self._forward_backward(batch)
-        self.flops[shape] = counter.get_total_flops()
-        return loss
-
-    def _forward_backward(self, batch: dict) -> torch.Tensor:
+    def forward_backward(self, batch: dict) -> torch.Tensor:
+        """Compute the loss and the gradients of one batch; returns the loss, detached."""
         with phase("forward"), ExitStack() as contexts:
             for plugin in self.plugins:
                 contexts.enter_context(plugin.forward(self))
@@ -156,28 +137,89 @@ class Run:
             objective.backward()
         return loss.detach()
 
-    def _update(self) -> None:
-        self._call("before_update")
-        self.optimizer.step()
-        if self.schedule is not None:
-            self.schedule.step()
-        self.optimizer.zero_grad()
+    def update(self) -> None:
+        """Move the parameters, then the schedule, then drop the gradients."""
+        with phase("update"):
+            self._call("before_update")
+            # Each plug-in wraps what the ones before it left of the optimizer's step.
+            reduce(lambda step, plugin: partial(plugin.update, self, step), self.plugins, self.optimizer.step)()
+            if self.schedule is not None:
+                self.schedule.step()
+            self.optimizer.zero_grad()
+
+    def _train_epoch(self) -> None:
+        set_epoch = getattr(getattr(self.batches, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(self.epoch)
+        self._began = time.perf_counter() - self.seconds
+        for batch in islice(self.batches, self.position, None):
+            if self.is_done:
+                break
+            self.position += 1
+            self._train_on(self.on_device(batch))
+            self._call("after_step")
+        else:
+            self.epoch, self.position = self.epoch + 1, 0
+        self._wait_for_device()
+
+    def _train_on(self, batch: dict) -> None:
+        learning_rate = self.optimizer.param_groups[0]["lr"]
+        loss = self._counted(batch)
+        wishes = [plugin.wants_update(self) for plugin in self.plugins]  # each is asked, whatever the others say
+        if all(wishes):
+            self.update()
+        self._record(batch, loss, learning_rate)
+
+    def _counted(self, batch: dict) -> torch.Tensor:
+        """Forward and backward; operations are counted on the first batch of each shape and remembered."""
+        shape = batch["input_ids"].shape
+        if shape in self._flops:
+            return self.forward_backward(batch)
+        with FlopCounterMode(display=False) as counter:
+            loss = self.forward_backward(batch)
+        self._flops[shape] = counter.get_total_flops()
+        return loss
 
     def _record(self, batch: dict, loss: torch.Tensor, learning_rate: float) -> None:
         self.step += 1
-        ids = batch["input_ids"]
+        self.seconds = time.perf_counter() - self._began
+        shape = batch["input_ids"].shape
         self.history.steps.append(
             {
                 "step": self.step,
-                "epoch": self.epoch,
+                "epoch": self.epoch + 1,
                 "loss": loss,
                 "learning_rate": learning_rate,
-                "tokens": ids.numel(),
-                "seconds": time.perf_counter() - self.began,
-                "flops": self.flops[tuple(ids.shape)],
+                "tokens": shape.numel(),
+                "seconds": self.seconds,
+                "flops": self._flops[shape],
             }
         )
+
+    def _wait_for_device(self) -> None:
+        """A GPU may still be at work when the last step has been asked for; only then is the time of a pass known."""
+        if self.device.type == "cuda" and self.history.steps:
+            torch.cuda.synchronize(self.device)
+            self.seconds = self.history.steps[-1]["seconds"] = time.perf_counter() - self._began
 
     def _call(self, moment: str) -> None:
         for plugin in self.plugins:
             getattr(plugin, moment)(self)
+
+
+@contextmanager
+def _memory_errors_explained() -> Iterator[None]:
+    """Turn the several ways in which memory ends into one sentence."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if (
+            isinstance(error, RuntimeError)
+            and not isinstance(error, torch.OutOfMemoryError)
+            and "allocate memory" not in str(error)
+        ):
+            raise
+        raise CourseError(
+            f"Memory does not suffice for a training step at the {settings().scale.name} scale; "
+            "take a smaller batch or set COURSE_SCALE to a smaller scale (checkpoints written so far are whole)."
+        ) from error

@@ -1,5 +1,6 @@
 """A technique as a difference to the plain loop: a plug-in overrides what it changes, the loop stays as it is."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,10 @@ class Plugin:
 
     def before_update(self, run: "Run") -> None:
         """After the backward pass, before the optimizer's step."""
+
+    def update(self, run: "Run", step: Callable[[], None]) -> None:
+        """Around the optimizer's step: call `step` to make it, or leave it out. The gradients are dropped afterwards."""
+        step()
 
     def after_step(self, run: "Run") -> None:
         """After each batch, whether or not it ended in an update."""

@@ -22,11 +22,10 @@ def train_with_accelerate(
     **options,
 ) -> History:
     """As `train`, with an `Accelerator(**options)` in charge of devices, precision, accumulation and backward."""
-    AcceleratorState._reset_state(reset_partial_state=True)  # else the options of the process's first Accelerator stay
-    accelerator = Accelerator(cpu=settings().device.type == "cpu", **options)
+    accelerator = _fresh_accelerator(**options)
     model, optimizer, batches, schedule = accelerator.prepare(model, optimizer, batches, schedule)
-    torch.manual_seed(settings().seed if seed is None else seed)
     recorder = Recorder(optimizer.optimizer)
+    torch.manual_seed(settings().seed if seed is None else seed)
     model.train()
     for epoch in range(epochs):
         batches.set_epoch(epoch)
@@ -39,5 +38,11 @@ def train_with_accelerate(
                 if schedule is not None:
                     schedule.step()
                 optimizer.zero_grad()
-            recorder.add(epoch, loss.detach(), learning_rate, batch)
+            recorder.add(epoch + 1, loss.detach(), learning_rate, batch)
+    accelerator.unwrap_model(model, keep_fp32_wrapper=False)  # else the model would stay in this run's precision
     return recorder.history
+
+
+def _fresh_accelerator(**options) -> Accelerator:
+    AcceleratorState._reset_state(reset_partial_state=True)  # else the options of the process's first Accelerator stay
+    return Accelerator(cpu=settings().device.type == "cpu", **options)

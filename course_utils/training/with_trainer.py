@@ -1,5 +1,7 @@
 """The training run through Transformers' Trainer."""
 
+from tempfile import TemporaryDirectory
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -20,31 +22,35 @@ def train_with_trainer(
     seed: int | None = None,
     **arguments,
 ) -> History:
-    """As `train`, through `Trainer` with `TrainingArguments(**arguments)`; clipping and decay of the rate only if asked for.
+    """As `train`, through `Trainer` with `TrainingArguments(**arguments)`.
 
-    With `optimizer=None` Trainer builds its own, from `optim=…`, `learning_rate=…` and the like.
+    With `optimizer=None` Trainer builds its own, from `optim=…`, `learning_rate=…` and the like. Two of Trainer's defaults
+    are off unless asked for, since the other loops do neither: clipping gradients to norm 1, and a rate that falls linearly.
     """
     seed = settings().seed if seed is None else seed
-    trainer = RecordingTrainer(
-        model=model,
-        args=_arguments(batches, epochs, seed, arguments),
-        train_dataset=batches.dataset,
-        optimizers=(optimizer, schedule),
-        callbacks=[_SeedAtStart(seed)],
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.batches = batches
-    trainer.train()
-    trainer.recorder.history.optimizer = trainer.optimizer.optimizer  # inside Accelerate's wrapper
+    with TemporaryDirectory() as folder:
+        trainer = RecordingTrainer(
+            model=model,
+            args=_arguments(batches, epochs, seed, {"output_dir": folder, **arguments}),
+            train_dataset=batches.dataset,
+            optimizers=(optimizer, schedule),
+            callbacks=[_SeedAtStart(seed)],
+        )
+        trainer.train_on(batches)
     return trainer.recorder.history
 
 
 class RecordingTrainer(Trainer):
     """Trainer that takes its batches as they are given and records every step's loss unrounded."""
 
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.recorder = Recorder()
+    def train_on(self, batches: DataLoader) -> None:
+        """Train; the model is afterwards as plain as it came, and `recorder` holds the history."""
+        self.batches, self.recorder = batches, Recorder()
+        self.remove_callback(PrinterCallback)
+        self.train()
+        self.recorder.history.optimizer = self.optimizer.optimizer  # inside Accelerate's wrapper
+        # Else the model would stay in this run's precision.
+        self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
 
     def get_train_dataloader(self):
         """The batches of the other loops, in the same order."""
@@ -54,7 +60,7 @@ class RecordingTrainer(Trainer):
         """Trainer's own step, its loss noted."""
         learning_rate = self.optimizer.param_groups[0]["lr"]
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self.recorder.add(int(self.state.epoch or 0), loss, learning_rate, inputs)
+        self.recorder.add(int(self.state.epoch or 0) + 1, loss, learning_rate, inputs)
         return loss
 
 
@@ -69,20 +75,19 @@ class _SeedAtStart(TrainerCallback):
 
 
 def _arguments(batches: DataLoader, epochs: int, seed: int, changes: dict) -> TrainingArguments:
-    return TrainingArguments(
-        **{
-            "output_dir": str(settings().home / "trainer"),
-            "num_train_epochs": epochs,
-            "per_device_train_batch_size": batches.batch_size,
-            "use_cpu": settings().device.type == "cpu",
-            "seed": seed,
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": 0.0,
-            "save_strategy": "no",
-            "logging_strategy": "no",
-            "report_to": "none",
-            "disable_tqdm": True,
-            "dataloader_pin_memory": False,
-            **changes,
-        }
-    )
+    defaults = {
+        "num_train_epochs": epochs,
+        "per_device_train_batch_size": batches.batch_size,
+        "use_cpu": settings().device.type == "cpu",
+        "seed": seed,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+    arguments = TrainingArguments(**(defaults | changes))
+    arguments._n_gpu = min(1, arguments.n_gpu)  # one process, one device: Trainer would spread a batch over all GPUs
+    return arguments

@@ -9,6 +9,8 @@ from course_utils.ledger import Ledger
 from course_utils.units import GiB, KiB, MiB, format_bytes
 from course_utils.viz.style import COLORS
 
+_LETTERS = {"parameters": "P", "gradients": "G", "optimizer state": "O", "activations": "A"}
+
 
 def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = "") -> tuple[Figure, str]:
     """Stacked bars, one per instant: bytes by kind, as `memory.instants` gives them; the fullest instant is marked."""
@@ -32,20 +34,22 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
 
 
 def peak_against_batch(
-    batch_sizes: Sequence[int], measured: Sequence[int], predicted: Sequence[int]
+    batch_sizes: Sequence[int], measured: Sequence[int], predicted: Sequence[int], bet: int
 ) -> tuple[Figure, str]:
-    """Measured peaks as points over the predicted line; bytes against examples in the batch."""
+    """Measured peaks as points over the predicted line, and a bet that is the same for all; bytes against batch size."""
     unit, size = _unit(max(measured))
     figure, axes = plt.subplots()
     axes.plot(batch_sizes, [p / size for p in predicted], color=COLORS["predicted"], label="predicted")
     axes.plot(batch_sizes, [m / size for m in measured], "o", color=COLORS["measured"], label="measured")
+    axes.axhline(bet / size, color=COLORS["warning"], linestyle="--", label="the bet")
     axes.set(xlabel="examples in the batch", ylabel=f"peak of a step, {unit}", ylim=(0, None), xticks=list(batch_sizes))
     axes.legend()
     points = zip(batch_sizes, predicted, measured, strict=True)
     pairs = ", ".join(f"{b}: {format_bytes(p)} and {format_bytes(m)}" for b, p, m in points)
     return (
         figure,
-        f"Peak memory against batch size, a predicted line and measured points. Batch: predicted and measured. {pairs}.",
+        f"Peak memory against batch size, a predicted line and measured points. Batch: predicted and measured. {pairs}. "
+        f"The bet is {format_bytes(bet)} throughout.",
     )
 
 
@@ -83,8 +87,9 @@ def _stack(axes, row: int, parts: Mapping[str, int], size: int) -> None:
 
 def _legend_of_kinds(figure: Figure, by_instant: Mapping[str, Mapping[str, int]]) -> None:
     kinds = list(dict.fromkeys(kind for parts in by_instant.values() for kind in parts))
+    labels = [f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind for kind in kinds]
     figure.legend(
-        *_patches(*zip(kinds, kinds, strict=True)), loc="lower center", bbox_to_anchor=(0.5, 0.97), ncols=len(kinds)
+        *_patches(*zip(labels, kinds, strict=True)), loc="lower center", bbox_to_anchor=(0.5, 0.97), ncols=len(kinds)
     )
 
 

@@ -12,18 +12,23 @@ _ORDER = ("first", "second", "third", "fourth")
 
 
 def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
-    """Loss of each step beside the accuracy after each epoch; `chance` is the accuracy of always naming one class."""
+    """Loss of each step beside the accuracy after each epoch; `chance` is the accuracy of always naming one class.
+
+    Raises `ValueError` when the history has no evaluation.
+    """
+    if not history.evaluations:
+        raise ValueError("There is no evaluation to draw; train with evaluate_on=….")
     steps, evaluations = history.frame(), history.evaluation_frame()
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
     left.plot(steps.index, steps["loss"], color=COLORS["grid"], linewidth=1)
     left.plot(steps.index, steps["loss"].rolling(20, min_periods=1).mean(), color=COLORS["first"])
     left.set(xlabel="step", ylabel="training loss, nats", title="Loss (mean of the last 20 steps)", ylim=(0, None))
-    right.plot([0, *evaluations["step"]], [chance, *evaluations["accuracy"]], "o-", color=COLORS["first"])
+    right.plot(evaluations["step"], evaluations["accuracy"], "o-", color=COLORS["first"])
     right.axhline(chance, color=COLORS["warning"], linestyle="--")
     right.text(
         steps.index[-1], chance - 0.02, "always the largest class", ha="right", va="top", color=COLORS["warning"]
     )
-    right.set(xlabel="step", ylabel="accuracy on unseen files", title="Accuracy", ylim=(0, 1))
+    right.set(xlabel="step", ylabel="accuracy on unseen files", title="Accuracy", xlim=(0, None), ylim=(0, 1))
     reached = ", ".join(f"{a:.2f}" for a in evaluations["accuracy"])
     return figure, (
         f"Left: the training loss goes from {steps['loss'].iloc[0]:.2f} to {steps['loss'].iloc[-20:].mean():.2f}. "

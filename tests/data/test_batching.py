@@ -34,26 +34,6 @@ def test_every_seed_and_epoch_has_an_order_of_its_own():
     assert len(orders) == 144
 
 
-@given(length=small, seed=st.none() | small, data_=st.data())
-def test_skip_resumes_once_and_only_once(length, seed, data_):
-    done = data_.draw(st.integers(0, length))
-    sampler = data.EpochSampler(length, seed)
-    whole = list(sampler)
-    sampler.skip(done)
-    assert len(sampler) == length - done
-    assert list(sampler) == whole[done:]
-    assert list(sampler) == whole == sampler.order()
-    sampler.skip(done)
-    sampler.set_epoch(1)
-    assert len(list(sampler)) == length
-
-
-@pytest.mark.parametrize("examples", [-1, 11])
-def test_skip_beyond_the_epoch_is_refused(examples):
-    with pytest.raises(CourseError, match="give 0 to 10"):
-        data.EpochSampler(10).skip(examples)
-
-
 def test_the_global_random_state_is_untouched(tokenized):
     before = torch.get_rng_state()
     for seed in (None, 3):
@@ -76,16 +56,6 @@ def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizers, seed):
     masks, ids = (torch.cat([batch[name] for batch in found]) for name in ("attention_mask", "input_ids"))
     assert torch.equal(masks.bool(), ids != tokenizers[False].pad_token_id)
     assert 0 < masks.float().mean() < 1
-
-
-def test_a_loader_resumes_in_the_middle_of_an_epoch(tokenized):
-    loader = data.batches(tokenized["train"], 8, seed=1)
-    loader.sampler.set_epoch(4)
-    whole = [batch["input_ids"] for batch in loader]
-    loader.sampler.skip(3 * 8)
-    rest = [batch["input_ids"] for batch in loader]
-    assert len(rest) == len(whole) - 3
-    assert all(map(torch.equal, rest, whole[3:]))
 
 
 @pytest.mark.usefixtures("kept_corpus")

@@ -1,4 +1,5 @@
 import logging
+import os
 import shutil
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_full_disk_leaves_no_half_file(monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert cache.cached("a", {}, Counted([1])) == [1]
     assert "No space left on device" in caplog.text
     assert list(cache.folder().iterdir()) == []
@@ -90,7 +91,7 @@ def test_an_interrupted_write_leaves_no_half_file(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache.os, "replace", interrupt)
+    monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         cache.cached("a", {}, Counted([1]))
     assert list(cache.folder().iterdir()) == []

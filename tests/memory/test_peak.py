@@ -1,5 +1,6 @@
 import contextlib
-import functools
+import os
+import weakref
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from torch import nn
 from course_utils import models, optim
 from course_utils.errors import CourseError
 from course_utils.memory import distinct_bytes, instants, peak_by_phase, phase, predicted_peak, saved_bytes
+from course_utils.memory import peak as peak_module
 from course_utils.memory.phases import observed_by
+from course_utils.settings import SCALES
 
 MIB = 2**20
 
@@ -83,15 +86,16 @@ def test_an_error_in_the_step_comes_through_and_leaves_no_trace(capfd):
     model, batch = one_layer(8, 2)
 
     def step():
+        os.write(2, b"said by the step;")
         with phase("forward"):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         peak_by_phase(step, model, torch.optim.SGD(model.parameters(), lr=1), batch)
-    print("seen", flush=True)
-    with observed_by(lambda name: contextlib.nullcontext()):
+    os.write(2, b"said afterwards")
+    assert capfd.readouterr().err == "said by the step;said afterwards"
+    with observed_by(lambda name: contextlib.nullcontext()):  # the failed measurement is over
         pass
-    assert capfd.readouterr().out == "seen\n"
 
 
 def test_measurements_do_not_nest():
@@ -103,35 +107,71 @@ def test_measurements_do_not_nest():
         pass
 
 
+class StandInAllocator:
+    """What `torch.cuda` says of memory, with a known course of events; `others` belong to somebody else."""
+
+    def __init__(self, monkeypatch, others=1000):
+        self.now = self.high = 100 + others
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.reset)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.high)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.now)
+
+    def reset(self, device):
+        self.high = self.now
+
+    def allocate(self, size):
+        self.now += size
+        self.high = max(self.high, self.now)
+
+
 def test_on_cuda_the_caching_allocator_is_asked_phase_by_phase(monkeypatch):
-    """The CUDA branch against a stand-in allocator with a known course of events."""
-    from course_utils.memory import peak as peak_module
-
-    counters = {"now": 100, "max": 100}
-
-    def allocate(size):
-        counters["now"] += size
-        counters["max"] = max(counters["max"], counters["now"])
-
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: counters.update(max=counters["now"]))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: counters["max"])
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: counters["now"])
+    allocator = StandInAllocator(monkeypatch)
 
     def step():
         with phase("forward"):
-            allocate(50)
-            allocate(-20)
+            allocator.allocate(50)
+            allocator.allocate(-20)
         with phase("backward"):
-            allocate(-30)
+            allocator.allocate(-30)
 
-    peaks = peak_module._peaks_on_cuda(step, torch.device("cuda"))
+    peaks = peak_module._peaks_on_cuda(step, torch.device("cuda"), ours=100)
     assert (peaks.resident, peaks.by_phase) == (100, {"forward": 150, "backward": 130})
+
+
+def test_on_cuda_a_phase_around_others_keeps_its_own_peak(monkeypatch):
+    allocator = StandInAllocator(monkeypatch)
+
+    def step():
+        with phase("outer"):
+            allocator.allocate(500)
+            allocator.allocate(-500)
+            with phase("inner"):
+                allocator.allocate(10)
+                allocator.allocate(-10)
+            with phase("second"):
+                allocator.allocate(20)
+                allocator.allocate(-20)
+
+    peaks = peak_module._peaks_on_cuda(step, torch.device("cuda"), ours=100)
+    assert peaks.by_phase == {"inner": 110, "second": 120, "outer": 600}
+
+
+def test_on_the_cpu_phases_nest_too():
+    model, batch = one_layer()
+
+    def step():
+        with phase("outer"), torch.no_grad():
+            model(batch["x"])
+            with phase("inner"):
+                model(batch["x"][:1])
+
+    peaks = peak_by_phase(step, model, torch.optim.SGD(model.parameters(), lr=1), batch)
+    assert peaks.by_phase["outer"] - peaks.resident == 256 * 512 * 4
+    assert peaks.by_phase["inner"] - peaks.resident == 512 * 4
 
 
 @pytest.mark.parametrize(("batch", "sequence"), [(2, 16), (8, 32)])
 def test_pencil_and_measurement_of_a_transformer_agree(batch, sequence):
-    from course_utils.settings import SCALES
-
     model = models.build("distilbert", labels=3, scale=SCALES["laptop"])
     ids = torch.randint(5, 1000, (batch, sequence))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.zeros(batch, dtype=torch.long)}
@@ -175,19 +215,35 @@ def test_distinct_bytes_counts_shared_memory_once_and_whole():
     assert distinct_bytes([]) == 0
 
 
-def test_a_phase_costs_next_to_nothing_when_nobody_measures():
-    """Counted, not timed: no observer is called and nothing is allocated."""
+def test_saved_bytes_frees_what_it_looked_at():
+    x = torch.ones(1000, requires_grad=True)
+    freed = []
+
+    def forward():
+        y = x.exp()  # saves its own output
+        weakref.finalize(y.untyped_storage(), freed.append, True)
+        return y
+
+    for _ in range(3):
+        assert saved_bytes(forward, nn.Identity()) == 4000
+    assert freed == [True] * 3
+
+
+def test_phases_are_seen_only_by_who_measures():
     calls = []
-    with phase("forward"):
+
+    @contextlib.contextmanager
+    def observer(name):
+        calls.append(name)
+        yield
+
+    with phase("before"):
         pass
-    with (
-        observed_by(
-            lambda name: functools.reduce(lambda _, n: calls.append(n), [name], None) or contextlib.nullcontext()
-        ),
-        phase("x"),
-    ):
+    with observed_by(observer), phase("measured"):
         pass
-    assert calls == ["x"]
+    with phase("after"):
+        pass
+    assert calls == ["measured"]
 
 
 def test_instants_are_as_the_pencil_says():

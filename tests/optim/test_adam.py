@@ -125,6 +125,23 @@ def test_state_bytes_are_what_the_state_occupies(shape):
     assert sum(value.nbytes for value in optimizer.state[p].values()) == AdamW.state_bytes(shape)
 
 
+@pytest.mark.parametrize("by_hand", [Adam, AdamW])
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.1}, {"maximize": True}, {"weight_decay": 0.1, "maximize": True}]
+)
+def test_temporary_bytes_are_what_the_allocator_sees(by_hand, options):
+    p = torch.zeros(256, 256, requires_grad=True)
+    optimizer = by_hand([p], **({"weight_decay": 0.0} | options))
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        optimizer.step()
+    allocations = [
+        event.self_cpu_memory_usage for event in profiler.events() if event.self_cpu_memory_usage >= p.nbytes
+    ]
+    assert sum(allocations) == by_hand.temporary_bytes(p.shape, **options)
+
+
 def test_sparse_gradients_are_refused_before_anything_moves():
     table, weight = torch.nn.Embedding(5, 2, sparse=True), torch.ones(3, requires_grad=True)
     optimizer = AdamW([weight, *table.parameters()], lr=1.0)
@@ -187,6 +204,8 @@ def test_a_closure_is_evaluated_once_with_gradients_and_its_loss_returned():
         ({"lr": -1.0}, "lr=-1.0"),
         ({"betas": (1.0, 0.9)}, r"betas\[0\]=1.0"),
         ({"betas": (0.9, -0.1)}, r"betas\[1\]=-0.1"),
+        ({"betas": (0.9,)}, r"betas=\(0.9,\)"),
+        ({"betas": (0.9, 0.99, 0.999)}, "betas="),
         ({"eps": -1e-8}, "eps="),
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),
         ({"lr": float("nan")}, "lr=nan"),

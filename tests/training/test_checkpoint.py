@@ -43,6 +43,27 @@ def test_a_resumed_run_gives_the_same_losses(scheduled, batches, tmp_path, stopp
     assert all(torch.equal(p, q) for p, q in zip(again.parameters(), model.parameters(), strict=True))
 
 
+def test_gradients_that_wait_for_an_update_are_kept(fresh, batches, tmp_path):
+    class EverySecond(training.Plugin):
+        def wants_update(self, run):
+            return run.step % 2 == 1
+
+    path = tmp_path / "run.pt"
+    whole = training.train(*fresh(), batches, epochs=2, plugins=[EverySecond()], progress=False)
+    save = SaveCheckpoints(path, every=3)
+    training.train(*fresh(), batches, epochs=2, steps=3, plugins=[EverySecond(), save], progress=False)
+    resumed = training.train(*fresh(), batches, epochs=2, plugins=[EverySecond()], resume_from=path, progress=False)
+    assert resumed.losses == whole.losses
+
+
+def test_an_order_that_nobody_can_repeat_is_refused_in_the_middle_of_a_pass(fresh, batches, tmp_path):
+    path = tmp_path / "run.pt"
+    shuffled = torch.utils.data.DataLoader(batches.dataset, batch_size=8, shuffle=True)
+    training.train(*fresh(), shuffled, steps=2, plugins=[SaveCheckpoints(path, 2)], progress=False)
+    with pytest.raises(CourseError, match="nobody can repeat"):
+        training.train(*fresh(), shuffled, resume_from=path, progress=False)
+
+
 def test_state_of_plugins_is_kept(fresh, batches, tmp_path):
     class Counts(training.Plugin):
         def __init__(self):
@@ -80,9 +101,16 @@ def test_a_save_that_breaks_leaves_the_last_checkpoint_whole(fresh, batches, tmp
 
 
 def test_what_cannot_be_resumed_is_said(fresh, batches, tmp_path):
-    missing, damaged = tmp_path / "no.pt", tmp_path / "damaged.pt"
+    missing, damaged, foreign = tmp_path / "no.pt", tmp_path / "damaged.pt", tmp_path / "foreign.pt"
     damaged.write_bytes(b"half a checkpoint")
-    for path, words in ((missing, "There is no checkpoint"), (damaged, "is damaged")):
+    torch.save({"model": {}}, foreign)
+    cases = (
+        (missing, "There is no checkpoint"),
+        (tmp_path, "There is no checkpoint"),
+        (damaged, "is damaged"),
+        (foreign, "is not a checkpoint"),
+    )
+    for path, words in cases:
         with pytest.raises(CourseError, match=words):
             training.train(*fresh(), batches, resume_from=path, progress=False)
 
@@ -95,6 +123,59 @@ def test_another_model_is_refused(fresh, batches, tmp_path):
     other = models.build("distilbert", labels=3, n_layers=2)
     with pytest.raises(CourseError, match="another model"):
         training.train(other, optim.AdamW(other.parameters()), batches, resume_from=path, progress=False)
+
+
+@pytest.mark.parametrize("saved_with", [True, False])
+def test_a_schedule_on_one_side_only_is_refused(fresh, scheduled, batches, tmp_path, saved_with):
+    path = tmp_path / "run.pt"
+    builders = (scheduled, fresh) if saved_with else (fresh, scheduled)
+    (model, optimizer, *schedule), (again, its_optimizer, *its_schedule) = (build() for build in builders)
+    save = [SaveCheckpoints(path, 1)]
+    training.train(
+        model, optimizer, batches, schedule=schedule[0] if schedule else None, steps=1, plugins=save, progress=False
+    )
+    before = [p.clone() for p in again.parameters()]
+    with pytest.raises(CourseError, match="another schedule"):
+        training.train(
+            again,
+            its_optimizer,
+            batches,
+            schedule=its_schedule[0] if its_schedule else None,
+            resume_from=path,
+            progress=False,
+        )
+    assert all(torch.equal(p, q) for p, q in zip(before, again.parameters(), strict=True))
+
+
+def test_another_optimizer_is_refused(fresh, batches, tmp_path):
+    path = tmp_path / "run.pt"
+    training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+    model, _ = fresh()
+    with pytest.raises(CourseError, match="AdamW, here SGD"):
+        training.train(model, torch.optim.SGD(model.parameters(), lr=1), batches, resume_from=path, progress=False)
+
+
+class Keeps(training.Plugin):
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return {"state": self.state}
+
+
+def test_other_plugins_are_refused(fresh, batches, tmp_path):
+    path = tmp_path / "run.pt"
+    training.train(*fresh(), batches, steps=1, plugins=[Keeps(1), SaveCheckpoints(path, 1)], progress=False)
+    with pytest.raises(CourseError, match="another set of plug-ins"):
+        training.train(*fresh(), batches, resume_from=path, progress=False)
+
+
+def test_a_plugin_whose_state_could_not_be_read_back_is_told_when_it_is_saved(fresh, batches, tmp_path):
+    with pytest.raises(CourseError, match="plug-in Keeps cannot be kept"):
+        training.train(
+            *fresh(), batches, plugins=[Keeps(tmp_path), SaveCheckpoints(tmp_path / "run.pt", 1)], progress=False
+        )
+    assert not (tmp_path / "run.pt").exists()
 
 
 def test_every_must_be_positive(tmp_path):

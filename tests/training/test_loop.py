@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from course_utils import training
+from course_utils import models, training
 from course_utils.errors import CourseError
 
 
@@ -41,7 +41,9 @@ def test_evaluation_and_progress_change_nothing(fresh, batches, split):
     plain = training.train(*fresh(), batches, epochs=2, progress=False)
     watched = training.train(*fresh(), batches, epochs=2, evaluate_on=batches, progress=True)
     assert plain.losses == watched.losses
-    assert [row["epoch"] for row in watched.evaluations] == [1, 2]
+    assert [(row["epoch"], row["step"]) for row in watched.evaluations] == [(1, 5), (2, 10)]
+    cut = training.train(*fresh(), batches, epochs=2, steps=7, evaluate_on=batches, progress=False)
+    assert [row["epoch"] for row in cut.evaluations] == [1, 1.4]
     assert {"loss", "accuracy", "f1", "step"} <= set(watched.evaluations[0])
 
 
@@ -79,6 +81,18 @@ def test_accelerate_takes_other_options_in_the_same_process(fresh, batches):
     assert lower.losses != training.train_with_accelerate(*fresh(), batches).losses
 
 
+@pytest.mark.parametrize("library", ["train_with_accelerate", "train_with_trainer"])
+def test_a_library_run_in_lower_precision_gives_the_model_back_as_it_was(fresh, batches, library):
+    model, optimizer = fresh()
+    options = {"mixed_precision": "bf16"} if library == "train_with_accelerate" else {"bf16": True}
+    seen = []
+    hook = model.classifier.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    getattr(training, library)(model, optimizer, batches, **options)
+    assert set(seen) == {torch.bfloat16}  # it was really on
+    hook.remove()
+    assert model(**next(iter(batches))).logits.dtype == torch.float32
+
+
 def test_steps_end_the_run_early(fresh, batches):
     full = training.train(*fresh(), batches, epochs=2, progress=False)
     cut = training.train(*fresh(), batches, epochs=2, steps=7, progress=False)
@@ -91,6 +105,8 @@ def test_the_history_counts_tokens_time_and_operations(fresh, batches):
     assert list(frame.index) == [1, 2, 3, 4, 5]
     assert frame["tokens"].tolist() == [128, 128, 128, 128, 80]
     assert frame["seconds"].is_monotonic_increasing
+    assert frame["tokens_per_second"].iloc[1] == pytest.approx(128 / frame["seconds"].diff().iloc[1])
+    assert set(frame["epoch"]) == {1}
     matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and "embedding" not in name)
     head = model.pre_classifier.weight.numel() + model.classifier.weight.numel()
     layers, width, heads = model.config.n_layers, model.config.dim, model.config.n_heads
@@ -109,13 +125,36 @@ def test_plugins_are_called_at_their_moments_in_order(fresh, batches):
     calls = []
 
     class Spy(training.Plugin):
-        def __getattribute__(self, name):
-            if not name.startswith("_") and name not in ("state_dict", "load_state_dict"):
-                calls.append(name)
-            return super().__getattribute__(name)
+        def start(self, run):
+            calls.append("start")
+
+        def forward(self, run):
+            calls.append("forward")
+            return super().forward(run)
+
+        def objective(self, run, loss):
+            calls.append("objective")
+            return loss
+
+        def wants_update(self, run):
+            calls.append("wants_update")
+            return True
+
+        def before_update(self, run):
+            calls.append("before_update")
+
+        def update(self, run, step):
+            calls.append("update")
+            step()
+
+        def after_step(self, run):
+            calls.append("after_step")
+
+        def finish(self, run):
+            calls.append("finish")
 
     training.train(*fresh(), batches, steps=1, plugins=[Spy()], progress=False)
-    assert calls == ["start", "forward", "objective", "wants_update", "before_update", "after_step", "finish"]
+    assert calls == ["start", "forward", "objective", "wants_update", "before_update", "update", "after_step", "finish"]
 
 
 def test_a_plugin_can_hold_the_update_back(scheduled, batches):
@@ -127,6 +166,28 @@ def test_a_plugin_can_hold_the_update_back(scheduled, batches):
     training.train(model, optimizer, batches, schedule=schedule, steps=4, plugins=[EverySecond()], progress=False)
     assert next(iter(optimizer.state.values()))["step"].item() == 2
     assert schedule.last_epoch == 2
+
+
+def test_a_loss_scaler_fits_in_as_a_plugin(fresh, batches):
+    """Scaling the loss, and an update that is left out where a gradient is infinite: torch's own scaler does both."""
+
+    class Scale(training.Plugin):
+        def __init__(self):
+            self.scaler, self.scales = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2), []
+
+        def objective(self, run, loss):
+            return self.scaler.scale(loss) * (float("inf") if run.step == 1 else 1)
+
+        def update(self, run, step):
+            self.scaler.step(run.optimizer)
+            self.scaler.update()
+            self.scales.append(self.scaler.get_scale())
+
+    model, optimizer = fresh()
+    scale = Scale()
+    training.train(model, optimizer, batches, plugins=[scale], progress=False)
+    assert scale.scales == [4, 2, 2, 4, 4]  # halved at the infinite step, doubled after two good ones
+    assert next(iter(optimizer.state.values()))["step"].item() == 4
 
 
 def test_clipping_bounds_the_joint_norm(fresh, batches):
@@ -167,6 +228,61 @@ def test_the_bar_is_closed_even_when_a_step_fails(fresh, batches):
     assert closed == [True]
 
 
+def test_every_plugin_that_started_finishes(fresh, batches):
+    finished = []
+
+    class Finishes(training.Plugin):
+        def __init__(self, name, fails_in=None):
+            self.name, self.fails_in = name, fails_in
+
+        def start(self, run):
+            if self.fails_in == "start":
+                raise ZeroDivisionError
+
+        def finish(self, run):
+            finished.append(self.name)
+            if self.fails_in == "finish":
+                raise ZeroDivisionError
+
+    for plugins, expected in (
+        ([Finishes("a"), Finishes("b", "start"), Finishes("c")], ["a"]),
+        ([Finishes("a"), Finishes("b", "finish"), Finishes("c")], ["c", "b", "a"]),
+    ):
+        finished.clear()
+        with pytest.raises(ZeroDivisionError):
+            training.train(*fresh(), batches, plugins=plugins, steps=1)
+        assert finished == expected
+
+
+def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_stay(fresh, batches, tmp_path):
+    class TooLarge(training.Plugin):
+        def before_update(self, run):
+            if run.step == 2:
+                torch.empty(2**60)
+
+    path = tmp_path / "run.pt"
+    with pytest.raises(CourseError, match="Memory does not suffice .* COURSE_SCALE") as error:
+        training.train(*fresh(), batches, plugins=[TooLarge(), training.SaveCheckpoints(path, 1)], progress=False)
+    assert "\n" not in str(error.value)
+    assert training.train(*fresh(), batches, resume_from=path, progress=False).frame().index[-1] == 5
+
+
+def test_other_errors_stay_what_they_are(fresh, batches):
+    class Fails(training.Plugin):
+        def before_update(self, run):
+            raise RuntimeError("sizes do not match")
+
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        training.train(*fresh(), batches, plugins=[Fails()], progress=False)
+
+
+def test_batches_that_can_be_seen_only_once_are_refused(fresh, batches):
+    with pytest.raises(CourseError, match="no length"):
+        training.train(*fresh(), iter(batches))
+    with pytest.raises(CourseError, match="no length"):
+        training.train(*fresh(), (batch for batch in batches))
+
+
 @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"steps": 0}])
 def test_no_training_at_all_is_refused(fresh, batches, wrong):
     with pytest.raises(CourseError, match="at least 1"):
@@ -175,8 +291,10 @@ def test_no_training_at_all_is_refused(fresh, batches, wrong):
 
 def test_evaluate_against_a_count_by_hand(fresh, batches, split):
     model = fresh()[0]
+    model.classifier.eval()
     result = training.evaluate(model, batches)
     assert model.training
+    assert not model.classifier.training
     model.eval()
     with torch.no_grad():
         output = model(
@@ -187,6 +305,21 @@ def test_evaluate_against_a_count_by_hand(fresh, batches, split):
     right = (output.logits.argmax(-1) == torch.tensor(split["labels"][:])).float().mean().item()
     assert result["accuracy"] == pytest.approx(right)
     assert result["loss"] == pytest.approx(output.loss.item(), rel=1e-5)
+
+
+def test_evaluate_on_nothing_is_refused_and_a_failure_leaves_the_mode(fresh, batches):
+    model = fresh()[0]
+    with pytest.raises(CourseError, match="nothing to evaluate"):
+        training.evaluate(model, [])
+    with pytest.raises(ValueError, match="input_ids"):
+        training.evaluate(model, [{"labels": torch.ones(1)}])
+    assert model.training
+
+
+def test_a_language_model_is_evaluated_by_its_loss(batches):
+    model = models.build("gpt2")
+    rows = [{"input_ids": batch["input_ids"], "labels": batch["input_ids"]} for batch in batches]
+    assert set(training.evaluate(model, rows)) == {"loss"}
 
 
 def test_one_step_marks_its_phases_and_updates(fresh, batches):

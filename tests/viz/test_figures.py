@@ -2,15 +2,12 @@
 
 import matplotlib.pyplot as plt
 import pytest
-import torch
 
 from course_utils import viz
 from course_utils.ledger import Ledger, Row
 from course_utils.memory import instants
-from course_utils.optim import Adam, AdamW
 from course_utils.training import History
 from course_utils.units import MiB
-from course_utils.viz import optimizers
 from course_utils.viz.style import COLORS
 
 
@@ -38,8 +35,9 @@ def test_instants_mark_the_fullest_and_draw_each_kind():
 
 
 def test_peak_against_batch_draws_both_series():
-    figure, alt = viz.peak_against_batch([1, 2], [3 * MiB, 5 * MiB], [2 * MiB, 4 * MiB])
-    predicted, measured = figure.axes[0].lines
+    figure, alt = viz.peak_against_batch([1, 2], [3 * MiB, 5 * MiB], [2 * MiB, 4 * MiB], bet=MiB)
+    predicted, measured, bet = figure.axes[0].lines
+    assert set(bet.get_ydata()) == {1}
     assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([2, 4], [3, 5])
     assert "2: 4.00 MiB and 5.00 MiB" in alt
     assert labels_are_there(figure)
@@ -61,13 +59,19 @@ def history(losses=(2.0, 1.0, 0.5)):
     return History(steps=steps, evaluations=[{"epoch": 1, "step": 3, "accuracy": 0.7}])
 
 
-def test_learning_curves_start_from_chance():
+def test_learning_curves_stand_beside_chance():
     figure, alt = viz.learning_curves(history(), chance=0.25)
-    accuracy = figure.axes[1].lines[0]
-    assert list(accuracy.get_ydata()) == [0.25, 0.7]
+    accuracy, level = figure.axes[1].lines
+    assert list(accuracy.get_ydata()) == [0.7]
+    assert set(level.get_ydata()) == {0.25}
     assert "0.70" in alt
     assert "0.25" in alt
     assert labels_are_there(figure)
+
+
+def test_learning_curves_need_an_evaluation():
+    with pytest.raises(ValueError, match="evaluate_on"):
+        viz.learning_curves(History(steps=history().steps), chance=0.25)
 
 
 def test_losses_are_compared_in_windows():
@@ -76,19 +80,6 @@ def test_losses_are_compared_in_windows():
     assert "a from 2.00 to 0.75; b from 3.00 to 3.00" in alt
     _, alt = viz.compare_losses({"a": history()}, level=("knowing nothing", 2.3))
     assert alt.endswith("knowing nothing is at 2.30.")
-
-
-def test_decay_alone_is_what_the_closed_forms_say():
-    """AdamW and SGD with L2 leave (1 - αλ)^steps at every scale; Adam with L2 follows the pencil."""
-    scales, options = (0.01, 1.0, 100.0), {"lr": 0.01, "weight_decay": 0.1}
-    expected = torch.full((3,), (1 - 0.001) ** 200, dtype=torch.float64)
-    for kind in (AdamW, torch.optim.AdamW, torch.optim.SGD):
-        left = optimizers.left_after_noise(lambda p, kind=kind: kind(p, **options), scales, 200, pairs=50)
-        torch.testing.assert_close(left, expected, rtol=0.02, atol=0)
-    l2 = optimizers.left_after_noise(lambda p: Adam(p, **options), scales, 200)
-    torch.testing.assert_close(l2, optimizers.predicted_left_l2(scales, 200, **options), rtol=0.02, atol=0.02)
-    assert l2[0] < 0.05
-    assert l2[2] > 0.99
 
 
 def test_the_decay_figure_follows_its_controls():
