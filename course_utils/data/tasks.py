@@ -88,8 +88,8 @@ def _facts(dataset: DatasetDict) -> list[str]:
         f"**Source.** The standard library of this Python, {_python()}, "
         "read from its own files; copyright Python Software Foundation, PSF License Version 2. Nothing is downloaded.",
         f"**Kept.** Functions and methods of at least {corpus.MIN_LINES} lines and {corpus.MIN_TOKENS} tokens that do "
-        "not name their own package; of functions whose sets of three consecutive tokens have a Jaccard similarity of "
-        f"{near} or more, the first.",
+        "not name their own package; of functions that are nearly alike (of all runs of three tokens that either has, both "
+        f"have {near:.0%} or more), the first.",
         "**Splits.** By file: no file is in two splits. For each package, files go, largest first, to the split that "
         f"is furthest below its share of {', '.join(f'{float(share):.0%}' for share in corpus.SPLITS.values())}.",
     ]

@@ -59,26 +59,25 @@ def decay_paths_figure() -> tuple[Figure, str]:
     figure, panels = plt.subplots(2, 1, figsize=(7.6, 3.8), layout="constrained")
     _flow(
         panels[0],
-        "Adam with L2: the decay λθ joins the gradient, and is divided by √v̂ with it",
-        "λθ",
+        "L2 inside Adam: the decay joins the gradient, and is averaged and divided with it",
         "second",
         joins=0,
     )
-    _flow(panels[1], "AdamW: the decay αλθ goes straight to the parameter", "αλθ", "first", joins=3)
+    _flow(panels[1], "AdamW: the decay goes straight to the parameter", "first", joins=3)
     return figure, (
-        "Two flow charts from the gradient g over the averages m and v and the ratio m̂ / (√v̂ + ε) to the parameter θ. "
-        "In the upper one the decay λθ is added to the gradient before the averages; in the lower one αλθ goes to θ directly."
+        "Two flow charts from the gradient over two averages and their ratio to the parameter. "
+        "In the upper one the decay joins the gradient, before the averages; in the lower one it goes to the parameter directly."
     )
 
 
-_STATIONS = ((0.1, "gradient g"), (0.36, "averages m, v"), (0.64, "m̂ / (√v̂ + ε)"), (0.92, "parameter θ"))
+_STATIONS = ((0.1, "gradient"), (0.36, "two averages"), (0.64, "their ratio"), (0.92, "parameter"))
 
 
-def _flow(axes, title: str, decay: str, color: str, joins: int) -> None:
+def _flow(axes, title: str, color: str, joins: int) -> None:
     stations = [_box(axes, x, 0.3, text, COLORS["ink"]) for x, text in _STATIONS]
     for start, end in zip(stations[:-1], stations[1:], strict=True):
         _arrow(axes, start, end, COLORS["ink"])
-    source = _box(axes, _STATIONS[joins][0], 0.82, decay, COLORS[color])
+    source = _box(axes, _STATIONS[joins][0], 0.82, "decay", COLORS[color])
     _arrow(axes, source, stations[joins], COLORS[color])
     axes.set(xlim=(0, 1), ylim=(0.1, 1), title=title)
     axes.axis("off")

@@ -22,7 +22,7 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
     left.plot(steps.index, steps["loss"], color=COLORS["grid"], linewidth=1)
     left.plot(steps.index, steps["loss"].rolling(20, min_periods=1).mean(), color=COLORS["first"])
-    left.set(xlabel="step", ylabel="training loss, nats", title="Loss (mean of the last 20 steps)", ylim=(0, None))
+    left.set(xlabel="step", ylabel="training loss", title="Loss (mean of the last 20 steps)", ylim=(0, None))
     right.plot(evaluations["step"], evaluations["accuracy"], "o-", color=COLORS["first"])
     right.axhline(chance, color=COLORS["warning"], linestyle="--")
     right.text(
@@ -52,6 +52,6 @@ def compare_losses(
     if level is not None:
         axes.axhline(level[1], color=COLORS["ink"], linestyle=":", linewidth=1.2, label=level[0])
         ends.append(f"{level[0]} is at {level[1]:.2f}")
-    axes.set(xlabel="step", ylabel="training loss, nats")
+    axes.set(xlabel="step", ylabel="training loss")
     axes.legend()
     return figure, f"Training loss against steps: {'; '.join(ends)}."
