@@ -1,8 +1,10 @@
 """The three files that say what is installed agree with each other."""
 
-import shutil
+import ast
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,27 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-PYTHONS = [name for name in ("python3.11", "python3.12", "python3.13", "python3.14") if shutil.which(name)]
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+
+
+def pythons() -> list[str]:
+    """One interpreter of each version that is here and runs: on the path, or beside this one as version managers lay them."""
+    beside = sorted(map(str, Path(sys.base_prefix).parent.glob("*/bin/python3.*")))
+    named = {
+        version: [f"python{version}", *(path for path in beside if path.endswith(version))] for version in VERSIONS
+    }
+    found = [[path for path in paths if runs(path, version)] for version, paths in named.items()]
+    return [running[0] for running in found if running]
+
+
+def runs(python: str, version: str) -> bool:
+    """Whether `python` starts and is of that version; the names that version managers put on the path may lead nowhere."""
+    program = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return False
+    return done.stdout.strip() == version
 
 
 def required() -> list[str]:
@@ -41,6 +63,44 @@ def test_every_requirement_is_pinned_at_a_version_it_allows(requirement):
     assert wanted.specifier.contains(constrained()[canonicalize_name(wanted.name)])
 
 
+def distributions(module: str) -> set[str]:
+    return {canonicalize_name(name) for name in packages_distributions().get(module, [])}
+
+
+def third_party_imports(path: Path) -> set[str]:
+    """Top-level modules of other projects that a file imports, at its top or inside a function."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"course_utils"}
+
+
+def declared(*extras: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    return {canonicalize_name(Requirement(entry).name) for group in groups for entry in group}
+
+
+# Only what executes and checks notebooks may need more than a reader's kernel has.
+EXTRAS = {"course_utils": (), "course_utils/chapters": ("lab",), "course_utils/cli": ("lab",), "tests": ("lab", "dev")}
+SOURCES = [path for folder in ("course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_whatever_is_imported_is_declared(path):
+    folders = [folder.relative_to(ROOT).as_posix() for folder in path.parents if folder.is_relative_to(ROOT)]
+    allowed = declared(*next(EXTRAS[folder] for folder in folders if folder in EXTRAS))
+    undeclared = {module for module in third_party_imports(path) if not distributions(module) & allowed}
+    assert undeclared == set()
+
+
+def test_what_opens_a_chapter_needs_no_extra():
+    """A hosted notebook service has its own server and tools, so the set-up cell installs none."""
+    for name in ("__init__", "opening", "places"):
+        modules = third_party_imports(ROOT / "course_utils" / "chapters" / f"{name}.py")
+        assert all(distributions(module) & declared() for module in modules)
+
+
 def test_pins_are_exact_sorted_once_and_of_no_one_platform():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
@@ -49,13 +109,9 @@ def test_pins_are_exact_sorted_once_and_of_no_one_platform():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", pythons())
 def test_the_commands_answer_under_every_python_found(python):
     """No library of ours is needed to say what the commands are, so any Python can be asked."""
-    try:
-        subprocess.run([python, "-c", ""], check=True, capture_output=True, timeout=60)
-    except subprocess.CalledProcessError:
-        pytest.skip(f"{python} is there but does not run")
     program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from course_utils.cli import main; main()"
     done = subprocess.run([python, "-I", "-c", program, ROOT, "-h"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

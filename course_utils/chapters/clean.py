@@ -10,6 +10,9 @@ from course_utils.errors import CourseError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+STORED_SCALE = "laptop"
+"""The scale that stored outputs come from, and that the prose speaks of."""
+
 _BAR = re.compile(r"\d+%\||\bit/s\]|\bs/it\]")
 _CONSTRUCTOR = re.compile(r"\w+\(")
 _WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -4,14 +4,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING
 
-from course_utils.chapters.files import read_notebook, write_notebook
+from course_utils.chapters.files import make_folder, read_notebook, write_notebook
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 
 if TYPE_CHECKING:
-    from jupyter_client import KernelManager
+    from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
     from nbformat import NotebookNode
 
@@ -26,17 +27,26 @@ def execute_chapter(path: Path, scale: str | None = None, timeout: float = CELL_
     Shows a progress bar. Raises `CourseError`, naming the cell, where a cell fails or takes too long, or the kernel dies.
     """
     notebook = read_notebook(path)
-    with _progress(path, notebook) as bar:
-        client = _client(notebook, path, timeout, bar)
-        with _told_in_one_sentence(path, bar, timeout):
-            client.execute(env=environment_for_child(**({"COURSE_SCALE": scale} if scale else {})))
+    environment = environment_for_child(**({"COURSE_SCALE": scale} if scale else {}))
+    with (
+        _progress(path, notebook) as bar,
+        _told_in_one_sentence(path, bar, timeout),
+        _client(notebook, path, timeout, bar) as client,
+    ):
+        client.start_new_kernel(env=environment, stderr=DEVNULL)  # past the notebook, it only writes of its own end
+        client.start_new_kernel_client()
+        client.execute()
     return notebook
 
 
 def run_chapters(
     paths: list[Path], into: Path, scale: str | None = None, timeout: float = CELL_TIMEOUT
 ) -> Iterator[Path]:
-    """Execute the notebooks in turn, yielding where each executed copy lies in `into`; stops at the first that fails."""
+    """Execute the notebooks in turn, yielding where each executed copy lies in `into`; stops at the first that fails.
+
+    Raises `CourseError` before the first of them where nothing can be written to `into`.
+    """
+    make_folder(into)
     for path in paths:
         copy = into / path.name
         write_notebook(execute_chapter(path, scale, timeout), copy)
@@ -72,12 +82,16 @@ def _is_run(cell: dict) -> bool:
     return cell["cell_type"] == "code" and bool(cell["source"].strip())
 
 
-def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> "NotebookClient":
+@contextmanager
+def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> Iterator["NotebookClient"]:
+    """What executes `notebook` in a kernel of its own, of which nothing is left at the end, however it comes."""
     from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
 
-    return NotebookClient(
+    manager = _kernel_manager()
+    client = NotebookClient(
         notebook,
-        km=_kernel_manager(),
+        km=manager,
         timeout=timeout,
         startup_timeout=_START_TIMEOUT,
         coalesce_streams=True,
@@ -86,9 +100,26 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> 
         on_cell_execute=bar.start,
         on_cell_executed=bar.step,
     )
+    try:
+        yield client
+    except DeadKernelError:
+        # On Ctrl-C nbclient shuts the kernel down, and then finds it dead.
+        if manager.shutting_down:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        _clear_away(client, manager)
 
 
-def _kernel_manager() -> "KernelManager":
+def _clear_away(client: "NotebookClient", manager: "AsyncKernelManager") -> None:
+    from jupyter_client.utils import run_sync
+
+    if client.kc is not None:
+        client.kc.stop_channels()
+    run_sync(manager.shutdown_kernel if run_sync(manager.is_alive)() else manager.cleanup_resources)()
+
+
+def _kernel_manager() -> "AsyncKernelManager":
     """A manager of kernels of this Python, whatever other kernel is registered under the name `python3`."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -118,5 +149,5 @@ def _told_in_one_sentence(path: Path, bar: _Bar, timeout: float) -> Iterator[Non
         raise CourseError(
             f"{path.name}: the kernel died in cell {bar.cell}, most often for want of memory; choose a smaller --scale."
         ) from None
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise CourseError(f"{path.name}: no kernel could be started ({error}); run `course doctor`.") from error

@@ -1,9 +1,12 @@
 """Notebooks in and out of files, so that an unchanged notebook is an unchanged file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
+from course_utils.files import replacing
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -34,11 +37,27 @@ def notebook_text(notebook: "NotebookNode") -> str:
 
 
 def write_notebook(notebook: "NotebookNode", path: Path) -> None:
-    """Store `notebook` at `path`, all of it or nothing, in a folder that is created where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".draft")
+    """Store `notebook` at `path`, all of it or nothing, in a folder that is created where it is missing.
+
+    Raises `CourseError` where nothing can be written there.
+    """
+    text = notebook_text(notebook)
+    with _writable(path), replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8", newline="\n")
+
+
+def make_folder(folder: Path) -> None:
+    """Create `folder` where it is missing; raises `CourseError` where that cannot be done."""
+    with _writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
     try:
-        draft.write_text(notebook_text(notebook), encoding="utf-8", newline="\n")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise CourseError(
+            f"{path} cannot be written ({reason}); make room for it, or set COURSE_HOME to a folder of your own."
+        ) from None

@@ -3,13 +3,19 @@
 import getpass
 import re
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
+_REST = r"[^\s'\"<>]*"
+_SLASH = r"[\\/]+"
 _MACHINE_PATH = re.compile(
-    r"(?<![\w./:])/(?:home|root|tmp|work|Users|mnt|opt|private/var|var/folders)\b[^\s'\"<>]*"
-    r"|\b[A-Za-z]:\\+Users\b[^\s'\"<>]*"
-    r"|[^\s'\"<>]*\bsite-packages\b[^\s'\"<>]*"
-    r"|[^\s'\"<>]*\bipykernel_\d+[^\s'\"<>]*"
+    rf"(?<![\w./:])/(?:home|root|Users|private|tmp|var|opt|srv|mnt|media|Volumes|content|kaggle)\b{_REST}"
+    rf"|\b[A-Za-z]:{_SLASH}(?:Users|Windows|Program Files)\b{_REST}"
+    rf"|\bfile:/{_REST}"
+    rf"|{_REST}\bsite-packages\b{_REST}"
+    rf"|{_REST}\bipykernel_\d+{_REST}"
 )
 _WARNING = re.compile(r"\b\w*Warning\b|\bWARNING\b|Traceback \(most recent call last\)")
 
@@ -28,10 +34,11 @@ def texts_of(output: dict) -> Iterator[str]:
 def machine_trace(text: str) -> str | None:
     """The first path, host name or user name in `text` that belongs to one machine, or None.
 
+    Paths are those under the usual roots, and those of this checkout, Python, home and temporary folder wherever they lie.
     A host name counts as a whole word where it looks like one (`lab-3`, `box.local`), any other and the user's name only next to
     an `@`: a user may well be called `adam`.
     """
-    found = _MACHINE_PATH.search(text)
+    found = _MACHINE_PATH.search(text) or next(filter(None, (folder.search(text) for folder in _own_folders())), None)
     if found:
         return found.group()
     return next((name for name in _own_names() if re.search(name, text)), None)
@@ -41,6 +48,14 @@ def stray_warning(text: str) -> str | None:
     """The first word in `text` that announces a warning or a traceback, or None."""
     found = _WARNING.search(text)
     return found.group() if found else None
+
+
+def _own_folders() -> Iterator[re.Pattern]:
+    """Patterns of this machine's folders that a text could name, with either slash, doubled or not."""
+    for folder in (Path(__file__).parents[2], Path(sys.prefix), Path.home(), Path(tempfile.gettempdir())):
+        if folder != Path(folder.anchor):
+            path = _SLASH.join(map(re.escape, re.split(_SLASH, str(folder))))
+            yield re.compile(rf"(?<![\w.]){path}(?![\w-]){_REST}")
 
 
 def _own_names() -> Iterator[str]:

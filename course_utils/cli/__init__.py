@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from course_utils.doctor.packages import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 
 COMMANDS = ("doctor", "lab", "run", "ledger", "lint", "stamp")
@@ -20,6 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments)
     except CourseError as error:
         print(f"course {arguments.command}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "course_utils").partition(".")[0]
+        if package == "course_utils" or package in sys.stdlib_module_names:
+            raise
+        print(f"course {arguments.command}: The package {package} is missing: {HOW_TO_INSTALL}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"course {arguments.command}: stopped.", file=sys.stderr)

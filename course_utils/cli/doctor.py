@@ -11,11 +11,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line per finding; 1 where something must be put right."""
-    from course_utils.cli import examination
+    from course_utils.doctor import examine, verdict
 
     findings = []
-    for finding in examination.examine():
+    for finding in examine():
         print(finding, flush=True)
         findings.append(finding)
-    print(f"\n{examination.verdict(findings)}")
+    print(f"\n{verdict(findings)}")
     return 1 if any(finding.mark == "fix" for finding in findings) else 0

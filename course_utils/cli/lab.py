@@ -4,12 +4,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from course_utils.chapters import find_place
+from course_utils.doctor.machine import has_display
 from course_utils.errors import CourseError
-from course_utils.settings import environment_for_child, settings
+from course_utils.files import replacing
+from course_utils.settings import settings
 
 HELP = "open the course in JupyterLab"
 
@@ -27,26 +28,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; raises `CourseError` without the notebook or JupyterLab."""
     notebook = _notebook(arguments.notebook)
-    browser = not arguments.no_browser and has_display(environment_for_child(), sys.platform)
-    write_defaults(settings_folder := settings().home / "jupyterlab")
+    browser = not arguments.no_browser and has_display()
+    settings_folder = stored_defaults(settings().home / "jupyterlab")
     _start(server_arguments(notebook, settings_folder, arguments.port, browser))
     return 0
 
 
-def has_display(environment: Mapping[str, str], platform: str) -> bool:
-    """Whether a browser opened from here would be seen by the person who asked for it."""
-    if environment.get("CI") or environment.get("SSH_CONNECTION"):
-        return False
-    return not platform.startswith("linux") or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+def stored_defaults(folder: Path) -> Path | None:
+    """`folder`, with the defaults that JupyterLab reads there: it neither asks about news nor looks for updates.
+
+    None, with a line on stderr that says so, where nothing can be written there.
+    """
+    try:
+        with replacing(folder / "overrides.json") as draft:
+            draft.write_text(json.dumps(_DEFAULTS), encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        print(
+            f"course lab: {folder} cannot be written ({reason}), so JupyterLab starts with its own defaults; "
+            "set COURSE_HOME to a folder of your own.",
+            file=sys.stderr,
+        )
+        return None
+    return folder
 
 
-def write_defaults(folder: Path) -> None:
-    """Put into `folder` what JupyterLab reads its defaults from: it neither asks about news nor looks for updates."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "overrides.json").write_text(json.dumps(_DEFAULTS), encoding="utf-8")
-
-
-def server_arguments(notebook: Path, settings_folder: Path, port: int, browser: bool) -> list[str]:
+def server_arguments(notebook: Path, settings_folder: Path | None, port: int, browser: bool) -> list[str]:
     """JupyterLab's command line: it serves the checkout of the notebook, opens that, and logs nothing but problems."""
     root = _root_of(notebook)
     arguments = [
@@ -56,11 +63,12 @@ def server_arguments(notebook: Path, settings_folder: Path, port: int, browser: 
         "--ServerApp.log_level=ERROR",
         "--LabApp.log_level=ERROR",
         "--ServerApp.answer_yes=True",
-        f"--LabApp.app_settings_dir={settings_folder}",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
         "--KernelManager.transport_encryption=auto",
     ]
+    if settings_folder is not None:
+        arguments.append(f"--LabApp.app_settings_dir={settings_folder}")
     return arguments + ([] if browser else ["--no-browser"]) + (["--allow-root"] if _is_root() else [])
 
 
@@ -83,8 +91,6 @@ def _is_root() -> bool:
 
 
 def _start(arguments: list[str]) -> None:
-    try:
-        from jupyterlab.labapp import main as jupyterlab
-    except ImportError:
-        raise CourseError('JupyterLab is not installed; run `pip install -e ".[lab]"` in the clone.') from None
+    from jupyterlab.labapp import main as jupyterlab
+
     jupyterlab(arguments)

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 
 from course_utils.chapters import chapters_in, find_place
+from course_utils.chapters.clean import STORED_SCALE, clean
 from course_utils.errors import CourseError
 from course_utils.settings import SCALES, settings
 
 HELP = "execute chapters without a browser, then print the ledger"
-STORED_SCALE = "laptop"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,6 @@ def _scale(arguments: argparse.Namespace) -> str:
 
 
 def _save(copy: Path, path: Path) -> None:
-    from course_utils.chapters.clean import clean
     from course_utils.chapters.files import read_notebook, write_notebook
 
     write_notebook(clean(read_notebook(copy), path.name, STORED_SCALE), path)

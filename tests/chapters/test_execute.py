@@ -1,8 +1,15 @@
 """Chapters executed in real kernels: what works, and what is said when it does not."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 
 import nbformat
+import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -28,8 +35,6 @@ def test_cells_run_in_this_python_in_the_notebooks_folder_at_the_scale_asked_for
     (tmp_path / "beside.txt").write_text("here")
     show = "import os, sys; print(open('beside.txt').read(), sys.executable, os.environ['COURSE_SCALE'])"
     done = execute_chapter(write(tmp_path, show), scale="laptop")
-    import sys
-
     assert printed(done) == [f"here {sys.executable} laptop\n"]
 
 
@@ -43,13 +48,120 @@ def test_a_failing_cell_is_named_and_ends_the_run(tmp_path):
 
 
 def test_a_dead_kernel_and_its_cell_are_named(tmp_path):
-    with pytest.raises(CourseError, match=r"01_a.ipynb: the kernel died in cell 3"):
+    with pytest.raises(
+        CourseError, match=r"01_a.ipynb: the kernel died in cell 3, .* memory; choose a smaller --scale\."
+    ):
         execute_chapter(write(tmp_path, "x = 1", "import os; os._exit(1)"))
 
 
 def test_a_cell_that_takes_too_long_is_named(tmp_path):
     with pytest.raises(CourseError, match=r"01_a.ipynb, cell 2, took more than 2 s"):
         execute_chapter(write(tmp_path, "import time; time.sleep(100)"), timeout=2)
+
+
+def left_open():
+    """How many files and sockets this process has open."""
+    process = psutil.Process()
+    return process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
+
+
+ENDINGS = {
+    "well": ("1", 600),
+    "with a failed cell": ("1 / 0", 600),
+    "too late": ("import time; time.sleep(100)", 1),
+    "dead": ("import os; os._exit(1)", 600),
+    "too late with a child": (
+        "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+        "time.sleep(100)",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_of_a_kernel_is_left_however_it_ends(ending, tmp_path, capfd):
+    source, timeout = ENDINGS[ending]
+    path = write(tmp_path, source)
+    before, opened = set(psutil.pids()), []
+    for _ in range(2):
+        with suppress(CourseError):
+            execute_chapter(path, timeout=timeout)
+        assert psutil.Process().children(recursive=True) == []
+        opened.append(left_open())
+    # The first run opens what the event loop keeps for this process.
+    assert opened[1] <= opened[0]
+    assert [pid for pid in set(psutil.pids()) - before if str(tmp_path) in working_folder(pid)] == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def working_folder(pid):
+    try:
+        return psutil.Process(pid).cwd()
+    except psutil.Error:
+        return ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal to send to one process")
+def test_an_interrupted_run_stops_with_its_kernel_and_blames_nothing_else(tmp_path):
+    for name in ("course_utils", "notebooks"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "notebooks", "open('started', 'w').close(); import time; time.sleep(100)")
+    command = [sys.executable, "-m", "course_utils.cli", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(tmp_path / "notebooks" / "started")
+        kernels = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert kernels
+    assert psutil.wait_procs(kernels, timeout=20)[1] == []
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "course run: stopped."
+    assert "Traceback" not in said
+
+
+def wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{path.name} never came")
+
+
+@pytest.mark.parametrize("python", ["false", "no-such-python"])
+def test_a_python_that_starts_no_kernel_is_told(python, tmp_path):
+    """In a process of its own, because the libraries would have their say at its end."""
+    path = write(tmp_path, "1")
+    program = (
+        "import shutil, sys; from pathlib import Path; from course_utils.chapters.execute import execute_chapter\n"
+        "sys.executable = shutil.which(sys.argv[1]) or sys.argv[1]\n"
+        "try: execute_chapter(Path(sys.argv[2]))\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    command = [sys.executable, "-c", program, python, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    (said,) = done.stdout.splitlines()
+    assert said.startswith("CourseError 01_a.ipynb: no kernel could be started (")
+    assert said.endswith("); run `course doctor`.")
+    assert "Traceback" not in done.stderr
+
+
+def test_where_nothing_can_be_written_no_chapter_is_run(tmp_path):
+    """The cell would leave a file behind."""
+    path = write(tmp_path, "open('ran', 'w')")
+    with pytest.raises(CourseError, match=r"cannot be written \(.*\); .*COURSE_HOME") as error:
+        list(run_chapters([path], path / "runs"))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_notebook_that_cannot_be_stored_is_told_in_one_sentence(tmp_path):
+    path = write(tmp_path, "1")
+    with pytest.raises(CourseError, match=r"01_a.ipynb.*cannot be written \(.*\); .*COURSE_HOME") as error:
+        write_notebook(read_notebook(path), path / "inside" / "b.ipynb")
+    assert "\n" not in str(error.value)
 
 
 def test_two_runs_are_stored_as_the_same_bytes(tmp_path):
@@ -128,5 +240,5 @@ def test_writing_leaves_nothing_beside_the_notebook_and_keeps_the_old_one_on_fai
     with pytest.raises(UnicodeEncodeError):
         write_notebook(notebook, path)
     assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.glob("*.ipynb*")] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert re.match(rb"\{\n \"cells\"", before)

@@ -2,9 +2,13 @@
 
 import getpass
 import socket
+import sys
+import tempfile
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
+from course_utils.chapters import traces
 from course_utils.chapters.traces import machine_trace, stray_warning
 
 
@@ -16,7 +20,14 @@ from course_utils.chapters.traces import machine_trace, stray_warning
         "/tmp/x",
         "/Users/ada",
         "D:\\Users\\ada",
-        "<a href='/work/x'>",
+        "<a href='/srv/x'>",
+        "/var/lib/x",
+        "/opt/conda/x",
+        "/mnt/disk/x",
+        "/content/course",
+        "C:/Users/ada",
+        "file:///d/x",
+        "lib/site-packages/x.py",
         "ipykernel_71/1.py",
     ],
 )
@@ -27,19 +38,50 @@ def test_paths_of_one_machine_are_found(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "tokens/work",
+        "tokens/home",
         "https://example.org/home/x",
         "root mean square",
         "Adam",
         "bytes/tmp",
         "../home",
-        "12 /workers",
+        "12 /homes",
         "and/or",
     ],
 )
 def test_other_text_is_left_alone(text, monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "adam")
     assert machine_trace(text) is None
+
+
+@pytest.mark.parametrize("own", ["checkout", "prefix", "home", "temporary"])
+@pytest.mark.parametrize("folder", ["/elsewhere/ada", r"Q:\\data\\ada+1"])
+def test_this_machines_own_folders_are_found_wherever_they_lie(own, folder, monkeypatch):
+    """With slashes of either kind, doubled as in a repr or not; names that only begin like them are left alone."""
+    path = PureWindowsPath(folder) if folder.startswith("Q") else PurePosixPath(folder)
+    assert machine_trace(f"saved in {path}/x") is None
+    if own == "checkout":
+        monkeypatch.setattr(traces, "__file__", str(path / "course_utils" / "chapters" / "traces.py"))
+        monkeypatch.setattr(traces, "Path", type(path))
+        monkeypatch.setattr(type(path), "home", lambda: path.parent / "other", raising=False)
+    if own == "prefix":
+        monkeypatch.setattr(sys, "prefix", str(path))
+    if own == "home":
+        monkeypatch.setattr(Path, "home", lambda: path)
+    if own == "temporary":
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: str(path))
+    for text in (f"saved in {path}/x", f"{str(path)!r}", f"at {path.as_posix()}."):
+        assert machine_trace(text), text
+    assert machine_trace(f"{path}la and {path}-2") is None
+
+
+def test_this_checkout_and_this_python_are_found():
+    for folder in (Path(traces.__file__).parents[2], sys.prefix, Path.home(), tempfile.gettempdir()):
+        assert machine_trace(f"loaded {folder}/data") == f"{folder}/data"
+
+
+def test_a_home_at_the_root_is_no_reason_to_refuse_every_path(monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: Path("/"))
+    assert machine_trace("a / b and /elsewhere") is None
 
 
 def test_names_of_host_and_user(monkeypatch):

@@ -117,21 +117,28 @@ def test_lab_without_the_notebook_says_so(checkout, capsys):
     assert "There is no notebook at" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("environment", "platform", "expected"),
-    [
-        ({}, "linux", False),
-        ({"DISPLAY": ":0"}, "linux", True),
-        ({"WAYLAND_DISPLAY": "w"}, "linux", True),
-        ({"DISPLAY": ":0", "CI": "true"}, "linux", False),
-        ({"DISPLAY": ":0", "SSH_CONNECTION": "x"}, "linux", False),
-        ({}, "darwin", True),
-        ({"SSH_CONNECTION": "x"}, "darwin", False),
-        ({}, "win32", True),
-    ],
-)
-def test_where_a_browser_is_opened(environment, platform, expected):
-    assert lab.has_display(environment, platform) is expected
+def test_lab_starts_without_its_stored_defaults_where_they_cannot_be_written(checkout, capsys, monkeypatch):
+    (checkout / "notebooks" / "00_a.ipynb").rename(checkout / "notebooks" / "00_start_here.ipynb")
+    started = []
+    monkeypatch.setattr(lab, "_start", started.append)
+    for home, defaults in ((checkout / "fine", True), (checkout / "notebooks" / "01_b.ipynb" / "home", False)):
+        monkeypatch.setenv("COURSE_HOME", str(home))
+        settings.cache_clear()
+        assert main(["lab", "--no-browser"]) == 0
+        assert any("app_settings_dir" in argument for argument in started[-1]) is defaults
+        assert (home / "jupyterlab" / "overrides.json").is_file() is defaults
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written" in said
+    assert "COURSE_HOME" in said
+
+
+def test_run_says_at_once_that_home_cannot_be_written(checkout, capsys, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(checkout / "notebooks" / "01_b.ipynb" / "home"))
+    settings.cache_clear()
+    assert main(["run", "00"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("course run: ")
+    assert "cannot be written" in said
 
 
 def test_jupyterlab_is_given_the_checkout_and_the_notebook(checkout, monkeypatch):
