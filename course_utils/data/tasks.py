@@ -69,7 +69,7 @@ def card(dataset: DatasetDict) -> str:
     """What the data set is, in Markdown, with counts and shares taken from `dataset` itself (from `load_functions`)."""
     description = dataset["train"].info.description
     return "\n\n".join(
-        [f"# {description.splitlines()[0]}", *_facts(dataset), _count_table(dataset), _share_table(dataset), _LIMITS]
+        [f"### {description.splitlines()[0]}", *_facts(dataset), _count_table(dataset), _share_table(dataset), _LIMITS]
     )
 
 

@@ -24,7 +24,10 @@ def left_after_noise(optimizer: Callable, scales: Sequence[float], steps: int, p
 
 
 def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_decay: float) -> torch.Tensor:
-    """The same for L2 inside Adam's gradient, by pencil: θ loses αλθ / √(σ² + λ²θ²) a step, σ being the gradient's scale."""
+    """The same for L2 inside Adam's gradient, by pencil.
+
+    θ loses αλθ / √(σ² + λ²θ²) a step, σ being the gradient's scale.
+    """
     theta, sigma = torch.ones(len(scales), dtype=torch.float64), torch.tensor(scales, dtype=torch.float64)
     for _ in range(steps):
         theta = theta - lr * weight_decay * theta / (sigma**2 + (weight_decay * theta) ** 2).sqrt()

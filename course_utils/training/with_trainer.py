@@ -24,8 +24,9 @@ def train_with_trainer(
 ) -> History:
     """As `train`, through `Trainer` with `TrainingArguments(**arguments)`.
 
-    With `optimizer=None` Trainer builds its own, from `optim=…`, `learning_rate=…` and the like. Two of Trainer's defaults
-    are off unless asked for, since the other loops do neither: clipping gradients to norm 1, and a rate that falls linearly.
+    With `optimizer=None` Trainer builds its own, from `optim=…`, `learning_rate=…` and the like.
+    Two of Trainer's defaults are off unless asked for, since the other loops do neither:
+    clipping gradients to norm 1, and a learning rate that falls linearly.
     """
     seed = settings().seed if seed is None else seed
     with TemporaryDirectory() as folder:
