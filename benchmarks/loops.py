@@ -28,7 +28,7 @@ def main():
     """Run the comparison at the settings' scale."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=90)
     arguments = parser.parse_args()
     scale, functions = settings().scale, data.load_functions()
     rows = data.tokenize(functions, data.tokenizer_for(functions, scale.vocabulary), scale.sequence)

@@ -171,13 +171,13 @@ class Run:
         self._record(batch, loss, learning_rate)
 
     def _counted(self, batch: dict) -> torch.Tensor:
-        """Forward and backward; operations are counted on the first batch of each shape and remembered."""
-        shape = batch["input_ids"].shape
-        if shape in self._flops:
+        """Forward and backward; operations are counted on the first batch of each example's shape, since counting is slow."""
+        examples, *shape = batch["input_ids"].shape
+        if tuple(shape) in self._flops:
             return self.forward_backward(batch)
         with FlopCounterMode(display=False) as counter:
             loss = self.forward_backward(batch)
-        self._flops[shape] = counter.get_total_flops()
+        self._flops[tuple(shape)] = counter.get_total_flops() // examples  # products of matrices grow with the rows
         return loss
 
     def _record(self, batch: dict, loss: torch.Tensor, learning_rate: float) -> None:
@@ -192,7 +192,7 @@ class Run:
                 "learning_rate": learning_rate,
                 "tokens": shape.numel(),
                 "seconds": self.seconds,
-                "flops": self._flops[shape],
+                "flops": shape[0] * self._flops[tuple(shape[1:])],
             }
         )
 
