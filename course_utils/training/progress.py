@@ -4,7 +4,7 @@ import time
 
 from course_utils.training.plugins import Plugin
 
-_SECONDS_BETWEEN_LOSSES = 0.5  # reading the loss waits for a GPU, so it is read rarely
+_SECONDS_BETWEEN_LOOKS = 0.5  # drawing takes time, and reading the loss waits for a GPU
 
 
 class Progress(Plugin):
@@ -14,15 +14,17 @@ class Progress(Plugin):
         """Open the bar where the run stands."""
         from tqdm.auto import tqdm
 
-        self.bar = tqdm(total=run.total_steps, initial=run.step, unit="batch", leave=False)
+        self.bar = tqdm(
+            total=run.total_steps, initial=run.step, unit="batch", leave=False, mininterval=_SECONDS_BETWEEN_LOOKS
+        )
         self.shown = time.perf_counter()
 
     def after_step(self, run):
         """Advance by one batch."""
-        self.bar.update()
-        if time.perf_counter() - self.shown > _SECONDS_BETWEEN_LOSSES:
+        if time.perf_counter() - self.shown > _SECONDS_BETWEEN_LOOKS:
             self.shown = time.perf_counter()
-            self.bar.set_postfix_str(f"loss {run.history.steps[-1]['loss'].item():.3f}")
+            self.bar.set_postfix_str(f"loss {run.history.steps[-1]['loss'].item():.3f}", refresh=False)
+        self.bar.update()
 
     def finish(self, run):
         """Close the bar."""

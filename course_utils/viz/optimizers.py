@@ -27,7 +27,7 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
     axes.plot(GRADIENT_SCALES, l2, "s", color=COLORS["second"], label="Adam with L2, measured")
     axes.plot(GRADIENT_SCALES, decoupled, "o", color=COLORS["first"], label="AdamW, measured")
     axes.set(xscale="log", xlabel="scale σ of the parameter's gradients", ylim=(-0.05, 1.1))
-    axes.set(ylabel=f"left of θ = 1 after {steps} steps", title=f"α = {lr:g}, λ = {weight_decay:g}")
+    axes.set(ylabel=f"left of θ = 1 after {steps} steps", title=f"α = {lr:.3g}, λ = {weight_decay:.3g}")
     axes.legend(loc="upper left")
     return figure, (
         f"What weight decay leaves of a parameter after {steps} steps, against the scale of its gradients from 0.01 to 100. "
