@@ -68,7 +68,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict) 
     run = Run(model, optimizer, [batch])
     loss = run.forward_backward(run.on_device(batch))
     run.update()
-    return loss
+    return loss.detach()
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Run:
         return {name: value.to(self.device) for name, value in batch.items()}
 
     def forward_backward(self, batch: dict) -> torch.Tensor:
-        """Compute the loss and the gradients of one batch; returns the loss, detached."""
+        """Compute the loss and the gradients of one batch; returns the loss."""
         with phase("forward"), ExitStack() as contexts:
             for plugin in self.plugins:
                 contexts.enter_context(plugin.forward(self))
@@ -135,7 +135,7 @@ class Run:
             for plugin in self.plugins:
                 objective = plugin.objective(self, objective)
             objective.backward()
-        return loss.detach()
+        return loss
 
     def update(self) -> None:
         """Move the parameters, then the schedule, then drop the gradients."""
@@ -188,7 +188,7 @@ class Run:
             {
                 "step": self.step,
                 "epoch": self.epoch + 1,
-                "loss": loss,
+                "loss": loss.detach(),
                 "learning_rate": learning_rate,
                 "tokens": shape.numel(),
                 "seconds": self.seconds,
