@@ -72,7 +72,7 @@ def third_party_imports(path: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"course_utils"}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"benchmarks", "course_utils"}
 
 
 def declared(*extras: str) -> set[str]:
@@ -83,7 +83,8 @@ def declared(*extras: str) -> set[str]:
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/chapters": ("lab",), "course_utils/cli": ("lab",), "tests": ("lab", "dev")}
-SOURCES = [path for folder in ("course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+EXTRAS["benchmarks"] = ("dev",)
+SOURCES = [path for folder in ("benchmarks", "course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
