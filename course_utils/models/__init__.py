@@ -1,19 +1,24 @@
 """Models by name and scale, built from their configuration: no download, any machine.
 
-`distilbert`, `gpt2` and `llama` take their size from a `Scale`. The published sizes in `PUBLISHED` are exact: the same
+`distilbert`, `gpt2` and `llama` take their size from a `Scale`; `ConvNet` takes it from a `ConvNetConfig`. The published sizes in `PUBLISHED` are exact: the same
 parameter tensors as the model of that name on the Hub, with fresh random values.
 """
 
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from course_utils import hub
 from course_utils.errors import CourseError
+from course_utils.models.convnet import ConvNet, ConvNetConfig
 from course_utils.settings import Scale, settings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 FAMILIES = ("distilbert", "gpt2", "llama")
 PUBLISHED = {
@@ -41,14 +46,40 @@ def build(
     (`vocab_size=…`, `dropout=…`). The same `seed` gives the same weights and leaves the global random state as it was.
     Raises `CourseError` for an unknown name, and for a change that the configuration does not know.
     """
+    return from_configuration(configuration(name, labels=labels, scale=scale, **changes), seed)
+
+
+def configuration(name: str, *, labels: int | None = None, scale: Scale | None = None, **changes) -> "PretrainedConfig":
+    """What `build` builds from, with the model's class in `architectures`; arguments and errors as there."""
     family_name, sizes = _sizes(name, scale)
     family = _family(family_name)
     _refuse_unknown(changes, family.config)
     config = family.config(**{**sizes, **changes}, **({} if labels is None else {"num_labels": labels}))
     if config.pad_token_id is None:
         config.pad_token_id = 0
+    config.architectures = [(family.language_model if labels is None else family.classifier).__name__]
+    return config
+
+
+def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | None = None) -> nn.Module:
+    """A model with fresh weights from a configuration: a `ConvNetConfig`, or Transformers' that names its architecture.
+
+    Weights, training mode, seed as in `build`. Raises `CourseError` when the configuration names no model of Transformers.
+    """
+    import transformers
+
+    if isinstance(config, ConvNetConfig):
+        model = ConvNet
+    else:
+        named = (getattr(config, "architectures", None) or [None])[0]
+        model = getattr(transformers, named or "", None)
+    if model is None:
+        raise CourseError(
+            f"{type(config).__name__} does not say which model to build; take it from models.configuration(…), "
+            "or set its architectures to the name of a Transformers class."
+        )
     with _seeded(settings().seed if seed is None else seed):
-        return (family.language_model if labels is None else family.classifier)(config).train()
+        return model(config).train()
 
 
 def pretrained(name: str, *, labels: int) -> nn.Module:

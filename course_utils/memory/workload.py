@@ -1,0 +1,73 @@
+"""A model and a recipe as something that runs: what `measure` measures and `dry_run` runs dry."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import nn
+
+from course_utils import models
+from course_utils.memory.optimizers import COSTS
+from course_utils.memory.phases import phase
+from course_utils.memory.recipe import Recipe
+from course_utils.models import ConvNetConfig
+
+
+class Workload:
+    """Training of the model that `config` describes, by `recipe`, on random examples: `build`, then `step` again and again."""
+
+    def __init__(self, config, recipe: Recipe):
+        self.config, self.recipe = config, recipe
+
+    def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list[dict]]:
+        """Model, optimizer and one batch for every micro-batch, with fresh random values."""
+        recipe = self.recipe
+        with _default_dtype(torch.bfloat16 if recipe.precision == "bf16" else torch.float32):
+            model = models.from_configuration(self.config)
+            batches = [random_batch(model, recipe) for _ in range(recipe.accumulation)]
+        if hasattr(model, "set_attn_implementation"):
+            model.set_attn_implementation(recipe.attention)
+        if recipe.checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return model, COSTS[recipe.optimizer].make(model.parameters()), batches
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[dict]) -> None:
+        """Forward and backward over the micro-batches, then one update; the gradients are dropped at the end."""
+        for batch in batches:
+            with phase("forward"), self._precision():
+                loss = model(**batch).loss / len(batches)
+            with phase("backward"):
+                loss.backward()
+            del loss
+        with phase("update"):
+            if self.recipe.clipping:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def _precision(self):
+        return torch.autocast("cpu", torch.bfloat16) if self.recipe.precision == "autocast" else nullcontext()
+
+
+def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
+    """One micro-batch for `model`: pictures, or token ids. A classifier's texts differ in length, so they have a mask."""
+    config, size = model.config, (recipe.batch, recipe.sequence)
+    if isinstance(config, ConvNetConfig):
+        pictures = torch.randn(recipe.batch, config.channels, config.image, config.image)
+        return {"pixel_values": pictures, "labels": torch.randint(config.num_labels, (recipe.batch,))}
+    ids = torch.randint(1, config.vocab_size, size)
+    if "ForSequenceClassification" not in type(model).__name__:
+        return {"input_ids": ids, "labels": ids.clone()}
+    mask = torch.ones(size, dtype=torch.int64)
+    mask[0, recipe.sequence // 2 :] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
