@@ -66,9 +66,9 @@ def _first() -> list[Case]:
             (_llama(512, 8, 8, 16000, 1376), Recipe(batch=4, sequence=256)),
         ],
         "ConvNet": [
-            (ConvNetConfig((16, 32)), Recipe(batch=32)),
-            (ConvNetConfig((32, 64, 128)), Recipe(batch=64)),
-            (ConvNetConfig((64, 128, 256, 512), image=64), Recipe(batch=16)),
+            (ConvNetConfig((16, 32), image=64), Recipe(batch=16)),
+            (ConvNetConfig((32, 64, 128), image=96), Recipe(batch=16)),
+            (ConvNetConfig((64, 128, 256), image=160), Recipe(batch=8)),
         ],
     }
     cases = [

@@ -19,7 +19,7 @@ FLOORS = [
     {"errors", "files", "units"},
     {"settings"},
     {"hub"},
-    {"data", "models", "optim"},
+    {"data", "hardware", "models", "optim"},
     {"memory"},
     {"training", "ledger"},
     {"viz"},

@@ -1,20 +1,37 @@
-"""Bytes: what an optimizer keeps, what a forward pass saves, and the peak of each phase of a step."""
+"""Bytes: what a training step takes, measured (`measure`, `Meter`, `peak_rss`) and predicted (`dry_run`, `estimate`)."""
 
+from course_utils.memory.communication import Traffic, communication, zero_bytes_per_rank
+from course_utils.memory.dry_run import dry_run
 from course_utils.memory.instants import instants, predicted_peak
-from course_utils.memory.peak import Peaks, peak_by_phase
+from course_utils.memory.measure import Measurement, measure
+from course_utils.memory.meter import Meter
 from course_utils.memory.phases import phase
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.rss import Rss, peak_rss
 from course_utils.memory.saved import saved_bytes
 from course_utils.memory.state import StateSize, optimizer_state_size
 from course_utils.memory.storage import distinct_bytes
+from course_utils.memory.usage import Usage
+from course_utils.memory.workload import Workload
 
 __all__ = [
-    "Peaks",
+    "Measurement",
+    "Meter",
+    "Recipe",
+    "Rss",
     "StateSize",
+    "Traffic",
+    "Usage",
+    "Workload",
+    "communication",
     "distinct_bytes",
+    "dry_run",
     "instants",
+    "measure",
     "optimizer_state_size",
-    "peak_by_phase",
+    "peak_rss",
     "phase",
     "predicted_peak",
     "saved_bytes",
+    "zero_bytes_per_rank",
 ]

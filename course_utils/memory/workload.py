@@ -28,7 +28,7 @@ class Workload:
         if hasattr(model, "set_attn_implementation"):
             model.set_attn_implementation(recipe.attention)
         if recipe.checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            _checkpoint_every_block(model)
         return model, COSTS[recipe.optimizer].make(model.parameters()), batches
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[dict]) -> None:
@@ -54,6 +54,7 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     config, size = model.config, (recipe.batch, recipe.sequence)
     if isinstance(config, ConvNetConfig):
         pictures = torch.randn(recipe.batch, config.channels, config.image, config.image)
+        pictures = pictures.contiguous(memory_format=torch.channels_last)
         return {"pixel_values": pictures, "labels": torch.randint(config.num_labels, (recipe.batch,))}
     ids = torch.randint(1, config.vocab_size, size)
     if "ForSequenceClassification" not in type(model).__name__:
@@ -61,6 +62,12 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     mask = torch.ones(size, dtype=torch.int64)
     mask[0, recipe.sequence // 2 :] = 0
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
+
+
+def _checkpoint_every_block(model: nn.Module) -> None:
+    # The newer of two names for the same thing; Transformers 5.0 knows only the older.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 @contextmanager

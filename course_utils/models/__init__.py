@@ -1,7 +1,7 @@
 """Models by name and scale, built from their configuration: no download, any machine.
 
-`distilbert`, `gpt2` and `llama` take their size from a `Scale`; `ConvNet` takes it from a `ConvNetConfig`. The published sizes in `PUBLISHED` are exact: the same
-parameter tensors as the model of that name on the Hub, with fresh random values.
+`distilbert`, `gpt2` and `llama` take their size from a `Scale`; a `ConvNet` takes it from a `ConvNetConfig`. The published
+sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that name on the Hub, with fresh random values.
 """
 
 from collections.abc import Callable

@@ -323,11 +323,11 @@ def test_a_language_model_is_evaluated_by_its_loss(batches):
 
 
 def test_one_step_marks_its_phases_and_updates(fresh, batches):
-    from course_utils.memory import peak_by_phase
+    from course_utils.memory import measure
 
     model, optimizer = fresh()
     before, batch = copy.deepcopy(model), next(iter(batches))
-    peaks = peak_by_phase(lambda: training.train_step(model, optimizer, batch), model, optimizer, batch)
-    assert set(peaks.by_phase) == {"forward", "backward", "update"}
+    measured = measure(lambda: training.train_step(model, optimizer, batch), model, optimizer)
+    assert set(measured.by_phase) == {"forward", "backward", "update"}
     assert not same(model, before)
     assert all(p.grad is None for p in model.parameters())

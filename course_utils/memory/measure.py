@@ -1,0 +1,104 @@
+"""What a training step really takes: the allocator's figure, and beside it the meter's account of it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import pandas as pd
+import torch
+from torch import nn
+
+from course_utils.errors import CourseError
+from course_utils.memory.allocator import allocator_of
+from course_utils.memory.meter import Meter
+from course_utils.memory.usage import Usage
+from course_utils.units import format_bytes, format_seconds
+
+NOT_ATTRIBUTED = "not attributed"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A step as measured. Bytes, on the model's device.
+
+    `peak` and `by_phase` are the allocator's (`witness` says who that is); the peak was inside `operator`, where that is
+    known. `usage` is the meter's account of the same run. `resident` was in use before it: parameters, buffers, optimizer
+    state, inputs, and gradients kept. `seconds` is the median of steps without any instrument.
+    """
+
+    resident: int
+    by_phase: dict[str, int]
+    peak: int
+    witness: str
+    operator: str
+    usage: Usage
+    seconds: float
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase in which the peak was."""
+        return max(self.by_phase, key=self.by_phase.get)
+
+    @property
+    def not_attributed(self) -> int:
+        """What the allocator counted at its peak and the meter did not see: scratch space inside operators."""
+        return self.peak - self.usage.peak
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Bytes at the peak by kind; the last line is what is not attributed, and all lines add up to `peak`."""
+        return {**self.usage.split, NOT_ATTRIBUTED: self.not_attributed}
+
+    def frame(self) -> pd.DataFrame:
+        """A row per phase: the allocator's peak, the meter's, and the difference."""
+        metered = {phase: self.usage.by_phase.get(phase, self.resident) for phase in self.by_phase}
+        frame = pd.DataFrame({"peak": self.by_phase, "metered": metered})
+        return frame.assign(not_attributed=frame["peak"] - frame["metered"])
+
+    def __str__(self):
+        lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
+        total = f"{'peak':>22s}  {format_bytes(self.peak)}, in {self.peak_phase} ({self.witness})"
+        return "\n".join([*lines, total, f"{'a step':>22s}  {format_seconds(self.seconds)}"])
+
+
+def measure(
+    step: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, timed: int = 1
+) -> Measurement:
+    """Measure the memory and the time of `step()` in a run that has already begun.
+
+    The first call warms up (optimizer state is born in it), the second is recorded by allocator and meter at once, `timed`
+    further ones are timed without either. Each of them really trains. Gradients left from before are dropped first.
+    What the process holds besides is not counted. The phases are forward, backward and update, or those that
+    `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors.
+    """
+    if timed < 1:
+        raise CourseError(f"timed={timed} leaves no step to time; use 1 or more.")
+    model.zero_grad(set_to_none=True)
+    device = next(model.parameters()).device
+    allocator = allocator_of(device)
+    meter = Meter(model, optimizer, on_phase=allocator.begin_phase)
+    with allocator.recording():
+        step()
+        with allocator.measured(), meter:
+            step()
+    usage, account = meter.usage(), allocator.account()
+    if not usage.events:
+        raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
+    return Measurement(
+        usage.resident,
+        {name: usage.resident + above for name, above in account.by_phase.items()},
+        usage.resident + account.above_start,
+        account.witness,
+        account.operator,
+        usage,
+        median(_seconds(step, device) for _ in range(timed)),
+    )
+
+
+def _seconds(step: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start

@@ -1,0 +1,117 @@
+"""The analysis of a meter's log: peak, split, timeline."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import torch
+
+KINDS = (
+    "parameters",
+    "buffers",
+    "optimizer state",
+    "gradients",
+    "inputs",
+    "activations",
+    "recomputed",
+    "backward temporaries",
+    "optimizer temporaries",
+)
+
+
+@dataclass
+class Piece:
+    """One storage: its `bytes`, what it is (`kind`, of `KINDS`), and where it was born (`module`, `operator`).
+
+    `was_there` is true of what was born before the log began; its `operator` is the parameter's own name.
+    """
+
+    bytes: int
+    kind: str
+    module: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    was_there: bool = False
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a `Meter` saw. All figures are bytes.
+
+    `events` are (change, index of the piece or -1, phase), in order; a change of 0 marks the beginning of a phase.
+    """
+
+    pieces: tuple[Piece, ...] = field(repr=False)
+    events: tuple[tuple[int, int, str], ...] = field(repr=False)
+
+    @property
+    def resident(self) -> int:
+        """What was there before the log began."""
+        return int(self._start.sum())
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of all pieces alive at one time."""
+        return int(self._totals[self._top])
+
+    @cached_property
+    def by_phase(self) -> dict[str, int]:
+        """The peak inside each phase, in the order of the phases; what was in use when it began counts."""
+        phases: dict[str, int] = {}
+        for (_, _, phase), total in zip(self.events, self._totals, strict=True):
+            phases[phase] = max(phases.get(phase, 0), int(total))
+        return phases
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase in which the peak was."""
+        return self.events[self._top][2]
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Bytes of each kind at the peak; the kinds add up to it."""
+        return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._top], strict=True) if size}
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """A row per event: its `phase`, and the bytes of each of `KINDS` from then on."""
+        return pd.DataFrame(self._in_use, columns=list(KINDS)).assign(phase=[phase for _, _, phase in self.events])
+
+    def top(self, count: int = 10) -> pd.DataFrame:
+        """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
+        sizes = {i: piece.bytes for i, piece in enumerate(self.pieces) if piece.was_there}
+        for change, index, _ in self.events[: self._top + 1]:
+            sizes[index] = sizes.get(index, 0) + change
+        largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
+        rows = [{**vars(self.pieces[i]), "bytes": sizes[i], "dtype": _name(self.pieces[i].dtype)} for i in largest]
+        return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
+
+    @cached_property
+    def _start(self) -> np.ndarray:
+        start = np.zeros(len(KINDS), dtype=np.int64)
+        for piece in self.pieces:
+            start[KINDS.index(piece.kind)] += piece.bytes * piece.was_there
+        return start
+
+    @cached_property
+    def _in_use(self) -> np.ndarray:
+        """Bytes by event (rows) and kind (columns)."""
+        changes = np.zeros((len(self.events), len(KINDS)), dtype=np.int64)
+        for row, (change, index, _) in enumerate(self.events):
+            if change:
+                changes[row, KINDS.index(self.pieces[index].kind)] = change
+        return self._start + changes.cumsum(axis=0)
+
+    @cached_property
+    def _totals(self) -> np.ndarray:
+        return self._in_use.sum(axis=1)
+
+    @cached_property
+    def _top(self) -> int:
+        return int(self._totals.argmax())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

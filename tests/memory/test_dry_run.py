@@ -1,0 +1,128 @@
+import re
+import resource
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.memory import dry_run, measure
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.workload import Workload
+from course_utils.settings import SCALES
+
+SMALL = SCALES["smoke"]
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("distilbert", Recipe(batch=8, sequence=32)),
+        ("distilbert", Recipe("adafactor", batch=2, sequence=32, accumulation=2, clipping=True)),
+        ("gpt2", Recipe("adamw-foreach", batch=4, sequence=32, checkpointing=True)),
+        ("llama", Recipe("adafactor-transformers", batch=4, sequence=32, attention="eager")),
+        ("gpt2", Recipe("adamw8bit", batch=8, sequence=64)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.optimizer,
+)
+def test_a_dry_run_predicts_what_the_allocator_counts(name, recipe):
+    work = Workload(models.configuration(name, labels=3 if name == "distilbert" else None, scale=SMALL), recipe)
+    built = work.build()
+    measured = measure(lambda: work.step(*built), *built[:2])
+    predicted = dry_run(work.build, work.step)
+    assert predicted.peak == pytest.approx(measured.peak, rel=0.005)
+    assert predicted.peak_phase == measured.peak_phase
+
+
+def test_a_seven_billion_parameter_model_takes_megabytes():
+    if sys.platform == "win32":
+        pytest.skip("this witness is not there on Windows")
+    work = Workload(models.configuration("llama-7b"), Recipe("adafactor", "bf16", 1, 2048))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    usage = dry_run(work.build, work.step)
+    rise = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
+    assert usage.timeline["parameters"].iloc[0] == 2 * 6_738_415_616
+    assert rise < 500e6
+
+
+def test_on_cuda_dropout_keeps_one_byte_an_element():
+    def build():
+        return nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)), torch.ones(128, 64)
+
+    def step(model, x):
+        model(x).sum().backward()
+
+    masks = {like: _largest_bool(dry_run(build, step, like)) for like in ("cpu", "cuda")}
+    assert masks == {"cpu": 0, "cuda": 128 * 64}
+
+
+def _largest_bool(usage):
+    return max((piece.bytes for piece in usage.pieces if piece.dtype is torch.bool), default=0)
+
+
+def test_on_cuda_attention_keeps_no_scores_even_where_it_is_checkpointed():
+    work = Workload(
+        models.configuration("llama", scale=SMALL), Recipe(batch=2, sequence=32, checkpointing=True, optimizer="sgd")
+    )
+    operators = {
+        piece.operator for piece in dry_run(work.build, work.step, "cuda").pieces if piece.kind == "recomputed"
+    }
+    assert any("efficient_attention" in name for name in operators)
+    assert not any("flash_attention_for_cpu" in name for name in operators)
+
+
+def test_on_cuda_torch_updates_all_tensors_at_once_unless_told_otherwise():
+    def step(model, optimizer):
+        model(torch.ones(1, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def temporaries(**options):
+        def build():
+            model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(8)])
+            return model, torch.optim.AdamW(model.parameters(), **options)
+
+        return dry_run(build, step, "cuda").split["optimizer temporaries"]
+
+    assert temporaries() == temporaries(foreach=True) == 8 * 64 * 64 * 4
+    assert temporaries(foreach=False) < temporaries()
+
+
+def test_numbers_read_are_answered():
+    def build():
+        return nn.Linear(4, 4), torch.ones(2, 4)
+
+    def step(model, x):
+        loss = model(x).sum()
+        assert loss.item() == 1.0
+        assert bool((x > 0).all())
+        loss.backward()
+
+    assert dry_run(build, step).peak > 0
+
+
+@pytest.mark.parametrize("needs", [lambda x: x.numpy(), lambda x: x[x > 0].sum() + len(x[x > 0].tolist())])
+def test_what_needs_values_is_refused_by_line(needs):
+    def step(model, x):
+        needs(model(x).detach())
+
+    with pytest.raises(CourseError, match=re.escape(f"line {needs.__code__.co_firstlineno} of test_dry_run.py")):
+        dry_run(lambda: (nn.Linear(4, 4), torch.ones(2, 4)), step)
+
+
+def test_a_model_converted_after_it_was_built_is_refused_with_the_way_out():
+    with pytest.raises(CourseError, match=r"set_default_dtype"):
+        dry_run(lambda: (nn.Linear(4, 4).to(torch.bfloat16),), lambda model: None)
+
+
+@pytest.mark.parametrize("built", [(), (nn.Linear(2, 2), nn.Linear(2, 2)), torch.ones(1)])
+def test_a_build_without_one_model_is_refused(built):
+    with pytest.raises(CourseError, match="return a tuple with one model"):
+        dry_run(lambda: built, lambda *parts: None)
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(CourseError, match="like='tpu'"):
+        dry_run(lambda: None, lambda: None, like="tpu")

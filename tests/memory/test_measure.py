@@ -1,0 +1,188 @@
+import gc
+import os
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import models, optim
+from course_utils.errors import CourseError
+from course_utils.memory import measure, phase
+from course_utils.memory.allocator import CudaAllocator
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.workload import Workload
+from course_utils.settings import SCALES
+
+SMALL = SCALES["smoke"]
+
+
+def one_layer(width=512, batch=256):
+    return nn.Linear(width, width, bias=False), torch.ones(batch, width)
+
+
+def plain_step(model, optimizer, x):
+    def step():
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def test_the_peak_of_one_layer_is_known_exactly():
+    model, x = one_layer()
+    optimizer = optim.AdamW(model.parameters())
+    weight, output = 512 * 512 * 4, 256 * 512 * 4
+    measured = measure(plain_step(model, optimizer, x), model, optimizer)
+    assert measured.resident == 3 * weight + 4 + x.nbytes
+    assert measured.by_phase["forward"] - measured.resident == pytest.approx(output + 4, abs=64)
+    update = weight + optim.AdamW.temporary_bytes((512, 512))
+    assert measured.by_phase["update"] - measured.resident == pytest.approx(update, abs=64)
+    assert list(measured.by_phase) == ["forward", "backward", "update"]
+    assert (measured.peak, measured.peak_phase) == (measured.by_phase["update"], "update")
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("distilbert", Recipe(batch=8, sequence=32)),
+        ("distilbert", Recipe("adamw-foreach", batch=2, sequence=32, accumulation=3, clipping=True)),
+        ("distilbert", Recipe(batch=8, sequence=32, checkpointing=True)),
+        ("gpt2", Recipe("adafactor", batch=4, sequence=32)),
+        ("llama", Recipe("adafactor-transformers", batch=4, sequence=32)),
+        ("llama", Recipe("sgd", batch=2, sequence=32, attention="eager")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.optimizer,
+)
+def test_meter_and_allocator_agree(name, recipe):
+    labels = 3 if name == "distilbert" else None
+    work = Workload(models.configuration(name, labels=labels, scale=SMALL), recipe)
+    built = work.build()
+    measured = measure(lambda: work.step(*built), *built[:2])
+    assert abs(measured.not_attributed) <= 1e-3 * measured.peak
+    assert measured.usage.peak_phase == measured.peak_phase
+    for phase_name, row in measured.frame().iterrows():
+        assert abs(row["not_attributed"]) <= 1e-3 * row["peak"], phase_name
+    assert sum(measured.split.values()) == measured.peak
+
+
+def test_what_an_operator_hides_is_the_line_that_is_not_attributed():
+    """Without oneDNN a convolution unfolds its pictures into columns inside the operator: k²·B·C·H·W numbers."""
+    layer = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+    x = torch.randn(4, 8, 32, 32, requires_grad=True)
+    with torch.backends.mkldnn.flags(enabled=False), warnings.catch_warnings():
+        measured = measure(lambda: layer(x).sum().backward(), layer)
+    assert measured.not_attributed == 9 * 4 * 8 * 32 * 32 * 4
+    assert "onvolution" in measured.operator
+
+
+def test_gradients_left_from_before_are_dropped():
+    model, x = one_layer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    clean = measure(plain_step(model, optimizer, x), model, optimizer)
+    model.weight.grad = torch.ones_like(model.weight)
+    assert measure(plain_step(model, optimizer, x), model, optimizer).peak == clean.peak
+
+
+def test_marked_phases_have_their_own_names():
+    model, x = one_layer()
+
+    def step():
+        with phase("first half"), torch.no_grad():
+            model(x[:100])
+        with phase("second half"), torch.no_grad():
+            model(x)
+
+    measured = measure(step, model)
+    above = {name: peak - measured.resident for name, peak in measured.by_phase.items()}
+    assert above == {"first half": 100 * 512 * 4, "second half": 256 * 512 * 4}
+
+
+def test_a_step_that_does_nothing_is_refused():
+    with pytest.raises(CourseError, match="nothing with tensors"):
+        measure(lambda: None, nn.Linear(2, 2))
+
+
+def test_no_timed_step_is_refused():
+    with pytest.raises(CourseError, match="timed=0"):
+        measure(lambda: None, nn.Linear(2, 2), timed=0)
+
+
+def test_an_error_in_the_step_comes_through_and_the_next_measurement_works(capfd):
+    model, x = one_layer(8, 2)
+    calls = []
+
+    def step():
+        os.write(2, b"said by the step;")
+        model(x)
+        calls.append(1)
+        if len(calls) == 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        measure(step, model)
+    os.write(2, b"said afterwards")
+    assert capfd.readouterr().err == "said by the step;said by the step;said afterwards"
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    measure(plain_step(model, torch.optim.SGD(model.parameters(), lr=1), x), model)
+
+
+def test_it_says_itself_in_words():
+    model, x = one_layer(64, 8)
+    text = str(measure(plain_step(model, torch.optim.SGD(model.parameters(), lr=1), x), model))
+    assert "parameters  16.0 KiB" in text
+    assert "the CPU allocator's events" in text
+
+
+class StandInAllocator:
+    """What `torch.cuda` says of memory, with a known course of events."""
+
+    def __init__(self, monkeypatch, now):
+        self.now = self.high = now
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.reset)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.high)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.now)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+
+    def reset(self, device):
+        self.high = self.now
+
+    def allocate(self, size):
+        self.now += size
+        self.high = max(self.high, self.now)
+
+
+def test_on_cuda_the_caching_allocator_is_asked_phase_by_phase(monkeypatch):
+    cuda = StandInAllocator(monkeypatch, now=1100)
+    allocator = CudaAllocator(torch.device("cuda"))
+    with allocator.measured():
+        allocator.begin_phase("forward")
+        cuda.allocate(50)
+        cuda.allocate(-20)
+        allocator.begin_phase("backward")
+        cuda.allocate(-30)
+        allocator.begin_phase("forward")
+        cuda.allocate(40)
+    account = allocator.account()
+    assert (account.above_start, account.by_phase) == (50, {"forward": 50, "backward": 30})
+
+
+def test_checkpointing_by_hand_is_told_apart_from_activations():
+    """Both kinds: the re-entrant one runs forward without recording first, the other by hooks on saved tensors."""
+    for reentrant in (False, True):
+        model, x = one_layer(128, 64)
+        gc.collect()
+
+        def step(reentrant=reentrant, model=model, x=x):
+            hidden = x.clone().requires_grad_()
+            checkpoint(lambda h: F.relu(model(h)).sin(), hidden, use_reentrant=reentrant).sum().backward()
+            model.zero_grad()
+
+        measured = measure(step, model)
+        assert abs(measured.not_attributed) <= 64
+        assert any(piece.kind == "recomputed" for piece in measured.usage.pieces), reentrant

@@ -1,0 +1,94 @@
+import contextlib
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils import models, optim
+from course_utils.memory import distinct_bytes, instants, measure, phase, predicted_peak, saved_bytes
+from course_utils.memory.phases import observed_by
+from course_utils.settings import SCALES
+
+
+@pytest.mark.parametrize(("batch", "sequence"), [(2, 16), (8, 32)])
+def test_pencil_and_measurement_of_a_transformer_agree(batch, sequence):
+    model = models.build("distilbert", labels=3, scale=SCALES["laptop"])
+    ids = torch.randint(5, 1000, (batch, sequence))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.zeros(batch, dtype=torch.long)}
+    optimizer = optim.AdamW(model.parameters())
+
+    def step():
+        with phase("forward"):
+            loss = model(**inputs).loss
+        with phase("backward"):
+            loss.backward()
+        with phase("update"):
+            optimizer.step()
+        optimizer.zero_grad()
+
+    measured = measure(step, model, optimizer).peak
+    predicted = predicted_peak(
+        instants(
+            parameters=models.parameter_bytes(model),
+            state=sum(optim.AdamW.state_bytes(p.shape) for p in model.parameters()),
+            activations=saved_bytes(lambda: model(**inputs), model),
+            temporaries=max(optim.AdamW.temporary_bytes(p.shape) for p in model.parameters()),
+        )
+    )
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+def test_saved_bytes_of_a_known_layer():
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False))
+    x = torch.ones(32, 8)
+    hidden = 32 * 16 * 4
+    assert saved_bytes(lambda: model(x), model) == x.nbytes + hidden  # ReLU's output is also the next layer's input
+    assert saved_bytes(lambda: model(x.requires_grad_()), model) == x.nbytes + hidden
+    with torch.no_grad():
+        assert saved_bytes(lambda: model(x), model) == 0
+
+
+def test_distinct_bytes_counts_shared_memory_once_and_whole():
+    base = torch.ones(10, 10)
+    assert distinct_bytes([base, base.t(), base[:1]]) == distinct_bytes([base[:1]]) == 400
+    assert distinct_bytes([base, base.clone()]) == 800
+    assert distinct_bytes([]) == 0
+
+
+def test_saved_bytes_frees_what_it_looked_at():
+    x = torch.ones(1000, requires_grad=True)
+    freed = []
+
+    def forward():
+        y = x.exp()  # saves its own output
+        weakref.finalize(y.untyped_storage(), freed.append, True)
+        return y
+
+    for _ in range(3):
+        assert saved_bytes(forward, nn.Identity()) == 4000
+    assert freed == [True] * 3
+
+
+def test_phases_are_seen_only_by_who_measures():
+    calls = []
+
+    @contextlib.contextmanager
+    def observer(name):
+        calls.append(name)
+        yield
+
+    with phase("before"):
+        pass
+    with observed_by(observer), phase("measured"):
+        pass
+    with phase("after"):
+        pass
+    assert calls == ["measured"]
+
+
+def test_instants_are_as_the_pencil_says():
+    by_instant = instants(parameters=10, state=20, activations=7, temporaries=3)
+    totals = {name: sum(parts.values()) for name, parts in by_instant.items()}
+    assert totals == {"start of backward": 37, "end of backward": 40, "update": 43}
+    assert predicted_peak(by_instant) == 43
