@@ -1,0 +1,248 @@
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course_utils.errors import CourseError
+from course_utils.memory.communication import METHODS, communication, zero_bytes_per_rank
+
+
+@dataclass
+class Ring:
+    """Ranks in a circle that pass chunks of lists to their right-hand neighbours; every message is counted."""
+
+    ranks: int
+    sent: int = 0
+    rounds: int = 0
+
+    def pass_on(self, buffers, bounds, first, itemsize, receive):
+        """In round s, rank r sends chunk r + first - s; all of a round's messages are under way at once."""
+        for s in range(self.ranks - 1):
+            messages = []
+            for r in range(self.ranks):
+                low, high = bounds[(r + first - s) % self.ranks]
+                messages.append(((r + 1) % self.ranks, low, buffers[r][low:high]))
+            for receiver, low, chunk in messages:
+                self.sent += len(chunk) * itemsize
+                for i, value in enumerate(chunk):
+                    buffers[receiver][low + i] = receive(buffers[receiver][low + i], value)
+            self.rounds += 1
+
+    def bounds(self, length):
+        sizes = [length // self.ranks + (i < length % self.ranks) for i in range(self.ranks)]
+        return list(pairwise(accumulate(sizes, initial=0)))
+
+    def reduce_scatter(self, buffers, itemsize):
+        self.pass_on(buffers, self.bounds(len(buffers[0])), 0, itemsize, lambda own, incoming: own + incoming)
+
+    def all_gather(self, buffers, itemsize):
+        self.pass_on(buffers, self.bounds(len(buffers[0])), 1, itemsize, lambda own, incoming: incoming)
+
+    def all_reduce(self, buffers, itemsize):
+        self.reduce_scatter(buffers, itemsize)
+        self.all_gather(buffers, itemsize)
+
+
+@given(ranks=st.integers(2, 7), length=st.integers(1, 30))
+def test_the_ring_of_these_tests_really_sums(ranks, length):
+    buffers = [[(r + 1) * 100**i for i in range(length)] for r in range(ranks)]
+    Ring(ranks).all_reduce(buffers, 4)
+    assert buffers == [[sum(range(1, ranks + 1)) * 100**i for i in range(length)]] * ranks
+
+
+def train(method, ring, length, p, g, k, no_sync, every, updates):
+    """Run the collectives of `updates` updates, each rank with lists of its own."""
+
+    def tensors():
+        return [[0] * length for _ in range(ring.ranks)]
+
+    for update in range(1, updates + 1):
+        for micro_batch in range(1, k + 1):
+            if method == "zero3":
+                ring.all_gather(tensors(), p)  # forward
+                ring.all_gather(tensors(), p)  # backward
+            if no_sync and micro_batch < k:
+                continue
+            if method == "ddp":
+                ring.all_reduce(tensors(), g)
+            elif method.startswith("zero"):
+                ring.reduce_scatter(tensors(), g)
+        if method in ("zero1", "zero2"):
+            ring.all_gather(tensors(), p)
+        if method == "local-sgd" and update % every == 0:
+            ring.all_reduce(tensors(), p)
+
+
+@given(
+    method=st.sampled_from(METHODS),
+    ranks=st.integers(2, 6),
+    length=st.integers(1, 40),
+    p=st.sampled_from([2, 4]),
+    g=st.sampled_from([2, 4]),
+    k=st.integers(1, 4),
+    no_sync=st.booleans(),
+    every=st.integers(1, 5),
+)
+def test_bytes_and_rounds_are_those_of_a_ring_that_passes_messages(method, ranks, length, p, g, k, no_sync, every):
+    local = method == "local-sgd"
+    ring, every = Ring(ranks), every if local else 1
+    train(method, ring, length, p, g, k, no_sync, every, updates=2 * every)
+    traffic = communication(
+        method,
+        length,
+        ranks,
+        parameter_bytes=p,
+        gradient_bytes=g,
+        accumulation=k,
+        no_sync=None if local else no_sync,
+        every=every,
+    )
+    assert traffic.bytes == pytest.approx(ring.sent / ranks / (2 * every))
+    assert traffic.rounds == pytest.approx(ring.rounds / (2 * every))
+
+
+def test_volumes_as_the_paper_compares_them():
+    volume = {method: communication(method, 10**9, 64).bytes for method in METHODS}
+    assert volume["zero1"] == volume["zero2"] == volume["ddp"] == volume["local-sgd"]
+    assert volume["zero3"] == 1.5 * volume["ddp"]
+    assert communication("local-sgd", 10**9, 64, every=4).bytes == volume["ddp"] / 4
+
+
+def test_accumulation_costs_traffic_only_where_gradients_are_sharded():
+    def growth(method, **options):
+        return communication(method, 999, 3, accumulation=4, **options).bytes / communication(method, 999, 3).bytes
+
+    assert growth("ddp") == growth("zero1") == growth("local-sgd") == growth("zero2", no_sync=True) == 1
+    assert growth("ddp", no_sync=False) == growth("zero3") == 4
+    assert growth("zero2") == 2.5
+
+
+def test_the_working_is_shown_beside_the_numbers():
+    frame = communication("zero2", 1000, 4, gradient_bytes=2, accumulation=3, buckets=5).frame()
+    assert list(frame["kind"]) == ["reduce-scatter", "all-gather"]
+    assert list(frame["formula"]) == [
+        "k × (N − 1) / N × 2P bytes in k × (N − 1) × b rounds",
+        "(N − 1) / N × 4P bytes in (N − 1) × b rounds",
+    ]
+    assert list(frame["bytes"]) == [3 * 3 / 4 * 2000, 3 / 4 * 4000]
+    assert list(frame["rounds"]) == [3 * 3 * 5, 3 * 5]
+
+
+def test_seconds_are_bandwidth_and_latency():
+    traffic = communication("ddp", 1000, 5, buckets=2)
+    assert traffic.seconds(bandwidth=1e3, latency=0) == pytest.approx(6.4)
+    assert traffic.seconds(bandwidth=1e12, latency=1.0) == pytest.approx(16)
+    for bandwidth, latency in [(0, 0), (1, -1)]:
+        with pytest.raises(CourseError, match="describe no network"):
+            traffic.seconds(bandwidth, latency)
+
+
+def test_the_table_of_zero():
+    billions = [zero_bytes_per_rank(7_500_000_000, ranks=64, stage=stage) / 1e9 for stage in range(4)]
+    assert [f"{billions[0]:.0f}", *(f"{x:.1f}" for x in billions[1:])] == ["120", "31.4", "16.6", "1.9"]
+
+
+@given(parameters=st.integers(1, 100), ranks=st.integers(1, 9), stage=st.integers(1, 3))
+def test_the_shards_of_all_ranks_hold_everything(parameters, ranks, stage):
+    owned = [len(range(r, parameters, ranks)) for r in range(ranks)]
+    kept = [
+        4 * parameters + 12 * own if stage == 1 else 2 * parameters + 14 * own if stage == 2 else 16 * own
+        for own in owned
+    ]
+    assert zero_bytes_per_rank(parameters, ranks, stage) == max(kept)
+
+
+@pytest.fixture
+def four_ranks():
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield 4
+    dist.destroy_process_group()
+
+
+def layers(count=3):
+    return nn.Sequential(*[nn.Linear(64, 64) for _ in range(count)]), count * (64 * 64 + 64)
+
+
+class Collectives(TorchDispatchMode):
+    """Notes the whole tensor of every collective of torch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "c10d":
+            self.bytes.append(max(a.nbytes for a in tree_leaves(args) if isinstance(a, torch.Tensor)))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.slow
+def test_full_sharding_of_torch_does_these_collectives(four_ranks):
+    from torch.distributed.fsdp import fully_shard
+
+    model, parameters = layers()
+    for module in [*model, model]:
+        fully_shard(module, reshard_after_forward=True)
+    with Collectives() as seen:
+        for _ in range(2):
+            model(torch.ones(2, 64)).sum().backward()
+    traffic = communication("zero3", parameters, four_ranks, accumulation=2, buckets=3)
+    assert traffic.bytes == 3 / 4 * sum(seen.bytes)
+    assert traffic.rounds == 3 * len(seen.bytes)
+
+
+@pytest.mark.parametrize(("no_sync", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_data_parallel_of_torch_reduces_these_bytes(four_ranks, no_sync, dtype):
+    model, parameters = layers()
+    model, seen = DistributedDataParallel(model.to(dtype)), []
+
+    def reduce(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        seen.append(bucket.buffer().nbytes)
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    model.register_comm_hook(None, reduce)
+    for last in (False, True):
+        with model.no_sync() if no_sync and not last else nullcontext():
+            model(torch.ones(2, 64, dtype=dtype)).sum().backward()
+    traffic = communication(
+        "ddp", parameters, four_ranks, accumulation=2, no_sync=no_sync, gradient_bytes=dtype.itemsize
+    )
+    assert traffic.bytes == 2 * 3 / 4 * sum(seen)
+    assert traffic.rounds == 2 * 3 * len(seen)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "says"),
+    [
+        (("ddp", 10, 1), {}, "ranks=1 .* at least 2"),
+        (("zero4", 10, 2), {}, "'zero4'; choose one of ddp, zero1"),
+        (("local-sgd", 10, 2), {"every": 0}, "every=0"),
+        (("ddp", 10, 2), {"every": 4}, "belongs to local SGD"),
+        (("local-sgd", 10, 2), {"no_sync": True}, "leave no_sync out"),
+        (("ddp", 10, 2), {"accumulation": 0}, "accumulation=0"),
+        (("ddp", 0, 2), {}, "parameters=0"),
+        (("ddp", 10, 2), {"buckets": 1.5}, "buckets=1.5"),
+    ],
+)
+def test_a_contradiction_is_told_in_one_sentence(arguments, options, says):
+    with pytest.raises(CourseError, match=says):
+        communication(*arguments, **options)
+
+
+@pytest.mark.parametrize(("ranks", "stage", "says"), [(4, 4, "no stage 4; use 0, 1, 2 or 3"), (0, 1, "ranks=0")])
+def test_zero_refuses_what_it_does_not_know(ranks, stage, says):
+    with pytest.raises(CourseError, match=says):
+        zero_bytes_per_rank(10, ranks, stage)
