@@ -37,7 +37,7 @@ def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str =
     with fake_tensors(), ExitStack() as entered:
         if like == "cuda":
             entered.enter_context(cuda_operators())
-        with _refusals_explained():
+        with refusals_explained():
             built = build()
             model, optimizer = _parts(built)
             if like == "cuda" and optimizer is not None:
@@ -83,7 +83,8 @@ def _parts(built: tuple) -> tuple[nn.Module, torch.optim.Optimizer | None]:
 
 
 @contextmanager
-def _refusals_explained() -> Iterator[None]:
+def refusals_explained() -> Iterator[None]:
+    """Turn what fake tensors refuse into a `CourseError` that names the caller's line."""
     try:
         yield
     except CourseError:

@@ -1,0 +1,91 @@
+"""What watching costs: a step of DistilBERT bare, under the meter, and under torch's MemTracker; a dry run of a 7B model."""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from benchmarks.side_by_side import compare, report
+from course_utils import models
+from course_utils.memory import Meter, Recipe, Workload, dry_run
+from course_utils.memory.dry_run import fake_tensors
+from course_utils.units import format_bytes, format_seconds
+
+
+def watched(recipe: Recipe) -> dict:
+    """One step under each instrument, all on the same model."""
+    work = Workload(models.configuration("distilbert-base-cased", labels=2), recipe)
+    model, optimizer, batches = work.build()
+    work.step(model, optimizer, batches)  # the optimizer's state is born
+
+    def bare():
+        work.step(model, optimizer, batches)
+
+    def metered():
+        with Meter(model, optimizer) as meter:
+            bare()
+        return meter.usage().peak
+
+    def tracked():
+        return tracked_peak(work, model, optimizer, batches)
+
+    return {"bare": bare, "Meter": metered, "MemTracker": tracked, "bare again": bare}
+
+
+def tracked_peak(work: Workload, model, optimizer, batches) -> int:
+    """The peak in bytes by torch's own tracker, which is private."""
+    tracker = MemTracker()
+    tracker.track_external(model, optimizer, *(tensor for batch in batches for tensor in batch.values()))
+    with tracker:
+        work.step(model, optimizer, batches)
+    return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+
+
+def dry(instrument: str) -> None:
+    """Two steps of Llama 7B under fake tensors; prints seconds, the rise of this process's memory, and the peak."""
+    work = Workload(models.configuration("llama-7b"), Recipe("adamw", "bf16", batch=1, sequence=2048))
+    before, start = _highest_so_far(), time.perf_counter()
+    if instrument == "Meter":
+        peak = dry_run(work.build, work.step).peak
+    else:
+        with fake_tensors():
+            built = work.build()
+            work.step(*built)
+            peak = tracked_peak(work, *built)
+    seconds, rise = time.perf_counter() - start, _highest_so_far() - before
+    print(f"{instrument:12s} {format_seconds(seconds):>10s}   {format_bytes(rise):>10s}   {format_bytes(peak)}")
+
+
+def _highest_so_far() -> int:
+    """Bytes, by Linux' own record; `getrusage` would give the parent's where that is larger."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+
+def main():
+    """Run both comparisons."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dry", choices=["Meter", "MemTracker"], help="only the dry run, under this instrument")
+    arguments = parser.parse_args()
+    if arguments.dry:
+        dry(arguments.dry)
+    else:
+        _compare_all(arguments.rounds)
+
+
+def _compare_all(rounds: int) -> None:
+    ways = watched(Recipe(batch=8, sequence=128))
+    print(f"peak: meter {ways['Meter']():,} bytes, MemTracker {ways['MemTracker']():,} bytes")
+    report(compare(ways, rounds))
+    print("\nLlama 7B, bf16, AdamW, two steps dry: time, rise of process memory, peak", flush=True)
+    for instrument in ("Meter", "MemTracker"):  # each in a process of its own, so that neither finds the other's memory
+        subprocess.run([sys.executable, "-m", "benchmarks.meter", "--dry", instrument], check=True, timeout=600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""What machines can do: named ones by their makers' data sheets, and this one by a few seconds of measurement."""
+
+from course_utils.hardware.calibration import calibrate
+from course_utils.hardware.exchange import process_bandwidth
+from course_utils.hardware.kernels import CHANNELS_LAST
+from course_utils.hardware.machine import Curve, Machine, Work
+from course_utils.hardware.named import MACHINES, machine
+
+__all__ = ["CHANNELS_LAST", "MACHINES", "Curve", "Machine", "Work", "calibrate", "machine", "process_bandwidth"]

@@ -1,0 +1,99 @@
+"""A machine as a few rates, and the seconds in which it does a piece of work."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import exp, log
+
+from course_utils.errors import CourseError
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A rate that depends on size: `points` are (size, rate), sizes ascending; between them both are read off in logarithms."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, size: float) -> float:
+        """The rate at `size`; beyond the points, the rate of the nearest."""
+        right = bisect_left(self.points, (size,))
+        if right in (0, len(self.points)):
+            return self.points[min(right, len(self.points) - 1)][1]
+        (size0, rate0), (size1, rate1) = self.points[right - 1 : right + 1]
+        share = log(size / size0) / log(size1 / size0)
+        return exp((1 - share) * log(rate0) + share * log(rate1))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call of one operator asks of a machine.
+
+    `flops` counts a multiplication with its addition as two. `bytes` are read and written, each tensor once; `new` of them
+    are written to memory that the operator allocates (none: it works in place). `elements` is the size of the largest
+    tensor. `kernel` names the kind of work as a calibration tells them apart (`"mm NT"`, `"convolution"`, `"gelu"`), and
+    `side` is the side in elements of a square matrix as large as a product's second factor or a convolution's filters.
+    """
+
+    kernel: str
+    dtype: str = "float32"
+    flops: int = 0
+    bytes: int = 0
+    new: int = 0
+    elements: int = 0
+    side: float = 1.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One device.
+
+    `memory` in bytes; `bandwidth` of that memory in bytes a second; `flops`: dense matrix products in FLOP/s by dtype
+    (`"float32"` without and `"tf32"` with TF32); `link`: bytes a second to one other device, one way, over `link_name`;
+    `host_link` the same to the host's memory. `source` says where the figures come from.
+
+    The other fields are known of calibrated machines only. `seconds_per_operator`: what calling one costs before it computes
+    anything; `asynchronous`: meanwhile the device works on the one before. `measured`: finer rates. By the kernel's name
+    and, for what has FLOPs, the dtype's, FLOP/s over the side and elements a second of kernels whose pace their bytes do
+    not set; `"stream"` and `"stream in place"` are bytes a second over the bytes moved, `"new memory"` over those allocated.
+    """
+
+    name: str
+    source: str
+    memory: int
+    bandwidth: float
+    flops: Mapping[str, float]
+    link: float
+    link_name: str
+    host_link: float
+    seconds_per_operator: float = 0.0
+    asynchronous: bool = False
+    measured: Mapping[str, Curve] = field(default_factory=dict)
+
+    def seconds(self, work: Work) -> float:
+        """By the roofline (Williams, Waterman & Patterson 2009), the slower of arithmetic and memory; before it comes the call.
+
+        Raises `CourseError` where the machine has no rate for the work's dtype.
+        """
+        arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
+        one_by_one = work.elements / self.measured[work.kernel].at(1) if work.kernel in self.measured else 0.0
+        memory = work.bytes / self._byte_rate(work)
+        doing = self._allocation(work) + max(arithmetic, one_by_one, memory)
+        return max(self.seconds_per_operator, doing) if self.asynchronous else self.seconds_per_operator + doing
+
+    def _allocation(self, work: Work) -> float:
+        measured = self.measured.get("new memory")
+        return work.new / measured.at(work.new) if measured and work.new else 0.0
+
+    def _flop_rate(self, work: Work) -> float:
+        measured = self.measured.get(f"{work.kernel} {work.dtype}")
+        if measured is not None:
+            return measured.at(work.side)
+        if work.dtype not in self.flops:
+            raise CourseError(
+                f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flops)}."
+            )
+        return self.flops[work.dtype]
+
+    def _byte_rate(self, work: Work) -> float:
+        measured = self.measured.get("stream" if work.new else "stream in place")
+        return self.bandwidth if measured is None else measured.at(work.bytes)

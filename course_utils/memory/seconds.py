@@ -1,0 +1,218 @@
+"""The seconds of a training step, predicted: its operators counted under fake tensors, and timed by a machine's rates."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod, sqrt
+
+import pandas as pd
+import torch
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course_utils.hardware import CHANNELS_LAST, Machine, Work
+from course_utils.memory.dry_run import fake_tensors, refusals_explained
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One call of an operator: its name (`"aten.mm"`) and what it asks of a machine."""
+
+    name: str
+    work: Work
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step's operators on a machine."""
+
+    machine: Machine
+    operators: tuple[Operator, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole step, one operator after the other."""
+        return sum(self.machine.seconds(operator.work) for operator in self.operators)
+
+    @property
+    def opaque(self) -> tuple[str, ...]:
+        """Operators of other libraries, of which only the bytes that go in and come out can be counted."""
+        return tuple(sorted({o.name for o in self.operators if not o.name.startswith("aten.")}))
+
+    def frame(self) -> pd.DataFrame:
+        """A row per operator, the slowest first: calls, FLOPs, bytes, seconds."""
+        rows = [
+            {
+                "operator": o.name,
+                "calls": 1,
+                "flops": o.work.flops,
+                "bytes": o.work.bytes,
+                "seconds": self.machine.seconds(o.work),
+            }
+            for o in self.operators
+        ]
+        return pd.DataFrame(rows).groupby("operator").sum().sort_values("seconds", ascending=False)
+
+
+def predict_seconds(build: Callable[[], tuple], step: Callable[..., object], machine: Machine) -> Prediction:
+    """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
+
+    Nothing is computed and no memory is taken. On a machine known by its data sheet only, the sum is a lower bound: full
+    rates and no cost of calling. Operators are those of the CPU's route, whatever the machine. Raises `CourseError` where
+    the machine has no rate for a dtype.
+    """
+    return Prediction(machine, count_operators(build, step))
+
+
+def count_operators(build: Callable[[], tuple], step: Callable[..., object]) -> tuple[Operator, ...]:
+    """Every operator call of the second `step(*build())`, in order; by then the optimizer has its state.
+
+    Runs under fake tensors, and refuses what `dry_run` refuses.
+    """
+    with fake_tensors(), refusals_explained(), _Watch() as watch:
+        built = build()
+        step(*built)
+        watch.operators.clear()
+        step(*built)
+    return tuple(watch.operators)
+
+
+# Marks for a profiler, and questions that only a fake tensor asks.
+_NO_OPERATORS = ("profiler.", "prim.")
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.operators: list[Operator] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        answer = function(*args, **kwargs)
+        if not _name(function).startswith(_NO_OPERATORS):
+            self.operators.append(Operator(_name(function), work_of(function, args, kwargs, answer)))
+        return answer
+
+
+def _name(function) -> str:
+    return str(function._overloadpacket)
+
+
+# What allocates and leaves the memory as it is; what writes its target without reading it; what reads only those rows of
+# its first tensor that it is asked for.
+_NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+_ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
+_GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
+
+
+def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
+    """FLOPs, bytes and kind of one call of an operator, from the shapes of what goes in and comes out."""
+    inputs, outputs = _tensors((args, kwargs)), _tensors(answer)
+    short = _name(function).split(".")[-1]
+    fresh, changed = _new(outputs, inputs), _changed(function, args, kwargs)
+    moves = bool(fresh or changed) and short not in _NEVER_TOUCHED
+    return Work(
+        kernel=_kernel(short, args),
+        dtype=_dtype(inputs),
+        flops=_flops(function, args, kwargs, answer),
+        bytes=_bytes(short, inputs, fresh, changed) if moves else 0,
+        elements=_elements(short, args, inputs + outputs) if moves else 0,
+        new=_distinct(fresh) if moves else 0,
+        side=_side(short, args),
+    )
+
+
+def _elements(short: str, args: tuple, tensors: list[torch.Tensor]) -> int:
+    if short.startswith(_FOREACH):
+        return sum(t.numel() for t in args[0])
+    return max((t.numel() for t in tensors), default=0)
+
+
+def _tensors(tree) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _new(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    known = set(map(_storage, inputs))
+    return [t for t in outputs if _storage(t) not in known]
+
+
+def _changed(function, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+    """Arguments that the operator's schema says it writes to."""
+    schema = function._schema.arguments
+    named = [*zip(schema, args, strict=False), *((a, kwargs[a.name]) for a in schema if a.name in kwargs)]
+    return _tensors([value for argument, value in named if argument.alias_info and argument.alias_info.is_write])
+
+
+def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
+    written = _distinct(fresh) + _distinct(changed)
+    if short in _ONLY_WRITTEN:
+        unread = {id(t) for t in changed}
+        return written + _distinct(t for t in inputs if id(t) not in unread)
+    if short in _GATHERING:
+        rest = _distinct(inputs[1:])
+        return written + rest + min(_distinct(inputs[:1]), written + rest)
+    return written + _distinct(inputs)
+
+
+def _distinct(tensors) -> int:
+    """Bytes of `tensors`, the same one given twice counted once, and what is only expanded no larger than it is in memory."""
+    sizes = {(_storage(t), t.storage_offset(), t.shape): min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors}
+    return sum(sizes.values())
+
+
+def _dtype(inputs: list[torch.Tensor]) -> str:
+    floating = [t.dtype for t in inputs if t.dtype.is_floating_point]
+    return str(floating[-1] if floating else torch.float32).removeprefix("torch.")
+
+
+_FOREACH = "_foreach_"
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
+
+
+def _flops(function, args: tuple, kwargs: dict, answer) -> int:
+    """By torch's own counter, which knows every product but the CPU's attention."""
+    packet = function._overloadpacket
+    if packet is getattr(_aten, _ATTENTION):
+        return flop_counter.sdpa_flop_count(*(t.shape for t in args[:3]))
+    if packet is getattr(_aten, f"{_ATTENTION}_backward"):
+        return flop_counter.sdpa_backward_flop_count(*(t.shape for t in args[:4]))
+    counter = flop_counter.flop_registry.get(packet)
+    return int(counter(*args, **kwargs, out_val=answer)) if counter else 0
+
+
+_FILTERS = {"convolution": 1, "convolution_backward": 2}
+
+
+def _factors(short: str, args: tuple) -> tuple[torch.Tensor, torch.Tensor] | None:
+    first = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}.get(short)
+    return None if first is None else (args[first], args[first + 1])
+
+
+def _kernel(short: str, args: tuple) -> str:
+    factors = _factors(short, args)
+    if factors and factors[0].dim() == 2:
+        return "mm " + "".join("N" if f.stride(-1) == 1 else "T" for f in factors)
+    plain = short.removeprefix(_FOREACH).removesuffix("_")
+    return _OTHER_NAMES.get(plain, plain) + (CHANNELS_LAST if _channels_last(args) else "")
+
+
+def _channels_last(args: tuple) -> bool:
+    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if first is None or first.dim() != 4 or first.is_contiguous():
+        return False
+    return first.is_contiguous(memory_format=torch.channels_last)
+
+
+def _side(short: str, args: tuple) -> float:
+    if short in _FILTERS:
+        return sqrt(args[_FILTERS[short]].numel())
+    factors = _factors(short, args)
+    return sqrt(prod(factors[1].shape[-2:])) if factors else 1.0

@@ -1,0 +1,181 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from course_utils import hardware, models
+from course_utils.hardware import Machine
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.seconds import Prediction, count_operators, predict_seconds
+from course_utils.memory.workload import Workload
+
+B, D, H, C = 6, 10, 24, 4
+
+
+def mlp():
+    model = nn.Sequential(nn.Linear(D, H), nn.ReLU(), nn.Linear(H, C))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, foreach=False), torch.randn(B, D), torch.randint(C, (B,))
+
+
+def train(model, optimizer, x, y):
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def works(build, step, name):
+    return [operator.work for operator in count_operators(build, step) if operator.name == f"aten.{name}"]
+
+
+def flops(operators):
+    return sum(operator.work.flops for operator in operators)
+
+
+def test_flops_of_a_perceptron():
+    forward = 2 * B * D * H + 2 * B * H * C
+    backward = 2 * B * D * H + 2 * (2 * B * H * C)  # the input wants no gradient
+    assert flops(count_operators(mlp, train)) == forward + backward
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_flops_of_a_transformer(attention):
+    width, inner, layers, heads, vocabulary, batch, length = 32, 48, 2, 4, 64, 3, 16
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
+    config = models.configuration("llama", **sizes, num_key_value_heads=heads, vocab_size=vocabulary)
+    workload = Workload(config, Recipe(batch=batch, sequence=length, attention=attention))
+    tokens = batch * length
+    weights = layers * (4 * width**2 + 3 * width * inner) + width * vocabulary
+    attended = layers * 2 * (2 * tokens * length * width)  # scores, and values by scores
+    # Fused attention computes the scores again in its backward pass: five products for two, where there were four.
+    times = 2.5 if attention == "sdpa" else 2
+    assert flops(count_operators(workload.build, workload.step)) == 3 * 2 * tokens * weights + (1 + times) * attended
+
+
+def test_flops_of_a_convolution():
+    def build():
+        return nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), torch.ones(2, 3, 12, 12)
+
+    forward, backward = (o.work for o in count_operators(build, lambda m, x: m(x).sum().backward()) if o.work.flops)
+    assert forward.flops == 2 * (2 * 8 * 6 * 6) * (3 * 3 * 3)
+    assert backward.flops == forward.flops  # pictures want no gradient: one product, not two
+    assert forward.side == (8 * 3 * 3 * 3) ** 0.5
+
+
+def test_bytes_are_those_read_and_written_each_tensor_once():
+    def of(step, name):
+        (work,) = works(lambda: (torch.ones(5, 7), torch.ones(5, 7), torch.ones(7)), step, name)
+        return work.bytes, work.new, work.elements
+
+    assert of(lambda a, b, c: a + b, "add") == (3 * 140, 140, 35)
+    assert of(lambda a, b, c: a + c, "add") == (140 + 28 + 140, 140, 35)
+    assert of(lambda a, b, c: a * a, "mul") == (2 * 140, 140, 35)
+    assert of(lambda a, b, c: a.mul_(b), "mul_") == (3 * 140, 0, 35)  # reads both, writes one
+    assert of(lambda a, b, c: a.add_(c.expand(5, 7)), "add_") == (2 * 140 + 28, 0, 35)
+    assert of(lambda a, b, c: a.zero_(), "zero_") == (140, 0, 35)
+    assert of(lambda a, b, c: a.copy_(b), "copy_") == (2 * 140, 0, 35)
+    assert of(lambda a, b, c: a.view(7, 5), "view") == (0, 0, 0)
+    assert of(lambda a, b, c: torch.empty_like(a), "empty_like") == (0, 0, 0)
+    assert of(lambda a, b, c: torch._foreach_add_([a, c], 1), "_foreach_add_") == (2 * (140 + 28), 0, 42)
+
+
+def test_a_lookup_reads_the_rows_it_is_asked_for():
+    def build():
+        return torch.ones(1000, 8), torch.zeros(3, dtype=torch.int64)
+
+    (work,) = works(build, lambda table, ids: F.embedding(ids, table), "embedding")
+    assert work.bytes == 3 * 8 + 2 * (3 * 8 * 4) + 3 * 8  # ids, as many bytes of rows as are written
+
+
+def test_kinds_of_products_are_told_apart():
+    def step(a, b):
+        for left, right in ((a, b), (a, b.t()), (a.t(), b)):
+            torch.mm(left, right)
+        torch.bmm(a[None], b[None])
+
+    kernels = [
+        o.work.kernel for o in count_operators(lambda: (torch.ones(4, 4), torch.ones(4, 4)), step) if o.work.flops
+    ]
+    assert kernels == ["mm NN", "mm NT", "mm TN", "bmm"]
+
+
+def test_the_steady_step_is_counted():
+    """The first step makes the optimizer's state; in the second one no zeros are written for it."""
+
+    def build():
+        model, _, x, y = mlp()
+        return model, torch.optim.AdamW(model.parameters(), foreach=False), x, y
+
+    names = [operator.name for operator in count_operators(build, train)]
+    assert "aten.zeros_like" not in names
+    assert names.count("aten.addcdiv_") == 4
+
+
+def test_operators_are_those_of_a_real_step():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen.append(str(function._overloadpacket))
+            return function(*args, **kwargs or {})
+
+    config = models.configuration(
+        "llama", hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2
+    )
+    workload = Workload(config, Recipe("adamw", batch=2, sequence=8, clipping=True))
+    built = workload.build()
+    workload.step(*built)
+    with Names() as names:
+        workload.step(*built)
+    real = [name for name in names.seen if not name.startswith("profiler.")]
+    assert [operator.name for operator in count_operators(workload.build, workload.step)] == real
+
+
+def test_predicted_seconds_equal_the_pencil():
+    machine = Machine(
+        "made up", "a test", 10**9, 100.0, {"float32": 50.0}, 1.0, "string", 1.0, seconds_per_operator=0.25
+    )
+
+    def step(a, b):
+        torch.mm(a, b)  # (2, 3) by (3, 5): 60 FLOPs = 1.2 s; 24 + 60 + 40 bytes = 1.24 s
+        a.t()  # a call
+        a.mul_(2)  # 2 x 24 bytes
+
+    prediction = predict_seconds(lambda: (torch.ones(2, 3), torch.ones(3, 5)), step, machine)
+    assert prediction.seconds == pytest.approx(3 * 0.25 + 1.24 + 0.48)
+    frame = prediction.frame()
+    assert frame["seconds"].sum() == pytest.approx(prediction.seconds)
+    assert frame.loc["aten.mm"].to_dict() == {"calls": 1, "flops": 60, "bytes": 124, "seconds": pytest.approx(1.49)}
+    assert list(frame["seconds"]) == sorted(frame["seconds"], reverse=True)
+
+
+def test_machines_rank_by_what_they_can_do():
+    operators = count_operators(mlp, train)
+    seconds = {name: Prediction(machine, operators).seconds for name, machine in hardware.MACHINES.items()}
+    assert seconds["H200"] < seconds["H100"] < seconds["A100-80GB"] < seconds["A100-40GB"] < seconds["T4"]
+
+
+def test_nothing_is_computed_for_a_model_that_would_not_fit():
+    def build():
+        with torch.device("cpu"):
+            return nn.Linear(10**6, 10**6, bias=False), torch.ones(10**6, 10**6)
+
+    operators = count_operators(build, lambda model, x: model(x).sum().backward())
+    assert flops(operators) == 2 * (2 * 10**18)
+
+
+def test_operators_of_other_libraries_are_named():
+    workload = Workload(models.configuration("distilbert", labels=2), Recipe("adamw8bit", batch=2, sequence=8))
+    prediction = predict_seconds(workload.build, workload.step, hardware.machine("H100"))
+    assert prediction.opaque
+    assert all(name.startswith("bitsandbytes.") for name in prediction.opaque)
+    plain = predict_seconds(mlp, train, hardware.machine("H100"))
+    assert plain.opaque == ()

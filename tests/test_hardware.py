@@ -1,0 +1,155 @@
+import json
+import math
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+
+from course_utils import hardware
+from course_utils.errors import CourseError
+from course_utils.hardware import Curve, Machine, Work, calibration
+from course_utils.hardware.exchange import process_bandwidth, run_together
+from course_utils.units import GiB
+
+
+def made_up(**changes) -> Machine:
+    figures = {"memory": 8 * GiB, "bandwidth": 100.0, "flops": {"float32": 1000.0, "bfloat16": 4000.0}}
+    figures |= {"link": 10.0, "link_name": "string", "host_link": 5.0}
+    return Machine("made up", "a test", **{**figures, **changes})
+
+
+def test_seconds_are_the_slower_of_arithmetic_and_memory():
+    machine = made_up()
+    assert machine.seconds(Work("mm NN", flops=3000, bytes=100)) == 3.0
+    assert machine.seconds(Work("mm NN", "bfloat16", flops=3000, bytes=100)) == 1.0
+    assert machine.seconds(Work("add", bytes=250)) == 2.5
+    assert machine.seconds(Work("view")) == 0.0
+
+
+def test_a_call_costs_beside_the_work_unless_the_device_works_meanwhile():
+    work = Work("add", bytes=250)
+    assert made_up(seconds_per_operator=4.0).seconds(work) == 6.5
+    assert made_up(seconds_per_operator=4.0, asynchronous=True).seconds(work) == 4.0
+    assert made_up(seconds_per_operator=1.0, asynchronous=True).seconds(work) == 2.5
+
+
+def test_measured_rates_come_before_the_general_ones():
+    measured = {
+        "mm NT float32": Curve(((10, 100.0), (1000, 10_000.0))),
+        "gelu": Curve(((1, 10.0),)),
+        "stream": Curve(((1, 50.0),)),
+        "stream in place": Curve(((1, 200.0),)),
+        "new memory": Curve(((1, 20.0),)),
+    }
+    machine = made_up(measured=measured)
+    assert machine.seconds(Work("mm NT", flops=3000, side=100)) == pytest.approx(3.0)
+    assert machine.seconds(Work("mm NN", flops=3000, side=100)) == 3.0  # no measurement: the machine's rate
+    assert machine.seconds(Work("gelu", elements=70, bytes=100)) == 7.0
+    assert machine.seconds(Work("add", bytes=100)) == 0.5
+    assert machine.seconds(Work("add", bytes=100, new=40)) == 100 / 50 + 40 / 20
+
+
+def test_a_curve_is_straight_in_logarithms_and_flat_beyond_its_ends():
+    curve = Curve(((1, 2.0), (100, 200.0), (10_000, 200.0)))
+    assert [curve.at(size) for size in (0.1, 1, 100, 20_000)] == pytest.approx([2.0, 2.0, 200.0, 200.0])
+    assert curve.at(10) == pytest.approx(20.0)
+    assert curve.at(5000) == pytest.approx(200.0)
+
+
+def test_what_a_machine_cannot_do_is_said():
+    with pytest.raises(
+        CourseError, match="T4 has no rate for matrix products in bfloat16; choose one of float32, float16"
+    ):
+        hardware.machine("T4").seconds(Work("mm NN", "bfloat16", flops=1))
+    with pytest.raises(CourseError, match="No machine is called 'T5'; choose one of T4, L4, A100-40GB"):
+        hardware.machine("T5")
+
+
+@pytest.mark.parametrize("machine", hardware.MACHINES.values(), ids=lambda machine: machine.name)
+def test_named_machines_are_consistent(machine):
+    """Relations that hold for every accelerator; a slip in a unit or a sparse figure taken for a dense one breaks them."""
+    assert machine.source.startswith("https://")
+    assert machine.host_link <= machine.link < machine.bandwidth
+    assert machine.flops["float32"] <= machine.flops.get("tf32", machine.flops["float32"]) < machine.flops["float16"]
+    assert machine.flops["float16"] == machine.flops.get("bfloat16", machine.flops["float16"])
+    # The FLOPs that one byte must be worth differ little between them in half precision.
+    assert 75 < machine.flops["float16"] / machine.bandwidth < 450
+
+
+def test_newer_and_larger_machines_are_faster():
+    product, stream = Work("mm NN", "float16", flops=10**12), Work("add", bytes=10**9)
+    order = ["T4", "RTX 3090", "A100-80GB", "H100"]
+    for work in (product, stream):
+        seconds = [hardware.machine(name).seconds(work) for name in order]
+        assert seconds == sorted(seconds, reverse=True)
+    assert hardware.machine("H200").seconds(product) == hardware.machine("H100").seconds(product)
+    assert hardware.machine("H200").seconds(stream) < hardware.machine("H100").seconds(stream)
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    before = torch.random.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Other programs")  # as they may, while tests run beside each other
+        machine = hardware.calibrate(["float32"], exchange=False)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    return machine
+
+
+def test_calibration_gives_figures_within_what_is_physically_possible(calibrated):
+    assert 1e7 < calibrated.flops["float32"] < 1e15
+    assert 1e7 < calibrated.bandwidth < 1e14
+    assert 1e6 < calibrated.host_link < 1e14
+    assert 1e-8 < calibrated.seconds_per_operator < 1
+    assert calibrated.memory > GiB / 2
+    assert math.isnan(calibrated.link)
+    rates = [rate for curve in calibrated.measured.values() for _, rate in curve.points]
+    assert all(0 < rate < 1e15 for rate in rates)
+    for curve in calibrated.measured.values():
+        assert list(curve.points) == sorted(curve.points)
+    assert calibrated.flops["float32"] >= calibrated.measured["mm NN float32"].at(336)
+
+
+def test_calibration_is_kept_until_it_is_wanted_again(calibrated, monkeypatch):
+    assert hardware.calibrate(("float32",), exchange=False) is calibrated
+    monkeypatch.setattr(calibration, "_measured", lambda types, device: calibrated.measured)
+    monkeypatch.setattr(calibration, "_warn_if_busy", lambda share: None)
+    assert hardware.calibrate(("float32",), exchange=False, again=True) is not calibrated
+
+
+def test_an_unknown_dtype_is_refused():
+    for name in ("float7", "int64", "nn"):
+        with pytest.raises(CourseError, match=f"'{name}' is no floating type of torch"):
+            hardware.calibrate([name])
+
+
+def test_a_busy_machine_is_said():
+    with pytest.warns(UserWarning, match="Other programs use 80% of this machine's cores"):
+        calibration._warn_if_busy(0.8)
+
+
+def test_two_processes_exchange_bytes():
+    assert 1e6 < process_bandwidth() < 1e12
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_what_processes_print_comes_back_in_order():
+    answers = run_together([python("print(1)"), python("print(2)")], timeout=30)
+    assert [json.loads(answer) for answer in answers] == [1, 2]
+
+
+def test_a_dead_process_is_reported_at_once_with_its_last_words():
+    start = time.monotonic()
+    with pytest.raises(CourseError, match=r"died \(exit code 1: ValueError: no luck\)"):
+        run_together([python("import time; time.sleep(60)"), python("raise ValueError('no luck')")], timeout=60)
+    assert time.monotonic() - start < 50  # the other one was not waited for
+
+
+def test_processes_that_do_not_finish_are_given_up_and_ended():
+    with pytest.raises(CourseError, match=r"not done exchanging bytes after 0\.2 s"):
+        run_together([python("import time; time.sleep(60)")] * 2, timeout=0.2)
