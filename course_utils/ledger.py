@@ -15,33 +15,44 @@ import pandas as pd
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.settings import settings
-from course_utils.units import format_bytes
+from course_utils.units import format_bytes, format_seconds
 
+UNITS = {"bytes": format_bytes, "seconds": format_seconds}
 _SHOWN = ["technique", "quantity", "predicted", "measured", "not attributed", "error", "scale", "device"]
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One prediction and its measurement, both in bytes; `quantity` says of what ("peak of a step")."""
+    """One prediction and its measurement, both in `unit`, of `UNITS`; `quantity` says of what ("peak of a step")."""
 
     chapter: str
     technique: str
     quantity: str
-    predicted: int
-    measured: int
+    predicted: float
+    measured: float
     scale: str
     device: str
+    unit: str = "bytes"
 
     @property
-    def not_attributed(self) -> int:
-        """Measured less predicted: bytes that the prediction does not explain; negative when it promised too many."""
+    def not_attributed(self) -> float:
+        """Measured less predicted: what the prediction does not explain; negative when it promised too much."""
         return self.measured - self.predicted
+
+    @property
+    def error(self) -> float:
+        """The share of the measurement that was not attributed."""
+        return self.not_attributed / self.measured
+
+    def in_words(self, figure: float) -> str:
+        """`figure` in the row's unit, for people: `'502 MiB'`, `'42.0 ms'`."""
+        return "-" * (figure < 0) + UNITS[self.unit](abs(figure))
 
     @property
     def key(self) -> tuple[str, ...]:
         """Two rows with equal keys say the same thing; the later one counts."""
-        return self.chapter, self.technique, self.quantity, self.scale, self.device
+        return self.chapter, self.technique, self.quantity, self.unit, self.scale, self.device
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,19 +68,17 @@ class Ledger:
         return cls(tuple(row for path in sorted(folder.glob("*.json")) for row in _read(path)))
 
     def frame(self) -> pd.DataFrame:
-        """A row per entry; bytes as numbers, `error` as the share of the measured bytes that was not attributed."""
-        rows = [
-            {**asdict(r), "not_attributed": r.not_attributed, "error": r.not_attributed / r.measured} for r in self.rows
-        ]
+        """A row per entry; figures as numbers, `error` as the share of the measurement that was not attributed."""
+        rows = [{**asdict(row), "not_attributed": row.not_attributed, "error": row.error} for row in self.rows]
         return pd.DataFrame(rows, columns=[*Row.__dataclass_fields__, "not_attributed", "error"])
 
     def table(self) -> pd.DataFrame:
-        """The same for people: bytes in MiB and GiB, shares in percent."""
-        frame = self.frame().rename(columns={"not_attributed": "not attributed"}).set_index("chapter")
-        for column in ("predicted", "measured", "not attributed"):
-            frame[column] = frame[column].map(format_bytes)
+        """The same for people: each figure with its unit, shares in percent."""
+        frame = self.frame().rename(columns={"not_attributed": "not attributed"})
+        for column in ("predicted", "measured", "not_attributed"):
+            frame[column.replace("_", " ")] = [row.in_words(getattr(row, column)) for row in self.rows]
         frame["error"] = frame["error"].map("{:+.1%}".format)
-        return frame[_SHOWN]
+        return frame.set_index("chapter")[_SHOWN]
 
     def __str__(self):
         if not self.rows:
@@ -82,18 +91,24 @@ class Ledger:
         return self.table().to_html() if self.rows else str(self)
 
 
-def record(chapter: str, technique: str, quantity: str, *, predicted: int, measured: int) -> Ledger:
+def record(
+    chapter: str, technique: str, quantity: str, *, predicted: float, measured: float, unit: str = "bytes"
+) -> Ledger:
     """Write one row, replacing an older one of the same key, and return this chapter's rows at this scale and device.
 
-    `chapter` is the notebook's name. Raises `CourseError` when a figure is no positive number of bytes; where the home
-    cannot be written the row is shown, and a line says that it will not be remembered.
+    `chapter` is the notebook's name, `unit` one of `UNITS`. Raises `CourseError` when a figure is no positive number, and
+    for another unit; where the home cannot be written the row is shown, and a line says that it will not be remembered.
     """
+    if unit not in UNITS:
+        raise CourseError(f"A ledger row cannot be in {unit!r}; give it in {' or in '.join(UNITS)}.")
     if not (0 < predicted < inf and 0 < measured < inf):
-        raise CourseError(f"A ledger row needs two positive numbers of bytes, not {predicted} and {measured}.")
+        raise CourseError(f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}.")
     if Path(chapter).name != chapter:
         raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")
     here = settings()
-    new = Row(chapter, technique, quantity, int(predicted), int(measured), here.scale.name, here.device.type)
+    number = int if unit == "bytes" else float
+    figures = number(predicted), number(measured)
+    new = Row(chapter, technique, quantity, *figures, here.scale.name, here.device.type, unit)
     path = _folder(None) / f"{chapter}.json"
     rows = [row for row in _read(path) if row.key != new.key] + [new]
     _write(path, rows)
@@ -121,8 +136,10 @@ def _read(path: Path) -> list[Row]:
 
 def _row(values: dict) -> Row:
     row = Row(**values)
-    if not (isinstance(row.predicted, int) and isinstance(row.measured, int) and row.measured > 0):
-        raise ValueError("the figures of a row are whole, positive numbers of bytes")
+    kinds = (int,) if row.unit == "bytes" else (int, float)
+    figures = row.predicted, row.measured
+    if row.unit not in UNITS or not all(isinstance(figure, kinds) and 0 < figure < inf for figure in figures):
+        raise ValueError("the figures of a row are positive numbers of a known unit")
     return row
 
 

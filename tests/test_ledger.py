@@ -25,6 +25,32 @@ def test_the_table_shows_people_units():
         assert "+0.0%" in text
 
 
+def test_bytes_and_seconds_stand_in_one_table():
+    record("03", "AdamW", "a step", predicted=2**20, measured=2**21)
+    ledger = record("03", "AdamW", "a step", predicted=0.2, measured=0.15, unit="seconds")
+    table = ledger.table()
+    assert table["predicted"].tolist() == ["1.00 MiB", "200 ms"]
+    assert table["not attributed"].tolist() == ["1.00 MiB", "-50.0 ms"]
+    assert ledger.frame()["error"].tolist() == pytest.approx([0.5, -1 / 3])
+    assert Ledger.load().rows == ledger.rows
+
+
+@pytest.mark.parametrize("unit", ["ms", "", None])
+def test_another_unit_is_refused(unit):
+    with pytest.raises(CourseError, match="in bytes or in seconds"):
+        record("03", "AdamW", "a step", predicted=1, measured=1, unit=unit)
+
+
+def test_the_same_row_is_kept_for_each_device_and_files_without_a_unit_are_in_bytes():
+    path = settings().home / "ledger" / "03.json"
+    path.parent.mkdir(parents=True)
+    there = {"chapter": "03", "technique": "AdamW", "quantity": "peak", "predicted": 5, "measured": 6, "scale": "smoke"}
+    path.write_text(json.dumps([there | {"device": "cuda"}]))
+    record("03", "AdamW", "peak", predicted=1, measured=2)
+    rows = Ledger.load().rows
+    assert [(row.device, row.unit, row.measured) for row in rows] == [("cuda", "bytes", 6), ("cpu", "bytes", 2)]
+
+
 def test_an_empty_ledger_says_how_to_fill_it():
     assert "make run" in str(Ledger.load())
     assert "make run" in Ledger.load()._repr_html_()
@@ -41,13 +67,18 @@ def test_a_chapter_is_a_plain_name():
         record("notebooks/03", "AdamW", "peak", predicted=1, measured=1)
 
 
+RIGHT = dict.fromkeys(("chapter", "technique", "quantity", "scale", "device"), "x") | {"predicted": 1, "measured": 1}
+WRONG_UNITS = [RIGHT | {"unit": "ms"}, RIGHT | {"unit": []}, RIGHT | {"measured": 1.5}]
 WRONG_TYPES = dict.fromkeys(("chapter", "technique", "quantity", "scale", "device"), "x") | {
     "predicted": "1",
     "measured": None,
 }
 
 
-@pytest.mark.parametrize("content", ["{", '[{"chapter": "03"}]', '"text"', json.dumps([WRONG_TYPES])])
+@pytest.mark.parametrize(
+    "content",
+    ["{", '[{"chapter": "03"}]', '"text"', json.dumps([WRONG_TYPES]), *(json.dumps([row]) for row in WRONG_UNITS)],
+)
 def test_a_damaged_file_is_kept_aside_and_said(content, caplog):
     path = settings().home / "ledger" / "03.json"
     path.parent.mkdir(parents=True)

@@ -1,13 +1,19 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
+from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.display import play, show, source, use_course_style
-from course_utils.viz.memory import instants_figure, ledger_figure, peak_against_batch
+from course_utils.viz.ledger import beside_figure, ledger_figure
+from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
 from course_utils.viz.style import COLORS
+from course_utils.viz.timeline import timeline_figure
 from course_utils.viz.training import compare_losses, learning_curves
 
 __all__ = [
     "COLORS",
+    "beside_figure",
+    "calculator_figure",
+    "calculator_working",
     "compare_losses",
     "correction_figure",
     "decay_figure",
@@ -15,9 +21,11 @@ __all__ = [
     "instants_figure",
     "learning_curves",
     "ledger_figure",
+    "memory_calculator",
     "peak_against_batch",
     "play",
     "show",
     "source",
+    "timeline_figure",
     "use_course_style",
 ]

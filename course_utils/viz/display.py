@@ -27,24 +27,28 @@ def show(figure: Figure, alt: str) -> None:
     display(bundle, metadata=metadata, raw=True)
 
 
-def play(draw: Callable[..., tuple[Figure, str]], **controls) -> None:
+def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | None = None, /, **controls) -> None:
     """An interactive figure: `draw(**values)` gives a figure and its text, `controls` are ipywidgets by argument name.
 
+    `also(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
     The picture of the starting values is an ordinary output, so it stays where widgets do not run.
     """
     from ipywidgets import VBox
 
-    def picture() -> tuple[dict, dict]:
-        return _picture(*draw(**{name: control.value for name, control in controls.items()}))
+    def values() -> dict:
+        return {name: control.value for name, control in controls.items()}
 
     panel = VBox(list(controls.values()))._repr_mimebundle_()
     display({**panel, "text/plain": "Run this notebook to move the sliders of the figure below."}, raw=True)
-    bundle, metadata = picture()
+    bundle, metadata = _picture(*draw(**values()))
     place = display(bundle, metadata=metadata, raw=True, display_id=True)
+    below = display(also(**values()), display_id=True) if also else None
 
     def redraw(_):
-        bundle, metadata = picture()
+        bundle, metadata = _picture(*draw(**values()))
         place.update(bundle, metadata=metadata, raw=True)
+        if also:
+            below.update(also(**values()))
 
     for control in controls.values():
         control.observe(redraw, names="value")

@@ -3,6 +3,10 @@
 # Okabe & Ito (2008), told apart by readers with any common color blindness.
 _BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 _YELLOW, _BLUE, _VERMILION, _PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+_INDIGO, _WINE = (
+    "#332288",
+    "#882255",
+)  # Tol (2021), "muted": darker than all of the above, so that they stay apart in grey
 
 COLORS = {
     "parameters": _BLUE,
@@ -10,6 +14,11 @@ COLORS = {
     "optimizer state": _GREEN,
     "activations": _SKY,
     "temporaries": _PURPLE,
+    "buffers": _BLACK,
+    "inputs": _YELLOW,
+    "recomputed": _INDIGO,
+    "backward temporaries": _PURPLE,
+    "optimizer temporaries": _WINE,
     "not attributed": "#999999",
     "predicted": "#999999",
     "measured": _BLUE,

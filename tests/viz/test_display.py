@@ -7,23 +7,6 @@ from course_utils import viz
 from course_utils.viz import display as display_module
 
 
-@pytest.fixture
-def shown(monkeypatch):
-    """Everything that was displayed or updated, as (bundle, metadata)."""
-    seen = []
-
-    class Handle:
-        def update(self, bundle, metadata=None, raw=False):
-            seen.append((bundle, metadata))
-
-    def display(bundle, metadata=None, raw=False, display_id=None):
-        seen.append((bundle, metadata))
-        return Handle() if display_id else None
-
-    monkeypatch.setattr(display_module, "display", display)
-    return seen
-
-
 def figure():
     made, axes = plt.subplots()
     axes.plot([1, 2])
@@ -73,6 +56,17 @@ def test_moving_a_slider_draws_the_picture_of_the_new_value(shown):
     assert drawn == [3, 7]
     assert shown[-1][1]["image/png"]["alt"] == "a bar of height 7"
     assert shown[-1][0]["image/png"] != picture[0]["image/png"]
+
+
+def test_what_stands_below_the_picture_follows_the_controls_too(shown):
+    import ipywidgets as widgets
+
+    slider = widgets.IntSlider(3, 1, 9)
+    viz.play(lambda height: (figure(), f"picture of {height}"), lambda height: f"table of {height}", height=slider)
+    assert shown[-1][0] == "table of 3"
+    slider.value = 7
+    assert shown[-2][0]["text/plain"] == "picture of 7"
+    assert shown[-1][0] == "table of 7"
 
 
 def test_source_shows_where_it_lives_and_what_it_says():

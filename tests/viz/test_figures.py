@@ -1,20 +1,11 @@
 """Each figure's text says what its data say, and what is drawn is the data."""
 
-import matplotlib.pyplot as plt
 import pytest
 
 from course_utils import viz
-from course_utils.ledger import Ledger, Row
 from course_utils.memory import instants
 from course_utils.training import History
 from course_utils.units import MiB
-from course_utils.viz.style import COLORS
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def labels_are_there(figure):
@@ -41,17 +32,6 @@ def test_peak_against_batch_draws_both_series():
     assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([2, 4], [3, 5])
     assert "2: 4.00 MiB and 5.00 MiB" in alt
     assert labels_are_there(figure)
-
-
-def test_the_ledger_is_drawn_in_shares_of_what_was_measured():
-    rows = tuple(Row("03", f"t{p}", "peak", p * MiB, 100 * MiB, "laptop", "cpu") for p in (60, 100, 150))
-    figure, alt = viz.ledger_figure(Ledger(rows))
-    widths = [patch.get_width() for patch in figure.axes[0].patches]
-    assert widths == pytest.approx([60, 40, 100, 0, 150, 0])
-    assert figure.axes[0].get_xlim()[1] > 150
-    assert "t60, peak: predicted 60.0 MiB, measured 100 MiB" in alt
-    with pytest.raises(ValueError, match="no rows"):
-        viz.ledger_figure(Ledger(()))
 
 
 def history(losses=(2.0, 1.0, 0.5)):
@@ -101,8 +81,3 @@ def test_the_flow_charts_join_decay_at_different_places():
     figure, _ = viz.decay_paths_figure()
     places = [next(t.get_position()[0] for t in axes.texts if t.get_text() == "decay") for axes in figure.axes]
     assert places[0] < 0.2 < 0.8 < places[1]
-
-
-def test_colors_of_kinds_that_stand_together_differ():
-    kinds = ["parameters", "gradients", "optimizer state", "activations", "temporaries"]
-    assert len({COLORS[kind] for kind in kinds}) == len(kinds)
