@@ -2,6 +2,7 @@
 
 from course_utils.memory.communication import Traffic, communication, zero_bytes_per_rank
 from course_utils.memory.dry_run import dry_run
+from course_utils.memory.estimate import Estimate, estimate
 from course_utils.memory.instants import instants, predicted_peak
 from course_utils.memory.measure import Measurement, measure
 from course_utils.memory.meter import Meter
@@ -9,14 +10,17 @@ from course_utils.memory.phases import phase
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.rss import Rss, peak_rss
 from course_utils.memory.saved import saved_bytes
+from course_utils.memory.seconds import Prediction, predict_seconds
 from course_utils.memory.state import StateSize, optimizer_state_size
 from course_utils.memory.storage import distinct_bytes
 from course_utils.memory.usage import Usage
 from course_utils.memory.workload import Workload
 
 __all__ = [
+    "Estimate",
     "Measurement",
     "Meter",
+    "Prediction",
     "Recipe",
     "Rss",
     "StateSize",
@@ -26,11 +30,13 @@ __all__ = [
     "communication",
     "distinct_bytes",
     "dry_run",
+    "estimate",
     "instants",
     "measure",
     "optimizer_state_size",
     "peak_rss",
     "phase",
+    "predict_seconds",
     "predicted_peak",
     "saved_bytes",
     "zero_bytes_per_rank",

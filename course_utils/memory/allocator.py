@@ -48,10 +48,9 @@ class CudaAllocator:
         self.begin_phase(None)
 
     def begin_phase(self, name: str | None) -> None:
-        """A phase begins, and so the one before it ends."""
-        if self._phase is not None:
-            peak = torch.cuda.max_memory_allocated(self.device) - self._start
-            self._peaks[self._phase] = max(self._peaks.get(self._phase, 0), peak)
+        """A phase begins, and so the one before it ends; what comes before the first belongs to none."""
+        peak = torch.cuda.max_memory_allocated(self.device) - self._start
+        self._peaks[self._phase] = max(self._peaks.get(self._phase, 0), peak)
         torch.cuda.reset_peak_memory_stats(self.device)
         self._phase = name
 
@@ -62,7 +61,8 @@ class CudaAllocator:
 
     def account(self) -> Account:
         """The account, after the measured run."""
-        return Account(max(self._peaks.values()), self._peaks, self.witness)
+        by_phase = {phase: peak for phase, peak in self._peaks.items() if phase is not None}
+        return Account(max(self._peaks.values()), by_phase, self.witness)
 
 
 class CpuAllocator:

@@ -12,6 +12,7 @@ from torch import nn
 from course_utils.errors import CourseError
 from course_utils.memory.allocator import allocator_of
 from course_utils.memory.meter import Meter
+from course_utils.memory.phases import announced_to
 from course_utils.memory.usage import Usage
 from course_utils.units import format_bytes, format_seconds
 
@@ -23,7 +24,7 @@ class Measurement:
     """A step as measured. Bytes, on the model's device.
 
     `peak` and `by_phase` are the allocator's (`witness` says who that is); the peak was inside `operator`, where that is
-    known. `usage` is the meter's account of the same run. `resident` was in use before it: parameters, buffers, optimizer
+    known. `usage` is the meter's account of the step after it. `resident` was in use before it: parameters, buffers, optimizer
     state, inputs, and gradients kept. `seconds` is the median of steps without any instrument.
     """
 
@@ -67,8 +68,8 @@ def measure(
 ) -> Measurement:
     """Measure the memory and the time of `step()` in a run that has already begun.
 
-    The first call warms up (optimizer state is born in it), the second is recorded by allocator and meter at once, `timed`
-    further ones are timed without either. Each of them really trains. Gradients left from before are dropped first.
+    The first call warms up (optimizer state is born in it), the second is recorded by the allocator, the third by the meter,
+    and `timed` further ones are timed without either. Each of them really trains. Gradients left from before are dropped first.
     What the process holds besides is not counted. The phases are forward, backward and update, or those that
     `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors.
     """
@@ -77,11 +78,15 @@ def measure(
     model.zero_grad(set_to_none=True)
     device = next(model.parameters()).device
     allocator = allocator_of(device)
-    meter = Meter(model, optimizer, on_phase=allocator.begin_phase)
+    plain_optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
     with allocator.recording():
         step()
-        with allocator.measured(), meter:
+        with allocator.measured(), announced_to(allocator.begin_phase, model, plain_optimizer):
             step()
+    with Meter(
+        model, optimizer
+    ) as meter:  # apart from the allocator: autograd adds some gradients otherwise when watched
+        step()
     usage, account = meter.usage(), allocator.account()
     if not usage.events:
         raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")

@@ -29,8 +29,7 @@ class Meter(TorchDispatchMode):
     `model`'s forward is an input. All else is named after the phase of its birth: activations (forward), recomputed (a
     forward inside backward, as checkpointing has it), backward temporaries, optimizer temporaries (the update, clipping
     included). The phases are told apart by what PyTorch is doing; inside `memory.phase(name)` they have that name.
-    `round_to` is the allocator's grain in bytes, each piece being rounded up to it. `on_phase(name)` is called as each phase
-    begins.
+    `round_to` is the allocator's grain in bytes, each piece being rounded up to it.
     Works on fake tensors; a step that raises leaves a usable log and the model without hooks.
     """
 
@@ -40,13 +39,11 @@ class Meter(TorchDispatchMode):
         optimizer: torch.optim.Optimizer | None = None,
         *,
         round_to: int | None = None,
-        on_phase: Callable[[str], None] = lambda name: None,
     ):
         super().__init__()
         self.model, self.optimizer = model, getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
         self.device = next(model.parameters()).device
         self._grain = round_to or (512 if self.device.type == "cuda" else 1)
-        self._on_phase = on_phase
         self._pieces: list[Piece] = []
         self._sizes: list[int] = []  # of the pieces, now
         self._events: list[tuple[int, int, str]] = []  # (change in bytes, piece, phase)
@@ -106,7 +103,6 @@ class Meter(TorchDispatchMode):
         if phase != self._phase or not self._events:
             self._phase = phase
             self._events.append((0, -1, phase))
-            self._on_phase(phase)
 
     def _seeing(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def seen(*args, **kwargs) -> torch.Tensor:

@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import nn
 
 Observer = Callable[[str], AbstractContextManager]
 _observers: list[Observer] = []
@@ -27,3 +31,42 @@ def observed_by(observer: Observer) -> Iterator[None]:
         yield
     finally:
         _observers.remove(observer)
+
+
+@contextmanager
+def announced_to(
+    begin: Callable[[str], None], model: nn.Module, optimizer: torch.optim.Optimizer | None
+) -> Iterator[None]:
+    """Have `begin(name)` called as each phase of a step begins: forward, backward, update, or the names that `phase` gives.
+
+    It stands beside the computation, not in it: no operator runs otherwise than without.
+    """
+    marks: list[str] = []
+
+    @contextmanager
+    def marked(name: str) -> Iterator[None]:
+        marks.append(name)
+        begin(name)
+        yield
+        marks.pop()
+
+    def unless_marked(name: str) -> None:
+        if not marks:
+            begin(name)
+
+    with ExitStack() as hooks:
+        hooks.callback(model.register_forward_pre_hook(lambda *_: unless_marked("forward")).remove)
+        if optimizer is not None:
+            hooks.callback(optimizer.register_step_pre_hook(lambda *_: unless_marked("update")).remove)
+        backward = _after(lambda: unless_marked("backward"), torch.autograd.backward)
+        hooks.enter_context(patch.object(torch.autograd, "backward", backward))
+        hooks.enter_context(observed_by(marked))
+        yield
+
+
+def _after(first: Callable[[], None], function: Callable) -> Callable:
+    def both(*args, **kwargs):
+        first()
+        return function(*args, **kwargs)
+
+    return both

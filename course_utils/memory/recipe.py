@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+from course_utils.errors import CourseError
+
 OPTIMIZERS = ("sgd", "adamw", "adamw-foreach", "adafactor", "adafactor-transformers", "adamw8bit")
 PRECISIONS = ("fp32", "bf16", "autocast")
 ATTENTIONS = ("sdpa", "eager")
+DEVICES = ("cpu", "cuda")
+STAGES = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,10 @@ class Recipe:
     and state in bfloat16; `autocast` for float32 parameters and bfloat16 where that is safe. `batch` is the examples of one
     micro-batch, `sequence` its tokens each (a ConvNet has none), `accumulation` the micro-batches of an update. With
     `checkpointing` every block of a transformer is recomputed in backward. `clipping` scales the gradients to norm 1.
+
+    `zero_stage` shards over `ranks` devices, as ZeRO does (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients
+    too, 3 parameters too. With `offload` the optimizer's state lies, and its update happens, in the memory of the host.
+    `device` is what it runs on. Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
     optimizer: str = "adamw"
@@ -26,3 +34,45 @@ class Recipe:
     checkpointing: bool = False
     attention: str = "sdpa"
     clipping: bool = False
+    zero_stage: int = 0
+    ranks: int = 1
+    offload: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self):
+        for name, known in _CHOICES.items():
+            _require_one_of(name, getattr(self, name), known)
+        for name in ("batch", "sequence", "accumulation", "ranks"):
+            _require_count(name, getattr(self, name))
+        if self.zero_stage and self.ranks == 1:
+            raise CourseError(
+                f"zero_stage={self.zero_stage} has nothing to shard over with ranks=1; give more ranks, or zero_stage=0."
+            )
+        if self.offload and self.device == "cpu":
+            raise CourseError(
+                "offload moves the optimizer's state to the host, where device='cpu' has it; take device='cuda'."
+            )
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element of the parameters."""
+        return 2 if self.precision == "bf16" else 4
+
+
+_CHOICES = {
+    "optimizer": OPTIMIZERS,
+    "precision": PRECISIONS,
+    "attention": ATTENTIONS,
+    "zero_stage": STAGES,
+    "device": DEVICES,
+}
+
+
+def _require_one_of(name: str, value, known: tuple) -> None:
+    if value not in known:
+        raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(str, known))}.")
+
+
+def _require_count(name: str, value) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CourseError(f"{name} must be a whole number from 1 on, not {value!r}.")
