@@ -42,7 +42,7 @@ def run(grid: str, case: Case) -> Row:
     """Measure and predict one case."""
     work = Workload(case.config, case.recipe)
     model, optimizer, batches = work.build()
-    measured = measure(lambda: work.step(model, optimizer, batches), model, optimizer)
+    measured = measure(lambda: work.step(model, optimizer, batches), model, optimizer, timed=0)
     predicted, pencil = dry_run(work.build, work.step), estimate(case.config, case.recipe)
     return Row(
         grid,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isnan, nan
 from statistics import median
 
 import pandas as pd
@@ -60,7 +61,8 @@ class Measurement:
     def __str__(self):
         lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
         total = f"{'peak':>22s}  {format_bytes(self.peak)}, in {self.peak_phase} ({self.witness})"
-        return "\n".join([*lines, total, f"{'a step':>22s}  {format_seconds(self.seconds)}"])
+        seconds = [] if isnan(self.seconds) else [f"{'a step':>22s}  {format_seconds(self.seconds)}"]
+        return "\n".join([*lines, total, *seconds])
 
 
 def measure(
@@ -69,12 +71,12 @@ def measure(
     """Measure the memory and the time of `step()` in a run that has already begun.
 
     The first call warms up (optimizer state is born in it), the second is recorded by the allocator, the third by the meter,
-    and `timed` further ones are timed without either. Each of them really trains. Gradients left from before are dropped first.
-    What the process holds besides is not counted. The phases are forward, backward and update, or those that
-    `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors.
+    and `timed` further ones are timed without either (with 0 `seconds` is NaN). Each of them really trains. Gradients left
+    from before are dropped first. What the process holds besides is not counted. The phases are forward, backward and
+    update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors.
     """
-    if timed < 1:
-        raise CourseError(f"timed={timed} leaves no step to time; use 1 or more.")
+    if timed < 0:
+        raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
     model.zero_grad(set_to_none=True)
     device = next(model.parameters()).device
     allocator = allocator_of(device)
@@ -97,7 +99,7 @@ def measure(
         account.witness,
         account.operator,
         usage,
-        median(_seconds(step, device) for _ in range(timed)),
+        median(_seconds(step, device) for _ in range(timed)) if timed else nan,
     )
 
 

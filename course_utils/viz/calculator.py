@@ -93,7 +93,7 @@ def _peak_in_words(result: Estimate) -> str:
 
 
 def _letters(result: Estimate) -> str:
-    return ", ".join(f"{letter} = {value:,}" for letter, value in result.sizes.items())
+    return ", ".join(f"{letter} = {value:,} ({result.letters[letter]})" for letter, value in result.sizes.items())
 
 
 def _sentence_figure(sentence: str) -> Figure:

@@ -1,5 +1,7 @@
 """The pencil against the allocator, against the models themselves, and against what has been published."""
 
+import re
+
 import pytest
 import sympy
 import torch
@@ -291,3 +293,13 @@ def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
 def test_a_model_that_does_not_suit_is_refused(config, recipe, sentence):
     with pytest.raises(CourseError, match=sentence):
         estimate(config, recipe)
+
+
+@pytest.mark.parametrize(
+    "config", [models.configuration("llama"), models.ConvNetConfig((8, 16))], ids=["llama", "convnet"]
+)
+def test_every_letter_of_a_formula_has_a_meaning(config):
+    result = estimate(config, Recipe(batch=2, sequence=16))
+    used = set().union(*(re.findall(r"[a-zA-Z]\d*", term.formula) for one in result.instants for term in one.terms))
+    assert used <= set(result.letters)
+    assert all(result.letters.values())

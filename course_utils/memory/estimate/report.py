@@ -22,6 +22,22 @@ KINDS = (
 )
 
 
+_MEANINGS = {
+    "b": "examples of a micro-batch",
+    "s": "tokens of an example",
+    "h": "width",
+    "a": "attention heads",
+    "k": "heads of keys and values",
+    "d": "width of a head",
+    "f": "inner width",
+    "V": "vocabulary",
+    "m": "positions",
+    "c": "classes",
+    "w": "channels after stage",
+    "r": "side of a picture after stage",
+}
+
+
 @dataclass(frozen=True)
 class Term:
     """One summand: `kind` is one of `KINDS`, `formula` gives `bytes` when the sizes are put in for its letters."""
@@ -68,6 +84,11 @@ class Estimate:
     def peak(self) -> int:
         """Bytes at the fullest instant."""
         return self.peak_instant.bytes
+
+    @property
+    def letters(self) -> dict[str, str]:
+        """What each letter of the formulas stands for; a stage's number follows its letter."""
+        return {letter: " ".join([_MEANINGS[letter[0]], letter[1:]]).strip() for letter in self.sizes}
 
     def by_instant(self) -> dict[str, dict[str, int]]:
         """Bytes by kind at each instant, as `viz.instants_figure` draws them."""
