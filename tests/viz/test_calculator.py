@@ -36,7 +36,7 @@ def test_the_working_is_the_whole_sum_of_the_peak():
     lines = viz.calculator_working("gpt2", batch=2, sequence=16).data.splitlines()
     expected = estimate(models.configuration("gpt2"), Recipe(batch=2, sequence=16))
     assert format_bytes(expected.peak) in lines[0]
-    assert "b = 2, s = 16" in lines[0]
+    assert "b = 2 (examples of a micro-batch), s = 16" in lines[0]
     rows = [line.strip("| ").split(" | ") for line in lines[4:]]
     letters = expected.sizes
     worked_out = [eval(formula.strip("`"), {}, dict(letters)) for _, formula, _ in rows]
