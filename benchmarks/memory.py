@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.document import write
 from benchmarks.grids import FIRST, SECOND, Case
 from course_utils.memory import Workload, dry_run, estimate, measure
+from course_utils.memory.optimizers import COSTS
 
 WAYS = {"meter": "Meter", "dry_run": "dry_run", "estimate": "estimate"}
 
@@ -57,12 +58,12 @@ def run(grid: str, case: Case) -> Row:
 
 
 def is_opaque(case: Case) -> bool:
-    """Whether operators that hide their scratch space do the heavy work: bitsandbytes' step, oneDNN's convolutions."""
-    return case.recipe.optimizer == "adamw8bit" or case.model.startswith("ConvNet")
+    """Whether the update happens inside operators that no dispatch mode sees into: bitsandbytes' step."""
+    return bool(COSTS[case.recipe.optimizer].opaque)
 
 
 def tables(rows: list[Row]) -> str:
-    """Markdown: a summary, then the rows of each grid and the opaque ones, worst first."""
+    """Markdown: a summary, then the rows of each grid and those of the opaque update, worst first."""
     parts = [_summary(rows)]
     for title, chosen in _groups(rows).items():
         parts.append(f"### {title}\n\n" + _table(sorted(chosen, key=lambda row: -row.worst)))
@@ -70,9 +71,9 @@ def tables(rows: list[Row]) -> str:
 
 
 def _groups(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    groups = {"First grid": [], "Second grid": [], "Opaque operators": []}
+    groups = {"First grid": [], "Second grid": [], "Opaque update": []}
     for row in rows:
-        groups["Opaque operators" if row.opaque else f"{row.grid} grid"].append(row)
+        groups["Opaque update" if row.opaque else f"{row.grid} grid"].append(row)
     return groups
 
 

@@ -16,6 +16,8 @@ def format_bytes(count: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """`seconds` as `'3 min 20 s'`, `'1.50 s'`, `'42.0 ms'` or `'7.00 µs'`."""
+    if seconds < 0:
+        return f"-{format_seconds(-seconds)}"
     if seconds >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"

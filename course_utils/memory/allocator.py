@@ -1,6 +1,5 @@
 """The allocator's own account of a step: it knows nothing of kinds, and misses nothing."""
 
-import gc
 import json
 import os
 import tempfile
@@ -76,7 +75,6 @@ class CpuAllocator:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Around all runs: a release is only recorded when its allocation was."""
-        gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
         profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         with _quiet():
             profiler.start()

@@ -43,9 +43,13 @@ def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str =
             if like == "cuda" and optimizer is not None:
                 prefer_foreach(optimizer)
             step(*built)
-            with Meter(model, optimizer, round_to=512 if like == "cuda" else None) as meter:
+            with _meter(model, optimizer, like) as meter:
                 step(*built)
     return meter.usage()
+
+
+def _meter(model: nn.Module, optimizer: torch.optim.Optimizer | None, like: str) -> Meter:
+    return Meter(model, optimizer, round_to=512, look_inside=False) if like == "cuda" else Meter(model, optimizer)
 
 
 @contextmanager

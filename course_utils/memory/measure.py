@@ -1,5 +1,6 @@
 """What a training step really takes: the allocator's figure, and beside it the meter's account of it."""
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ def measure(
     device = next(model.parameters()).device
     allocator = allocator_of(device)
     plain_optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+    gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
     with allocator.recording():
         step()
         with allocator.measured(), announced_to(allocator.begin_phase, model, plain_optimizer):

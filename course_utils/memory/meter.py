@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_iter
 
 from course_utils.memory.phases import observed_by
+from course_utils.memory.scratch import peak_inside
 from course_utils.memory.usage import Piece, Usage
 
 _BORN_FOR = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
@@ -29,7 +30,9 @@ class Meter(TorchDispatchMode):
     `model`'s forward is an input. All else is named after the phase of its birth: activations (forward), recomputed (a
     forward inside backward, as checkpointing has it), backward temporaries, optimizer temporaries (the update, clipping
     included). The phases are told apart by what PyTorch is doing; inside `memory.phase(name)` they have that name.
-    `round_to` is the allocator's grain in bytes, each piece being rounded up to it.
+    `round_to` is the allocator's grain in bytes, each piece being rounded up to it. With `look_inside` the few operators
+    that hide memory on a CPU (convolution, products in half precision, bitsandbytes' steps) are tried out once apart from
+    the step, to learn how much (`scratch.peak_inside`); it shows as a piece that was born "inside" the operator.
     Works on fake tensors; a step that raises leaves a usable log and the model without hooks.
     """
 
@@ -39,10 +42,12 @@ class Meter(TorchDispatchMode):
         optimizer: torch.optim.Optimizer | None = None,
         *,
         round_to: int | None = None,
+        look_inside: bool = True,
     ):
         super().__init__()
         self.model, self.optimizer = model, getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
         self.device = next(model.parameters()).device
+        self._looks_inside = look_inside
         self._grain = round_to or (512 if self.device.type == "cuda" else 1)
         self._pieces: list[Piece] = []
         self._sizes: list[int] = []  # of the pieces, now
@@ -75,13 +80,22 @@ class Meter(TorchDispatchMode):
             self._modules.clear()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace != "profiler":  # its marks are operators too, and no part of the step
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        # A profiler's marks are operators too, but no part of the step; a number that is read (`loss.item()`) takes nothing.
+        if func.namespace != "profiler" and not isinstance(result, int | float):
             self._enter(self._phase_now())
-        result = func(*args, **(kwargs or {}))
-        for tensor in (result,) if isinstance(result, torch.Tensor) else tree_iter(result):
-            if isinstance(tensor, torch.Tensor):
-                self._see(tensor, func)
+            self._look_inside(func, args, kwargs)
+            for tensor in (result,) if isinstance(result, torch.Tensor) else tree_iter(result):
+                if isinstance(tensor, torch.Tensor):
+                    self._see(tensor, func)
         return result
+
+    def _look_inside(self, func, args: tuple, kwargs: dict) -> None:
+        size = self._rounded(peak_inside(func, args, kwargs)) if self._looks_inside else 0
+        if size:
+            piece = Piece(size, self._kind_of_birth(), self._module_now(), f"inside {func}", (size,), torch.uint8)
+            self._events.append((-size, self._booked(piece), self._phase))
 
     def _phase_now(self) -> str:
         if self._marks:
@@ -128,13 +142,19 @@ class Meter(TorchDispatchMode):
             self._resized(known[0], storage)
 
     def _be_born(self, storage, tensor: torch.Tensor, kind: str, operator: str, module: str, was_there=False) -> None:
-        index, size = len(self._pieces), self._rounded(storage.nbytes())
-        self._pieces.append(Piece(size, kind, module, operator, tuple(tensor.shape), tensor.dtype, was_there))
-        self._sizes.append(size)
-        if not was_there:
-            self._events.append((size, index, self._phase))
+        size = self._rounded(storage.nbytes())
+        index = self._booked(Piece(size, kind, module, operator, tuple(tensor.shape), tensor.dtype, was_there))
         reference = weakref.ref(storage, partial(self._die, storage._cdata, index))
         self._alive[storage._cdata] = index, reference
+
+    def _booked(self, piece: Piece) -> int:
+        """The index of a piece that begins now."""
+        index = len(self._pieces)
+        self._pieces.append(piece)
+        self._sizes.append(piece.bytes)
+        if not piece.was_there:
+            self._events.append((piece.bytes, index, self._phase))
+        return index
 
     def _die(self, address: int, index: int, _) -> None:
         if self._alive.get(address, (None,))[0] == index:  # an address may already have a new tenant

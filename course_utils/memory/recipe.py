@@ -1,10 +1,11 @@
 """How a model is trained, as far as bytes and seconds depend on it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from course_utils.errors import CourseError
+from course_utils.memory.optimizers import COSTS
 
-OPTIMIZERS = ("sgd", "adamw", "adamw-foreach", "adafactor", "adafactor-transformers", "adamw8bit")
 PRECISIONS = ("fp32", "bf16", "autocast")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
@@ -15,7 +16,7 @@ STAGES = (0, 1, 2, 3)
 class Recipe:
     """One way to train.
 
-    `optimizer` is one of `OPTIMIZERS`: torch's SGD without momentum, its AdamW one tensor at a time and `foreach`, its
+    `optimizer` is one of `COSTS`: torch's SGD without momentum, its AdamW one tensor at a time and `foreach`, its
     Adafactor, Transformers' Adafactor, and bitsandbytes' 8-bit AdamW. `precision`: `fp32`; `bf16` for parameters, gradients
     and state in bfloat16; `autocast` for float32 parameters and bfloat16 where that is safe. `batch` is the examples of one
     micro-batch, `sequence` its tokens each (a ConvNet has none), `accumulation` the micro-batches of an update. With
@@ -60,7 +61,7 @@ class Recipe:
 
 
 _CHOICES = {
-    "optimizer": OPTIMIZERS,
+    "optimizer": COSTS,
     "precision": PRECISIONS,
     "attention": ATTENTIONS,
     "zero_stage": STAGES,
@@ -68,8 +69,8 @@ _CHOICES = {
 }
 
 
-def _require_one_of(name: str, value, known: tuple) -> None:
-    if value not in known:
+def _require_one_of(name: str, value, known: Collection) -> None:
+    if value not in tuple(known):
         raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(str, known))}.")
 
 

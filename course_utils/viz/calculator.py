@@ -3,18 +3,19 @@
 import textwrap
 from functools import lru_cache
 
-import matplotlib.pyplot as plt
 from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory.estimate import Estimate, estimate
-from course_utils.memory.recipe import DEVICES, OPTIMIZERS, PRECISIONS, STAGES, Recipe
+from course_utils.memory.optimizers import COSTS
+from course_utils.memory.recipe import DEVICES, PRECISIONS, STAGES, Recipe
 from course_utils.settings import Scale, settings
 from course_utils.units import format_bytes
 from course_utils.viz.display import play
 from course_utils.viz.memory import instants_figure
+from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 
 CALCULATOR_MODELS = (*models.PUBLISHED, *models.FAMILIES, "convnet")
@@ -25,21 +26,23 @@ def memory_calculator() -> None:
     """Show the calculator: controls, the bytes at each instant of a step, and the sum behind the fullest instant."""
     from ipywidgets import Checkbox, Dropdown, SelectionSlider, ToggleButtons
 
-    style = {"style": {"description_width": "9em"}}
+    wide = {"description_width": "9em"}
+    style = {"style": wide, "layout": {"width": "30em"}}
+    buttons = {"style": {**wide, "button_width": "7em"}, "layout": {"display": "flex"}}
     powers = [2**n for n in range(14)]
     play(
         calculator_figure,
         calculator_working,
         model=Dropdown(options=CALCULATOR_MODELS, description="model", **style),
-        optimizer=Dropdown(options=OPTIMIZERS, value="adamw", description="optimizer", **style),
-        precision=ToggleButtons(options=PRECISIONS, description="precision", **style),
+        optimizer=Dropdown(options=tuple(COSTS), value="adamw", description="optimizer", **style),
+        precision=ToggleButtons(options=PRECISIONS, description="precision", **buttons),
         batch=SelectionSlider(options=powers[:11], value=8, description="micro-batch", **style),
         sequence=SelectionSlider(options=powers[3:], value=128, description="tokens each", **style),
         accumulation=SelectionSlider(options=powers[:7], value=1, description="accumulation", **style),
         checkpointing=Checkbox(description="gradient checkpointing", **style),
-        zero_stage=ToggleButtons(options=STAGES, description="ZeRO stage", **style),
-        ranks=SelectionSlider(options=powers[:11], value=8, description="devices", **style),
-        device=ToggleButtons(options=DEVICES, description="kind of device", **style),
+        zero_stage=ToggleButtons(options=STAGES, description="ZeRO stage", **buttons),
+        ranks=SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", **style),
+        device=ToggleButtons(options=DEVICES, description="kind of device", **buttons),
     )
 
 
@@ -62,15 +65,19 @@ def calculator_figure(model: str = "distilbert-base-cased", **recipe) -> tuple[F
 def calculator_working(model: str = "distilbert-base-cased", **recipe) -> Markdown:
     """The sum at the fullest instant as a table, a row per term with its formula; above it what the letters stand for.
 
-    Arguments as of `calculator_figure`; empty where there is no answer.
+    Arguments as of `calculator_figure`; where there is no answer, the sentence that says why.
     """
     try:
         result = _estimated(model, settings().scale, **recipe)
-    except CourseError:
-        return Markdown("")
+    except CourseError as error:
+        return Markdown(str(error))
     head = f"**{result.peak_instant.name}: {format_bytes(result.peak)}**, with {_letters(result)}."
-    rows = [f"| {t.name} | `{t.formula}` | {format_bytes(t.bytes)} |" for t in result.peak_instant.terms]
+    rows = [f"| {t.name} | `{t.formula}` | {_unbroken(t.bytes)} |" for t in result.peak_instant.terms]
     return Markdown("\n".join([f"{head}\n", "| what | bytes | size |", "|:--|:--|--:|", *rows]))
+
+
+def _unbroken(size: int) -> str:
+    return format_bytes(size).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 @lru_cache(maxsize=8)  # the picture and the table below it are of the same estimate
@@ -97,7 +104,7 @@ def _letters(result: Estimate) -> str:
 
 
 def _sentence_figure(sentence: str) -> Figure:
-    figure, axes = plt.subplots(figsize=(7.6, 1.6))
+    figure, axes = subplots(figsize=(7.6, 1.6))
     axes.axis("off")
     axes.text(0, 0.5, textwrap.fill(sentence, 80), va="center", fontsize=11, color=COLORS["ink"])
     return figure

@@ -5,6 +5,7 @@ import inspect
 import io
 import textwrap
 from collections.abc import Callable
+from threading import Lock
 
 import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
@@ -44,11 +45,15 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     place = display(bundle, metadata=metadata, raw=True, display_id=True)
     below = display(also(**values()), display_id=True) if also else None
 
+    drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
+
     def redraw(_):
-        bundle, metadata = _picture(*draw(**values()))
-        place.update(bundle, metadata=metadata, raw=True)
-        if also:
-            below.update(also(**values()))
+        with drawing:
+            chosen = values()
+            bundle, metadata = _picture(*draw(**chosen))
+            place.update(bundle, metadata=metadata, raw=True)
+            if also:
+                below.update(also(**chosen))
 
     for control in controls.values():
         control.observe(redraw, names="value")

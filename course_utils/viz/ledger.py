@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from math import floor, log10
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.ledger import UNITS, Ledger, Row
-from course_utils.viz.parts import byte_unit, patches
+from course_utils.viz.parts import byte_unit, patches, subplots
 from course_utils.viz.style import COLORS
 
 _WIDEST_LINEAR = 50  # a bar this many times shorter than the longest is still seen on a linear axis
@@ -28,7 +27,7 @@ def beside_figure(rows: Sequence[Row]) -> tuple[Figure, str]:
         raise CourseError("The ledger has no rows to draw; record one first.")
     sizes = [len(inside) for inside in panels.values()]
     shape = {"figsize": (7.6, 0.8 * len(panels) + 0.62 * sum(sizes)), "height_ratios": [0.5 + size for size in sizes]}
-    figure, all_axes = plt.subplots(len(panels), squeeze=False, layout="constrained", **shape)
+    figure, all_axes = subplots(len(panels), squeeze=False, layout="constrained", **shape)
     for axes, (unit, inside) in zip(all_axes[:, 0], panels.items(), strict=True):
         _draw_panel(axes, inside, unit, _names(inside))
     figure.legend(*patches(("predicted", "predicted"), ("measured", "measured")), loc="outside upper center", ncols=2)

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, legend_columns, patches
+from course_utils.viz.parts import byte_unit, legend_columns, patches, subplots
 from course_utils.viz.style import COLORS
 
 _LETTERS = {"parameters": "P", "gradients": "G", "optimizer state": "O", "activations": "A"}
@@ -16,7 +15,7 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
     """Stacked bars, one per instant: bytes by kind, as `memory.instants` gives them; the fullest instant is marked."""
     totals = {instant: sum(parts.values()) for instant, parts in by_instant.items()}
     unit, size = byte_unit(max(totals.values()))
-    figure, axes = plt.subplots(figsize=(7.6, 1 + 0.58 * len(by_instant)), layout="constrained")
+    figure, axes = subplots(figsize=(7.6, 1 + 0.58 * len(by_instant)), layout="constrained")
     for row, parts in enumerate(by_instant.values()):
         _stack(axes, row, parts, size)
     for row, total in enumerate(totals.values()):
@@ -38,7 +37,7 @@ def peak_against_batch(
 ) -> tuple[Figure, str]:
     """Measured peaks as points over the predicted line, and a bet that is the same for all; bytes against batch size."""
     unit, size = byte_unit(max(measured))
-    figure, axes = plt.subplots()
+    figure, axes = subplots()
     axes.plot(batch_sizes, [p / size for p in predicted], color=COLORS["predicted"], label="predicted")
     axes.plot(batch_sizes, [m / size for m in measured], "o", color=COLORS["measured"], label="measured")
     axes.axhline(bet / size, color=COLORS["warning"], linestyle="--", label="the bet")

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
 from course_utils.optim import Adam, AdamW
 from course_utils.optim.experiments import GRADIENT_SCALES, left_after_noise, predicted_left_l2
+from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 
 
@@ -16,7 +16,7 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
     options = {"lr": lr, "weight_decay": weight_decay}
     l2 = left_after_noise(lambda p: Adam(p, **options), GRADIENT_SCALES, steps)
     decoupled = left_after_noise(lambda p: AdamW(p, **options), GRADIENT_SCALES, steps)
-    figure, axes = plt.subplots()
+    figure, axes = subplots()
     axes.plot(
         GRADIENT_SCALES,
         predicted_left_l2(GRADIENT_SCALES, steps, **options),
@@ -40,7 +40,7 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     """Size of an update without bias correction over its right size α: `measured` from step 1 on, and the pencil's curve."""
     steps = torch.arange(1, len(measured) + 1, dtype=torch.float64)
     predicted = (1 - betas[0] ** steps) / (1 - betas[1] ** steps).sqrt()
-    figure, axes = plt.subplots()
+    figure, axes = subplots()
     axes.plot(steps, predicted, color=COLORS["predicted"], label="predicted: (1 − β₁ᵗ) / √(1 − β₂ᵗ)")
     axes.plot(steps, measured, ".", color=COLORS["second"], label="measured")
     axes.axhline(1, color=COLORS["first"], linestyle="--", label="with bias correction")
@@ -56,7 +56,7 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
 
 def decay_paths_figure() -> tuple[Figure, str]:
     """Two flow charts: weight decay joining the gradient (L2) and weight decay beside it (decoupled)."""
-    figure, panels = plt.subplots(2, 1, figsize=(7.6, 3.8), layout="constrained")
+    figure, panels = subplots(2, 1, figsize=(7.6, 3.8), layout="constrained")
     _flow(
         panels[0],
         "L2 inside Adam: the decay joins the gradient, and is averaged and divided with it",

@@ -1,11 +1,22 @@
-"""What several figures share: units of an axis, the parts of a legend."""
+"""What several figures share: their making, units of an axis, the parts of a legend."""
 
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from course_utils.units import GiB, KiB, MiB
 from course_utils.viz.style import COLORS
 
 _COLUMNS = 5  # the most names of kinds that stand beside each other in the width of a page
+
+
+def subplots(rows: int = 1, columns: int = 1, *, figsize=None, layout=None, **shape) -> tuple[Figure, object]:
+    """As `pyplot.subplots`, for a figure that pyplot does not know.
+
+    A notebook shows and closes what pyplot has open after each event of a control, and JupyterLab may deliver two events
+    in two threads: a figure of pyplot's could be shown half drawn.
+    """
+    figure = Figure(figsize=figsize, layout=layout)
+    return figure, figure.subplots(rows, columns, **shape)
 
 
 def byte_unit(largest: float) -> tuple[str, int]:
@@ -15,7 +26,7 @@ def byte_unit(largest: float) -> tuple[str, int]:
 
 def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:
     """Handles and labels of a legend, from pairs of label and color name."""
-    return [plt.Rectangle((0, 0), 1, 1, color=COLORS[color]) for _, color in entries], [label for label, _ in entries]
+    return [Rectangle((0, 0), 1, 1, color=COLORS[color]) for _, color in entries], [label for label, _ in entries]
 
 
 def legend_columns(count: int) -> int:

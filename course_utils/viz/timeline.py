@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 from course_utils.errors import CourseError
 from course_utils.memory.usage import KINDS, Usage
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, patches
+from course_utils.viz.parts import byte_unit, patches, subplots
 from course_utils.viz.style import COLORS
 
 _LETTER_SHARE = 0.017  # of the width of the axes, for one letter of a phase's name
@@ -34,7 +33,7 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
         raise CourseError("The meter saw no tensors; run a training step inside it, then ask for its usage.")
     timeline = usage.timeline
     unit, size = byte_unit(usage.peak)
-    figure, axes = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
+    figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
     _draw_layers(axes, timeline, size)
     stretches = _stretches(timeline["phase"])
     _draw_phases(axes, stretches, len(timeline))

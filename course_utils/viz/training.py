@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from course_utils.training import History
+from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 
 _ORDER = ("first", "second", "third", "fourth")
@@ -19,7 +19,7 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     if not history.evaluations:
         raise ValueError("There is no evaluation to draw; train with evaluate_on=….")
     steps, evaluations = history.frame(), history.evaluation_frame()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
+    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
     left.plot(steps.index, steps["loss"], color=COLORS["grid"], linewidth=1)
     left.plot(steps.index, steps["loss"].rolling(20, min_periods=1).mean(), color=COLORS["first"])
     left.set(xlabel="step", ylabel="training loss", title="Loss (mean of the last 20 steps)", ylim=(0, None))
@@ -43,7 +43,7 @@ def compare_losses(
 
     Later runs are drawn thinner, so that one that lies on another leaves it visible.
     """
-    figure, axes = plt.subplots()
+    figure, axes = subplots()
     ends = []
     for (name, history), color, width in zip(runs.items(), _ORDER, (3.2, 2.4, 1.2, 0.8), strict=False):
         smooth = history.frame()["loss"].rolling(window, min_periods=1).mean()

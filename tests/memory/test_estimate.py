@@ -124,8 +124,10 @@ def name_of(value):
 
 
 @pytest.mark.parametrize(("config", "changes"), CASES, ids=name_of)
-def test_the_peak_is_what_the_allocator_counts(config, changes):
+def test_the_peak_is_what_the_allocator_counts(config, changes, monkeypatch):
     recipe = Recipe(**{**FEW, **changes})
+    if recipe.precision != "fp32":  # oneDNN's scratch space in half precision differs between processors and threads
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     resident, peak = measured_step(config, recipe)
     predicted = estimate(config, recipe)
     before = predicted.peak_instant.by_kind
@@ -172,7 +174,7 @@ def block_activations(**changes):
     config = gpt2(n_embd=1024, n_head=16, n_inner=None, n_positions=1024, activation_function="gelu")
     recipe = Recipe(precision="bf16", attention="eager", batch=2, sequence=1024, **changes)
     predicted = estimate(config, recipe)
-    instant = next(instant for instant in predicted.instants if instant.name == "backward of head")
+    instant = next(instant for instant in predicted.instants if instant.name == "backward of output layer")
     (term,) = [term for term in instant.terms if term.kind == "activations" and "2 blocks" in term.name]
     return term.formula, term.bytes / 2, predicted.sizes
 
@@ -244,7 +246,7 @@ def test_cuda_keeps_smaller_masks_and_rounds_up():
 def test_few_instants_are_reported_and_in_the_order_of_the_step():
     predicted = estimate(distilbert(), Recipe(**FEW, clipping=True))
     names = [instant.name for instant in predicted.instants]
-    assert names[:3] == ["forward", "backward of head", "backward of block 2"]
+    assert names[:3] == ["forward", "backward of output layer", "backward of block 2"]
     assert names[-5:] == ["backward of block 1", "backward of embedding", "end of backward", "clipping", "update"]
     assert len(estimate("llama-7b", Recipe()).instants) <= 9
     assert all(set(kinds) <= set(KINDS) for kinds in predicted.by_instant().values())
@@ -254,7 +256,7 @@ def test_few_instants_are_reported_and_in_the_order_of_the_step():
 def test_the_working_of_any_instant_can_be_shown():
     predicted = estimate(llama(), Recipe(**FEW))
     assert predicted.working("update")["bytes"].sum() == sum(predicted.by_instant()["update"].values())
-    with pytest.raises(CourseError, match=r"'lunch'; choose one of forward, backward of head"):
+    with pytest.raises(CourseError, match=r"'lunch'; choose one of forward, backward of output layer"):
         predicted.working("lunch")
 
 

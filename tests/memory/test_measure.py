@@ -1,6 +1,5 @@
 import gc
 import os
-import warnings
 
 import pytest
 import torch
@@ -70,14 +69,38 @@ def test_meter_and_allocator_agree(name, recipe):
     assert sum(measured.split.values()) == measured.peak
 
 
+@torch.library.custom_op("course_tests::doubled_in_steps", mutates_args=())
+def doubled_in_steps(x: torch.Tensor) -> torch.Tensor:
+    scratch = torch.cat([x, x, x])
+    return scratch[: len(x)] + x
+
+
 def test_what_an_operator_hides_is_the_line_that_is_not_attributed():
-    """Without oneDNN a convolution unfolds its pictures into columns inside the operator: k²·B·C·H·W numbers."""
-    layer = nn.Conv2d(8, 8, 3, padding=1, bias=False)
-    x = torch.randn(4, 8, 32, 32, requires_grad=True)
-    with torch.backends.mkldnn.flags(enabled=False), warnings.catch_warnings():
-        measured = measure(lambda: layer(x).sum().backward(), layer)
-    assert measured.not_attributed == 9 * 4 * 8 * 32 * 32 * 4
-    assert "onvolution" in measured.operator
+    layer, x = nn.Linear(4, 4), torch.ones(1000)
+    measured = measure(lambda: doubled_in_steps(x), layer)
+    assert measured.not_attributed == 3 * x.nbytes
+    assert "doubled_in_steps" in measured.operator
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_the_library_behind_a_convolution_takes_is_found(onednn, layout, dtype, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", onednn)
+    layers = nn.Sequential(nn.Conv2d(8, 24, 3), nn.Conv2d(24, 8, 3, bias=False)).to(dtype=dtype, memory_format=layout)
+    x = torch.randn(4, 8, 32, 32, dtype=dtype, requires_grad=True).to(memory_format=layout)
+    measured = measure(lambda: layers(x).sum().backward(), layers)
+    assert measured.not_attributed == 0
+    assert any("inside aten.convolution" in name for name in measured.usage.top(20)["operator"])
+
+
+def test_without_onednn_a_convolution_unfolds_its_pictures(monkeypatch):
+    """Every window becomes a column, k²·B·C·H·W numbers."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    layer, x = nn.Conv2d(8, 8, 3, padding=1, bias=False), torch.randn(4, 8, 32, 32)
+    with torch.no_grad():
+        measured = measure(lambda: layer(x), layer)
+    assert measured.peak - measured.resident == (9 + 1) * x.nbytes
 
 
 def test_gradients_left_from_before_are_dropped():

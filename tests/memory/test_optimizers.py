@@ -11,7 +11,6 @@ from course_utils.memory.allocator import allocator_of
 from course_utils.memory.estimate import parameter_shapes
 from course_utils.memory.estimate.log import Log
 from course_utils.memory.optimizers import COSTS
-from course_utils.memory.recipe import OPTIMIZERS
 
 SHAPES = [(300, 64), (5000,), (64,), (32, 16, 3, 3), (128, 96)]
 DTYPES = {4: torch.float32, 2: torch.bfloat16}
@@ -22,10 +21,6 @@ def parameters(itemsize):
     for parameter in made:
         parameter.grad = torch.full_like(parameter, 0.1)
     return made
-
-
-def test_the_registry_holds_what_a_recipe_may_name():
-    assert tuple(COSTS) == OPTIMIZERS
 
 
 @pytest.mark.parametrize("itemsize", [4, 2])
@@ -88,7 +83,9 @@ def predicted_update(name, itemsize):
 
 @pytest.mark.parametrize("itemsize", [4, 2])
 @pytest.mark.parametrize("name", [name for name, cost in COSTS.items() if not cost.opaque])
-def test_the_update_needs_what_it_says(name, itemsize):
+def test_the_update_needs_what_it_says(name, itemsize, monkeypatch):
+    if itemsize == 2:  # oneDNN's scratch space in half precision differs between processors and threads
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     assert predicted_update(name, itemsize) == pytest.approx(measured_update(name, itemsize), rel=0.01, abs=64)
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from course_utils import models, viz
 from course_utils.memory.estimate import estimate
-from course_utils.memory.recipe import OPTIMIZERS, Recipe
+from course_utils.memory.optimizers import COSTS
+from course_utils.memory.recipe import Recipe
 from course_utils.units import format_bytes
 from course_utils.viz import calculator
 
@@ -21,7 +22,7 @@ def test_every_model_has_a_picture_with_its_peak(model):
     assert "At the peak, " in alt
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", COSTS)
 def test_the_bars_are_the_estimate(optimizer):
     figure, alt = viz.calculator_figure("gpt2", optimizer=optimizer, batch=2, sequence=16, checkpointing=True)
     expected = estimate(models.configuration("gpt2"), Recipe(optimizer, batch=2, sequence=16, checkpointing=True))
@@ -62,7 +63,7 @@ def test_what_cannot_be_is_a_sentence_and_no_traceback(values, sentence):
     figure, alt = viz.calculator_figure(**values)
     assert sentence in alt
     assert sentence in figure.axes[0].texts[0].get_text().replace("\n", " ")
-    assert viz.calculator_working(**values).data == ""
+    assert sentence in viz.calculator_working(**values).data
 
 
 def test_a_control_moves_the_picture_and_the_sum(shown, monkeypatch):

@@ -95,7 +95,7 @@ def test_a_real_step_with_accumulation_names_each_of_its_phases():
     figure, _ = viz.timeline_figure(meter.usage())
     phases = [name.get_text() for name in names_of_phases(figure)]
     assert phases == ["forward", "backward", "forward", "backward", "update"]
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     legend, axes = figure.legends[0].get_window_extent(), figure.axes[0].get_window_extent()
     assert not legend.overlaps(axes)
 

@@ -51,7 +51,8 @@ class ConvNet(PencilModel):
             named.append(Named(f"{name}.weight", part, (width, before, 3, 3)))
             named += [Named(f"{norm}.weight", part, (width,)), Named(f"{norm}.bias", part, (width,))]
         last = getattr(self.sizes, f"w{len(self.config.widths)}")
-        return [*named, Named("head.weight", "head", (self.sizes.c, last)), Named("head.bias", "head", (self.sizes.c,))]
+        shapes = {"weight": (self.sizes.c, last), "bias": (self.sizes.c,)}
+        return [*named, *(Named(f"head.{leaf}", "output layer", shape) for leaf, shape in shapes.items())]
 
     def buffers(self):
         """See `PencilModel`."""
@@ -76,7 +77,7 @@ class ConvNet(PencilModel):
             x = convolution(tape, x, weights[f"{name}.weight"], (n.b, width, side, side), layout)
             x = batch_norm(tape, x, weights[f"{_norm_of(name)}.weight"], weights[f"{_norm_of(name)}.bias"])
             x = saves_output(tape, x, "activated")
-        tape.part = "head"
+        tape.part = "output layer"
         pooled = mean(tape, x, (n.b, x.shape[1]), "mean over positions")
         logits = linear(tape, pooled, weights["head.weight"], weights["head.bias"], features=n.c, name="logits")
         return cross_entropy(tape, logits)

@@ -46,8 +46,12 @@ def _kernel(tape: Tape, x: Tensor, weight: Parameter, shape: tuple, layout: Layo
     if tape.device == "cuda":
         return _Kernel(*arguments)
     alone = layout.examples == 1 and layout.elements <= SMALLEST_FOR_ONEDNN
-    without_onednn = x.itemsize < FLOAT and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return (_Unfolded if alone or without_onednn else _OneDnn)(*arguments)
+    return (_OneDnn if _onednn_takes(x.itemsize) and not alone else _Unfolded)(*arguments)
+
+
+def _onednn_takes(itemsize: int) -> bool:
+    in_half = itemsize < FLOAT
+    return torch.backends.mkldnn.enabled and not (in_half and not torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class DistilBert(TransformerModel):
         """See `PencilModel`."""
         return {
             **{"b": recipe.batch, "s": recipe.sequence, "h": config.dim, "a": config.n_heads, "f": config.hidden_dim},
-            **{"V": config.vocab_size, "m": config.max_position_embeddings, "c": config.num_labels},
+            **{"V": config.vocab_size, "n": config.max_position_embeddings, "c": config.num_labels},
         }
 
     @property
@@ -38,7 +38,7 @@ class DistilBert(TransformerModel):
         n, base = self.sizes, "distilbert.embeddings"
         named = [
             Named(f"{base}.word_embeddings.weight", "embedding", (n.V, n.h)),
-            Named(f"{base}.position_embeddings.weight", "embedding", (n.m, n.h)),
+            Named(f"{base}.position_embeddings.weight", "embedding", (n.n, n.h)),
             *_weight_and_bias(f"{base}.LayerNorm", "embedding", n.h),
         ]
         for index in range(self.blocks):
@@ -57,17 +57,17 @@ class DistilBert(TransformerModel):
     def _head_parameters(self) -> list[Named]:
         n = self.sizes
         if self.classifies:
-            return _weight_and_bias("pre_classifier", "head", n.h, n.h) + _weight_and_bias(
-                "classifier", "head", n.c, n.h
+            return _weight_and_bias("pre_classifier", "output layer", n.h, n.h) + _weight_and_bias(
+                "classifier", "output layer", n.c, n.h
             )
-        named = _weight_and_bias("vocab_transform", "head", n.h, n.h) + _weight_and_bias(
-            "vocab_layer_norm", "head", n.h
+        named = _weight_and_bias("vocab_transform", "output layer", n.h, n.h) + _weight_and_bias(
+            "vocab_layer_norm", "output layer", n.h
         )
-        return [*named, Named("vocab_projector.bias", "head", (n.V,))]
+        return [*named, Named("vocab_projector.bias", "output layer", (n.V,))]
 
     def buffers(self):
         """See `PencilModel`."""
-        return [Named("position ids", "embedding", (self.sizes.m,), INDEX)]
+        return [Named("position ids", "embedding", (self.sizes.n,), INDEX)]
 
     def loss(self, tape: Tape, weights: Weights) -> Tensor:
         """See `PencilModel`."""
@@ -124,7 +124,7 @@ class DistilBert(TransformerModel):
 
     def _pooled_loss(self, tape: Tape, weights: Weights) -> Tensor:
         n, x = self.sizes, self._hidden(tape, weights)
-        tape.part = "head"
+        tape.part = "output layer"
         pooled = part_of(tape, x, (n.b, n.h))
         pooled = self.linear(tape, weights, "pre_classifier", pooled, n.h, output="pooled")
         pooled = saves_output(tape, pooled, "activated")
@@ -134,7 +134,7 @@ class DistilBert(TransformerModel):
 
     def _token_loss(self, tape: Tape, weights: Weights) -> Tensor:
         n, hidden = self.sizes, self._hidden(tape, weights)
-        tape.part = "head"
+        tape.part = "output layer"
         x = self.linear(tape, weights, "vocab_transform", hidden, n.h, output="transformed")
         x = ACTIVATIONS[self.config.activation](tape, x)
         x = self._norm(tape, weights, "vocab_layer_norm", x)

@@ -24,7 +24,7 @@ class Gpt2(TransformerModel):
         """See `PencilModel`."""
         return {
             **{"b": recipe.batch, "s": recipe.sequence, "h": config.n_embd, "a": config.n_head},
-            **{"f": config.n_inner or 4 * config.n_embd, "V": config.vocab_size, "m": config.n_positions},
+            **{"f": config.n_inner or 4 * config.n_embd, "V": config.vocab_size, "n": config.n_positions},
             "c": config.num_labels,
         }
 
@@ -38,12 +38,12 @@ class Gpt2(TransformerModel):
         n = self.sizes
         named = [
             Named("transformer.wte.weight", "embedding", (n.V, n.h)),
-            Named("transformer.wpe.weight", "embedding", (n.m, n.h)),
+            Named("transformer.wpe.weight", "embedding", (n.n, n.h)),
         ]
         for index in range(self.blocks):
             named += self._block_parameters(f"transformer.h.{index}", f"block {index + 1}")
-        named += _weight_and_bias("transformer.ln_f", "head", (n.h,))
-        return [*named, Named("score.weight", "head", (n.c, n.h))] if self.classifies else named
+        named += _weight_and_bias("transformer.ln_f", "output layer", (n.h,))
+        return [*named, Named("score.weight", "output layer", (n.c, n.h))] if self.classifies else named
 
     def _block_parameters(self, base: str, part: str) -> list[Named]:
         n = self.sizes
@@ -59,7 +59,7 @@ class Gpt2(TransformerModel):
         """See `PencilModel`."""
         n, cache = self.sizes, []  # keys and values of all layers, part of what the model returns
         x = self._hidden(tape, weights, cache)
-        tape.part = "head"
+        tape.part = "output layer"
         if self.classifies:
             return self.last_token_loss(tape, weights, x)
         table = {"lm_head.weight": weights["transformer.wte.weight"]}
@@ -78,7 +78,7 @@ class Gpt2(TransformerModel):
         packed = not self.recipe.checkpointing  # without checkpoints there is a cache, even in training
         attention = self.attention(self.config.attn_pdrop, self.config.n_head, like="values", packed=packed)
         x = self.run_blocks(tape, x, lambda index, x: self._block(tape, weights, index, x, attention, mask, cache))
-        tape.part = "head"
+        tape.part = "output layer"
         return self._norm(tape, weights, "transformer.ln_f", x)
 
     def _mask(self, tape: Tape, x: Tensor) -> Tensor | None:

@@ -42,10 +42,12 @@ class Llama(TransformerModel):
         named = [Named("model.embed_tokens.weight", "embedding", (n.V, n.h))]
         for index in range(self.blocks):
             named += self._block_parameters(f"model.layers.{index}", f"block {index + 1}")
-        named.append(Named("model.norm.weight", "head", (n.h,)))
+        named.append(Named("model.norm.weight", "output layer", (n.h,)))
         if self.classifies:
-            return [*named, Named("score.weight", "head", (n.c, n.h))]
-        return named if self.config.tie_word_embeddings else [*named, Named("lm_head.weight", "head", (n.V, n.h))]
+            return [*named, Named("score.weight", "output layer", (n.c, n.h))]
+        return (
+            named if self.config.tie_word_embeddings else [*named, Named("lm_head.weight", "output layer", (n.V, n.h))]
+        )
 
     def _block_parameters(self, base: str, part: str) -> list[Named]:
         n, config = self.sizes, self.config
@@ -74,7 +76,7 @@ class Llama(TransformerModel):
         """See `PencilModel`."""
         n, cache = self.sizes, []  # keys and values of all layers, part of what the model returns
         x = self._hidden(tape, weights, cache)
-        tape.part = "head"
+        tape.part = "output layer"
         if self.classifies:
             return self.last_token_loss(tape, weights, x)
         table = weights["model.embed_tokens.weight" if self.config.tie_word_embeddings else "lm_head.weight"]
@@ -90,7 +92,7 @@ class Llama(TransformerModel):
         attention = self._attention()
         blocks = lambda index, x: self._block(tape, weights, index, x, attention, mask, rotation, cache)  # noqa: E731
         x = self.run_blocks(tape, x, blocks)
-        tape.part = "head"
+        tape.part = "output layer"
         return rms_norm(tape, x, weights["model.norm.weight"])
 
     def _attention(self) -> Attention:

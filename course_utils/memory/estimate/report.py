@@ -31,7 +31,7 @@ _MEANINGS = {
     "d": "width of a head",
     "f": "inner width",
     "V": "vocabulary",
-    "m": "positions",
+    "n": "positions",
     "c": "classes",
     "w": "channels after stage",
     "r": "side of a picture after stage",
@@ -178,6 +178,6 @@ def _family(part: str) -> str:
 
 def _term(kind: str, expression, size: int, parts: list[str]) -> Term:
     if len(parts) == 1:
-        return Term(kind, f"{kind}, {parts[0]}" if parts[0] else kind, str(expression), size)
+        return Term(kind, f"{kind}, {parts[0]}" if parts[0] not in ("", kind) else kind, str(expression), size)
     name = f"{kind}, {len(parts)} {_family(parts[0])}s"
     return Term(kind, name, f"{len(parts)}*({expression})", len(parts) * size)

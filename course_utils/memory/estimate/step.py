@@ -58,12 +58,12 @@ def _state(model: PencilModel, numeric: PencilModel, recipe: Recipe, log: Log) -
         size = shards.of_state(cost.state_bytes(named.shape, recipe.itemsize))
         pieces.append(log.new(size, "optimizer state", f"state of {named.name}", named.part))
     shapes = [named.shape for named in numeric.parameters()]
-    return [*pieces, log.new(cost.shared_bytes(shapes, recipe.itemsize), "optimizer state", "code books", "all")]
+    return [*pieces, log.new(cost.shared_bytes(shapes, recipe.itemsize), "optimizer state", "code books", "code books")]
 
 
 def _gathered(model: PencilModel, recipe: Recipe, log: Log) -> Piece:
     unit = sum(_size(named, recipe) for named in model.largest_unit())
-    return log.new(Shards.of(recipe).gathered(unit), "temporaries", "gathered parameters", "all")
+    return log.new(Shards.of(recipe).gathered(unit), "temporaries", "gathered parameters", "the gathered unit")
 
 
 def _forward_and_backward(model: PencilModel, weights: Weights, recipe: Recipe, log: Log) -> None:
@@ -86,7 +86,7 @@ def _update(model: PencilModel, numeric: PencilModel, recipe: Recipe, log: Log) 
     log.mark("update")
     source, shards = _for_the_optimizer(model, numeric, recipe), Shards.of(recipe)
     shapes = [named.shape for named in source.parameters()]
-    new = lambda size: log.new(shards.of_state(size), "temporaries", "of the update", "all")  # noqa: E731
+    new = lambda size: log.new(shards.of_state(size), "temporaries", "of the update", "the update")  # noqa: E731
     COSTS[recipe.optimizer].update(shapes, recipe.itemsize, new)
 
 

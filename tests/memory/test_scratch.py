@@ -1,0 +1,74 @@
+"""What operators hide inside: asked once, of the allocator, and never where it could do harm."""
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from course_utils import models
+from course_utils.memory import Meter, Recipe, Workload, dry_run, measure, scratch
+from course_utils.memory.scratch import peak_inside
+from course_utils.settings import SCALES
+
+aten = torch.ops.aten
+
+
+def convolve(batch=2, dtype=torch.float32):
+    x, weight = torch.ones(batch, 3, 8, 8, dtype=dtype), torch.ones(4, 3, 3, 3, dtype=dtype)
+    return (x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+
+def test_what_is_inside_holds_what_is_returned():
+    result = aten.convolution.default(*convolve())
+    assert peak_inside(aten.convolution.default, convolve(), {}) >= result.nbytes
+
+
+def test_operators_that_hide_nothing_are_not_run():
+    def refuse(*_):
+        raise AssertionError("this operator should not run")
+
+    refuse.namespace = "aten"
+    assert peak_inside(refuse, (torch.ones(3),), {}) == 0
+
+
+def test_each_set_of_shapes_is_tried_out_once(monkeypatch):
+    runs = []
+    allocator = scratch.CpuAllocator
+    monkeypatch.setattr(scratch, "CpuAllocator", lambda: runs.append(1) or allocator())
+    for batch in (11, 11, 12, 11):
+        peak_inside(aten.convolution.default, convolve(batch), {})
+    assert len(runs) == 2
+
+
+def test_what_is_too_large_to_try_is_let_be(monkeypatch):
+    monkeypatch.setitem(scratch._HIDES, aten.convolution.default, 100)
+    assert peak_inside(aten.convolution.default, convolve(), {}) == 0
+
+
+def test_a_profiler_that_is_running_is_left_alone():
+    layer = nn.Conv2d(3, 4, 3)
+    with profile(activities=[ProfilerActivity.CPU]) as outer, Meter(layer):
+        layer(torch.ones(1, 3, 8, 8))
+    assert any(event.name == "aten::convolution" for event in outer.events())
+
+
+@pytest.mark.parametrize(
+    "recipe", [Recipe("adamw8bit", batch=1, sequence=8), Recipe(precision="bf16", batch=4, sequence=32)]
+)
+def test_meter_and_dry_run_see_inside_every_phase(recipe):
+    """bitsandbytes widens its states inside the step; half precision's products have blocks where the processor knows it."""
+    work = Workload(models.configuration("distilbert", labels=2, scale=SCALES["smoke"]), recipe)
+    built = work.build()
+    measured = measure(lambda: work.step(*built), *built[:2])
+    dry = dry_run(work.build, work.step)
+    for name, row in measured.frame().iterrows():
+        assert row["metered"] == pytest.approx(row["peak"], rel=1e-3), name
+        assert dry.by_phase[name] == pytest.approx(row["peak"], rel=1e-3), name
+
+
+def test_as_on_cuda_nothing_of_this_processor_counts():
+    def build():
+        return (nn.Conv2d(3, 4, 3),)
+
+    usage = dry_run(build, lambda layer: layer(torch.ones(1, 3, 8, 8)), like="cuda")
+    assert not any(name.startswith("inside") for name in usage.top(20)["operator"])
