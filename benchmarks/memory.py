@@ -12,6 +12,7 @@ from benchmarks.document import write
 from benchmarks.grids import FIRST, SECOND, Case
 from course_utils.memory import Workload, dry_run, estimate, measure
 from course_utils.memory.optimizers import COSTS
+from course_utils.units import MiB
 
 WAYS = {"meter": "Meter", "dry_run": "dry_run", "estimate": "estimate"}
 
@@ -97,7 +98,7 @@ def _table(rows: list[Row]) -> str:
     ]
     for row in rows:
         errors = " | ".join(f"{row.error(way):+.2%}" for way in WAYS)
-        lines.append(f"| {row.name} | {row.measured / 2**20:,.1f} | {errors} | {row.operator} |")
+        lines.append(f"| {row.name} | {row.measured / MiB:,.1f} | {errors} | {row.operator} |")
     return "\n".join(lines)
 
 
@@ -108,6 +109,8 @@ def main():
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     arguments = parser.parse_args()
+    if arguments.write and arguments.only:
+        parser.error("--write replaces the tables of all cases; leave --only out")
     rows = _kept(arguments.keep)
     done = {(row.grid, row.name) for row in rows}
     for grid, cases in {"First": FIRST, "Second": SECOND}.items():

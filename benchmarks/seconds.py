@@ -89,6 +89,8 @@ def main():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="put the table into docs/accuracy.md")
     options = parser.parse_args()
+    if options.write and (options.only or options.grid != "both"):
+        parser.error("--write replaces the table of all cases; leave --only and --grid out")
     cases = chosen(options.grid, options.only)
     if not cases:
         parser.error(f"no case of the grid has {options.only!r} in its name")

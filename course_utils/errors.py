@@ -1,4 +1,4 @@
-"""The one exception the course raises on purpose."""
+"""The exception for what a reader can put right. (Optimizers by hand raise torch's kinds, as their oracles do.)"""
 
 
 class CourseError(Exception):

@@ -47,7 +47,7 @@ class Row:
 
     def in_words(self, figure: float) -> str:
         """`figure` in the row's unit, for people: `'502 MiB'`, `'42.0 ms'`."""
-        return "-" * (figure < 0) + UNITS[self.unit](abs(figure))
+        return UNITS[self.unit](figure)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -99,20 +99,28 @@ def record(
     `chapter` is the notebook's name, `unit` one of `UNITS`. Raises `CourseError` when a figure is no positive number, and
     for another unit; where the home cannot be written the row is shown, and a line says that it will not be remembered.
     """
-    if unit not in UNITS:
+    if unit not in tuple(UNITS):
         raise CourseError(f"A ledger row cannot be in {unit!r}; give it in {' or in '.join(UNITS)}.")
-    if not (0 < predicted < inf and 0 < measured < inf):
+    figures = _figure(predicted, unit), _figure(measured, unit)
+    if None in figures:
         raise CourseError(f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}.")
-    if Path(chapter).name != chapter:
+    if not isinstance(chapter, str) or not chapter or Path(chapter).name != chapter:
         raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")
     here = settings()
-    number = int if unit == "bytes" else float
-    figures = number(predicted), number(measured)
     new = Row(chapter, technique, quantity, *figures, here.scale.name, here.device.type, unit)
     path = _folder(None) / f"{chapter}.json"
     rows = [row for row in _read(path) if row.key != new.key] + [new]
     _write(path, rows)
     return Ledger(tuple(row for row in rows if (row.scale, row.device) == (new.scale, new.device)))
+
+
+def _figure(value, unit: str) -> int | float | None:
+    """`value` as it is written to the file, whole where it is bytes; None where it is no positive number."""
+    try:
+        figure = round(float(value)) if unit == "bytes" else float(value)
+    except (TypeError, ValueError, OverflowError):  # no number; not a number; infinite
+        return None
+    return figure if 0 < figure < inf else None
 
 
 def _folder(home: Path | None) -> Path:

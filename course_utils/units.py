@@ -2,26 +2,26 @@
 
 KiB, MiB, GiB = 2**10, 2**20, 2**30
 
-_BYTE_UNITS = (("GiB", GiB), ("MiB", MiB), ("KiB", KiB))
-_SECOND_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+BYTE_UNITS = (("GiB", GiB), ("MiB", MiB), ("KiB", KiB))
+SECOND_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def format_bytes(count: float) -> str:
     """`count` bytes in the largest binary unit that keeps the figure at or above 1: `'502 MiB'`, `'1.25 GiB'`."""
-    for name, size in _BYTE_UNITS:
+    for name, size in BYTE_UNITS:
         if abs(count) >= size:
             return f"{_three_digits(count / size)} {name}"
     return f"{count:.0f} B"
 
 
 def format_seconds(seconds: float) -> str:
-    """`seconds` as `'3 min 20 s'`, `'1.50 s'`, `'42.0 ms'` or `'7.00 µs'`."""
+    """`seconds` as `'3 min 20 s'`, `'1.50 s'`, `'42.0 ms'` or `'7.00 µs'`, with a minus sign where they are negative."""
     if seconds < 0:
         return f"-{format_seconds(-seconds)}"
     if seconds >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
-    for name, size in _SECOND_UNITS:
+    for name, size in SECOND_UNITS:
         if seconds >= size:
             return f"{_three_digits(seconds / size)} {name}"
     return f"{seconds / 1e-6:.2f} µs"
@@ -34,5 +34,6 @@ def format_count(count: float) -> str:
 
 def _three_digits(value: float) -> str:
     """Three significant digits, and never fewer than the whole part."""
-    decimals = max(0, 3 - len(f"{abs(value):.0f}"))
+    exponent = int(f"{value:.2e}".partition("e")[2])  # of the rounded figure: 9.996 is shown as 10.0
+    decimals = max(0, 2 - exponent)
     return f"{value:,.{decimals}f}"

@@ -1,5 +1,8 @@
-"""The benchmarks' clock: whom it lets run when. What it reads is not tested."""
+"""The benchmarks' clock: whom it lets run when; what it reads is not tested. And what they write into the document."""
 
+import pytest
+
+from benchmarks import document
 from benchmarks.side_by_side import hand_over, take_turns
 
 
@@ -19,5 +22,26 @@ def test_ways_advance_step_by_step_in_turn_and_each_round_in_the_other_order():
     assert {name: len(times) for name, times in seconds.items()} == {"a": 1, "b": 1}
 
 
-def test_handing_over_alone_does_nothing():
-    assert hand_over() is None
+def test_handing_over_alone_goes_on():
+    hand_over()
+
+
+MARKED = "before\n<!-- written by benchmarks/a.py -->\nold\n<!-- end of what benchmarks/a.py writes -->\nafter\n"
+
+
+def test_only_what_stands_between_the_marks_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(document, "DOCUMENT", tmp_path / "page.md")
+    document.DOCUMENT.write_text(MARKED)
+    document.write("a.py", "new")
+    assert document.DOCUMENT.read_text() == MARKED.replace("\nold\n", "\n\nnew\n\n")
+
+
+@pytest.mark.parametrize(
+    "missing", ["<!-- written by benchmarks/a.py -->", "<!-- end of what benchmarks/a.py writes -->"]
+)
+def test_a_page_without_its_marks_is_left_as_it_is(missing, tmp_path, monkeypatch):
+    monkeypatch.setattr(document, "DOCUMENT", tmp_path / "page.md")
+    document.DOCUMENT.write_text(MARKED.replace(missing, ""))
+    with pytest.raises(SystemExit, match="lacks the line"):
+        document.write("a.py", "new")
+    assert document.DOCUMENT.read_text() == MARKED.replace(missing, "")

@@ -117,4 +117,4 @@ def test_the_commands_answer_under_every_python_found(python):
     done = subprocess.run([python, "-I", "-c", program, ROOT, "-h"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "doctor" in done.stdout
-    subprocess.run([python, "-m", "compileall", "-q", "-f", "-l", ROOT / "course_utils"], check=True, timeout=120)
+    subprocess.run([python, "-m", "compileall", "-q", "-f", ROOT / "course_utils"], check=True, timeout=120)

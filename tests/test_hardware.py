@@ -11,7 +11,7 @@ from course_utils import hardware
 from course_utils.errors import CourseError
 from course_utils.hardware import Curve, Machine, Work, calibration
 from course_utils.hardware.exchange import process_bandwidth, run_together
-from course_utils.units import GiB
+from course_utils.units import GiB, MiB
 
 
 def made_up(**changes) -> Machine:
@@ -121,9 +121,26 @@ def test_calibration_is_kept_until_it_is_wanted_again(calibrated, monkeypatch):
 
 
 def test_an_unknown_dtype_is_refused():
-    for name in ("float7", "int64", "nn"):
-        with pytest.raises(CourseError, match=f"'{name}' is no floating type of torch"):
+    for name in ("float7", "int64", "nn", "float8_e4m3fn"):
+        with pytest.raises(CourseError, match=f"'{name}' is no floating type that torch multiplies"):
             hardware.calibrate([name])
+    with pytest.raises(CourseError, match=r"write \['float32'\]"):
+        hardware.calibrate("float32")
+
+
+def test_what_a_first_call_loads_is_not_counted(monkeypatch):
+    rounds = iter([1.0])
+    monkeypatch.setattr(calibration, "_round", lambda call, calls, device: next(rounds, 1e-6 * calls))
+    assert calibration.seconds_of(print, torch.device("cpu")) == pytest.approx(1e-6)
+
+
+def test_rates_are_in_bytes_and_flops_a_second(monkeypatch):
+    monkeypatch.setattr(calibration, "seconds_of", lambda call, device: 0.001)
+    cpu = torch.device("cpu")
+    for curve in calibration._streams(cpu).values():
+        assert curve.points == tuple((size, size / 0.001) for size, _ in curve.points)
+    assert calibration._copying(cpu, cpu) == 4 * 16 * MiB / 0.001
+    assert calibration._product_rate("NN", 96, torch.float32, cpu) == 2 * 1024 * 96**2 / 0.001
 
 
 def test_a_busy_machine_is_said():

@@ -56,15 +56,25 @@ def test_an_empty_ledger_says_how_to_fill_it():
     assert "make run" in Ledger.load()._repr_html_()
 
 
-@pytest.mark.parametrize(("predicted", "measured"), [(0, 5), (5, -1), (float("nan"), 5), (float("inf"), 5)])
-def test_figures_that_are_no_bytes_are_refused(predicted, measured):
+@pytest.mark.parametrize(
+    ("predicted", "measured"), [(0, 5), (5, -1), (float("nan"), 5), (float("inf"), 5), (0.4, 5), (5, None)]
+)
+def test_figures_that_are_no_bytes_are_refused_and_earlier_rows_stay(predicted, measured):
+    kept = record("03", "SGD", "peak", predicted=1, measured=2)
     with pytest.raises(CourseError, match="two positive numbers"):
         record("03", "AdamW", "peak", predicted=predicted, measured=measured)
+    assert Ledger.load().rows == kept.rows
+
+
+def test_a_fraction_of_a_byte_is_rounded():
+    (row,) = record("03", "AdamW", "peak, mean", predicted=12.7, measured=12.2).rows
+    assert (row.predicted, row.measured) == (13, 12)
 
 
 def test_a_chapter_is_a_plain_name():
-    with pytest.raises(CourseError, match="not a chapter's name"):
-        record("notebooks/03", "AdamW", "peak", predicted=1, measured=1)
+    for name in ("notebooks/03", "", 3):
+        with pytest.raises(CourseError, match="not a chapter's name"):
+            record(name, "AdamW", "peak", predicted=1, measured=1)
 
 
 RIGHT = dict.fromkeys(("chapter", "technique", "quantity", "scale", "device"), "x") | {"predicted": 1, "measured": 1}

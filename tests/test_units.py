@@ -16,6 +16,9 @@ from course_utils.units import GiB, KiB, MiB, format_bytes, format_count, format
         (999 * MiB, "999 MiB"),
         (-5 * MiB, "-5.00 MiB"),
         (5_000 * GiB, "5,000 GiB"),
+        (9.7 * MiB, "9.70 MiB"),
+        (99.7 * MiB, "99.7 MiB"),
+        (9.996 * MiB, "10.0 MiB"),
     ],
 )
 def test_bytes(count, text):
@@ -24,7 +27,17 @@ def test_bytes(count, text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(7e-6, "7.00 µs"), (0.042, "42.0 ms"), (1.5, "1.50 s"), (59.94, "59.9 s"), (200, "3 min 20 s"), (0, "0.00 µs")],
+    [
+        (7e-6, "7.00 µs"),
+        (0.042, "42.0 ms"),
+        (1.5, "1.50 s"),
+        (9.7, "9.70 s"),
+        (59.94, "59.9 s"),
+        (200, "3 min 20 s"),
+        (0, "0.00 µs"),
+        (-0.05, "-50.0 ms"),
+        (-200, "-3 min 20 s"),
+    ],
 )
 def test_seconds(seconds, text):
     assert format_seconds(seconds) == text

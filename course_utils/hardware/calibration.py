@@ -48,6 +48,8 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
     """
     if again:
         _calibrated.cache_clear()
+    if isinstance(dtypes, str):
+        raise CourseError(f"dtypes takes several names; write [{dtypes!r}].")
     names = tuple(name_of(_floating(name)) for name in dtypes)
     return _calibrated(names, exchange, settings().device, torch.get_num_threads())
 
@@ -65,7 +67,7 @@ def _calibrated(dtypes: tuple[str, ...], exchange: bool, device: torch.device, t
         bandwidth=measured["stream in place"].points[-1][1],
         flops={name: _best(measured, name) for name in dtypes},
         link=_link(device) if exchange else float("nan"),
-        link_name="copy between GPUs" if torch.cuda.device_count() > 1 else "gloo between two processes",
+        link_name="copy between GPUs" if _has_peer(device) else "gloo between two processes",
         host_link=_copying(torch.device("cpu"), device),
         seconds_per_operator=per_operator,
         asynchronous=device.type == "cuda",
@@ -91,9 +93,11 @@ def _warn_if_busy(share: float) -> None:
 
 
 def _floating(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise CourseError(f"{name!r} is no floating type of torch; give names such as float32 or bfloat16.")
+    dtype = getattr(torch, str(name).removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+        raise CourseError(
+            f"{name!r} is no floating type that torch multiplies; give names such as float32 or bfloat16."
+        )
     return dtype
 
 
@@ -148,11 +152,11 @@ def _elementwise(device: torch.device) -> dict[str, Curve]:
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call: median over three rounds, each of as many calls as fill some milliseconds.
 
-    The first call warms up; one that takes long is itself the answer.
+    The first call warms up: it may load a library. Of calls that take long the second is the answer.
     """
-    calls, seconds = 1, _round(call, 1, device)
-    if seconds > 10 * _ROUND_SECONDS:
+    if _round(call, 1, device) > 10 * _ROUND_SECONDS and (seconds := _round(call, 1, device)) > 10 * _ROUND_SECONDS:
         return seconds
+    calls = 1
     while (seconds := _round(call, calls, device)) < _ROUND_SECONDS:
         calls *= 4
     return statistics.median([seconds, *(_round(call, calls, device) for _ in range(2))]) / calls
@@ -198,9 +202,13 @@ def _tiny_step(device: torch.device) -> Callable[[], None]:
 
 
 def _link(device: torch.device) -> float:
-    if device.type == "cuda" and torch.cuda.device_count() > 1:
+    if _has_peer(device):
         return _copying(torch.device("cuda", 0), torch.device("cuda", 1))
     return process_bandwidth()
+
+
+def _has_peer(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.device_count() > 1
 
 
 def _copying(source: torch.device, target: torch.device) -> float:

@@ -56,7 +56,8 @@ def _await(processes: list[subprocess.Popen], deadline: float, timeout: float) -
         _refuse_dead(processes)
         if time.monotonic() > deadline:
             raise CourseError(
-                f"The processes were not done exchanging bytes after {timeout:g} s; close other programs or raise timeout."
+                f"The processes were not done exchanging bytes after {timeout:g} s; close other programs, "
+                "give process_bandwidth a longer timeout, or leave the exchange out with calibrate(exchange=False)."
             )
         time.sleep(0.01)
     _refuse_dead(processes)

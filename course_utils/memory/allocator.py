@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from course_utils.errors import CourseError
+
 _MARK, _MEASURED = "course phase: ", "course measured run"
 _NO_OPERATORS = ("autograd::", "torch::autograd::", "Optimizer.")  # spans that the profiler names beside the operators
 
@@ -75,6 +77,8 @@ class CpuAllocator:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Around all runs: a release is only recorded when its allocation was."""
+        if torch.autograd._profiler_enabled():  # a second one ends the first, and inside itself the process
+            raise CourseError("Another profiler is running, or another measurement; end it before measuring.")
         profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         with _quiet():
             profiler.start()

@@ -10,16 +10,22 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
 from course_utils.memory.as_cuda import cuda_operators, prefer_foreach
 from course_utils.memory.meter import Meter
+from course_utils.memory.phases import updates
 from course_utils.memory.usage import Usage
 
 _BY_SHAPES = "leave the line out of the step, or decide by shapes"
 _INNER = ("dry_run", "as_cuda", "meter")
+_TOLD_ONE = (
+    "a dry run answers every number that is read with 1, so a question such as torch.isnan(loss) is answered with yes; "
+    "leave the question out, or the optimizer out of what build() returns."
+)
 _IN_DTYPE = "build the model in its dtype, under torch.set_default_dtype(…), instead of converting it"
 _NOT_THE_CALLERS = (Path(torch.__file__).parents[1], *(Path(__file__).with_name(f"{name}.py") for name in _INNER))
 
@@ -28,9 +34,9 @@ def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str =
     """Memory of the second `step(*build())`, without computing anything: seconds and megabytes, whatever the model's size.
 
     `build` returns a tuple with the model and, if there is one, the optimizer; all that it makes is fake. With
-    `like="cuda"` the operators, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes) are CUDA's; no GPU
-    is needed. Where a step reads one number (`loss.item()`) it is told 1. Raises `CourseError`, naming the line, where a
-    step needs more of its values than that.
+    `like="cuda"` dropout, attention, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes) are CUDA's;
+    no GPU is needed. Where a step reads one number (`loss.item()`) it is told 1. Raises `CourseError`, naming the line,
+    where a step needs more of its values than that, where it never updates, and where the model was not built inside.
     """
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
@@ -38,13 +44,16 @@ def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str =
         if like == "cuda":
             entered.enter_context(cuda_operators())
         with refusals_explained():
-            built = build()
+            built = built_inside(build)
             model, optimizer = _parts(built)
             if like == "cuda" and optimizer is not None:
                 prefer_foreach(optimizer)
-            step(*built)
-            with _meter(model, optimizer, like) as meter:
+            with updates() as made:
                 step(*built)
+                with _meter(model, optimizer, like) as meter:
+                    step(*built)
+    if optimizer is not None and not made:
+        raise CourseError(f"The step never called its optimizer: {_TOLD_ONE}")
     return meter.usage()
 
 
@@ -60,11 +69,20 @@ def fake_tensors() -> Iterator[None]:
 
 
 class ScalarAnswers(TorchDispatchMode):
-    """Answers a question for one number, which a fake tensor cannot, with 1 of its dtype."""
+    """Answers a question for one number, which a fake tensor cannot, with 1 of its dtype.
+
+    Only a `GradScaler`, which asks how many gradients were infinite, is told 0: else it would leave the update out.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._counts_of_infinite = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten._local_scalar_dense.default:
-            return _one(args[0].dtype)
+            return 0.0 if args[0] in self._counts_of_infinite else _one(args[0].dtype)
+        if func is torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default:
+            self._counts_of_infinite[args[1]] = True
         return func(*args, **(kwargs or {}))
 
 
@@ -74,10 +92,22 @@ def _one(dtype: torch.dtype) -> bool | int | float:
     return 1.0 if dtype.is_floating_point else 1
 
 
+def built_inside(build: Callable[[], tuple]) -> tuple:
+    """What `build` returns, refused where it is no tuple, or holds a model whose tensors are real: a step would spoil them."""
+    built = build()
+    if not isinstance(built, tuple):
+        raise CourseError(
+            f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
+        )
+    for model in (thing for thing in built if isinstance(thing, nn.Module)):
+        if not all(isinstance(p, FakeTensor) for p in model.parameters()):
+            raise CourseError("build() returned a model that was there before; build it, and its optimizer, inside.")
+    return built
+
+
 def _parts(built: tuple) -> tuple[nn.Module, torch.optim.Optimizer | None]:
-    things = built if isinstance(built, tuple) else (built,)
-    models = [thing for thing in things if isinstance(thing, nn.Module)]
-    optimizers = [thing for thing in things if isinstance(getattr(thing, "optimizer", thing), torch.optim.Optimizer)]
+    models = [thing for thing in built if isinstance(thing, nn.Module)]
+    optimizers = [thing for thing in built if isinstance(getattr(thing, "optimizer", thing), torch.optim.Optimizer)]
     if len(models) != 1 or len(optimizers) > 1:
         raise CourseError(
             f"build() returned {len(models)} models and {len(optimizers)} optimizers; "
@@ -96,8 +126,8 @@ def refusals_explained() -> Iterator[None]:
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
         way_out = _IN_DTYPE if "_apply()" in str(error) else _BY_SHAPES
         raise CourseError(
-            f"A dry run has shapes but no values, and {_place(error)} does not work without ({_first_line(error)}); "
-            f"{way_out}."
+            f"The dry run stopped at {_place(error)} ({_first_line(error)}); "
+            f"where that works with real tensors, it needs their values, and a dry run has none: {way_out}."
         ) from error
 
 

@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from course_utils.errors import CourseError
-from course_utils.memory.allocator import allocator_of
+from course_utils.memory.allocator import Account, allocator_of
 from course_utils.memory.meter import Meter
-from course_utils.memory.phases import announced_to
+from course_utils.memory.phases import announced_to, updates
+from course_utils.memory.state import trains, unwrapped
 from course_utils.memory.usage import Usage
 from course_utils.units import format_bytes, format_seconds
 
 NOT_ATTRIBUTED = "not attributed"
+OUTSIDE = "no phase"
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Measurement:
 
     @property
     def peak_phase(self) -> str:
-        """The phase in which the peak was."""
-        return max(self.by_phase, key=self.by_phase.get)
+        """The phase in which the peak was, or `OUTSIDE` where it was in none."""
+        return next((phase for phase, peak in self.by_phase.items() if peak == self.peak), OUTSIDE)
 
     @property
     def not_attributed(self) -> int:
@@ -74,26 +76,13 @@ def measure(
     The first call warms up (optimizer state is born in it), the second is recorded by the allocator, the third by the meter,
     and `timed` further ones are timed without either (with 0 `seconds` is NaN). Each of them really trains. Gradients left
     from before are dropped first. What the process holds besides is not counted. The phases are forward, backward and
-    update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors.
+    update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors, for a model
+    without parameters, and for an optimizer of another model.
     """
-    if timed < 0:
-        raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
+    _refuse(model, optimizer, timed)
     model.zero_grad(set_to_none=True)
     device = next(model.parameters()).device
-    allocator = allocator_of(device)
-    plain_optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-    gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
-    with allocator.recording():
-        step()
-        with allocator.measured(), announced_to(allocator.begin_phase, model, plain_optimizer):
-            step()
-    with Meter(
-        model, optimizer
-    ) as meter:  # apart from the allocator: autograd adds some gradients otherwise when watched
-        step()
-    usage, account = meter.usage(), allocator.account()
-    if not usage.events:
-        raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
+    usage, account = _watched(step, model, optimizer, allocator_of(device))
     return Measurement(
         usage.resident,
         {name: usage.resident + above for name, above in account.by_phase.items()},
@@ -105,9 +94,48 @@ def measure(
     )
 
 
+def _watched(step: Callable[[], object], model: nn.Module, optimizer, allocator) -> tuple[Usage, Account]:
+    gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
+    with allocator.recording():
+        with updates() as made:
+            step()
+        _refuse_others(made, model, optimizer)
+        with allocator.measured(), announced_to(allocator.begin_phase, model, unwrapped(optimizer)):
+            step()
+    # The meter apart from the allocator: autograd adds some gradients otherwise when it is watched.
+    with Meter(model, optimizer) as meter:
+        step()
+    if not meter.usage().events:
+        raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
+    return meter.usage(), allocator.account()
+
+
+def _refuse(model: nn.Module, optimizer: torch.optim.Optimizer | None, timed: int) -> None:
+    if not isinstance(timed, int) or timed < 0:
+        raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
+    if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
+        raise CourseError(f"measure(step, model, optimizer) needs a model with parameters, not {type(model).__name__}.")
+    plain = unwrapped(optimizer)
+    if plain is not None and not (isinstance(plain, torch.optim.Optimizer) and trains(plain, model)):
+        raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
+
+
+def _refuse_others(made: list[torch.optim.Optimizer], model: nn.Module, optimizer) -> None:
+    for other in made:
+        if other is not unwrapped(optimizer) and trains(other, model):
+            raise CourseError(
+                f"The step updates the model by an optimizer ({type(other).__name__}) that measure was not given; pass it too."
+            )
+
+
 def _seconds(step: Callable[[], object], device: torch.device) -> float:
+    _await(device)  # else the step would also wait for what was queued before it
     start = time.perf_counter()
     step()
+    _await(device)
+    return time.perf_counter() - start
+
+
+def _await(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - start

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 Observer = Callable[[str], AbstractContextManager]
 _observers: list[Observer] = []
@@ -35,20 +37,14 @@ def observed_by(observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def announced_to(
-    begin: Callable[[str], None], model: nn.Module, optimizer: torch.optim.Optimizer | None
+    begin: Callable[[str | None], None], model: nn.Module, optimizer: torch.optim.Optimizer | None
 ) -> Iterator[None]:
     """Have `begin(name)` called as each phase of a step begins: forward, backward, update, or the names that `phase` gives.
 
+    Where a named phase ends, the one around it goes on; outside of all of them `begin(None)` is called.
     It stands beside the computation, not in it: no operator runs otherwise than without.
     """
     marks: list[str] = []
-
-    @contextmanager
-    def marked(name: str) -> Iterator[None]:
-        marks.append(name)
-        begin(name)
-        yield
-        marks.pop()
 
     def unless_marked(name: str) -> None:
         if not marks:
@@ -58,10 +54,33 @@ def announced_to(
         hooks.callback(model.register_forward_pre_hook(lambda *_: unless_marked("forward")).remove)
         if optimizer is not None:
             hooks.callback(optimizer.register_step_pre_hook(lambda *_: unless_marked("update")).remove)
-        backward = _after(lambda: unless_marked("backward"), torch.autograd.backward)
-        hooks.enter_context(patch.object(torch.autograd, "backward", backward))
-        hooks.enter_context(observed_by(marked))
+        for name in ("backward", "grad"):
+            announced = _after(lambda: unless_marked("backward"), getattr(torch.autograd, name))
+            hooks.enter_context(patch.object(torch.autograd, name, announced))
+        hooks.enter_context(observed_by(partial(_marked, begin, marks)))
         yield
+
+
+@contextmanager
+def _marked(begin: Callable[[str | None], None], marks: list[str], name: str) -> Iterator[None]:
+    marks.append(name)
+    begin(name)
+    try:
+        yield
+    finally:
+        marks.pop()
+        begin(marks[-1] if marks else None)
+
+
+@contextmanager
+def updates() -> Iterator[list[torch.optim.Optimizer]]:
+    """The optimizers that make a step within, each as often as it does."""
+    made: list[torch.optim.Optimizer] = []
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: made.append(optimizer))
+    try:
+        yield made
+    finally:
+        hook.remove()
 
 
 def _after(first: Callable[[], None], function: Callable) -> Callable:

@@ -37,7 +37,7 @@ class Rss:
 def peak_rss(build: Callable[[], tuple], step: Callable[..., object], *, timeout: float = 300) -> Rss:
     """Main memory that one `step(*build())` needs, seen by the operating system, in a process of its own.
 
-    The step runs twice, as in `peak_by_phase`: once so that optimizer state, thread pools and the libraries' caches are
+    The step runs twice, as in `measure`: once so that optimizer state, thread pools and the libraries' caches are
     born, once measured. Both functions may be written in a notebook; what they refer to is copied to the other process,
     which has as many torch threads as this one, so large things are better made within `build`. Memory of a GPU is not
     counted.

@@ -10,8 +10,9 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from course_utils.errors import CourseError
 from course_utils.hardware import CHANNELS_LAST, Machine, Work
-from course_utils.memory.dry_run import fake_tensors, refusals_explained
+from course_utils.memory.dry_run import built_inside, fake_tensors, refusals_explained
 
 _aten = torch.ops.aten
 
@@ -53,16 +54,22 @@ class Prediction:
             }
             for o in self.operators
         ]
-        return pd.DataFrame(rows).groupby("operator").sum().sort_values("seconds", ascending=False)
+        frame = pd.DataFrame(rows, columns=["operator", "calls", "flops", "bytes", "seconds"])
+        return frame.groupby("operator").sum().sort_values("seconds", ascending=False)
 
 
 def predict_seconds(build: Callable[[], tuple], step: Callable[..., object], machine: Machine) -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
-    Nothing is computed and no memory is taken. On a machine known by its data sheet only, the sum is a lower bound: full
-    rates and no cost of calling. Operators are those of the CPU's route, whatever the machine. Raises `CourseError` where
+    Nothing is computed and no memory is taken. On a machine known by its data sheet only, the sum is a lower bound
+    for these operators: full rates and no cost of calling. They are those of the CPU's route, whatever the machine; a GPU's own,
+    where they do the work of several, can be faster. Raises `CourseError` where
     the machine has no rate for a dtype.
     """
+    if not isinstance(machine, Machine):
+        raise CourseError(
+            f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate() for this one."
+        )
     return Prediction(machine, count_operators(build, step))
 
 
@@ -72,7 +79,7 @@ def count_operators(build: Callable[[], tuple], step: Callable[..., object]) -> 
     Runs under fake tensors, and refuses what `dry_run` refuses.
     """
     with fake_tensors(), refusals_explained(), _Watch() as watch:
-        built = build()
+        built = built_inside(build)
         step(*built)
         watch.operators.clear()
         step(*built)

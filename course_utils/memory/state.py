@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 import torch
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,27 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     keeps some) counts as one element and the bytes of the Python object, in host memory. Nested containers are walked.
     Anything else has size 0 and keeps its row.
     """
-    unwrapped = getattr(
-        optimizer, "optimizer", optimizer
-    )  # Accelerate's wrapper keeps torch's optimizer under this name
-    parameters = [p for group in unwrapped.param_groups for p in group["params"]]
+    plain = unwrapped(optimizer)
+    parameters = [p for group in plain.param_groups for p in group["params"]]
     return StateSize(
         tuple(
             entry
             for index, parameter in enumerate(parameters)
-            for kind, value in unwrapped.state.get(parameter, {}).items()
+            for kind, value in plain.state.get(parameter, {}).items()
             for entry in _entries(index, kind, value)
         )
     )
+
+
+def unwrapped(optimizer):
+    """Torch's own optimizer, which Accelerate's wrapper keeps under this name; None stays None."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
+    """Whether `optimizer` has a parameter of `model`."""
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return not trained.isdisjoint(map(id, model.parameters()))
 
 
 def _entries(index: int, kind: str, value):

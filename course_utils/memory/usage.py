@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from course_utils.errors import CourseError
+
 KINDS = (
     "parameters",
     "buffers",
@@ -110,6 +112,8 @@ class Usage:
 
     @cached_property
     def _top(self) -> int:
+        if not self.events:
+            raise CourseError("The meter saw no tensors; run a training step inside it, then ask for its usage.")
         return int(self._totals.argmax())
 
 

@@ -51,6 +51,10 @@ def build(
 
 def configuration(name: str, *, labels: int | None = None, scale: Scale | None = None, **changes) -> "PretrainedConfig":
     """What `build` builds from, with the model's class in `architectures`; arguments and errors as there."""
+    if "num_labels" in changes or not (labels is None or (type(labels) is int and labels > 0)):
+        raise CourseError(
+            "The number of classes is labels=…, a whole number from 1 on; leave it out for a language model."
+        )
     family_name, sizes = _sizes(name, scale)
     family = _family(family_name)
     _refuse_unknown(changes, family.config)
@@ -110,8 +114,9 @@ def pretrained_or_fresh(name: str, *, labels: int) -> nn.Module:
     try:
         return pretrained(name, labels=labels)
     except CourseError:
+        fresh = build(name, labels=labels)
         print(f"There are no pretrained weights here: {name} starts from fresh ones instead.")
-        return build(name, labels=labels)
+        return fresh
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -125,6 +130,8 @@ def parameter_bytes(model: nn.Module) -> int:
 
 
 def _sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
+    if not isinstance(scale, Scale | None):
+        raise CourseError(f"scale={scale!r} is no Scale; give one of settings.SCALES, such as SCALES['smoke'].")
     if name in FAMILIES:
         return name, _family(name).sizes(scale or settings().scale)
     if name in PUBLISHED:

@@ -6,12 +6,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from course_utils.errors import CourseError
+
 
 @dataclass(frozen=True)
 class ConvNetConfig:
     """Sizes of a `ConvNet`: `widths` are the channels of its stages, each with `depth` convolutions, the first of stride 2.
 
-    `image` is the side of the square input in pixels, `channels` its colors.
+    `image` is the side of the square input in pixels, `channels` its colors. Raises `CourseError` for a size below 1.
     """
 
     widths: tuple[int, ...] = (32, 64, 128)
@@ -19,6 +21,13 @@ class ConvNetConfig:
     image: int = 32
     channels: int = 3
     num_labels: int = 10
+
+    def __post_init__(self):
+        sizes = {"depth": self.depth, "image": self.image, "channels": self.channels, "num_labels": self.num_labels}
+        sizes |= {f"widths[{stage}]": width for stage, width in enumerate(self.widths)}
+        wrong = [f"{name}={size}" for name, size in sizes.items() if size < 1]
+        if wrong or not self.widths:
+            raise CourseError(f"A ConvNet has stages, and sizes from 1 on, not {', '.join(wrong) or 'widths=()'}.")
 
 
 @dataclass

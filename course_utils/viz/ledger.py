@@ -7,12 +7,11 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.ledger import UNITS, Ledger, Row
-from course_utils.viz.parts import byte_unit, patches, subplots
+from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
 from course_utils.viz.style import COLORS
 
 _WIDEST_LINEAR = 50  # a bar this many times shorter than the longest is still seen on a linear axis
 _THICKNESS = 0.36
-_SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def beside_figure(rows: Sequence[Row]) -> tuple[Figure, str]:
@@ -41,7 +40,7 @@ def ledger_figure(ledger: Ledger) -> tuple[Figure, str]:
 
 def _draw_panel(axes, rows: Sequence[Row], unit: str, names: list[str]) -> None:
     figures = [figure for row in rows for figure in (row.predicted, row.measured)]
-    name, size = _axis_unit(unit, max(figures))
+    name, size = _AXIS_UNIT[unit](max(figures))
     for place, row in enumerate(rows):
         _bar(axes, place - _THICKNESS / 2, row.predicted / size, "predicted", row.in_words(row.predicted))
         note = f"{row.in_words(row.measured)}, {_difference(row)}"
@@ -58,6 +57,7 @@ def _bar(axes, place: float, length: float, color: str, note: str) -> None:
 
 
 _WHAT = {"bytes": "memory", "seconds": "time"}
+_AXIS_UNIT = {"bytes": byte_unit, "seconds": second_unit}
 
 
 def _scale(axes, smallest: float, largest: float) -> None:
@@ -72,16 +72,10 @@ def _scale(axes, smallest: float, largest: float) -> None:
     axes.set_xlabel(f"{axes.get_xlabel()} (logarithmic axis)")
 
 
-def _axis_unit(unit: str, largest: float) -> tuple[str, float]:
-    if unit == "bytes":
-        return byte_unit(largest)
-    return next((entry for entry in _SECONDS if largest >= entry[1]), _SECONDS[-1])
-
-
 def _names(rows: Sequence[Row]) -> list[str]:
-    """What tells the rows apart: technique and quantity, and the device where there are several."""
-    devices = {row.device for row in rows}
-    return [f"{r.technique}\n{r.quantity}{f', {r.device}' if len(devices) > 1 else ''}" for r in rows]
+    """What tells the rows apart: technique and quantity, and of chapter, scale and device those of which there are several."""
+    several = [field for field in ("chapter", "scale", "device") if len({getattr(row, field) for row in rows}) > 1]
+    return [f"{r.technique}\n{', '.join([r.quantity, *(getattr(r, field) for field in several)])}" for r in rows]
 
 
 def _difference(row: Row) -> str:
@@ -90,4 +84,4 @@ def _difference(row: Row) -> str:
 
 def _described(row: Row) -> str:
     figures = f"predicted {row.in_words(row.predicted)}, measured {row.in_words(row.measured)}"
-    return f"{row.technique}, {row.quantity}, {row.device}: {figures}, {_difference(row)}"
+    return f"{row.technique}, {row.quantity}, {row.chapter}, {row.scale}, {row.device}: {figures}, {_difference(row)}"

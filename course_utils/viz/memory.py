@@ -20,7 +20,7 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
         _stack(axes, row, parts, size)
     for row, total in enumerate(totals.values()):
         note = "  ← peak" if total == max(totals.values()) else ""
-        axes.text(total / size, row, f"  {total / size:,.4g} {unit}{note}", va="center")
+        axes.text(total / size, row, f"  {format_bytes(total)}{note}", va="center")
     axes.set(yticks=range(len(totals)), yticklabels=list(totals), xlabel=f"memory in use, {unit}", title=title)
     axes.set_xlim(0, 1.3 * max(totals.values()) / size)
     axes.invert_yaxis()

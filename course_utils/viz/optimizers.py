@@ -16,7 +16,7 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
     options = {"lr": lr, "weight_decay": weight_decay}
     l2 = left_after_noise(lambda p: Adam(p, **options), GRADIENT_SCALES, steps)
     decoupled = left_after_noise(lambda p: AdamW(p, **options), GRADIENT_SCALES, steps)
-    figure, axes = subplots()
+    figure, axes = subplots(layout="constrained")
     axes.plot(
         GRADIENT_SCALES,
         predicted_left_l2(GRADIENT_SCALES, steps, **options),
@@ -28,7 +28,7 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
     axes.plot(GRADIENT_SCALES, decoupled, "o", color=COLORS["first"], label="AdamW, measured")
     axes.set(xscale="log", xlabel="scale σ of the parameter's gradients", ylim=(-0.05, 1.1))
     axes.set(ylabel=f"left of θ = 1 after {steps} steps", title=f"α = {lr:.3g}, λ = {weight_decay:.3g}")
-    axes.legend(loc="upper left")
+    figure.legend(loc="outside upper center", ncols=3)
     return figure, (
         f"What weight decay leaves of a parameter after {steps} steps, against the scale of its gradients from 0.01 to 100. "
         f"AdamW leaves {decoupled.min():.2f} to {decoupled.max():.2f} at every scale; "
@@ -47,6 +47,8 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     axes.set(xscale="log", xlabel="step t", ylabel="update / α", ylim=(0, None))
     axes.legend()
     largest, apart = max(measured), (predicted - torch.tensor(measured)).abs().max().item()
+    at = measured.index(largest) + 1, largest
+    axes.annotate(f"{largest:.2f} at step {at[0]}", at, xytext=(8, 2), textcoords="offset points")
     return figure, (
         f"Update size without bias correction relative to α: {measured[0]:.2f} at step 1, a largest value of {largest:.2f} "
         f"at step {measured.index(largest) + 1}, {measured[-1]:.2f} at step {len(measured)}. "
@@ -56,7 +58,7 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
 
 def decay_paths_figure() -> tuple[Figure, str]:
     """Two flow charts: weight decay joining the gradient (L2) and weight decay beside it (decoupled)."""
-    figure, panels = subplots(2, 1, figsize=(7.6, 3.8), layout="constrained")
+    figure, panels = subplots(2, 1, figsize=(7.6, 3.2), layout="constrained")
     _flow(
         panels[0],
         "L2 inside Adam: the decay joins the gradient, and is averaged and divided with it",
@@ -65,19 +67,19 @@ def decay_paths_figure() -> tuple[Figure, str]:
     )
     _flow(panels[1], "AdamW: the decay goes straight to the parameter", "first", joins=3)
     return figure, (
-        "Two flow charts from the gradient over two averages and their ratio to the parameter. "
+        "Two flow charts from the gradient g over two averages, m and v, and m̂ / √v̂ to the parameter θ. "
         "In the upper one the decay joins the gradient, before the averages; in the lower one it goes to the parameter directly."
     )
 
 
-_STATIONS = ((0.1, "gradient"), (0.36, "two averages"), (0.64, "their ratio"), (0.92, "parameter"))
+_STATIONS = ((0.1, "gradient g"), (0.36, "two averages, m and v"), (0.66, "m̂ / √v̂"), (0.9, "parameter θ"))
 
 
 def _flow(axes, title: str, color: str, joins: int) -> None:
     stations = [_box(axes, x, 0.3, text, COLORS["ink"]) for x, text in _STATIONS]
     for start, end in zip(stations[:-1], stations[1:], strict=True):
         _arrow(axes, start, end, COLORS["ink"])
-    source = _box(axes, _STATIONS[joins][0], 0.82, "decay", COLORS[color])
+    source = _box(axes, _STATIONS[joins][0], 0.82, "decay λθ", COLORS[color])
     _arrow(axes, source, stations[joins], COLORS[color])
     axes.set(xlim=(0, 1), ylim=(0.1, 1), title=title)
     axes.axis("off")

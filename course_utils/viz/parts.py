@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.units import GiB, KiB, MiB
+from course_utils.units import BYTE_UNITS, SECOND_UNITS
 from course_utils.viz.style import COLORS
 
 _COLUMNS = 5  # the most names of kinds that stand beside each other in the width of a page
@@ -21,7 +21,16 @@ def subplots(rows: int = 1, columns: int = 1, *, figsize=None, layout=None, **sh
 
 def byte_unit(largest: float) -> tuple[str, int]:
     """Name and bytes of the unit for an axis that reaches to `largest` bytes."""
-    return next(((name, size) for name, size in (("GiB", GiB), ("MiB", MiB)) if largest >= size), ("KiB", KiB))
+    return _largest_within(BYTE_UNITS, largest)
+
+
+def second_unit(largest: float) -> tuple[str, float]:
+    """Name and seconds of the unit for an axis that reaches to `largest` seconds."""
+    return _largest_within(SECOND_UNITS, largest)
+
+
+def _largest_within(units: tuple, largest: float) -> tuple:
+    return next((unit for unit in units if largest >= unit[1]), units[-1])
 
 
 def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:

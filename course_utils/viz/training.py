@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
+from course_utils.errors import CourseError
 from course_utils.training import History
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
@@ -14,10 +15,10 @@ _ORDER = ("first", "second", "third", "fourth")
 def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     """Loss of each step beside the accuracy after each epoch; `chance` is the accuracy of always naming one class.
 
-    Raises `ValueError` when the history has no evaluation.
+    Raises `CourseError` when the history has no evaluation.
     """
     if not history.evaluations:
-        raise ValueError("There is no evaluation to draw; train with evaluate_on=….")
+        raise CourseError("There is no evaluation to draw; train with evaluate_on=….")
     steps, evaluations = history.frame(), history.evaluation_frame()
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
     left.plot(steps.index, steps["loss"], color=COLORS["grid"], linewidth=1)
@@ -41,8 +42,10 @@ def compare_losses(
 ) -> tuple[Figure, str]:
     """The loss of up to four runs against steps, each the mean of its last `window` steps; `level` names a loss to compare with.
 
-    Later runs are drawn thinner, so that one that lies on another leaves it visible.
+    Later runs are drawn thinner, so that one that lies on another leaves it visible. Raises `CourseError` for more runs.
     """
+    if not 0 < len(runs) <= len(_ORDER):
+        raise CourseError(f"One figure compares 1 to {len(_ORDER)} runs, not {len(runs)}; draw several figures.")
     figure, axes = subplots()
     ends = []
     for (name, history), color, width in zip(runs.items(), _ORDER, (3.2, 2.4, 1.2, 0.8), strict=False):

@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import dry_run, measure
+from course_utils.memory import dry_run, estimate, measure
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.workload import Workload
 from course_utils.settings import SCALES
@@ -105,6 +106,39 @@ def test_on_cuda_torch_updates_all_tensors_at_once_unless_told_otherwise():
     assert temporaries(foreach=False) < temporaries()
 
 
+def test_on_cuda_every_piece_fills_whole_grains():
+    usage = dry_run(lambda: (nn.Linear(3, 3), torch.ones(1, 3)), lambda model, x: model(x).sum().backward(), "cuda")
+    assert all(piece.bytes % 512 == 0 for piece in usage.pieces)
+
+
+@pytest.mark.parametrize(
+    "recipe", [Recipe("sgd", "bf16", 4, 32), Recipe("sgd", "autocast", 4, 32), Recipe("sgd", batch=4, sequence=36)]
+)
+@pytest.mark.parametrize("name", ["llama", "distilbert"])
+def test_on_cuda_dry_run_and_estimate_agree(name, recipe):
+    """Two accounts of the same operators, neither of which uses the other."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "vocab_size": 64} if name == "llama" else {}
+    shared = {"num_key_value_heads": 1} if name == "llama" and recipe.precision != "fp32" else {}
+    config = models.configuration(name, scale=SMALL, labels=None if name == "llama" else 3, **sizes, **shared)
+    work = Workload(config, recipe)
+    expected = estimate(config, replace(recipe, device="cuda"))
+    assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(expected.peak, rel=0.02)
+
+
+def test_on_cuda_autocast_is_on_without_a_gpu():
+    def peak(device):
+        def step(model, x):
+            with torch.autocast(device, torch.bfloat16):
+                model(x).sum().backward()
+
+        def build():
+            return nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]), torch.ones(512, 64)
+
+        return dry_run(build, step, "cuda").peak
+
+    assert peak("cuda") == peak("cpu")
+
+
 def test_numbers_read_are_answered():
     def build():
         return nn.Linear(4, 4), torch.ones(2, 4)
@@ -132,10 +166,50 @@ def test_a_model_converted_after_it_was_built_is_refused_with_the_way_out():
         dry_run(lambda: (nn.Linear(4, 4).to(torch.bfloat16),), lambda model: None)
 
 
-@pytest.mark.parametrize("built", [(), (nn.Linear(2, 2), nn.Linear(2, 2)), torch.ones(1)])
-def test_a_build_without_one_model_is_refused(built):
-    with pytest.raises(CourseError, match="return a tuple with one model"):
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_build_without_one_model_is_refused(count):
+    with pytest.raises(CourseError, match=f"{count} models .* return a tuple with one model"):
+        dry_run(lambda: tuple(nn.Linear(2, 2) for _ in range(count)), lambda *parts: None)
+
+
+@pytest.mark.parametrize("built", [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)), None])
+def test_a_build_that_returns_no_tuple_is_refused(built):
+    with pytest.raises(CourseError, match="let it return a tuple"):
         dry_run(lambda: built, lambda *parts: None)
+
+
+def test_a_model_built_before_is_refused_and_stays_as_it_was():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with pytest.raises(CourseError, match="there before; build it, and its optimizer, inside"):
+        dry_run(lambda: (model, optimizer), train)
+    assert model.weight.grad is None
+    assert not optimizer.state
+
+
+def train(model, optimizer, *scaler):
+    loss = model(torch.ones(1, 2)).sum()
+    if torch.isnan(loss) and not scaler:
+        return
+    if scaler:
+        scaler[0].scale(loss).backward()
+        scaler[0].step(optimizer)
+        scaler[0].update()
+    optimizer.zero_grad()
+
+
+def built(*more):
+    model = nn.Linear(2, 2)
+    return model, torch.optim.AdamW(model.parameters()), *more
+
+
+def test_a_step_that_leaves_out_its_update_for_what_it_was_told_is_refused():
+    with pytest.raises(CourseError, match=r"never called its optimizer.*torch\.isnan"):
+        dry_run(built, train)
+
+
+def test_a_gradient_scaler_is_told_that_all_is_finite():
+    assert "update" in dry_run(lambda: built(torch.amp.GradScaler("cpu")), train).by_phase
 
 
 def test_an_unknown_device_is_refused():

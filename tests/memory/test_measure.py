@@ -1,5 +1,7 @@
 import gc
 import os
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,6 +127,71 @@ def test_marked_phases_have_their_own_names():
     assert above == {"first half": 100 * 512 * 4, "second half": 256 * 512 * 4}
 
 
+def test_nested_phases_and_what_is_outside_of_them_are_told_apart():
+    model, x = one_layer()
+
+    def step():
+        with phase("outer"):
+            with phase("inner"), torch.no_grad():
+                model(x[:10])
+            with torch.no_grad():
+                model(x[:100])
+        with torch.no_grad():
+            kept = model(x)
+        return kept.shape
+
+    measured = measure(step, model)
+    above = {name: peak - measured.resident for name, peak in measured.by_phase.items()}
+    assert above == {"outer": 100 * 512 * 4, "inner": 10 * 512 * 4, "forward": 256 * 512 * 4}
+    assert measured.peak_phase == "forward"
+
+
+def test_a_peak_outside_of_all_phases_is_said():
+    model, x = one_layer(8, 2)
+
+    def step():
+        with phase("small"), torch.no_grad():
+            model(x)
+        torch.ones(1000)
+
+    measured = measure(step, model)
+    assert measured.by_phase["small"] < measured.peak == measured.resident + 4000
+    assert "in no phase" in str(measured)
+
+
+def test_gradients_asked_for_by_function_are_backward():
+    model, x = one_layer()
+    measured = measure(lambda: torch.autograd.grad(model(x).square().sum(), model.parameters()), model)
+    assert list(measured.by_phase) == ["forward", "backward"]
+
+
+def test_a_model_or_an_optimizer_of_another_kind_is_refused():
+    model, x = one_layer(8, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = plain_step(model, optimizer, x)
+    for wrong in (optimizer, "model", nn.ReLU()):
+        with pytest.raises(CourseError, match="a model with parameters"):
+            measure(step, wrong)
+    with pytest.raises(CourseError, match="trains no parameter of this model"):
+        measure(step, model, torch.optim.AdamW(nn.Linear(2, 2).parameters()))
+    with pytest.raises(CourseError, match="by an optimizer .AdamW. that measure was not given"):
+        measure(step, model)
+
+
+def test_a_measurement_inside_another_is_refused():
+    model, x = one_layer(8, 2)
+    with pytest.raises(CourseError, match="Another profiler"):
+        measure(lambda: measure(lambda: model(x), model), model)
+
+
+def test_seconds_are_those_of_one_step(monkeypatch):
+    model, x = one_layer(8, 2)
+    clock = iter([0.0, 7.0, 10.0, 12.0, 20.0, 29.0])
+    module = import_module("course_utils.memory.measure")
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert measure(lambda: model(x), model, timed=3).seconds == 7.0
+
+
 def test_a_step_that_does_nothing_is_refused():
     with pytest.raises(CourseError, match="nothing with tensors"):
         measure(lambda: None, nn.Linear(2, 2))
@@ -160,12 +227,14 @@ def test_an_error_in_the_step_comes_through_and_the_next_measurement_works(capfd
     assert capfd.readouterr().err == "said by the step;said by the step;said afterwards"
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
-    measure(plain_step(model, torch.optim.SGD(model.parameters(), lr=1), x), model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    measure(plain_step(model, optimizer, x), model, optimizer)
 
 
 def test_it_says_itself_in_words():
     model, x = one_layer(64, 8)
-    text = str(measure(plain_step(model, torch.optim.SGD(model.parameters(), lr=1), x), model))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    text = str(measure(plain_step(model, optimizer, x), model, optimizer))
     assert "parameters  16.0 KiB" in text
     assert "the CPU allocator's events" in text
 

@@ -4,6 +4,7 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from course_utils import models
+from course_utils.errors import CourseError
 from course_utils.memory import Meter
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.usage import KINDS
@@ -55,7 +56,7 @@ def test_the_largest_pieces_name_their_module(small):
     usage, (model, *_) = small
     top = usage.top(200)
     assert top["bytes"].is_monotonic_decreasing
-    assert top["bytes"].sum() <= usage.peak
+    assert usage.top(len(usage.pieces))["bytes"].sum() == usage.peak
     known = {name for name, _ in model.named_modules()}
     assert set(top["module"]) <= known
     embedding = top[top["kind"] == "parameters"].iloc[0]
@@ -140,6 +141,13 @@ def test_memory_that_grows_and_shrinks_in_place_is_followed():
     usage = meter.usage()
     assert usage.peak - usage.resident == 4000
     assert usage.timeline[list(KINDS)].iloc[-1].sum() == usage.resident
+
+
+def test_a_log_of_nothing_has_no_peak():
+    with Meter(nn.Linear(2, 2)) as meter:
+        pass
+    with pytest.raises(CourseError, match="saw no tensors"):
+        _ = meter.usage().peak
 
 
 def test_rounding_to_the_allocators_grain():

@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_utils import hardware, models
+from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.seconds import Prediction, count_operators, predict_seconds
@@ -137,6 +138,11 @@ def test_operators_are_those_of_a_real_step():
         workload.step(*built)
     real = [name for name in names.seen if not name.startswith("profiler.")]
     assert [operator.name for operator in count_operators(workload.build, workload.step)] == real
+
+
+def test_what_is_no_machine_is_refused():
+    with pytest.raises(CourseError, match=r"'H100' is no machine; give hardware\.machine\('H100'\)"):
+        predict_seconds(mlp, train, "H100")
 
 
 def test_predicted_seconds_equal_the_pencil():

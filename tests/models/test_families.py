@@ -59,6 +59,23 @@ def test_a_change_that_would_be_ignored_is_refused(wrong):
         models.build("distilbert", labels=2, **wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"num_labels": 5}, {"labels": 0}, {"labels": "2"}, {"labels": 2, "num_labels": 2}])
+def test_the_number_of_classes_has_one_name(wrong):
+    with pytest.raises(CourseError, match="labels=…, a whole number from 1 on"):
+        models.build("distilbert", **wrong)
+
+
+def test_a_scale_is_no_name():
+    with pytest.raises(CourseError, match=r"scale='smoke' is no Scale; give one of settings\.SCALES"):
+        models.build("distilbert", scale="smoke")
+
+
+@pytest.mark.parametrize("wrong", [{"widths": ()}, {"widths": (8, 0)}, {"depth": 0}, {"image": 0}])
+def test_a_network_without_layers_is_refused(wrong):
+    with pytest.raises(CourseError, match="A ConvNet has stages, and sizes from 1 on"):
+        models.ConvNetConfig(**wrong)
+
+
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(CourseError, match="'bert'; choose one of distilbert, gpt2"):
         models.build("bert", labels=2)

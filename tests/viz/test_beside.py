@@ -20,7 +20,7 @@ def test_two_bars_for_each_row_and_their_difference_as_in_the_table():
     assert "100 MiB, +40.0% not attributed" in axes.texts[1].get_text()
     assert [f"{error:+.1%}" for error in Ledger(tuple(rows)).frame()["error"]] == ["+40.0%", "-50.0%"]
     assert "-50.0%" in axes.texts[3].get_text()
-    assert "Adafactor, peak, cpu: predicted 150 MiB, measured 100 MiB, -50.0% not attributed" in alt
+    assert "Adafactor, peak, 03, laptop, cpu: predicted 150 MiB, measured 100 MiB, -50.0% not attributed" in alt
 
 
 @pytest.mark.parametrize(("factor", "scale"), [(49, "linear"), (51, "log")])
@@ -42,9 +42,13 @@ def test_seconds_have_an_axis_of_their_own():
     assert "predicted 120 ms, measured 150 ms" in alt
 
 
-def test_the_same_row_on_two_devices_is_told_apart():
-    figure, _ = viz.ledger_figure(Ledger((row(), row(device="cuda"))))
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["AdamW\npeak, cpu", "AdamW\npeak, cuda"]
+@pytest.mark.parametrize(
+    ("field", "values"), [("device", ("cpu", "cuda")), ("scale", ("laptop", "gpu")), ("chapter", ("03", "04"))]
+)
+def test_the_same_row_of_two_runs_is_told_apart(field, values):
+    figure, _ = viz.ledger_figure(Ledger(tuple(row(**{field: value}) for value in values)))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [f"AdamW\npeak, {value}" for value in values]
 
 
 def test_an_empty_ledger_is_refused_with_a_sentence():

@@ -3,6 +3,7 @@
 import pytest
 
 from course_utils import viz
+from course_utils.errors import CourseError
 from course_utils.memory import instants
 from course_utils.training import History
 from course_utils.units import MiB
@@ -18,7 +19,7 @@ def test_instants_mark_the_fullest_and_draw_each_kind():
     )
     axes = figure.axes[0]
     assert sum("peak" in text.get_text() for text in axes.texts) == 1
-    assert "80 MiB  ← peak" in axes.texts[0].get_text()
+    assert "80.0 MiB  ← peak" in axes.texts[0].get_text()
     widths = [patch.get_width() for patch in axes.patches]
     assert sum(widths) == pytest.approx(80 + 40 + 41)
     assert "activations 50.0 MiB" in alt
@@ -50,7 +51,7 @@ def test_learning_curves_stand_beside_chance():
 
 
 def test_learning_curves_need_an_evaluation():
-    with pytest.raises(ValueError, match="evaluate_on"):
+    with pytest.raises(CourseError, match="evaluate_on"):
         viz.learning_curves(History(steps=history().steps), chance=0.25)
 
 
@@ -60,6 +61,11 @@ def test_losses_are_compared_in_windows():
     assert "a from 2.00 to 0.75; b from 3.00 to 3.00" in alt
     _, alt = viz.compare_losses({"a": history()}, level=("knowing nothing", 2.3))
     assert alt.endswith("knowing nothing is at 2.30.")
+
+
+def test_more_runs_than_colors_are_refused():
+    with pytest.raises(CourseError, match="1 to 4 runs, not 5"):
+        viz.compare_losses({name: history() for name in "abcde"})
 
 
 def test_the_decay_figure_follows_its_controls():
@@ -79,5 +85,5 @@ def test_the_correction_figure_names_first_and_largest():
 
 def test_the_flow_charts_join_decay_at_different_places():
     figure, _ = viz.decay_paths_figure()
-    places = [next(t.get_position()[0] for t in axes.texts if t.get_text() == "decay") for axes in figure.axes]
+    places = [next(t.get_position()[0] for t in axes.texts if t.get_text() == "decay λθ") for axes in figure.axes]
     assert places[0] < 0.2 < 0.8 < places[1]
