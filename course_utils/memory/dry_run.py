@@ -31,7 +31,7 @@ _NOT_THE_CALLERS = (Path(torch.__file__).parents[1], *(Path(__file__).with_name(
 
 
 def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> Usage:
-    """Memory of the second `step(*build())`, without computing anything: seconds and megabytes, whatever the model's size.
+    """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
 
     `build` returns a tuple with the model and, if there is one, the optimizer; all that it makes is fake. With
     `like="cuda"` dropout, attention, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes) are CUDA's;

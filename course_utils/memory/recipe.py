@@ -77,3 +77,13 @@ def _require_one_of(name: str, value, known: Collection) -> None:
 def _require_count(name: str, value) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise CourseError(f"{name} must be a whole number from 1 on, not {value!r}.")
+
+
+def require_positions(config, recipe: Recipe) -> None:
+    """Raise `CourseError` where the recipe's sequences are longer than the model of `config` can number."""
+    positions = getattr(config, "max_position_embeddings", recipe.sequence)
+    if recipe.sequence > positions:
+        raise CourseError(
+            f"A sequence of {recipe.sequence} tokens is longer than the model's {positions} positions; "
+            "shorten it, or give the configuration more."
+        )

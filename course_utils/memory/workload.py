@@ -7,16 +7,23 @@ import torch
 from torch import nn
 
 from course_utils import models
+from course_utils.errors import CourseError
 from course_utils.memory.optimizers import COSTS
 from course_utils.memory.phases import phase
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.recipe import Recipe, require_positions
 from course_utils.models import ConvNetConfig
 
 
 class Workload:
-    """Training of the model that `config` describes, by `recipe`, on random examples: `build`, then `step` again and again."""
+    """Training of the model that `config` describes, by `recipe`, on random examples: `build`, then `step` again and again.
+
+    Raises `CourseError` for recipes that one process cannot follow, and for sequences longer than the model's positions.
+    """
 
     def __init__(self, config, recipe: Recipe):
+        if recipe.zero_stage or recipe.offload:
+            raise CourseError("A workload is one process that keeps everything; give this recipe to memory.estimate.")
+        require_positions(config, recipe)
         self.config, self.recipe = config, recipe
 
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list[dict]]:

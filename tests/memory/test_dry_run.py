@@ -215,3 +215,16 @@ def test_a_gradient_scaler_is_told_that_all_is_finite():
 def test_an_unknown_device_is_refused():
     with pytest.raises(CourseError, match="like='tpu'"):
         dry_run(lambda: None, lambda: None, like="tpu")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        (Recipe(zero_stage=3, ranks=2), "one process that keeps everything"),
+        (Recipe(offload=True, device="cuda"), "one process that keeps everything"),
+        (Recipe(sequence=4096), "longer than the model's 128 positions"),
+    ],
+)
+def test_a_workload_refuses_what_it_would_not_do(recipe, sentence):
+    with pytest.raises(CourseError, match=sentence):
+        Workload(models.configuration("distilbert", labels=2, scale=SMALL), recipe)

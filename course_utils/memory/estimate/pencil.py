@@ -12,7 +12,7 @@ from course_utils.memory.estimate.log import Log
 from course_utils.memory.estimate.model import ACTIVATIONS, PencilModel
 from course_utils.memory.estimate.report import Book, Estimate
 from course_utils.memory.estimate.step import walk
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.recipe import Recipe, require_positions
 
 ARCHITECTURES = {
     "DistilBertForSequenceClassification": DistilBert,
@@ -77,12 +77,7 @@ def _check(config, architecture: type[PencilModel], recipe: Recipe) -> None:
         if recipe.checkpointing:
             raise CourseError("A ConvNet has no blocks to checkpoint; leave checkpointing out of the recipe.")
         return
-    positions = config.max_position_embeddings
-    if recipe.sequence > positions:
-        raise CourseError(
-            f"A sequence of {recipe.sequence} tokens is longer than the model's {positions} positions; "
-            "shorten it, or give the configuration more."
-        )
+    require_positions(config, recipe)
     activation = (
         config.activation if architecture is DistilBert else config.hidden_act if architecture is Llama else None
     )
