@@ -5,6 +5,7 @@ Symbols: N ranks, P parameters, k micro-batches of an update, H updates between 
 
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Integral
 from typing import NamedTuple
 
 import pandas as pd
@@ -128,7 +129,7 @@ def communication(
     """
     _check_method(method, every, no_sync)
     _check_counts(parameters=parameters, parameter_bytes=parameter_bytes, gradient_bytes=gradient_bytes)
-    _check_counts(accumulation=accumulation, every=every, buckets=buckets)
+    _check_counts(accumulation=accumulation, every=every, buckets=buckets, ranks=ranks)
     if ranks < 2:
         raise CourseError(f"ranks={ranks} leaves nobody to send to; use at least 2.")
     payloads = {
@@ -155,7 +156,7 @@ def zero_bytes_per_rank(
     Raises `CourseError` for another stage or a count below 1.
     """
     if stage not in range(4):
-        raise CourseError(f"ZeRO has no stage {stage}; use 0, 1, 2 or 3.")
+        raise CourseError(f"ZeRO has no stage {stage!r}; use 0, 1, 2 or 3.")
     _check_counts(parameters=parameters, ranks=ranks)
     shard = -(-parameters // ranks)
     first_shared = ((optimizer_bytes, 1), (gradient_bytes, 2), (parameter_bytes, 3))
@@ -186,5 +187,5 @@ def _check_method(method: str, every: int, no_sync: bool | None) -> None:
 
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
-        if count < 1 or count != int(count):
-            raise CourseError(f"{name}={count} makes no sense; use a whole number of 1 or more.")
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+            raise CourseError(f"{name}={count!r} makes no sense; use a whole number of 1 or more.")

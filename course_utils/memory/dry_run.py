@@ -21,7 +21,7 @@ from course_utils.memory.phases import updates
 from course_utils.memory.usage import Usage
 
 _BY_SHAPES = "leave the line out of the step, or decide by shapes"
-_INNER = ("dry_run", "as_cuda", "meter")
+_INNER = ("dry_run", "as_cuda", "meter", "seconds")
 _TOLD_ONE = (
     "a dry run answers every number that is read with 1, so a question such as torch.isnan(loss) is answered with yes; "
     "leave the question out, or the optimizer out of what build() returns."

@@ -93,9 +93,12 @@ def _update_adafactor(shapes: list[tuple], itemsize: int, new: Scratch) -> None:
         if len(shape) > 1:
             rows, columns = _factored(shape)
             row_mean, column_mean = new(rows * itemsize), new(columns * itemsize)  # noqa: F841 live until named anew
-            variance = new(prod(shape) * itemsize)
+            variance, matrices = new(prod(shape) * itemsize), prod(shape[:-2])
+            mean = new(matrices * itemsize)
             if itemsize < 4:
-                new(rows * 4)  # the CPU takes the mean of the row sums in 32 bits
+                wide = new(rows * 4), new(matrices * 4)  # the CPU takes the mean of the row sums in 32 bits
+                del wide
+            del mean
         else:
             squared = new(prod(shape) * itemsize)  # noqa: F841 lives until it is named anew
             variance = new(prod(shape) * itemsize)
@@ -149,11 +152,14 @@ def _adamw_8bit_state(shape: tuple, itemsize: int) -> list[Kept]:
 
 
 def _update_adamw_8bit(shapes: list[tuple], itemsize: int, new: Scratch) -> None:
-    """On the CPU both states, gradient, root and denominator are unpacked to 32 bits, one tensor after another."""
+    """On the CPU both states, gradient, root and denominator are unpacked to 32 bits, one tensor after another.
+
+    Small tensors' states are in 32 bits as they are.
+    """
     for shape in shapes:
-        if prod(shape) >= _SMALL:
-            wide = [new(4 * prod(shape)) for _ in range(5 + (itemsize < 4))]
-            del wide
+        copies = (5 if prod(shape) >= _SMALL else 3) + (itemsize < 4)
+        wide = [new(4 * prod(shape)) for _ in range(copies)]
+        del wide
 
 
 def _transformers_adafactor(parameters: Parameters) -> torch.optim.Optimizer:

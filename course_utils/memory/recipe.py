@@ -45,6 +45,9 @@ class Recipe:
             _require_one_of(name, getattr(self, name), known)
         for name in ("batch", "sequence", "accumulation", "ranks"):
             _require_count(name, getattr(self, name))
+        for name in ("checkpointing", "clipping", "offload"):
+            if not isinstance(getattr(self, name), bool):
+                raise CourseError(f"{name} must be True or False, not {getattr(self, name)!r}.")
         if self.zero_stage and self.ranks == 1:
             raise CourseError(
                 f"zero_stage={self.zero_stage} has nothing to shard over with ranks=1; give more ranks, or zero_stage=0."
@@ -70,7 +73,7 @@ _CHOICES = {
 
 
 def _require_one_of(name: str, value, known: Collection) -> None:
-    if value not in tuple(known):
+    if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
         raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(str, known))}.")
 
 

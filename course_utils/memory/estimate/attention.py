@@ -11,6 +11,7 @@ from course_utils.memory.estimate.operations import (
     contiguous,
     dropout,
     fused,
+    in_32_bits,
     matrix_product,
     regrouped,
     repeated,
@@ -93,41 +94,45 @@ class Attention:
         scores = self._scores(tape, scaled, scale(tape, wide[1], "keys, scaled"))
         scores = add_mask(tape, scores, numbers)
         scores = saves_output(tape, scores, "attention probabilities")
-        dropped = dropout(tape, scores, self.p, "probabilities, dropped out")
-        returned = cast(tape, dropped, q.itemsize)
-        context = cast(tape, self._context(tape, dropped, wide[2]), q.itemsize)
-        del wide, scaled, numbers, returned, dropped, scores
+        scores = dropout(tape, scores, self.p, "probabilities, dropped out")
+        returned = cast(tape, scores, q.itemsize)
+        context = cast(tape, self._context(tape, scores, wide[2]), q.itemsize)
+        del wide, scaled, numbers, returned, scores
         return self._together(tape, context)
 
     def _eager(self, tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         precision = {"queries": q.itemsize, "values": v.itemsize}.get(self.like)
-        if tape.autocast:
-            q, k = cast(tape, q, HALF), cast(tape, k, HALF)
-        weights = scale(tape, self._scores(tape, q, k), "scores, scaled")
-        weights = add_mask(tape, weights, mask)
-        if self.upcast:
-            weights = cast(tape, weights, FLOAT)
-        weights = saves_output(tape, weights, "attention probabilities")
-        weights = dropout(
-            tape, cast(tape, weights, precision or weights.itemsize), self.p, "probabilities, dropped out"
-        )
+        narrow = HALF if tape.autocast else q.itemsize
+        scores = scale(tape, self._scores(tape, *(cast(tape, x, narrow) for x in (q, k))), "scores, scaled")
+        scores = add_mask(tape, scores, mask)
+        wide = cast(tape, scores, FLOAT) if self.upcast else in_32_bits(tape, scores)
+        weights = saves_output(tape, wide, "attention probabilities")
+        del wide
+        weights = cast(tape, weights, precision or weights.itemsize)
+        del scores
+        weights = dropout(tape, weights, self.p, "probabilities, dropped out")
         factors = [cast(tape, x, HALF) if tape.autocast else x for x in (weights, v)]
         return self._together(tape, self._context(tape, *factors)), weights
 
     def _scores(self, tape: Tape, q: Tensor, k: Tensor) -> Tensor:
         b, heads, s, _ = q.shape
         q = q if self.in_a_row else contiguous(tape, q, "queries, by heads")
-        k = k if self.packed or self.in_a_row else contiguous(tape, k, "keys, by heads")
+        k = k if self._by_heads(tape) else contiguous(tape, k, "keys, by heads")
         return matrix_product(tape, q, k, (b, heads, s, s), "attention scores")
 
+    def _by_heads(self, tape: Tape) -> bool:
+        """Whether a product reads keys and values as they lie; one head shown to all queries it copies, unless cast before."""
+        shown = self.kind == "eager" and self.groups == self.heads and not tape.autocast
+        return self.in_a_row or (self.packed and not shown)
+
     def _for_every_head(self, tape: Tape, x: Tensor, shape: tuple, name: str) -> Tensor:
-        """The heads of keys or values as often as there are queries for them; of a single one a view will do at first."""
-        if self.groups == self.heads and (self.fused_kernel(tape) or tape.autocast):
+        """The heads of keys or values as often as there are queries for them; of a single one a view will do."""
+        if self.groups == self.heads and (self.kind == "eager" or self.fused_kernel(tape) or tape.autocast):
             return regrouped(tape, x, shape, copied_back=True)
         return repeated(tape, x, shape, f"{name}, for every head")
 
     def _context(self, tape: Tape, probabilities: Tensor, v: Tensor) -> Tensor:
-        v = v if self.packed or self.in_a_row else contiguous(tape, v, "values, by heads")
+        v = v if self._by_heads(tape) else contiguous(tape, v, "values, by heads")
         product = matrix_product(tape, probabilities, v, v.shape, "context, by heads")
         return regrouped(tape, product, v.shape, copied_back=not self.in_a_row)
 

@@ -63,6 +63,8 @@ class DistilBert(TransformerModel):
         named = _weight_and_bias("vocab_transform", "output layer", n.h, n.h) + _weight_and_bias(
             "vocab_layer_norm", "output layer", n.h
         )
+        if not self.config.tie_word_embeddings:
+            named.append(Named("vocab_projector.weight", "output layer", (n.V, n.h)))
         return [*named, Named("vocab_projector.bias", "output layer", (n.V,))]
 
     def buffers(self):
@@ -138,7 +140,7 @@ class DistilBert(TransformerModel):
         x = self.linear(tape, weights, "vocab_transform", hidden, n.h, output="transformed")
         x = ACTIVATIONS[self.config.activation](tape, x)
         x = self._norm(tape, weights, "vocab_layer_norm", x)
-        table = {**weights, "vocab_projector.weight": weights["distilbert.embeddings.word_embeddings.weight"]}
+        table = {"vocab_projector.weight": weights["distilbert.embeddings.word_embeddings.weight"], **weights}
         logits = self.linear(tape, table, "vocab_projector", x, n.V, output="logits")
         return cross_entropy(tape, logits.view(n.b * n.s, n.V))
 

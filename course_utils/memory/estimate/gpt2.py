@@ -43,7 +43,10 @@ class Gpt2(TransformerModel):
         for index in range(self.blocks):
             named += self._block_parameters(f"transformer.h.{index}", f"block {index + 1}")
         named += _weight_and_bias("transformer.ln_f", "output layer", (n.h,))
-        return [*named, Named("score.weight", "output layer", (n.c, n.h))] if self.classifies else named
+        if self.classifies:
+            return [*named, Named("score.weight", "output layer", (n.c, n.h))]
+        tied = self.config.tie_word_embeddings
+        return named if tied else [*named, Named("lm_head.weight", "output layer", (n.V, n.h))]
 
     def _block_parameters(self, base: str, part: str) -> list[Named]:
         n = self.sizes
@@ -62,8 +65,8 @@ class Gpt2(TransformerModel):
         tape.part = "output layer"
         if self.classifies:
             return self.last_token_loss(tape, weights, x)
-        table = {"lm_head.weight": weights["transformer.wte.weight"]}
-        logits = self.linear(tape, table, "lm_head", x, n.V, output="logits")
+        table = weights["transformer.wte.weight" if self.config.tie_word_embeddings else "lm_head.weight"]
+        logits = self.linear(tape, {"lm_head.weight": table}, "lm_head", x, n.V, output="logits")
         return self.next_token_loss(tape, logits)
 
     def _hidden(self, tape: Tape, weights: Weights, cache: list) -> Tensor:

@@ -86,12 +86,14 @@ class Llama(TransformerModel):
     def _hidden(self, tape: Tape, weights: Weights, cache: list) -> Tensor:
         n = self.sizes
         tape.part = "embedding"
-        x = embedding(tape, weights["model.embed_tokens.weight"], (n.b, n.s))
-        mask = self._mask(tape, x)
-        rotation = [tape.new(name, (1, n.s, n.d), x.itemsize) for name in ("cosines", "sines")]
+        embedded = embedding(
+            tape, weights["model.embed_tokens.weight"], (n.b, n.s)
+        )  # named until the last norm is done
+        mask = self._mask(tape, embedded)
+        rotation = [tape.new(name, (1, n.s, n.d), embedded.itemsize) for name in ("cosines", "sines")]
         attention = self._attention()
         blocks = lambda index, x: self._block(tape, weights, index, x, attention, mask, rotation, cache)  # noqa: E731
-        x = self.run_blocks(tape, x, blocks)
+        x = self.run_blocks(tape, embedded, blocks)
         tape.part = "output layer"
         return rms_norm(tape, x, weights["model.norm.weight"])
 

@@ -1,6 +1,7 @@
 """What the pencil must know of a model: its tensors, and the operations of its forward pass."""
 
 from abc import ABC, abstractmethod
+from math import prod
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -67,13 +68,12 @@ class PencilModel(ABC):
     def loss(self, tape: Tape, weights: Weights) -> Tensor:
         """The forward pass. Local names live as long as they do in the real model, for they keep memory alive."""
 
-    def largest_unit(self) -> list[Named]:
-        """The parameters that sharded training gathers at once: the largest block."""
-        units: dict[str, list[Named]] = {}
+    def largest_unit(self) -> str:
+        """The part whose parameters sharded training gathers at once: the one with most elements. `sizes` must be numbers."""
+        elements: dict[str, int] = {}
         for named in self.parameters():
-            units.setdefault(named.part, []).append(named)
-        blocks = [unit for part, unit in units.items() if part.startswith("block")]
-        return max(blocks or units.values(), key=len)
+            elements[named.part] = elements.get(named.part, 0) + prod(named.shape)
+        return max(elements, key=elements.get)
 
 
 class TransformerModel(PencilModel):

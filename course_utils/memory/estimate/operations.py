@@ -24,6 +24,11 @@ def cast(tape: Tape, x: Tensor, itemsize: int) -> Tensor:
     return _pointwise(tape, "cast", x, itemsize=itemsize)
 
 
+def in_32_bits(tape: Tape, x: Tensor) -> Tensor:
+    """What autocast does on CUDA, and not on the CPU, before powers, softmax and layer normalization."""
+    return cast(tape, x, FLOAT) if tape.autocast and tape.device == "cuda" else x
+
+
 def linear(tape: Tape, x: Tensor, weight: Parameter, bias: Parameter | None = None, *, features, name: str) -> Tensor:
     """x Wᵀ + bias, to `features` columns; saves x (and, in autocast, its copies of x and W)."""
     if tape.autocast:
@@ -55,7 +60,9 @@ def embedding(
 def add(tape: Tape, x: Tensor, y: Tensor, name: str = "sum") -> Tensor:
     """x + y in the wider precision; `y` may be broadcast. Saves nothing: the gradient passes on as it is."""
     saved, narrow = tape.save(), (y.shape, y.itemsize) if y.shape != x.shape else None
+    widened = _widened(tape, x, y)
     out = tape.new(name, x.shape, max(x.itemsize, y.itemsize), needs_gradient=bool(x.slot or y.slot))
+    del widened
 
     def backward(gradients: Gradients) -> Gradients:
         return [gradients[0], tape.new("summed gradient", *narrow) if narrow else gradients[0]]
@@ -68,6 +75,7 @@ def add_mask(tape: Tape, x: Tensor, mask: Tensor | None) -> Tensor:
     """x + mask in the wider precision, the mask taking no gradient."""
     if mask is None:
         return x
+    widened = _widened(tape, x, mask)  # noqa: F841 lives until there is a sum
     return _pointwise(tape, "masked scores", x, itemsize=max(x.itemsize, mask.itemsize), passes=True)
 
 
@@ -84,8 +92,9 @@ def shift(tape: Tape, x: Tensor, name: str = "shifted") -> Tensor:
 def multiply(tape: Tape, x: Tensor, y: Tensor, name: str) -> Tensor:
     """x · y in the wider precision, `y` perhaps broadcast; saves both where both take a gradient."""
     wide = max(x.itemsize, y.itemsize)
-    saved = tape.save(*([x, y] if y.slot else [y]))
+    saved, widened = tape.save(*([x, y] if y.slot else [y])), _widened(tape, x, y)
     out = tape.new(name, x.shape, wide, needs_gradient=True)
+    del widened
     x_shape, y_shape, y_takes = x.shape, y.shape, y.slot is not None
 
     def backward(gradients: Gradients) -> Gradients:
@@ -101,6 +110,7 @@ def multiply(tape: Tape, x: Tensor, y: Tensor, name: str) -> Tensor:
 
 def power(tape: Tape, x: Tensor, name: str = "power") -> Tensor:
     """x to a fixed power; saves x. Its gradient takes n xⁿ⁻¹ in two steps first."""
+    x = in_32_bits(tape, x)
     saved = tape.save(x)
     out = tape.new(name, x.shape, x.itemsize, needs_gradient=True)
     like = x.shape, x.itemsize
@@ -143,7 +153,8 @@ def gelu_new(tape: Tape, x: Tensor) -> Tensor:
     inner = add(tape, x, inner)
     inner = scale(tape, inner)
     inner = saves_output(tape, inner, "tanh")
-    return multiply(tape, half, shift(tape, inner, "1 + tanh"), "activated")
+    inner = shift(tape, inner, "1 + tanh")
+    return multiply(tape, half, inner, "activated")
 
 
 def dropout(tape: Tape, x: Tensor, p: float, name: str = "dropped out") -> Tensor:
@@ -156,8 +167,7 @@ def dropout(tape: Tape, x: Tensor, p: float, name: str = "dropped out") -> Tenso
 
 def layer_norm(tape: Tape, x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     """Layer normalization (Ba et al. 2016): saves x, and the mean and 1/σ of each token."""
-    if tape.autocast and tape.device == "cuda":
-        x = cast(tape, x, FLOAT)
+    x = in_32_bits(tape, x)
     saved = tape.save(x, weight)
     statistics = weight.itemsize if tape.device == "cpu" else FLOAT
     out = tape.new("normalized", x.shape, x.itemsize, needs_gradient=True)
@@ -199,18 +209,10 @@ def concatenate(tape: Tape, name: str, shape: tuple, *parts: Tensor) -> Tensor:
 
 
 def gather_rows(tape: Tape, x: Tensor, shape: tuple) -> Tensor:
-    """One row of each example; on the way back zeros are made and then a copy with the rows put in."""
+    """One row of each example; on the way back zeros are made and the rows put into them."""
     saved = tape.save()
     out = tape.new("chosen rows", shape, x.itemsize, needs_gradient=True)
-    like = x.shape, x.itemsize
-
-    def backward(gradients: Gradients) -> Gradients:
-        zeros = tape.new("zeros", *like)
-        filled = tape.new("gradient of the rows", *like)
-        del zeros
-        return [filled]
-
-    tape.record([out], [x], saved, backward)
+    tape.record([out], [x], saved, _one_for_each(tape, [x]))
     return out
 
 
@@ -284,6 +286,12 @@ def repeated(tape: Tape, x: Tensor, shape: tuple, name: str) -> Tensor:
     out = tape.new(name, shape, x.itemsize, needs_gradient=True)
     tape.record([out], [x], saved, lambda gradients: [tape.new("summed gradient", *like)])
     return out
+
+
+def _widened(tape: Tape, *operands: Tensor) -> list[Tensor]:
+    """The CPU copies the narrower of two operands into the wider precision first; CUDA's kernels convert as they read."""
+    wide = max(x.itemsize for x in operands) if tape.device == "cpu" else 0
+    return [tape.new("operand, widened", x.shape, wide) for x in operands if x.itemsize < wide]
 
 
 def _pointwise(

@@ -34,18 +34,20 @@ def estimate(model_config, recipe: Recipe = Recipe()) -> Estimate:  # noqa: B008
     without the buffers of communication. Raises `CourseError` for a model it does not know, and for a recipe that does
     not suit the model.
     """
-    config = models.configuration(model_config) if isinstance(model_config, str) else model_config
+    if not isinstance(recipe, Recipe):
+        raise CourseError(f"recipe must be a memory.Recipe, not {recipe!r}; write Recipe(batch=…).")
+    config = _configuration(model_config)
     architecture = _architecture(config)
     sizes = architecture.sizes_of(config, recipe)
     _check(config, architecture, recipe)
     numeric = architecture(config, recipe, SimpleNamespace(**sizes))
     book = Book(_walked(numeric, numeric, recipe), lambda: _walked(_in_symbols(numeric, sizes), numeric, recipe))
-    return Estimate(book.instants(), sizes)
+    return Estimate(book.instants(), sizes | ({"N": recipe.ranks} if recipe.zero_stage else {}))
 
 
 def parameter_shapes(model_config) -> dict[str, tuple[int, ...]]:
     """Name and shape of every parameter, by formula, in the order of the real model; shared ones once."""
-    config = models.configuration(model_config) if isinstance(model_config, str) else model_config
+    config = _configuration(model_config)
     architecture, recipe = _architecture(config), Recipe()
     model = architecture(config, recipe, SimpleNamespace(**architecture.sizes_of(config, recipe)))
     return {named.name: named.shape for named in model.parameters()}
@@ -64,6 +66,11 @@ def _in_symbols(model: PencilModel, sizes: dict[str, int]) -> PencilModel:
     return type(model)(model.config, model.recipe, SimpleNamespace(**letters))
 
 
+def _configuration(given):
+    """The configuration itself, or that of the name, or of the model."""
+    return models.configuration(given) if isinstance(given, str) else getattr(given, "config", given)
+
+
 def _architecture(config) -> type[PencilModel]:
     named = [type(config).__name__.removesuffix("Config")] if isinstance(config, models.ConvNetConfig) else None
     name = (named or getattr(config, "architectures", None) or [type(config).__name__])[0]
@@ -78,10 +85,23 @@ def _check(config, architecture: type[PencilModel], recipe: Recipe) -> None:
             raise CourseError("A ConvNet has no blocks to checkpoint; leave checkpointing out of the recipe.")
         return
     require_positions(config, recipe)
+    _check_heads(architecture.sizes_of(config, recipe))
     activation = (
         config.activation if architecture is DistilBert else config.hidden_act if architecture is Llama else None
     )
     _check_activation(activation or config.activation_function)
+
+
+def _check_heads(sizes: dict[str, int]) -> None:
+    """Llama's heads have a width of their own (d); the others divide the model's."""
+    if "d" not in sizes and sizes["h"] % sizes["a"]:
+        raise CourseError(
+            f"A width of {sizes['h']} does not divide by {sizes['a']} attention heads; change one of them."
+        )
+    if sizes["a"] % sizes.get("k", 1):
+        raise CourseError(
+            f"{sizes['a']} attention heads do not divide by {sizes['k']} of keys and values; change one of them."
+        )
 
 
 def _check_activation(name: str) -> None:

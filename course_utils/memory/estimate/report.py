@@ -35,6 +35,9 @@ _MEANINGS = {
     "c": "classes",
     "w": "channels after stage",
     "r": "side of a picture after stage",
+    "w0": "channels of a picture",
+    "r0": "side of a picture",
+    "N": "ranks",
 }
 
 
@@ -88,7 +91,7 @@ class Estimate:
     @property
     def letters(self) -> dict[str, str]:
         """What each letter of the formulas stands for; a stage's number follows its letter."""
-        return {letter: " ".join([_MEANINGS[letter[0]], letter[1:]]).strip() for letter in self.sizes}
+        return {letter: _MEANINGS.get(letter) or f"{_MEANINGS[letter[0]]} {letter[1:]}" for letter in self.sizes}
 
     def by_instant(self) -> dict[str, dict[str, int]]:
         """Bytes by kind at each instant, as `viz.instants_figure` draws them."""
@@ -179,5 +182,5 @@ def _family(part: str) -> str:
 def _term(kind: str, expression, size: int, parts: list[str]) -> Term:
     if len(parts) == 1:
         return Term(kind, f"{kind}, {parts[0]}" if parts[0] not in ("", kind) else kind, str(expression), size)
-    name = f"{kind}, {len(parts)} {_family(parts[0])}s"
-    return Term(kind, name, f"{len(parts)}*({expression})", len(parts) * size)
+    name, each = f"{kind}, {len(parts)} {_family(parts[0])}s", str(expression)
+    return Term(kind, name, f"{len(parts)}*({each})" if " " in each else f"{len(parts)}*{each}", len(parts) * size)

@@ -36,4 +36,8 @@ class Shards:
     def _part(self, size, from_stage: int):
         if self.stage < from_stage:
             return size
-        return -(-size // self.ranks) if isinstance(size, int) else size / self.ranks
+        if isinstance(size, int):
+            return -(-size // self.ranks)
+        from sympy import Symbol  # slow to import, and only the formulas need it
+
+        return size / Symbol("N", positive=True, integer=True)

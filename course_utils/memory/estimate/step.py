@@ -16,7 +16,7 @@ def walk(model: PencilModel, numeric: PencilModel, recipe: Recipe, log: Log) -> 
     weights = _parameters(model, recipe, log)
     there = [_there(log, "buffers", recipe, model.buffers()), *_inputs(model, recipe, log)]
     there += _state(model, numeric, recipe, log)
-    gathered = _gathered(model, recipe, log)
+    gathered = _gathered(model, numeric.largest_unit(), recipe, log)
     for _ in range(min(recipe.accumulation, 2)):  # from the second micro-batch on they are all alike
         _forward_and_backward(model, weights, recipe, log)
     del gathered
@@ -61,8 +61,8 @@ def _state(model: PencilModel, numeric: PencilModel, recipe: Recipe, log: Log) -
     return [*pieces, log.new(cost.shared_bytes(shapes, recipe.itemsize), "optimizer state", "code books", "code books")]
 
 
-def _gathered(model: PencilModel, recipe: Recipe, log: Log) -> Piece:
-    unit = sum(_size(named, recipe) for named in model.largest_unit())
+def _gathered(model: PencilModel, part: str, recipe: Recipe, log: Log) -> Piece:
+    unit = sum(_size(named, recipe) for named in model.parameters() if named.part == part)
     return log.new(Shards.of(recipe).gathered(unit), "temporaries", "gathered parameters", "the gathered unit")
 
 
@@ -77,8 +77,8 @@ def _forward_and_backward(model: PencilModel, weights: Weights, recipe: Recipe, 
 def _clip(weights: list[Parameter], log: Log) -> None:
     """The norm of every gradient, the norms side by side, their norm; the gradients are scaled in place."""
     log.mark("clipping")
-    norms = [log.new(weight.itemsize, "temporaries", "norm of a gradient") for weight in weights]
-    together = log.new(len(norms) * weights[0].itemsize, "temporaries", "norms, side by side")
+    norms = [log.new(weight.itemsize, "temporaries", "norm of a gradient", "clipping") for weight in weights]
+    together = log.new(len(norms) * weights[0].itemsize, "temporaries", "norms, side by side", "clipping")
     del norms, together
 
 
@@ -87,7 +87,9 @@ def _update(model: PencilModel, numeric: PencilModel, recipe: Recipe, log: Log) 
     source, shards = _for_the_optimizer(model, numeric, recipe), Shards.of(recipe)
     shapes = [named.shape for named in source.parameters()]
     new = lambda size: log.new(shards.of_state(size), "temporaries", "of the update", "the update")  # noqa: E731
-    COSTS[recipe.optimizer].update(shapes, recipe.itemsize, new)
+    cost = COSTS[recipe.optimizer]
+    if recipe.device == "cpu" or not cost.opaque:  # on CUDA the opaque updates are kernels that need no memory
+        cost.update(shapes, recipe.itemsize, new)
 
 
 def _for_the_optimizer(model: PencilModel, numeric: PencilModel, recipe: Recipe) -> PencilModel:
