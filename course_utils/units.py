@@ -10,7 +10,7 @@ def format_bytes(count: float) -> str:
     """`count` bytes in the largest binary unit that keeps the figure at or above 1: `'502 MiB'`, `'1.25 GiB'`."""
     for name, size in BYTE_UNITS:
         if abs(count) >= size:
-            return f"{_three_digits(count / size)} {name}"
+            return f"{three_digits(count / size)} {name}"
     return f"{count:.0f} B"
 
 
@@ -23,7 +23,7 @@ def format_seconds(seconds: float) -> str:
         return f"{minutes} min {rest} s"
     for name, size in SECOND_UNITS:
         if seconds >= size:
-            return f"{_three_digits(seconds / size)} {name}"
+            return f"{three_digits(seconds / size)} {name}"
     return f"{seconds / 1e-6:.2f} µs"
 
 
@@ -32,7 +32,7 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
     """Three significant digits, and never fewer than the whole part."""
     exponent = int(f"{value:.2e}".partition("e")[2])  # of the rounded figure: 9.996 is shown as 10.0
     decimals = max(0, 2 - exponent)

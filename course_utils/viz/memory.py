@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from course_utils.units import format_bytes
+from course_utils.units import format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, legend_columns, patches, subplots
 from course_utils.viz.style import COLORS
 
@@ -20,7 +20,7 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
         _stack(axes, row, parts, size)
     for row, total in enumerate(totals.values()):
         note = "  ← peak" if total == max(totals.values()) else ""
-        axes.text(total / size, row, f"  {format_bytes(total)}{note}", va="center")
+        axes.text(total / size, row, f"  {three_digits(total / size)} {unit}{note}", va="center")
     axes.set(yticks=range(len(totals)), yticklabels=list(totals), xlabel=f"memory in use, {unit}", title=title)
     axes.set_xlim(0, 1.3 * max(totals.values()) / size)
     axes.invert_yaxis()

@@ -104,8 +104,24 @@ def test_the_first_chapter_opens_and_runs(address, page, checkout):
     page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
     try:
         await_all_cells(page, notebook)
+        move_the_calculator(page)
     finally:
         save_picture(page)
+
+
+def move_the_calculator(page):
+    """Two controls in quick succession: the picture and the table follow, and nothing is printed beside them."""
+    from playwright.sync_api import expect
+
+    cell = page.locator(".jp-CodeCell", has_text="viz.memory_calculator()")
+    cell.scroll_into_view_if_needed()
+    picture, outputs = cell.locator(".jp-RenderedImage img"), cell.locator(".jp-OutputArea-child")
+    before, table, count = picture.get_attribute("src"), cell.locator("table").text_content(), outputs.count()
+    cell.get_by_label("gradient checkpointing").check()
+    cell.get_by_role("button", name="autocast").click()
+    expect(picture).not_to_have_attribute("src", before, timeout=20_000)
+    expect(cell.locator("table")).not_to_have_text(table, timeout=20_000)
+    assert outputs.count() == count
     page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
 
 
