@@ -5,7 +5,8 @@
 | `COURSE_SCALE` | `smoke`, `laptop`, `gpu` | `gpu` where CUDA is available, else `laptop` |
 | `COURSE_DEVICE` | `cpu`, `cuda` (which GPU: `CUDA_VISIBLE_DEVICES`) | `cuda` where it is available, else `cpu` |
 | `COURSE_SEED` | a whole number | 0 |
-| `COURSE_HOME` | a folder for cache, checkpoints and ledger | the platform's own place for user caches |
+| `COURSE_HOME` | a folder for cache, checkpoints, ledger and progress | the platform's own place for user caches |
+| `COURSE_STRICT` | 1: a failed check raises; 0 | 0 |
 """
 
 import os
@@ -58,6 +59,7 @@ class Settings:
     device_name: str = "auto"
     seed: int = 0
     home: Path = Path(".course")
+    strict: bool = False
 
     @cached_property
     def device(self) -> "torch.device":
@@ -85,6 +87,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         device_name=_one_of("COURSE_DEVICE", environment.get("COURSE_DEVICE", "auto"), ["auto", "cpu", "cuda"]),
         seed=_whole_number("COURSE_SEED", environment.get("COURSE_SEED", "0")),
         home=_home(environment.get("COURSE_HOME")),
+        strict=_one_of("COURSE_STRICT", environment.get("COURSE_STRICT", "0"), ["0", "1"]) == "1",
     )
 
 

@@ -13,12 +13,14 @@ def test_without_variables_the_machine_decides():
     assert chosen.scale is SCALES[expected]
     assert chosen.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert chosen.home.is_absolute()
+    assert not chosen.strict
 
 
 def test_variables_are_taken(tmp_path):
     chosen = read_settings(
         {"COURSE_SCALE": "smoke", "COURSE_DEVICE": "cpu", "COURSE_SEED": "7", "COURSE_HOME": str(tmp_path)}
     )
+    assert read_settings({"COURSE_STRICT": "1"}).strict
     assert (chosen.scale.name, chosen.device.type, chosen.seed, chosen.home) == ("smoke", "cpu", 7, tmp_path)
 
 
@@ -33,6 +35,7 @@ def test_variables_are_taken(tmp_path):
         ("COURSE_SEED", "-1", "whole number"),
         ("COURSE_SEED", "one", "whole number"),
         ("COURSE_SEED", "²", "whole number"),
+        ("COURSE_STRICT", "yes", "0, 1"),
     ],
 )
 def test_a_bad_value_is_named_with_what_to_do(variable, value, advice):

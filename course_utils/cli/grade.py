@@ -1,0 +1,116 @@
+"""`course grade`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from course_utils.errors import CourseError
+
+HELP = "grade a folder of notebooks, safely, and write a table, a page per student and a summary of the class"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is graded, by which set and seed, where the results go, and the limits."""
+    parser.add_argument("folder", type=Path, help="the folder that the submissions lie in, or one notebook")
+    parser.add_argument("--set", required=True, metavar="NAME", help="the exercise set, such as 03_adamw")
+    parser.add_argument("--seed", type=int, metavar="N", help="your private number that hidden cases are drawn from")
+    parser.add_argument(
+        "--solutions", type=Path, metavar="PATH", help="the set's notebook in solutions/ (default: found)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the results (default: beside the folder)")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="how many at a time (default: one a core)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)"
+    )
+    parser.add_argument("--again", action="store_true", help="grade anew what an earlier run has graded")
+    parser.add_argument(
+        "--trust", action="store_true", help="grade without a sandbox where there is none: authors you know"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Grade what is not graded yet; 1 where the grader itself failed on a submission."""
+    from course_utils.grading.grade import find_submissions, prepare
+    from course_utils.grading.report import Results
+    from course_utils.grading.sandbox import SAFE, UNSAFE, best_kind
+
+    folder = arguments.folder.absolute()
+    out = (arguments.out or folder.with_name(f"{folder.stem}-results")).absolute()
+    submissions = find_submissions(folder, out)
+    kind = best_kind(arguments.trust)
+    if kind not in SAFE:
+        print(UNSAFE.partition(":")[0] + ".", file=sys.stderr)
+    solutions, seed = _private(arguments)
+    papers = prepare(arguments.set, solutions, seed, arguments.seconds)
+    results = Results(out, arguments.set)
+    records = _graded(submissions, papers, kind, results, arguments)
+    print(results.finish(records, _others(folder, submissions, out)), end="")
+    print(f"\nResults are in {out}.")
+    return 1 if any(record.get("failed") for record in records) else 0
+
+
+def _graded(submissions: dict, papers, kind: str, results, arguments) -> list[dict]:
+    """The records of all submissions, those of an earlier run first; each new one is written as it is finished."""
+    from tqdm import tqdm
+
+    from course_utils.grading.grade import grade_all, key_of
+
+    keys = {student: key_of(path, papers) for student, path in submissions.items()}
+    known = {} if arguments.again else {student: results.recall(student, key) for student, key in keys.items()}
+    records = [record for record in known.values() if record]
+    todo = {student: path for student, path in submissions.items() if not known.get(student)}
+    if records:
+        print(f"{len(records)} of {len(submissions)} were graded before; --again grades them anew.", file=sys.stderr)
+    with tqdm(total=len(todo), unit="notebook", desc=arguments.set, file=sys.stderr) as bar:
+
+        def done(student: str, record: dict) -> None:
+            records.append(results.keep(student, keys[student], record))
+            bar.update()
+
+        if todo:
+            grade_all(todo, papers, kind, arguments.jobs or _cores(), done)
+    return records
+
+
+def _private(arguments: argparse.Namespace) -> tuple[Path | None, int | None]:
+    """The solutions and the seed; without a seed only the public cases are run, and a line says so."""
+    if arguments.seed is None:
+        print(
+            "Without --seed only the public cases are run, which learners know; give a number of your own.",
+            file=sys.stderr,
+        )
+        return None, None
+    return arguments.solutions or _found(arguments.set), arguments.seed
+
+
+def _found(name: str) -> Path:
+    from course_utils.chapters import find_place
+
+    path = find_place().notebooks.parent / "solutions" / f"{name}.ipynb"
+    if not path.is_file():
+        raise CourseError(f"There are no solutions at {path}; name them with --solutions.")
+    return path
+
+
+def _others(folder: Path, submissions: dict, out: Path) -> list[str]:
+    """Files beside the notebooks, such as a script handed in by mistake."""
+    taken = set(submissions.values())
+    paths = sorted(folder.rglob("*")) if folder.is_dir() else []
+    shown = [path for path in paths if path.is_file() and path not in taken and not path.is_relative_to(out)]
+    return [
+        path.relative_to(folder).as_posix()
+        for path in shown
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 20")
+    return seconds

@@ -1,0 +1,30 @@
+"""`course release`."""
+
+import argparse
+
+from course_utils.chapters import chapters_in, find_place
+
+HELP = "generate the exercises and their checks from the solutions"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which sets, and whether to write."""
+    parser.add_argument("sets", nargs="*", help="beginnings of file names in solutions/; by default every set")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a generated file differs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write what differs and name it; with `--check`, 1 where there is anything to name."""
+    from course_utils.grading.release import released
+
+    root = find_place().root
+    paths = chapters_in(root / "solutions", arguments.sets)
+    sets, exercises = root / "course_utils" / "grading" / "sets", root / "exercises"
+    differing = []
+    for path in paths:
+        one = released(path, exercises, sets)
+        differing += one.differing() if arguments.check else one.write()
+    for path in differing:
+        print(f"{path.relative_to(root).as_posix()}: {'differs' if arguments.check else 'written'}")
+    print(f"{len(paths)} sets released, {len(differing)} files {'differ' if arguments.check else 'changed'}.")
+    return 1 if arguments.check and differing else 0

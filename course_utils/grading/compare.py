@@ -1,0 +1,223 @@
+"""The first place where two sets of values differ, and by how much."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import torch
+
+from course_utils.grading.question import Tolerance, Values
+
+_MOST_BITS, _MOST_LETTERS = 100, 60
+STEPS = "steps"
+"""A list of this name holds one entry per step, counted from 1 for the reader."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Stands in `expected` where no single value is right: `broken(got)` gives a sentence, or None where the rule holds."""
+
+    broken: Callable[[object], str | None]
+
+
+def at_most(limit: float) -> Rule:
+    """A number up to `limit`, for costs."""
+
+    def broken(got):
+        if type(got) not in (int, float):
+            return f"is {_kind(got)} where a number is expected"
+        return None if got <= limit else f"is {_short(got)} where at most {_short(limit)} is allowed"
+
+    return Rule(broken)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first difference. `name` is the value's, `step` counts from 1, `index` is the place in a tensor.
+
+    `distance` is |expected − got| in units of what the tolerance allows there; None where no number was compared.
+    `problem` says what is wrong and reads on after the name; `guarded` says it without telling what is right.
+    """
+
+    name: str
+    problem: str
+    guarded: str
+    step: int | None = None
+    index: tuple[int, ...] | None = None
+    expected: object = None
+    got: object = None
+    distance: float | None = None
+
+    def sentence(self, reveal: bool = True) -> str:
+        """One sentence for the learner; `reveal` lets it show the right value."""
+        after = f"After step {self.step}, " if self.step else ""
+        index = str(list(self.index)) if self.index else ""
+        return f"{after}`{self.name}`{index} {self.problem if reveal else self.guarded}."
+
+
+def compare(expected: Values, got: Values, tolerance: Tolerance) -> Difference | None:
+    """The first difference in the order of `expected`, or None where there is none.
+
+    Both hold plain values only (see `values.plain`); `expected` may hold a `Rule` in place of a value.
+    """
+    return _compare(expected, got, tolerance, ())
+
+
+def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | None:
+    if isinstance(expected, Rule):
+        return _by_rule(expected, got, path)
+    if isinstance(expected, torch.Tensor):
+        return _tensors(expected, got, tolerance, path)
+    if _kind(expected) != _kind(got):
+        return _wrong(path, f"is {_kind(got)} where {_kind(expected)} is expected", expected=expected, got=got)
+    if isinstance(expected, dict):
+        return _dicts(expected, got, tolerance, path)
+    if isinstance(expected, list):
+        return _lists(expected, got, tolerance, path)
+    if type(expected) in (int, float):
+        return _numbers(expected, got, tolerance, path)
+    if expected != got:
+        shown = _short(got)
+        return _wrong(
+            path, f"is {shown} where {_short(expected)} is right", f"is {shown}, which is not right", expected, got
+        )
+    return None
+
+
+def _by_rule(rule: Rule, got, path) -> Difference | None:
+    try:
+        problem = rule.broken(got)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"cannot be judged by the rule ({type(error).__name__}: {error}); compare its form with the statement"
+    return _wrong(path, problem, got=got) if problem else None
+
+
+def _dicts(expected: dict, got: dict, tolerance, path) -> Difference | None:
+    for name, value in expected.items():
+        if name not in got:
+            return _wrong((*path, name), "is missing")
+        difference = _compare(value, got[name], tolerance, (*path, name))
+        if difference:
+            return difference
+    extra = [name for name in got if name not in expected]
+    return _wrong((*path, extra[0]), "is there, but was not asked for", got=got[extra[0]]) if extra else None
+
+
+def _lists(expected: list, got: list, tolerance, path) -> Difference | None:
+    for i, (a, b) in enumerate(zip(expected, got, strict=False)):
+        difference = _compare(a, b, tolerance, (*path, i))
+        if difference:
+            return difference
+    if len(expected) != len(got):
+        return _wrong(path, f"has the length {len(got)} where {len(expected)} is expected", "has another length")
+    return None
+
+
+def _numbers(expected, got, tolerance, path) -> Difference | None:
+    if got != got and expected == expected:
+        return _wrong(path, f"is NaN where {_short(expected)} is right", "is NaN", expected, got, inf)
+    distance = _distance(expected, got, tolerance)
+    if distance <= 1:
+        return None
+    size = "too small" if got < expected else "too large"
+    return _wrong(path, _off(expected, got, distance), f"is {_short(got)}, which is {size}", expected, got, distance)
+
+
+def _distance(expected, got, tolerance: Tolerance) -> float:
+    """|expected − got| in units of what is allowed; 0 where they are the same, infinite where one is not finite."""
+    if expected == got or (expected != expected and got != got):
+        return 0.0
+    try:
+        away, allowed = float(abs(expected - got)), tolerance.absolute + tolerance.relative * abs(expected)
+    except OverflowError:  # a whole number beyond every float
+        return inf
+    if not isfinite(away):
+        return inf
+    return away / allowed if allowed else inf
+
+
+def _tensors(expected: torch.Tensor, got, tolerance, path) -> Difference | None:
+    if not isinstance(got, torch.Tensor):
+        return _wrong(path, f"is {_kind(got)} where a tensor is expected", got=got)
+    if got.dtype != expected.dtype:
+        return _wrong(path, f"has the dtype {got.dtype} where {expected.dtype} is expected")
+    if got.device != expected.device:
+        return _wrong(path, f"is on the device {got.device} where {expected.device} is expected")
+    if got.shape != expected.shape:
+        return _wrong(path, f"has the shape {tuple(got.shape)} where {tuple(expected.shape)} is expected")
+    return _elements(expected.detach(), got.detach(), tolerance, path)
+
+
+def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance, path) -> Difference | None:
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    if not (expected.is_floating_point() or expected.is_complex()):
+        wide = torch.int64
+    a, b = expected.to(wide), got.to(wide)
+    differs = ~_agree(a, b, tolerance)
+    count = int(differs.sum())
+    if not count:
+        return None
+    index = tuple(differs.nonzero()[0].tolist())
+    right, wrong = a[index].item(), b[index].item()
+    return _element(path, index, right, wrong, count, differs.numel(), tolerance)
+
+
+def _agree(a: torch.Tensor, b: torch.Tensor, tolerance) -> torch.Tensor:
+    """Elementwise; equal infinities and two NaNs agree, an infinity and a number never do."""
+    equal = a == b
+    if a.dtype == torch.int64:
+        return equal
+    close = (a - b).abs() <= tolerance.absolute + tolerance.relative * a.abs()
+    return equal | (close & a.isfinite() & b.isfinite()) | (a.isnan() & b.isnan())
+
+
+def _element(path, index, right, wrong, count: int, total: int, tolerance) -> Difference:
+    others = f"; {count} of {total} elements differ" if total > 1 else ""
+    if wrong != wrong:
+        return _wrong(path, f"is NaN where {_short(right)} is right{others}", "is NaN", right, wrong, inf, index)
+    distance = abs(right - wrong) if isinstance(right, complex) else _distance(right, wrong, tolerance)
+    return _wrong(
+        path,
+        _off(right, wrong, distance) + others,
+        f"is {_short(wrong)}, which is not right",
+        right,
+        wrong,
+        distance,
+        index,
+    )
+
+
+def _off(right, wrong, distance: float) -> str:
+    digits = ",.0f" if 100 <= distance < 1e6 else ".3g"
+    times = f": {distance:{digits}} times the tolerance away" if isfinite(distance) else ""
+    return f"is {_short(wrong)} where {_short(right)} is right{times}"
+
+
+def _wrong(path, problem: str, guarded: str = "", expected=None, got=None, distance=None, index=None) -> Difference:
+    step, names = None, []
+    for before, part in zip((None, *path), path, strict=False):
+        if before == STEPS and isinstance(part, int):
+            step, names = part + 1, names[:-1]
+        elif isinstance(part, int):
+            names[-1:] = [f"{names[-1]}[{part}]" if names else f"[{part}]"]
+        else:
+            names.append(part)
+    shown = (value if type(value) in (str, bool, int, float) else None for value in (expected, got))
+    return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index, *shown, distance)
+
+
+def _kind(value) -> str:
+    """What a value is, in words; whole numbers and floats are one kind, truth values another."""
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    names = {bool: "a truth value", int: "a number", float: "a number", str: "a string", type(None): "None"}
+    return {**names, list: "a list", dict: "a dict"}.get(type(value), f"of type {type(value).__name__}")
+
+
+def _short(value) -> str:
+    """A value for a sentence: whole numbers in full, others to 10 significant digits, long strings cut."""
+    if type(value) is int:
+        return f"{value:,}" if value.bit_length() <= _MOST_BITS else f"a whole number of {value.bit_length():,} bits"
+    if type(value) in (float, complex):
+        return f"{value:.10g}"
+    return repr(value if type(value) is not str or len(value) <= _MOST_LETTERS else f"{value[:_MOST_LETTERS]}…")

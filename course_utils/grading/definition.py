@@ -1,0 +1,116 @@
+"""Where a name in the learner's notebook comes from: the cell and the line, so that a check can prove what it graded."""
+
+import ast
+import inspect
+import linecache
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+
+@dataclass(frozen=True)
+class Definition:
+    """`cell` is the number of the cell as run, or None outside a notebook; `source` is its text, empty where unknown."""
+
+    what: str
+    cell: int | None = None
+    file: str = ""
+    line: int | None = None
+    source: str = ""
+
+    def sentence(self, name: str) -> str:
+        """`'Graded: `f`, a function from cell [3], line 1.'`"""
+        place = f" from cell [{self.cell}]" if self.cell else f" from {self.file}" if self.file else ""
+        return f"Graded: `{name}`, {self.what}{place}{f', line {self.line}' if self.line and place else ''}."
+
+
+def definition(name: str, answer: object, names: Mapping, compiler: object = None) -> Definition:
+    """Where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
+
+    A function or class tells by its own code; for any other value the last cell counts that assigns the name.
+    """
+    what, history = _what(answer), _history(names)
+    code = _code_of(answer)
+    if code is None:
+        return _last_assigned(what, name, history)
+    file = code.co_filename
+    source = "".join(linecache.getlines(file))
+    line = binding_line(source, name) or code.co_firstlineno
+    cell = _cell_of(file, source, history, compiler)
+    return Definition(what, cell, "" if cell else file, line, source)
+
+
+def binding_line(source: str, name: str) -> int | None:
+    """The line of the last statement at the source's top level (inside `if`, `for`, `with` too) that binds `name`."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    return max((node.lineno for node in _top_level(tree) if name in _bound(node)), default=None)
+
+
+def _top_level(node: ast.AST):
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _top_level(child)
+
+
+def _bound(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return {node.id}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name.split(".")[0] for alias in node.names}
+    return set()
+
+
+def _what(answer: object) -> str:
+    if isinstance(answer, type):
+        return "a class"
+    if inspect.isroutine(answer):
+        return "a function"
+    return f"a value of type {type(answer).__name__}"
+
+
+def _code_of(answer: object) -> CodeType | None:
+    """The code of a function, or of the first method that a class defines itself."""
+    if isinstance(answer, type):
+        methods = (getattr(value, "__func__", value) for value in vars(answer).values())
+        return next((code for method in methods if (code := _code_of_function(method))), None)
+    return _code_of_function(answer)
+
+
+def _code_of_function(function: object) -> CodeType | None:
+    if not inspect.isfunction(function):
+        return None
+    try:
+        return inspect.unwrap(function).__code__
+    except (ValueError, AttributeError):  # wrappers in a circle, or around what is no function
+        return function.__code__
+
+
+def _history(names: Mapping) -> Sequence[str]:
+    history = names.get("In")
+    return history if isinstance(history, list) else []
+
+
+def _cell_of(file: str, source: str, history: Sequence[str], compiler: object) -> int | None:
+    """The number of the cell that was compiled under the name `file`."""
+    number = getattr(compiler, "_filename_map", {}).get(file)  # IPython 8 and later
+    if number:
+        return number
+    if named := re.match(r"<ipython-input-(\d+)-", file):  # IPython 7, as in Colab
+        return int(named[1])
+    same = [i for i, cell in enumerate(history) if source and cell.strip() == source.strip()]
+    return same[-1] if same else None
+
+
+def _last_assigned(what: str, name: str, history: Sequence[str]) -> Definition:
+    for number in reversed(range(len(history))):
+        line = binding_line(history[number], name)
+        if line:
+            return Definition(what, number, "", line, history[number])
+    return Definition(what)

@@ -1,0 +1,192 @@
+"""What a process of the grader does to itself before it runs a stranger's code: limits, and namespaces of its own (Linux).
+
+`limit` bounds one process. `Namespaces` gives a question its own process numbers, its own empty folders and its own view of
+`/proc`, so that nothing of it outlives it and it sees nobody else; this needs `unshare(2)`, within `bwrap` or without.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+BOX, STAGE = "/box", "/stage"
+"""Folders that the sandbox holds ready: the working directory of a question, and a place to prepare its `/proc`."""
+
+LIMITS = {"memory": 3 * 2**30, "file": 64 * 2**20, "folder": 256 * 2**20, "processes": 64}
+"""Bytes of memory (of each process, and twice that of all together), of a file, of all files, and processes at once."""
+
+_USER, _PIDS, _MOUNTS, _IPC = 0x10000000, 0x20000000, 0x00020000, 0x08000000  # CLONE_NEW…, sched.h
+_NOSUID_NODEV, _BIND, _MOVE, _PRIVATE = 0x6, 0x1000, 0x2000, 0x40000 | 0x4000  # MS_…, sys/mount.h
+_DUMPABLE, _PARENT_DEATH, _SUBREAPER = 4, 1, 36  # PR_SET_…, sys/prctl.h
+_CAPABILITIES_V3 = 0x20080522  # linux/capability.h
+
+TOO_MANY_PROCESSES, TOO_MUCH_MEMORY = 81, 82
+"""Exit codes of a guard that ended its question."""
+WHY = {
+    TOO_MANY_PROCESSES: "it started more processes than it may",
+    TOO_MUCH_MEMORY: "it took more memory than it may",
+}
+
+
+def limit(memory: int, file: int, processes: int, **_) -> None:
+    """Bound this process and its children: bytes of memory, of a file, and how many there are; no core files."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limits
+        return
+    bounds = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": file, "RLIMIT_NOFILE": 1024}
+    if sys.platform == "linux":
+        bounds |= {"RLIMIT_DATA": memory}
+    if in_own_user_namespace():
+        bounds |= {"RLIMIT_NPROC": processes * 4}  # counts threads, and those of the sandbox; the guard counts exactly
+    for name, bound in bounds.items():
+        kind = getattr(resource, name)
+        most = resource.getrlimit(kind)[1]
+        with contextlib.suppress(ValueError, OSError):
+            least = bound if most == resource.RLIM_INFINITY else min(bound, most)
+            resource.setrlimit(kind, (least, least))
+
+
+def in_own_user_namespace() -> bool:
+    """Whether this process lives in a user namespace that is not the system's first."""
+    try:
+        return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return False
+
+
+def hide_memory(hidden: bool = True) -> None:
+    """Keep other processes of the same user from reading or tracing this one; `False` undoes it for a child."""
+    _prctl(_DUMPABLE, 0 if hidden else 1)
+
+
+def end_with_parent() -> None:
+    """Have this process killed when its parent ends, however that comes."""
+    _prctl(_PARENT_DEATH, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none of them is lost."""
+    _prctl(_SUBREAPER, 1)
+
+
+def enter_namespaces() -> None:
+    """New user, process, mount and IPC namespaces; the next child is the first process there. Raises `OSError`."""
+    user, group = os.getuid(), os.getgid()
+    hide_memory(False)  # what is hidden may not write its own maps
+    _call("unshare", _USER | _PIDS | _MOUNTS | _IPC)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    hide_memory()
+
+
+def furnish(folder: int) -> None:
+    """In the first process of new namespaces: empty folders of at most `folder` bytes, a `/proc` of its own, no rights left."""
+    _call("mount", None, b"/", None, _PRIVATE, None)
+    for place in (BOX, "/dev/shm"):
+        _tmpfs(place, folder)
+    _own_proc()
+    _give_up_capabilities()
+    os.chdir(BOX)
+
+
+def _own_proc() -> None:
+    """A fresh /proc may not be mounted below the sandbox's; this one shows the process itself and the machine's figures."""
+    _tmpfs(STAGE, 2**20)
+    os.mkdir(f"{STAGE}/1")
+    os.symlink("1", f"{STAGE}/self")
+    _call("mount", b"/proc/self", f"{STAGE}/1".encode(), None, _BIND | 0x4000, None)
+    for name in ("meminfo", "cpuinfo", "stat"):
+        Path(STAGE, name).touch()
+        _call("mount", f"/proc/{name}".encode(), f"{STAGE}/{name}".encode(), None, _BIND, None)
+    _call("mount", STAGE.encode(), b"/proc", None, _MOVE, None)
+
+
+def _give_up_capabilities() -> None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0)
+    _call("capset", header, (ctypes.c_uint32 * 6)())
+
+
+def _tmpfs(place: str, size: int) -> None:
+    _call("mount", b"tmpfs", place.encode(), b"tmpfs", _NOSUID_NODEV, f"size={size}".encode())
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        _call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+
+
+def _call(name: str, *arguments) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def excess(root: int, memory: int, processes: int, **_) -> int:
+    """0, or the exit code for what all descendants of process `root` together have too much of."""
+    family = descendants(root)
+    if len(family) > processes:
+        return TOO_MANY_PROCESSES
+    return TOO_MUCH_MEMORY if sum(map(_own_bytes, family)) > 2 * memory else 0
+
+
+def descendants(root: int) -> list[int]:
+    """Process numbers of the children of `root`, theirs, and so on."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
+            children.setdefault(parent, []).append(int(entry.name))
+    found, open_ones = [], [root]
+    while open_ones:
+        below = children.get(open_ones.pop(), [])
+        found += below
+        open_ones += below
+    return found
+
+
+def _parent(entry: Path) -> int | None:
+    try:
+        return int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):  # it has ended meanwhile
+        return None
+
+
+def _own_bytes(process: int) -> int:
+    """Resident bytes that the process shares with no file (`proc_pid_statm(5)`)."""
+    try:
+        resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def kill_descendants() -> None:
+    """End everything below this process, which has adopted its orphans, until nothing is left; what was ended is reaped."""
+    while family := descendants(os.getpid()):
+        for process in family:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _try() -> int:
+    """0 where this process can have namespaces of its own, else 3; ends as a process of its own would."""
+    try:
+        enter_namespaces()
+        first = os.fork()
+        if not first:
+            furnish(LIMITS["folder"])
+            os._exit(0)
+        return 3 if os.waitpid(first, 0)[1] else 0
+    except OSError:
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(_try())

@@ -1,0 +1,159 @@
+"""What an answer's outcomes are worth, and what to tell its author. Only values come here; no learner's code runs.
+
+Nothing of a learner's decides: every value is of an exact built-in type or a tensor (see `values.plain`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from course_utils.grading.compare import Difference, compare
+from course_utils.grading.prints import diagnose
+from course_utils.grading.question import Case, Question
+
+KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "died", "unsafe")
+_HINT_FROM_TRY = (2, 4, 6)
+"""A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running an answer on one case gave.
+
+    `kind` is one of `KINDS`; only `"values"` has `values`. `text` says what happened, `line` is the learner's own line where
+    an exception passed, `mutated` names the inputs that were changed.
+    """
+
+    kind: str
+    values: dict = field(default_factory=dict)
+    text: str = ""
+    line: str = ""
+    mutated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One case's verdict; `sentence` says why it failed and is empty where it passed."""
+
+    case: str
+    passed: bool
+    sentence: str = ""
+    difference: Difference | None = None
+    kind: str = "values"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One question's result. `points` of `of` were reached; `diagnosis` names the mistake, where it is known.
+
+    `mistake` is its name in the set. `public_only`: hidden cases exist and were not run.
+    """
+
+    question: str
+    verdicts: tuple[Verdict, ...]
+    points: float
+    of: int
+    diagnosis: str = ""
+    hint: str = ""
+    public_only: bool = False
+    mistake: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every case passed."""
+        return all(verdict.passed for verdict in self.verdicts)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the answer was never written."""
+        return bool(self.verdicts) and all(verdict.kind == "untouched" for verdict in self.verdicts)
+
+
+def judge(question: Question, case: Case, outcome: Outcome, expected: dict | None = None) -> Verdict:
+    """The verdict on one case; `expected` where it is at hand already, else it is computed here."""
+    if outcome.kind != "values":
+        return Verdict(case.name, False, explain(question, outcome), kind=outcome.kind)
+    expected = question.expected(case.inputs) if expected is None else expected
+    difference = compare(expected, outcome.values, question.tolerance)
+    sentences = [difference.sentence(question.reveal)] if difference else []
+    sentences += [_mutation(question, outcome)] if outcome.mutated else []
+    return Verdict(case.name, not sentences, " ".join(sentences), difference)
+
+
+def explain(question: Question, outcome: Outcome) -> str:
+    """One sentence on an outcome without values."""
+    name, text = f"`{question.answer}`", outcome.text
+    where = f" at your {outcome.line}" if outcome.line else ""
+    return {
+        "untouched": f"{name} is not written yet: replace what the cell was handed out with by your answer.",
+        "missing": f"There is no {name} yet: run the cell that defines it, and keep its name.",
+        "foreign": f"{name} comes from {text}, not from this notebook: write your own.",
+        "signature": f"{name} cannot be called as the exercise asks ({text}): compare its arguments with the statement.",
+        "exception": f"{name} stopped with {text}{where}.",
+        "timeout": f"{name} was stopped after {text}: look for a loop that never ends{where}.",
+        "died": f"The process died while {name} ran{': ' + text if text else ''}.",
+        "unsafe": text or f"{name} gave something that cannot be judged.",
+    }[outcome.kind]
+
+
+def grade(
+    question: Question,
+    cases: Sequence[Case],
+    outcomes: Sequence[Outcome],
+    entry: Mapping | None = None,
+    *,
+    public_only: bool = False,
+    tries: int = 1,
+) -> Result:
+    """All verdicts together, the diagnosis and a hint.
+
+    `cases` and `outcomes` go together; `entry` is the question's part of the released set, whose fingerprints name mistakes
+    on the public cases. `tries` counts the failed checks up to this one.
+    """
+    expected = [question.expected(case.inputs) for case in cases]
+    verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
+    name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, entry or {})
+    sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
+    sentence = sentence or _recognised(question, verdicts, expected, outcomes)
+    points = _points(question, verdicts)
+    return Result(question.id, verdicts, points, question.points, sentence, hint, public_only, name)
+
+
+def _points(question: Question, verdicts: Sequence[Verdict]) -> float:
+    share = sum(verdict.passed for verdict in verdicts) / len(verdicts) if verdicts else 0.0
+    return round(question.points * (share if question.parts else float(share == 1)), 2)
+
+
+def _named(cases, outcomes, entry: Mapping) -> str:
+    """The mistake by its fingerprints; where a hidden case has a public one's name, the public one comes first and counts."""
+    public = {name for mistake in entry.get("mistakes", {}).values() for name in mistake["prints"]}
+    found: dict[str, Outcome] = {}
+    for case, outcome in zip(cases, outcomes, strict=True):
+        if case.name in public:
+            found.setdefault(case.name, outcome)
+    return diagnose(entry, found) or ""
+
+
+def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int) -> tuple[str, str]:
+    """The named mistake's sentence and hint, or the hint that so many tries have earned."""
+    if name:
+        mistake = entry["mistakes"][name]
+        return mistake["sentence"], question.hints[mistake["hint"]]
+    if all(v.passed for v in verdicts) or all(v.kind in ("untouched", "missing") for v in verdicts):
+        return "", ""
+    earned = sum(tries >= needed for needed in _HINT_FROM_TRY)
+    return "", question.hints[earned - 1] if earned else ""
+
+
+def _recognised(question: Question, verdicts, expected, outcomes) -> str:
+    """What `question.recognise` says of the first failed case that it knows."""
+    for verdict, right, outcome in zip(verdicts, expected, outcomes, strict=True):
+        if question.recognise and not verdict.passed and outcome.kind == "values":
+            sentence = question.recognise(right, outcome.values)
+            if sentence:
+                return sentence
+    return ""
+
+
+def _mutation(question: Question, outcome: Outcome) -> str:
+    names = ", ".join(f"`{name}`" for name in outcome.mutated)
+    return f"`{question.answer}` changed its input {names}: work on a copy, or out of place."

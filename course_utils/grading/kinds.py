@@ -1,0 +1,197 @@
+"""The kinds of question. Each builder returns a `Question`; what it does not name goes to `Question` as it is.
+
+A bug hunt is a `function` or a `stream` whose stub holds the bug.
+"""
+
+import copy
+import sys
+from collections.abc import Callable, Mapping
+
+from course_utils.grading.compare import Rule, at_most
+from course_utils.grading.question import Case, Question, Tolerance
+
+ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
+_CONFUSIONS = {
+    "megabytes (10⁶ bytes) and mebibytes (2²⁰ bytes) are mixed up": 2**20 / 10**6,
+    "kilobytes (10³ bytes) and kibibytes (2¹⁰ bytes) are mixed up": 2**10 / 10**3,
+    "gigabytes (10⁹ bytes) and gibibytes (2³⁰ bytes) are mixed up": 2**30 / 10**9,
+    "the figure is off by a factor of 2²⁰: bytes and MiB are mixed up": 2.0**20,
+    "the figure is off by a factor of 10⁶: bytes and MB are mixed up": 1e6,
+    "the figure is off by a factor of 2³⁰: bytes and GiB are mixed up": 2.0**30,
+    "the figure is off by a factor of 8: bits and bytes are mixed up": 8.0,
+}
+
+
+def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **asked) -> Question:
+    """A function against `oracle`; both are called with a case's inputs by name.
+
+    Values: `result` (a tuple as a list), or the names of a dict that is returned. Inputs named in `in_place` are to be
+    changed: the function gets copies of them, and what it leaves there is compared too.
+    """
+
+    def call(answer, inputs):
+        given = {name: copy.deepcopy(value) if name in in_place else value for name, value in inputs.items()}
+        result = answer(**given)
+        values = result if type(result) is dict else {"result": result}
+        return {**values, **{name: given[name] for name in in_place}}
+
+    return Question(run=call, expected=lambda inputs: _judged(call(oracle, inputs)), **asked)
+
+
+def stream(
+    oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, same_storage: bool = False, **asked
+) -> Question:
+    """An optimizer class over streams of gradients, against the class `oracle`; made as `answer(params_or_groups, **options)`.
+
+    `hyper` names the hyper-parameters that groups differ in, each with values to draw from; by default Adam's. Without
+    `public` and `hidden` the cases are those of `streams.cases`. `same_storage`: an update must not replace the memory of a
+    parameter. Values: every parameter after every step, whether `p.grad` was left alone, and what the state holds.
+    """
+    from course_utils.grading import streams
+
+    def cases(random) -> list[Case]:
+        return streams.cases(random, hyper or streams.ADAM)
+
+    library = (
+        oracle if oracle.__module__ in sys.modules else None
+    )  # an oracle of the question's own stays at the judge's
+
+    def run(answer, inputs):
+        with streams.without(library, answer):
+            return streams.drive(answer, inputs, same_storage)
+
+    given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
+    return Question(
+        run=run, expected=lambda inputs: _judged(streams.drive(oracle, inputs, same_storage)), **{**given, **asked}
+    )
+
+
+def account(
+    numbers: Mapping[str, tuple[float | Callable[[], float], str]],
+    *,
+    forgotten: Mapping[str, Mapping[str, float]] | None = None,
+    tolerance: Tolerance = ACCOUNT_TOLERANCE,
+    **asked,
+) -> Question:
+    """Predicted numbers: `{name: (value or function that gives it, unit)}`. The answer is a dict of these names.
+
+    Where there is one number, the answer may be that number alone. Every number earns its share. A mix-up of 1000 and 1024
+    is recognised, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. The right value is never shown.
+    """
+    units = {name: unit for name, (_, unit) in numbers.items()}
+    names = tuple(numbers)  # all that `run` may know: it goes where the learner's code runs
+
+    def run(answer, inputs):
+        if type(answer) is not dict and len(names) > 1:
+            raise TypeError(f"give a dict with {', '.join(names)}")
+        given = answer if type(answer) is dict else {names[0]: answer}
+        return {name: given[name] for name in [inputs["number"]] if name in given}
+
+    def expected(inputs):
+        value = numbers[inputs["number"]][0]
+        return {inputs["number"]: value() if callable(value) else value}
+
+    def recognise(right: dict, got: dict) -> str | None:
+        (name, value), *_ = right.items()
+        summands = (forgotten or {}).get(name, {})
+        return _recognise(name, units[name], value, got.get(name), summands, tolerance)
+
+    def public(_):
+        return [Case(f"{name} in {unit}", {"number": name}) for name, unit in units.items()]
+
+    fixed = {"parts": True, "reveal": False, "recognise": recognise, "tolerance": tolerance}
+    return Question(run=run, expected=expected, public=public, **{**fixed, **asked})
+
+
+def cost(
+    count: Callable[[object, dict], dict], right: Callable[[dict], dict], *, limited: tuple[str, ...] = (), **asked
+) -> Question:
+    """What an answer costs, counted where it runs: `count(answer, inputs)` gives results and counts by name.
+
+    Counts are bytes saved, forwards recomputed, collectives, bytes sent, bytes of state; never seconds. `right(inputs)` gives
+    the same names; those in `limited` are the most that is allowed, all others are compared.
+    """
+
+    def expected(inputs):
+        return {name: at_most(value) if name in limited else value for name, value in right(inputs).items()}
+
+    return Question(run=count, expected=expected, **{"counted": limited, **asked})
+
+
+def choice(
+    options: Mapping[str, str],
+    right: str,
+    *,
+    reasons: Mapping[str, str],
+    reason: str,
+    why_not: Mapping[str, str] | None = None,
+    **asked,
+) -> Question:
+    """One of `options` and the one of `reasons` that decides: the answer is a pair of their keys, such as `("b", "2")`.
+
+    `why_not` says of a wrong key why it is wrong; a right choice for a wrong reason is recognised. The right key is not shown.
+    """
+
+    def run(answer, _):
+        pair = answer if type(answer) in (tuple, list) else (answer,)
+        if any(part is ... for part in pair):
+            return {"choice": ...}
+        return {name: pair[i] if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
+
+    def recognise(_, got: dict) -> str | None:
+        return _why_wrong(got["choice"], got["reason"], options, right, reasons, why_not or {})
+
+    def expected(_):
+        return {"choice": right, "reason": reason}
+
+    fixed = {"reveal": False, "recognise": recognise, "public": lambda _: [Case("choice and reason", {})]}
+    return Question(run=run, expected=expected, **{**fixed, **asked})
+
+
+def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Question:
+    """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
+
+    A rule gets the answer as plain values (numbers, strings, lists, dicts) and runs at the judge's. The sentence reads on
+    after "`design` …".
+    """
+
+    def public(_):
+        return [Case(name, {"rule": name}) for name in rules]
+
+    return Question(
+        run=lambda answer, inputs: {"design": answer},
+        expected=lambda inputs: {"design": Rule(rules[inputs["rule"]])},
+        **{"public": public, "parts": True, **asked},
+    )
+
+
+def _recognise(name, unit, right, got, summands, tolerance) -> str | None:
+    """What a wrong number of an account comes from, where that shows."""
+    if type(got) not in (int, float) or not got or not right:
+        return None
+    for summand, size in summands.items():
+        if _near(right - size, got, tolerance):
+            return f"`{name}` leaves out the {summand}."
+    for meaning, factor in _CONFUSIONS.items():
+        if _near(right * factor, got, tolerance) or _near(right / factor, got, tolerance):
+            return f"`{name}` is asked in {unit}: {meaning}."
+    return None
+
+
+def _near(a: float, b: float, tolerance: Tolerance) -> bool:
+    return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
+
+
+def _why_wrong(chosen, because, options, right, reasons, why_not) -> str | None:
+    for what, key, known in (("choice", chosen, options), ("reason", because, reasons)):
+        if type(key) is not str or key not in known:
+            return f"The {what} {key!r} is none of {', '.join(known)}."
+    if chosen == right:
+        return why_not.get(because, "The choice is right; the reason is another.")
+    return why_not.get(chosen)
+
+
+def _judged(values: dict) -> dict:
+    from course_utils.grading.values import plain
+
+    return plain(values)

@@ -1,0 +1,94 @@
+"""Fingerprints: what a mistaken answer gives on the public cases, short enough to be handed out with the exercise.
+
+They name a mistake on a learner's machine, which has neither the mistaken code nor the solution.
+"""
+
+from collections.abc import Mapping
+from math import inf, isfinite
+
+import torch
+
+DIGITS = 6
+MOST_NUMBERS = 8
+MOST_ENTRIES = 3
+_RELATIVE, _ABSOLUTE = 5e-5, 1e-6  # beside the rounding, what two right-minded ways to the same mistake may differ by
+
+
+def fingerprint(values):
+    """Plain values, thinned and rounded, as JSON holds them.
+
+    Numbers keep 6 significant digits; a tensor becomes its dtype, shape and at most 8 evenly spread elements; a list of more
+    than 3 containers keeps 3, the first and last among them.
+    """
+    if isinstance(values, torch.Tensor):
+        return _tensor(values)
+    if isinstance(values, dict):
+        return {name: fingerprint(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return {"length": len(values), "entries": [fingerprint(value) for value in _thinned(values)]}
+    return _number(values) if type(values) in (int, float) else values
+
+
+def outcome_print(outcome):
+    """The fingerprint of an `Outcome`: how the run ended, and what it gave."""
+    ending = outcome.text.partition(":")[0] if outcome.kind == "exception" else ""
+    return {
+        "kind": outcome.kind,
+        "ending": ending,
+        "mutated": list(outcome.mutated),
+        "values": fingerprint(outcome.values),
+    }
+
+
+def diagnose(entry: Mapping, outcomes: Mapping[str, object]) -> str | None:
+    """The name of the known mistake in a set's `entry` that gives what `outcomes` (public, by case name) gave, or None.
+
+    Where several match within the rounding, the nearest counts.
+    """
+    found = {case: outcome_print(outcome) for case, outcome in outcomes.items()}
+    away = {name: _away(mistake["prints"], found) for name, mistake in entry.get("mistakes", {}).items()}
+    name = min(away, key=away.__getitem__, default=None)
+    return name if name is not None and away[name] <= 1 else None
+
+
+def _away(a, b) -> float:
+    """The largest difference between two fingerprints in units of what may differ; infinite where their forms differ."""
+    if type(a) in (int, float) and type(b) in (int, float):
+        return 0.0 if a == b else abs(a - b) / (_ABSOLUTE + _RELATIVE * abs(a))
+    if type(a) is not type(b):
+        return inf
+    if isinstance(a, dict):
+        return max((_away(a[key], b[key]) for key in a), default=0.0) if a.keys() == b.keys() else inf
+    if isinstance(a, list):
+        return max(map(_away, a, b), default=0.0) if len(a) == len(b) else inf
+    return 0.0 if a == b else inf
+
+
+def _tensor(tensor: torch.Tensor) -> dict:
+    flat = tensor.detach().flatten()
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).flatten()
+    chosen = [_number(flat[i].item()) for i in _spread(len(flat), MOST_NUMBERS)]
+    return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": chosen}
+
+
+def _thinned(values: list) -> list:
+    simple = all(type(value) in (bool, int, float, str, type(None)) for value in values)
+    return [values[i] for i in _spread(len(values), MOST_NUMBERS if simple else MOST_ENTRIES)]
+
+
+def _spread(length: int, most: int) -> list[int]:
+    """At most `most` indices below `length`, evenly spread, with the first and the last."""
+    if length <= most:
+        return list(range(length))
+    return [i * (length - 1) // (most - 1) for i in range(most)]
+
+
+def _number(value):
+    """Six significant digits; what JSON has no number for as a word."""
+    if type(value) is bool:
+        return value
+    try:
+        return float(f"{value:.{DIGITS - 1}e}") if isfinite(value) else str(float(value))
+    except OverflowError:  # a whole number beyond every float
+        return f"{value.bit_length()} bits"

@@ -1,0 +1,73 @@
+"""What a learner has reached, kept under the settings' home: one file a set, outside the repository."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from course_utils.files import replacing
+from course_utils.settings import settings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One question: how many checks of a written answer failed, whether one ever passed, the best points."""
+
+    tries: int = 0
+    passed: bool = False
+    points: float = 0.0
+
+    def after(self, passed: bool, points: float) -> "Record":
+        """The record after one more check of a written answer."""
+        return Record(self.tries + (not passed), self.passed or passed, max(self.points, points))
+
+
+def recall(name: str) -> dict[str, Record]:
+    """The records of the set called `name`, by question; a damaged file is put aside, and a line says so."""
+    path = _path(name)
+    try:
+        return {question: _record(values) for question, values in json.loads(path.read_text("utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        _log.warning("Your progress in %s cannot be read (%s); it stays where it is: %s.", name, error.strerror, path)
+    except (ValueError, TypeError, AttributeError):
+        _put_aside(name, path)
+    return {}
+
+
+def remember(name: str, records: Mapping[str, Record]) -> None:
+    """Write the records whole or not at all; where that is impossible a line says so."""
+    text = json.dumps({question: asdict(record) for question, record in records.items()}, indent=1, sort_keys=True)
+    try:
+        with replacing(_path(name)) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _log.warning("Your progress in %s cannot be written (%s); this check will be forgotten.", name, error.strerror)
+
+
+def _path(name: str) -> Path:
+    return settings().home / "progress" / f"{name}.json"
+
+
+def _record(values: dict) -> Record:
+    record = Record(**values)
+    kinds = type(record.tries), type(record.passed), type(record.points) in (int, float)
+    if kinds != (int, bool, True) or not 0 <= record.points < float("inf") or record.tries < 0:
+        raise ValueError("a record holds a count, a truth value and points")
+    return record
+
+
+def _put_aside(name: str, path: Path) -> None:
+    aside = path.with_suffix(".damaged")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        _log.warning("The damaged progress file %s cannot be moved (%s); remove it.", path, error.strerror)
+        return
+    _log.warning(
+        "Your progress in %s could not be read; the file is kept as %s, and progress starts anew.", name, aside
+    )

@@ -1,0 +1,107 @@
+"""What a question is: how its answer is run, what is expected of it, and which mistakes are known."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from course_utils.errors import CourseError
+
+Values = dict[str, object]
+"""Names to numbers, strings, truth values, None, tensors, and lists and dicts of these: what may cross to the judge."""
+
+PUBLIC_SEED = 0
+UNTOUCHED = "write your answer here"
+"""What a stub raises as `NotImplementedError`, and how an answer that was never written is known."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs to an answer: plain values and tensors, by name."""
+
+    name: str
+    inputs: dict
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Two numbers a (expected) and b agree when |a − b| ≤ `absolute` + `relative`·|a|."""
+
+    relative: float = 1e-9
+    absolute: float = 1e-12
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that is known: the solution with `patches`, pairs of text before and after, each found exactly once.
+
+    `sentence` names it to the learner; `hint` is the index of the hint that then follows.
+    """
+
+    name: str
+    sentence: str
+    patches: tuple[tuple[str, str], ...]
+    hint: int = 0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A right answer in another style: the whole source of the answer's cell."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question. `answer` is the name that the learner's cell defines.
+
+    `run(answer, inputs)` gives values, where the learner's code runs; `expected(inputs)` gives those that are right, where
+    the judge is. `public(random)` and `hidden(random)` draw the cases. `counted` names the values that only the place where
+    the answer runs can know. `difficulty` is 1 to 3; `hints` are a nudge, an outline and near-code.
+    `parts`: each case earns its share of the points, where otherwise one failed case costs them all. `reveal`: a failed
+    check may show the right value. `recognise(expected, got)` names a mistake that can be told from the values alone.
+    Raises `CourseError` for a question that could not be asked.
+    """
+
+    id: str
+    title: str
+    points: int
+    difficulty: int
+    minutes: int
+    hints: tuple[str, str, str]
+    answer: str
+    run: Callable[[object, dict], Values]
+    expected: Callable[[dict], Values]
+    public: Callable[[random.Random], list[Case]]
+    hidden: Callable[[random.Random], list[Case]] | None = None
+    tolerance: Tolerance = Tolerance()
+    counted: tuple[str, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    parts: bool = False
+    reveal: bool = True
+    recognise: Callable[[Values, Values], str | None] | None = None
+
+    def __post_init__(self):
+        if not self.answer.isidentifier():
+            raise CourseError(f"{self.id}: {self.answer!r} is no name that a cell can define.")
+        if self.points < 1 or self.minutes < 1 or self.difficulty not in (1, 2, 3):
+            raise CourseError(f"{self.id}: give points and minutes from 1 on, and a difficulty of 1, 2 or 3.")
+        if len(self.hints) != 3 or not all(self.hints):
+            raise CourseError(f"{self.id}: give three hints, a nudge, an outline and near-code.")
+
+    def cases(self, seed: int | None = None) -> list[Case]:
+        """The public cases, the same for everybody; with `seed` the hidden ones drawn from it."""
+        if seed is None:
+            return self.public(random.Random(PUBLIC_SEED))
+        return self.hidden(random.Random(seed)) if self.hidden else []
+
+
+def by_id(questions: list[Question]) -> Mapping[str, Question]:
+    """Questions by their ids; raises `CourseError` where two have the same."""
+    found: dict[str, Question] = {}
+    for question in questions:
+        if question.id in found:
+            raise CourseError(f"Two questions are called {question.id}; give each an id of its own.")
+        found[question.id] = question
+    return found

@@ -1,0 +1,241 @@
+"""What a grading leaves behind: a record and a page per student, written as each is finished, then the class's table and summary.
+
+| file | for | holds |
+|---|---|---|
+| `students/NAME.json` | the instructor | everything, hidden cases too; a later run takes it up |
+| `students/NAME.html` | the student | verdicts on public cases, how many hidden ones passed, the diagnosis |
+| `results.csv`, `results.json` | the instructor | points by student and question; all records |
+| `summary.html`, `summary.txt` | the instructor | which question failed how, the commonest mistakes |
+"""
+
+import csv
+import hashlib
+import html
+import io
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.files import replacing
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_MOST = 10
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color-scheme:light dark}"
+    "table{border-collapse:collapse}td,th{border:1px solid #8888;padding:.2em .6em;text-align:left}"
+    ".passed{color:#00785a}.failed{color:#c04f00}li{white-space:pre-wrap;overflow-wrap:anywhere}code{font-size:95%}"
+)
+_HIDDEN_KINDS = {
+    "values": "gave other values than are right",
+    "untouched": "not written",
+    "missing": "no answer found",
+    "foreign": "not your own code",
+    "signature": "could not be called",
+    "exception": "stopped with an exception",
+    "timeout": "took too long",
+    "died": "ended the process",
+    "unsafe": "gave what cannot be judged",
+}
+
+
+class Results:
+    """The folder that a grading writes to. Raises `CourseError` where nothing can be written there."""
+
+    def __init__(self, folder: Path, set_name: str):
+        self.folder, self.set_name = folder, set_name
+        try:
+            (folder / "students").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CourseError(
+                f"{folder} cannot be written ({error.strerror}); name another folder with --out."
+            ) from None
+
+    def recall(self, student: str, key: str) -> dict | None:
+        """The record of an earlier run that still holds for `key`, or None."""
+        try:
+            record = json.loads(self._place(student, ".json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) and record.get("key") == key and not record.get("failed") else None
+
+    def keep(self, student: str, key: str, record: Mapping) -> dict:
+        """Write the record, whole or not at all, and the student's page; returns it with the name and key."""
+        whole = {"student": student, "key": key, "set": self.set_name, **record}
+        _write(self._place(student, ".json"), _json(whole))
+        _write(self._place(student, ".html"), page(whole))
+        return whole
+
+    def finish(self, records: list[dict], others: list[str]) -> str:
+        """Write the class's files; returns the summary as text. `others` names files that were left aside."""
+        records = sorted(records, key=lambda record: record["student"])
+        _write(self.folder / "results.csv", table(records))
+        _write(self.folder / "results.json", _json(records))
+        text = summary(records, self.set_name, others)
+        _write(self.folder / "summary.txt", text)
+        _write(self.folder / "summary.html", _document(f"{self.set_name}: summary", f"<pre>{html.escape(text)}</pre>"))
+        return text
+
+    def _place(self, student: str, suffix: str) -> Path:
+        return self.folder / "students" / f"{file_name(student)}{suffix}"
+
+
+def file_name(student: str) -> str:
+    """A name for files that every system takes, readable, and never the same for two students."""
+    plain = unicodedata.normalize("NFKD", student).encode("ascii", "ignore").decode()
+    readable = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:60]
+    return f"{readable or 'student'}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def table(records: list[dict]) -> str:
+    """CSV: a row per student with points, of how many, points by question, and notes. No cell is taken for a formula."""
+    ids = list(dict.fromkeys(question["id"] for record in records for question in record["questions"]))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["student", "points", "of", *ids, "notes"])
+    for record in records:
+        points = {question["id"]: question["points"] for question in record["questions"]}
+        notes = " ".join(record["notes"] + [note for question in record["questions"] for note in question["notes"]])
+        row = [record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), notes]
+        writer.writerow([_no_formula(value) for value in row])
+    return out.getvalue()
+
+
+def page(record: Mapping) -> str:
+    """A student's page. Of hidden cases it holds how many passed and how the others ended, never an input or a value."""
+    parts = [
+        f"<p><strong>{record['points']:g} of {record['of']:g} points</strong></p>",
+        _items(record["notes"], "note"),
+    ]
+    parts += [_question(question) for question in record["questions"]]
+    return _document(f"{record['set']}: {record['student']}", "\n".join(parts))
+
+
+def summary(records: list[dict], set_name: str, others: list[str]) -> str:
+    """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
+    total = sum(record["points"] for record in records)
+    of = sum(record["of"] for record in records)
+    share = f", {total / of:.0%} of all points" if of else ""
+    lines = [f"{set_name}: {len(records)} submissions{share}", ""]
+    for name, questions in _by_question(records).items():
+        lines += _fates(name, questions)
+    lines += _commonest(records)
+    odd = [f"  {record['student']}: {note}" for record in records for note in record["notes"]]
+    lines += ["", "Notes", *odd] if odd else []
+    lines += ["", "Left aside, because they are no notebooks", *(f"  {name}" for name in others)] if others else []
+    return "\n".join(map(_printable, lines)) + "\n"
+
+
+def _by_question(records: list[dict]) -> dict[str, list[dict]]:
+    found: dict[str, list[dict]] = {}
+    for record in records:
+        for question in record["questions"]:
+            found.setdefault(question["id"], []).append(question)
+    return found
+
+
+def _fates(name: str, questions: list[dict]) -> list[str]:
+    """How many passed a question, and how the others ended, the commonest first."""
+    fates = Counter(_fate(question) for question in questions)
+    passed = fates.pop("passed", 0)
+    lines = [f"{name} · {questions[0]['title']}: {passed} of {len(questions)} passed"]
+    return lines + [f"  {count:4d}  {fate}" for fate, count in fates.most_common()]
+
+
+def _fate(question: Mapping) -> str:
+    if question["state"] != "failed":
+        return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
+    first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
+    only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
+    return (question["diagnosis"] or _HIDDEN_KINDS[first["kind"]]) + only
+
+
+def _commonest(records: list[dict]) -> list[str]:
+    named = Counter(
+        f"{question['id']}: {question['diagnosis']}"
+        for record in records
+        for question in record["questions"]
+        if question["diagnosis"]
+    )
+    rows = [f"  {count:4d}  {name}" for name, count in named.most_common(_MOST)]
+    return ["", "Commonest named mistakes", *rows] if rows else []
+
+
+def _question(question: Mapping) -> str:
+    state = {"passed": "passed", "untouched": "not written yet", "missing": "no answer found"}.get(
+        question["state"], "not right yet"
+    )
+    points = f"{question['points']:g} of {question['of']:g} points"
+    style = "passed" if question["state"] == "passed" else "failed"
+    head = f"<h2>{_text(question['id'])} · {_text(question['title'])}</h2><p class='{style}'>{state}, {points}</p>"
+    lines = [] if question["state"] in ("untouched", "missing") else [*_public(question), *_hidden(question)]
+    if question["counted"]:
+        lines.append(f"Counted where your code ran, not by the judge: {', '.join(question['counted'])}.")
+    shown = question["shown"]
+    advice = [f"<p><strong>Diagnosis:</strong> {_text(shown['diagnosis'])}</p>"] if shown["diagnosis"] else []
+    advice += [f"<p><strong>Hint:</strong> {_text(shown['hint'])}</p>"] if shown["hint"] else []
+    return "\n".join([head, _items(lines, style), *advice, _items(question["notes"], "note")])
+
+
+def _public(question: Mapping) -> list[str]:
+    return [
+        f"{'✓' if v['passed'] else '✗'} {v['case']}{': ' if v['sentence'] else ''}{v['sentence']}"
+        for v in question["public"]
+    ]
+
+
+def _hidden(question: Mapping) -> list[str]:
+    hidden = question["hidden"]
+    if not hidden:
+        return []
+    failed = Counter(_HIDDEN_KINDS[verdict["kind"]] for verdict in hidden if not verdict["passed"])
+    how = "".join(f"; {count} {kind}" for kind, count in sorted(failed.items()))
+    return [f"Hidden cases: {sum(verdict['passed'] for verdict in hidden)} of {len(hidden)} passed{how}."]
+
+
+def _items(lines: list[str], style: str) -> str:
+    return f"<ul class='{style}'>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>" if lines else ""
+
+
+def _document(title: str, body: str) -> str:
+    head = f"<meta charset='utf-8'><title>{_text(title)}</title><style>{_STYLE}</style>"
+    return (
+        f"<!doctype html>\n<html lang='en'><head>{head}</head>\n<body><h1>{_text(title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def _text(text: str) -> str:
+    """Escaped, then code between back-ticks marked as such."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(_printable(text)))
+
+
+def _printable(text: str) -> str:
+    """Without control characters, by which a name could command a terminal, or turn a line around."""
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
+def _no_formula(value):
+    """A spreadsheet would run a text that begins like a formula."""
+    if isinstance(value, str):
+        value = _printable(value)
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return value
+
+
+def _json(value) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+    except OSError as error:
+        raise CourseError(
+            f"{path} cannot be written ({error.strerror}); make room, then run the same command again."
+        ) from None

@@ -1,0 +1,186 @@
+"""Running an answer on one case, in this process: with a time limit, on copies of the inputs, with an outcome in any event."""
+
+import copy
+import ctypes
+import inspect
+import linecache
+import random
+import signal
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+import course_utils
+from course_utils.grading.judge import Outcome
+from course_utils.grading.question import UNTOUCHED, Case, Question
+from course_utils.grading.values import UnansweredError, UnfitError, plain, same
+
+SECONDS = 20.0
+"""The time limit of one case."""
+_AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
+_LONGEST_TEXT = 300
+_INSTALLED = tuple(
+    Path(place).resolve()
+    for place in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(course_utils.__file__).parent)
+)
+
+
+class OutOfTime(BaseException):
+    """The time is up. Not an `Exception`, so that `except Exception` in an answer lets it pass."""
+
+
+class ForeignError(Exception):
+    """The answer is, or rests on, what it should replace; the message says where that comes from."""
+
+
+def run_case(question: Question, answer: object, case: Case, seconds: float = SECONDS) -> Outcome:
+    """What `answer` gives on `case`. Random numbers start from the same seed each time and are as before afterwards.
+
+    Raises nothing but `KeyboardInterrupt`.
+    """
+    if answer is ...:
+        return Outcome("untouched")
+    if source := imported_from(answer):
+        return Outcome("foreign", text=source)
+    inputs = copy.deepcopy(case.inputs)
+    try:
+        with _own_randomness(), time_limit(seconds):
+            values = plain(question.run(answer, inputs))
+            mutated = tuple(name for name in case.inputs if not same(case.inputs[name], inputs.get(name)))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: an answer may raise anything
+        return outcome_of(error, seconds)
+    return Outcome("values", values, mutated=mutated)
+
+
+def outcome_of(error: BaseException, seconds: float) -> Outcome:
+    """The outcome that an exception out of an answer stands for."""
+    line = learners_line(error.__traceback__)
+    if isinstance(error, OutOfTime):
+        return Outcome("timeout", text=f"{seconds:g} s", line=line)
+    if isinstance(error, UnansweredError) or (type(error) is NotImplementedError and UNTOUCHED in _message(error)):
+        return Outcome("untouched")
+    if isinstance(error, UnfitError):
+        return Outcome("unsafe", text=_message(error))
+    if isinstance(error, ForeignError):
+        return Outcome("foreign", text=_message(error))
+    if isinstance(error, TypeError) and not line:
+        return Outcome("signature", text=_message(error))
+    name, message = type(error).__name__, _message(error)
+    return Outcome("exception", text=f"{name}: {message}" if message else name, line=line)
+
+
+def learners_line(trace: TracebackType | None) -> str:
+    """The deepest line of the trace that stands in the notebook: `'line 3: return m / v'`; empty where none does."""
+    lines = [
+        (frame.f_code.co_filename, number)
+        for frame, number in traceback.walk_tb(trace)
+        if frame.f_globals.get("__name__") == "__main__" and not _is_installed(frame.f_code.co_filename)
+    ]
+    if not lines:
+        return ""
+    source = linecache.getline(*lines[-1]).strip()
+    return f"line {lines[-1][1]}: {source}" if source else f"line {lines[-1][1]}"
+
+
+def is_untouched(source: str, stub: str) -> bool:
+    """Whether a cell's `source` is still the `stub` that was handed out, spaces and blank lines aside."""
+    return source.split() == stub.split()
+
+
+def imported_from(answer: object) -> str:
+    """The installed module that a function or class comes from; empty for what the notebook defines itself."""
+    if not isinstance(answer, type) and not inspect.isroutine(answer):
+        return ""
+    name = getattr(answer, "__module__", None)
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    file = getattr(module, "__file__", None)
+    return f"{name}" if name != "__main__" and isinstance(file, str) and _is_installed(file) else ""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises `OutOfTime` in the block when `seconds` have passed, and every second after that until it ends.
+
+    A call that never returns to Python, such as one huge matrix product, is seen only when it returns.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    with _alarm(seconds) if main and hasattr(signal, "setitimer") else _timer(seconds):
+        yield
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    def ring(*_):
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+    try:
+        yield
+    finally:
+        _disarm()
+        signal.signal(signal.SIGALRM, before)
+
+
+def _disarm() -> None:
+    """Stop the alarm, though it may ring in this very moment."""
+    while True:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            return
+        except OutOfTime:
+            continue
+
+
+@contextmanager
+def _timer(seconds: float) -> Iterator[None]:
+    """For Windows and for other threads: a second thread raises the exception in this one."""
+    over, caller = threading.Event(), threading.get_ident()
+
+    def watch():
+        wait = seconds
+        while not over.wait(wait):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(caller), ctypes.py_object(OutOfTime))
+            wait = _AGAIN
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+@contextmanager
+def _own_randomness() -> Iterator[None]:
+    before = random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        random.seed(0)
+        torch.manual_seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+
+
+def _is_installed(file: str) -> bool:
+    return not file.startswith("<") and any(Path(file).resolve().is_relative_to(place) for place in _INSTALLED)
+
+
+def _message(error: BaseException) -> str:
+    """The exception's message in one line, cut to a readable length; an exception may fail to say anything."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        return ""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

@@ -1,0 +1,253 @@
+"""An optimizer over streams of gradients: what separates right from wrong, one trait a case, and all of them in the last.
+
+Everything is float64. The tolerance is wide enough for an answer that raises β to a float32 step count, as torch's counter
+invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from unittest import mock
+
+import torch
+
+from course_utils.grading.compare import STEPS
+from course_utils.grading.question import Case, Tolerance
+from course_utils.grading.run import ForeignError
+
+TOLERANCE = Tolerance(relative=5e-5, absolute=5e-5)
+
+ADAM = {
+    "lr": (0.3, 0.1, 0.03),
+    "betas": ((0.9, 0.999), (0.8, 0.95), (0.6, 0.9)),
+    "eps": (1e-8, 1e-3, 0.1),
+    "weight_decay": (0.0, 0.1, 0.5),
+}
+"""Hyper-parameters of Adam and AdamW: large enough that each of them shows after few steps."""
+
+SHAPES = {"weight": (3, 4), "bias": (4,), "scale": (2, 2, 2), "shift": (5,)}
+UNTOUCHED_GRADIENTS = "p.grad is left as it was"
+IN_PLACE = "the parameters keep their memory"
+
+
+def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
+    """The cases of one draw; `hyper` gives the values to draw each group's hyper-parameters from.
+
+    Inputs of a case: `groups`, each with `parameters` and `options`; `gradients` per step by name, None where missing;
+    `rates`, the factor on each group's lr before each step, or empty; `reload_after`, steps after which `state_dict` moves to
+    fresh parameters and a fresh optimizer; `count_state`; and, optional, `names` of hyper-parameters to be read from a new
+    optimizer's first group.
+    """
+    draw = _Drawn(random, hyper)
+    return [
+        draw.case(
+            "default hyper-parameters",
+            [draw.group(["weight", "bias"], {})],
+            60,
+            decades=9,
+            count_state=True,
+            names=list(hyper),
+        ),
+        draw.case(
+            "default hyper-parameters, small gradients", [draw.group(["weight"], {})], 30, decades=-8, steady=True
+        ),
+        draw.case("one group, twelve steps", [draw.one_group()], 12, count_state=True),
+        draw.case("two groups with different hyper-parameters", draw.two_groups(), 8),
+        draw.case("gradients missing in some steps", draw.two_groups(), 12, missing=0.4, never=("shift",)),
+        draw.case("gradients that are zero", draw.two_groups(), 8, zero=0.5),
+        draw.case("a step before any gradient", draw.two_groups(), 6, empty_steps=2),
+        draw.case("gradients over many decades", draw.two_groups(), 12, decades=8),
+        draw.case("gradients beyond float32", [draw.one_group()], 6, decades=45, steady=True),
+        draw.case("parameters beyond float32", [draw.one_group(scale=1e40)], 6),
+        draw.case("the learning rate changes between steps", draw.two_groups(), 8, schedule=True),
+        draw.case("a reload in the middle", draw.two_groups(), 10, missing=0.2, reload_after=(4,), count_state=True),
+        draw.case(
+            "everything at once",
+            draw.two_groups(),
+            40,
+            missing=0.2,
+            zero=0.1,
+            decades=6,
+            never=("shift",),
+            schedule=True,
+            reload_after=(7, 23),
+        ),
+    ]
+
+
+def drive(answer, inputs: dict, same_storage: bool = False) -> dict:
+    """The values that optimizer class `answer` gives over one stream.
+
+    `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
+    step each parameter and whether gradients (and, with `same_storage`, memory) were left alone; `state`, where it is counted:
+    `elements` in tensors of more than one number, and their `dtypes`.
+    """
+    groups = [_fresh(group["parameters"]) for group in inputs["groups"]]
+    optimizer = answer(
+        [
+            {"params": list(group.values()), **_options(given)}
+            for group, given in zip(groups, inputs["groups"], strict=True)
+        ]
+    )
+    values = {
+        "hyper-parameters": {name: _in_words(optimizer.param_groups[0].get(name)) for name in inputs.get("names", ())}
+    }
+    steps = values[STEPS] = []
+    for number, gradients in enumerate(inputs["gradients"]):
+        _schedule(optimizer, inputs, number)
+        steps.append(_step(optimizer, groups, gradients, same_storage))
+        if number in inputs["reload_after"]:
+            groups, optimizer = _reloaded(answer, groups, optimizer)
+    return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
+
+
+def state_of(optimizer) -> dict:
+    """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes."""
+    kept = [tensor for tensor in _tensors_in(optimizer.state_dict()) if tensor.numel() > 1]
+    return {"elements": sum(t.numel() for t in kept), "dtypes": sorted({str(t.dtype) for t in kept})}
+
+
+@contextmanager
+def without(oracle, answer) -> Iterator[None]:
+    """While an answer runs, the oracle cannot be made; raises `ForeignError` where it is tried, or where `answer` inherits it.
+
+    Does nothing where `oracle` is None.
+    """
+    if oracle is None:
+        yield
+        return
+    where = f"{oracle.__module__}.{oracle.__qualname__}"
+    if isinstance(answer, type) and issubclass(answer, oracle):
+        raise ForeignError(where)
+
+    def refuse(*_, **__):
+        raise ForeignError(where)
+
+    with mock.patch.object(oracle, "__init__", refuse):
+        yield
+
+
+class _Drawn:
+    """Groups, gradients and cases from one source of random numbers."""
+
+    def __init__(self, random: Random, hyper: Mapping[str, tuple]):
+        self.random, self.hyper = random, hyper
+        self.generator = torch.Generator().manual_seed(random.getrandbits(31))
+
+    def normal(self, shape) -> torch.Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def group(self, names, options: dict, scale: float = 1.0) -> dict:
+        return {"parameters": {name: self.normal(SHAPES[name]) * scale for name in names}, "options": options}
+
+    def one_group(self, scale: float = 1.0) -> dict:
+        """Two tensors; every hyper-parameter is drawn, and none is zero."""
+        drawn = {name: self.random.choice([v for v in values if v]) for name, values in self.hyper.items()}
+        return self.group(["weight", "bias"], _plain_options(drawn), scale)
+
+    def two_groups(self) -> list[dict]:
+        """Two groups that differ in every hyper-parameter."""
+        pairs = {name: self.random.sample(values, 2) for name, values in self.hyper.items()}
+        names = (["weight", "shift"], ["bias", "scale"])
+        return [self.group(names[i], _plain_options({name: pair[i] for name, pair in pairs.items()})) for i in range(2)]
+
+    def gradient(self, name, number, missing, zero, decades, steady, empty_steps, never) -> torch.Tensor | None:
+        if name in never or number < empty_steps or self.chance(missing):
+            return None
+        size = 10.0 ** (decades if steady else self.random.uniform(-decades, decades))
+        return self.normal(SHAPES[name]) * (0.0 if self.chance(zero) else size)
+
+    def case(
+        self,
+        name: str,
+        groups: list[dict],
+        steps: int,
+        *,
+        missing=0.0,
+        zero=0.0,
+        decades=0.0,
+        steady=False,
+        empty_steps=0,
+        never=(),
+        schedule=False,
+        reload_after=(),
+        count_state=False,
+        names=(),
+    ) -> Case:
+        parameters = [parameter for group in groups for parameter in group["parameters"]]
+        gradients = [
+            {p: self.gradient(p, i, missing, zero, decades, steady, empty_steps, never) for p in parameters}
+            for i in range(steps)
+        ]
+        rates = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)] if schedule else []
+        given = {"groups": groups, "gradients": gradients, "rates": rates}
+        return Case(
+            name, {**given, "reload_after": list(reload_after), "count_state": count_state, "names": list(names)}
+        )
+
+
+def _in_words(option) -> str:
+    if isinstance(option, tuple | list):
+        return ", ".join(map(_in_words, option))
+    return f"{option:.6g}" if isinstance(option, int | float) else str(option)
+
+
+def _plain_options(options: dict) -> dict:
+    """Options as JSON can hold them: pairs as lists."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
+def _options(group: dict) -> dict:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}
+
+
+def _fresh(parameters: dict) -> dict:
+    return {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
+
+
+def _schedule(optimizer, inputs: dict, number: int) -> None:
+    """As a scheduler does it: each group's `lr` is set before the step."""
+    if inputs["rates"]:
+        for group, given, factor in zip(optimizer.param_groups, inputs["groups"], inputs["rates"][number], strict=True):
+            group["lr"] = given["options"]["lr"] * factor
+
+
+def _step(optimizer, groups: list[dict], gradients: dict, same_storage: bool) -> dict:
+    parameters = {name: p for group in groups for name, p in group.items()}
+    for name, parameter in parameters.items():
+        parameter.grad = None if gradients[name] is None else gradients[name].clone()
+    memory = [p.data_ptr() for p in parameters.values()]
+    optimizer.step()
+    values = {name: p.detach().clone() for name, p in parameters.items()}
+    values[UNTOUCHED_GRADIENTS] = all(_untouched(p.grad, gradients[name]) for name, p in parameters.items())
+    return {**values, IN_PLACE: memory == [p.data_ptr() for p in parameters.values()]} if same_storage else values
+
+
+def _untouched(gradient, given) -> bool:
+    if gradient is None or given is None:
+        return gradient is given
+    return gradient.dtype == given.dtype and torch.equal(gradient, given)
+
+
+def _reloaded(answer, groups: list[dict], optimizer):
+    """As after a restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
+    saved = copy.deepcopy(optimizer.state_dict())
+    groups = [_fresh(group) for group in groups]
+    optimizer = answer([{"params": list(group.values())} for group in groups])
+    optimizer.load_state_dict(saved)
+    return groups, optimizer
+
+
+def _tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors_in(item)

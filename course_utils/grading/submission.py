@@ -1,0 +1,224 @@
+"""A notebook as a learner handed it in: whatever has happened to it, what can be graded is found, and the rest is said."""
+
+import ast
+import json
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_utils.grading.run import is_untouched
+
+LARGEST = 50 * 2**20
+"""Bytes of a notebook file that is still read."""
+
+_ANSWER = re.compile(r"^[ \t]*#+[ \t]*EXERCISE[ \t:]+(\w+)[ \t]*:?[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_QUESTION = re.compile(r"\s*# QUESTION \w+\s*$", re.MULTILINE)
+_SET = re.compile(r"\bexercise\(\s*[\"'](\w+)[\"']\s*\)")
+_CONFLICT = re.compile(r"^(<<<<<<<|>>>>>>>) ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell: its number among all cells from 1 on, its source, and the ids of the questions that it answers."""
+
+    number: int
+    source: str
+    answers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The code cells of a file, in order, without checks; `notes` are sentences on what was odd about it."""
+
+    cells: tuple[Cell, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is to be run for one question: pairs (cell, whether it is the answer's). `state` is `"written"`, `"untouched"` or
+    `"missing"`."""
+
+    state: str
+    cells: tuple[tuple[Cell, bool], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_submission(path: Path) -> Submission:
+    """The submission in the file at `path`. Never raises: a file that cannot be read has no cells, and a note says why."""
+    try:
+        content = _content(path)
+        return read_text(content)
+    except _UnreadableError as error:
+        return Submission(notes=(str(error),))
+
+
+def read_text(text: str) -> Submission:
+    """As `read_submission`, from the file's text."""
+    try:
+        notebook = _notebook(text)
+        cells, notes = _raw_cells(notebook)
+    except _UnreadableError as error:
+        return Submission(notes=(str(error),))
+    return Submission(tuple(_cells(cells)), (*notes, *_kernel_note(notebook)))
+
+
+def answer_to(submission: Submission, entry: Mapping) -> Answer:
+    """The answer to the question of a set's `entry` (its `id`, `stub` and `answer` are used)."""
+    own = [cell for cell in submission.cells if entry["id"] in cell.answers]
+    notes = []
+    if not own and (own := _unmarked(submission, entry)):
+        notes.append(
+            f"No cell begins with # EXERCISE {entry['id']}; cell {own[-1].number} was graded, which defines the answer."
+        )
+    if not own:
+        return Answer(
+            "missing", notes=(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}.",)
+        )
+    written = [cell for cell in own if not is_untouched(_unmark(cell.source), _unmark(entry["stub"]))]
+    chosen = (written or own)[-1]
+    if len(own) > 1:
+        numbers = ", ".join(str(cell.number) for cell in own)
+        notes.append(
+            f"Cells {numbers} all answer {entry['id']}; cell {chosen.number}, the last one written, was graded."
+        )
+    state = "written" if written else "untouched"
+    return Answer(state, tuple(_to_run(submission, chosen)), tuple(notes))
+
+
+def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
+    """A note where the notebook belongs to another set than `name`, has no answers to its questions `ids`, or has them in another
+    order."""
+    named = {found for cell in submission.cells for found in _SET.findall(cell.source)}
+    if named and name not in named:
+        return (f"This is a notebook of the set {sorted(named)[0]}; it was graded as one of {name}.",)
+    places = [min((cell.number for cell in submission.cells if name in cell.answers), default=None) for name in ids]
+    found = [place for place in places if place is not None]
+    if submission.cells and not found:
+        return (f"No cell carries a marker # EXERCISE of {name}: is it the right notebook?",)
+    return ("The answers stand in another order than the questions.",) if found != sorted(found) else ()
+
+
+class _UnreadableError(Exception):
+    """Why a file holds no submission, as a sentence."""
+
+
+def _content(path: Path) -> str:
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise _UnreadableError("This is no regular file (a link or a folder); ask for the notebook itself.")
+        if status.st_size > LARGEST:
+            raise _UnreadableError(
+                f"The file has {status.st_size:,} bytes, more than the {LARGEST:,} that are read; clear its outputs."
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise _UnreadableError(f"The file cannot be read ({error.strerror}); ask for it again.") from None
+    if not content.strip():
+        raise _UnreadableError("The file is empty; ask for it again.")
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def _notebook(text: str) -> dict:
+    try:
+        notebook = json.loads(text)
+    except (ValueError, RecursionError):
+        why = ", it holds the marks of a merge conflict" if _CONFLICT.search(text) else ""
+        raise _UnreadableError(f"The file is not valid JSON{why}; ask for it as Jupyter saves it.") from None
+    if not isinstance(notebook, dict) or not isinstance(notebook.get("cells", notebook.get("worksheets")), list):
+        raise _UnreadableError("The file is JSON, but no notebook; ask for the notebook itself.")
+    return notebook
+
+
+def _raw_cells(notebook: dict) -> tuple[list, list[str]]:
+    if isinstance(notebook.get("cells"), list):
+        return notebook["cells"], []
+    sheets = [sheet.get("cells") for sheet in notebook["worksheets"] if isinstance(sheet, dict)]
+    cells = [cell for sheet in sheets if isinstance(sheet, list) for cell in sheet]
+    return cells, ["The notebook is of the old format 3; it was read as it is."]
+
+
+def _cells(raw: list):
+    for number, cell in enumerate(raw, 1):
+        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+            continue
+        source = _source(cell)
+        if source.strip() and not _QUESTION.match(source) and not _is_check(source):
+            yield Cell(number, source, tuple(dict.fromkeys(_ANSWER.findall(source))))
+
+
+def _source(cell: dict) -> str:
+    """Format 3 says `input`; a source is a string or a list of strings."""
+    source = cell.get("source", cell.get("input", ""))
+    lines = source if isinstance(source, list) else [source]
+    text = "".join(line for line in lines if isinstance(line, str))
+    return text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode()
+
+
+def _is_check(source: str) -> bool:
+    """Whether a cell does nothing but call `check(...)`."""
+    tree = _parsed(source)
+    return bool(tree and tree.body) and all(
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "check"
+        for node in tree.body
+    )
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # magics, half-written code, text made to break parsers
+        return None
+
+
+def _kernel_note(notebook: dict) -> tuple[str, ...]:
+    metadata = notebook.get("metadata")
+    kernel = metadata.get("kernelspec") if isinstance(metadata, dict) else None
+    language = kernel.get("language", "python") if isinstance(kernel, dict) else "python"
+    if not isinstance(language, str) or language.lower().startswith(("python", "ipython")):
+        return ()
+    return (f"The notebook's kernel is for {language[:20]}; it was run as Python.",)
+
+
+def _unmarked(submission: Submission, entry: Mapping) -> list[Cell]:
+    """Cells without a marker that define the answer's name: the marker was lost."""
+    return [cell for cell in submission.cells if not cell.answers and entry["answer"] in _defined(cell.source)]
+
+
+def _defined(source: str) -> set[str]:
+    """Names that the top level of a cell defines by `def`, `class` or an assignment (an import is no answer)."""
+    tree = _parsed(source)
+    names = set()
+    for node in tree.body if tree else []:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return names
+
+
+def _unmark(source: str) -> str:
+    return _ANSWER.sub("", source)
+
+
+def _to_run(submission: Submission, chosen: Cell):
+    """The answer's cell and every cell that answers nothing else, in the notebook's order."""
+    for cell in submission.cells:
+        if cell is chosen or not cell.answers:
+            yield cell, cell is chosen

@@ -1,0 +1,33 @@
+"""A released set, and the sandbox that this machine has."""
+
+import json
+
+import pytest
+from handed_in import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, notebook
+
+from course_utils.grading import grade, sandbox, source
+from course_utils.grading.release import set_entry
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """The released set and the folder of its solutions; time limits are short."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / f"{SET}.ipynb").write_text(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
+    for module in (source, grade):
+        monkeypatch.setattr(module, "SETS", folder)
+    entries = [set_entry(each) for each in source.load_solutions(folder / f"{SET}.ipynb")]
+    (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
+    monkeypatch.setattr(grade, "_GRACE", 1.5)
+    monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
+    return folder / f"{SET}.ipynb"
+
+
+@pytest.fixture
+def safe():
+    """The kind of sandbox that this machine has."""
+    kind = sandbox.best_kind(trust=True)
+    if kind not in sandbox.SAFE:
+        pytest.skip("hostile submissions are only tried where there is a sandbox (bwrap on Linux)")
+    return kind

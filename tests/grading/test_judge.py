@@ -1,0 +1,238 @@
+"""What is said of values: the first difference, in which place, by how much; which mistake it is; what it is worth."""
+
+import json
+import math
+
+import pytest
+import torch
+from asking import HINTS, ask
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils.grading.compare import Rule, at_most, compare
+from course_utils.grading.judge import KINDS, Outcome, explain, grade, judge
+from course_utils.grading.prints import diagnose, fingerprint, outcome_print
+from course_utils.grading.question import Case, Tolerance
+
+TIGHT = Tolerance(1e-9, 1e-12)
+
+
+def said(expected, got, tolerance=TIGHT) -> str | None:
+    difference = compare({"y": expected}, {"y": got}, tolerance)
+    return difference and difference.sentence()
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "sentence"),
+    [
+        (1.0, 1.5, "`y` is 1.5 where 1 is right: 5e+08 times the tolerance away."),
+        (1, 2, "`y` is 2 where 1 is right: 9.99e+08 times the tolerance away."),
+        (1.0, math.nan, "`y` is NaN where 1 is right."),
+        (1.0, math.inf, "`y` is inf where 1 is right."),
+        (True, 1, "`y` is a number where a truth value is expected."),
+        (1, True, "`y` is a truth value where a number is expected."),
+        (1.0, "1.0", "`y` is a string where a number is expected."),
+        (1.0, None, "`y` is None where a number is expected."),
+        (None, 0, "`y` is a number where None is expected."),
+        ("a", "b", "`y` is 'b' where 'a' is right."),
+        (1.0, torch.tensor(1.0), "`y` is a tensor where a number is expected."),
+        (torch.zeros(2), [0.0, 0.0], "`y` is a list where a tensor is expected."),
+        (torch.zeros(2), torch.zeros(2).double(), "`y` has the dtype torch.float64 where torch.float32 is expected."),
+        (torch.zeros(2), torch.zeros(3), "`y` has the shape (3,) where (2,) is expected."),
+        (torch.zeros(2), torch.zeros(2, device="meta"), "`y` is on the device meta where cpu is expected."),
+        (torch.zeros(3), torch.tensor([0, math.nan, 1]), "`y`[1] is NaN where 0 is right; 2 of 3 elements differ."),
+        ([1, 2], [1], "`y` has the length 1 where 2 is expected."),
+        ([1, 2], [1, 3], "`y[1]` is 3 where 2 is right: 5e+08 times the tolerance away."),
+        ({"a": 1}, {}, "`y · a` is missing."),
+        ({}, {"a": 1}, "`y · a` is there, but was not asked for."),
+    ],
+)
+def test_each_difference_has_its_own_sentence(expected, got, sentence):
+    assert said(expected, got) == sentence
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [
+        (1.0, 1.0 + 5e-10),
+        (1, 1.0),
+        (math.nan, math.nan),
+        (math.inf, math.inf),
+        (10**400, 10**400),
+        (torch.tensor([math.nan, math.inf]), torch.tensor([math.nan, math.inf])),
+        (torch.tensor(3), torch.tensor(3)),
+        (torch.zeros(0), torch.zeros(0)),
+    ],
+)
+def test_what_is_the_same_within_the_tolerance_is_right(expected, got):
+    assert said(expected, got) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [
+        (math.inf, -math.inf),
+        (math.inf, 1e308),
+        (1.0, 10**400),
+        (1.0, 10**5000),
+        (math.nan, 1.0),
+        (torch.tensor([math.inf]), torch.tensor([1.0])),
+        (torch.tensor([1.0]), torch.tensor([math.inf])),
+        (torch.tensor([2**53]), torch.tensor([2**53 + 1])),
+        (torch.tensor([1 + 1j]), torch.tensor([1 - 1j])),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_infinities_and_large_whole_numbers_are_told_apart(expected, got):
+    assert len(said(expected, got)) < 200
+
+
+def test_the_first_step_tensor_and_index_are_named():
+    right = {"steps": [{"weight": torch.ones(2, 2), "bias": torch.ones(2)} for _ in range(3)]}
+    wrong = {"steps": [{name: t.clone() for name, t in step.items()} for step in right["steps"]]}
+    wrong["steps"][1]["bias"][1] = 1.5
+    wrong["steps"][2]["weight"][0, 0] = 7
+    difference = compare(right, wrong, Tolerance(0.1, 0.0))
+    assert (difference.step, difference.name, difference.index) == (2, "bias", (1,))
+    assert (difference.expected, difference.got, difference.distance) == (1.0, 1.5, pytest.approx(5.0))
+    assert difference.sentence() == (
+        "After step 2, `bias`[1] is 1.5 where 1 is right: 5 times the tolerance away; 1 of 2 elements differ."
+    )
+
+
+def test_a_guarded_sentence_keeps_the_right_value_to_itself():
+    for expected, got in [(3.25, 1.0), ("b", "a"), (torch.tensor([3.25]), torch.tensor([1.0]))]:
+        sentence = compare({"y": expected}, {"y": got}, TIGHT).sentence(reveal=False)
+        assert "3.25" not in sentence
+        assert "'b'" not in sentence
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(1e-12, 1.0))
+def test_distance_is_in_units_of_the_tolerance(value, relative):
+    tolerance = Tolerance(relative, 1e-9)
+    allowed = 1e-9 + relative * abs(value)
+    got = value + 3 * allowed
+    difference = compare({"y": value}, {"y": got}, tolerance)
+    if math.isfinite(got):
+        assert difference.distance == pytest.approx(3, rel=1e-2) or abs(value) * 1e-16 > allowed * 1e-2
+    else:
+        assert difference.distance == math.inf
+
+
+def test_an_object_that_equals_everything_is_not_right():
+    class Agreeable(float):
+        def __eq__(self, other):
+            return True
+
+        def __sub__(self, other):
+            return 0.0
+
+        __hash__ = float.__hash__
+
+    assert said(1.0, Agreeable(5)) == "`y` is of type Agreeable where a number is expected."
+
+
+def test_rules_and_limits_stand_in_for_values():
+    assert said(at_most(10), 10) is None
+    assert said(at_most(10), 11) == "`y` is 11 where at most 10 is allowed."
+    assert said(at_most(10), "few") == "`y` is a string where a number is expected."
+    assert said(at_most(10), math.nan) == "`y` is nan where at most 10 is allowed."
+    broken = Rule(lambda got: None if got["bytes"] < 5 else "is too large")
+    assert said(broken, {"bytes": 9}) == "`y` is too large."
+    assert "cannot be judged by the rule (KeyError: 'bytes')" in said(broken, {})
+
+
+def test_every_ending_has_its_own_sentence():
+    sentences = [explain(ask(), Outcome(kind, text="the text", line="line 3: y = x")) for kind in KINDS[1:]]
+    assert len(set(sentences)) == len(sentences)
+    for kind in KINDS[1:]:
+        verdict = judge(ask(), Case("c", {"x": 1.0}), Outcome(kind, text="the text"))
+        assert (verdict.passed, verdict.kind) == (False, kind)
+        assert verdict.sentence.endswith((".", "the text"))
+        assert "\n" not in verdict.sentence
+
+
+def test_changed_inputs_fail_with_right_values():
+    verdict = judge(ask(), Case("c", {"x": 1.0}), Outcome("values", {"result": 2.0}, mutated=("x",)))
+    assert not verdict.passed
+    assert verdict.sentence == "`double` changed its input `x`: work on a copy, or out of place."
+
+
+def outcomes_of(answer, inputs=(1.0, 2.0)):
+    return [Outcome("values", {"result": answer(x)}) for x in inputs]
+
+
+def entry_for(question, **mistakes):
+    """A set's entry with mistakes given as functions, as `course release` writes it."""
+    prints = {
+        name: {
+            case.name: outcome_print(Outcome("values", {"result": answer(**case.inputs)})) for case in question.cases()
+        }
+        for name, answer in mistakes.items()
+    }
+    made = {name: {"sentence": f"this is {name}", "hint": 1, "prints": found} for name, found in prints.items()}
+    return json.loads(json.dumps({"mistakes": made}))
+
+
+def test_a_mistake_is_named_and_its_hint_follows():
+    question = ask()
+    entry = entry_for(question, squaring=lambda x: x * x + 1e-9, tripling=lambda x: 3 * x)
+    result = grade(question, question.cases(), outcomes_of(lambda x: 3.0000001 * x), entry)
+    assert (result.mistake, result.diagnosis, result.hint) == ("tripling", "this is tripling", "an outline")
+    assert (result.points, result.of, result.passed) == (0, 4, False)
+    other = grade(question, question.cases(), outcomes_of(lambda x: 5 * x), entry)
+    assert (other.mistake, other.diagnosis) == ("", "")
+    right = grade(question, question.cases(), outcomes_of(lambda x: 2 * x), entry)
+    assert (right.passed, right.points, right.diagnosis, right.hint) == (True, 4, "", "")
+
+
+def test_hidden_cases_of_the_same_name_do_not_blur_the_diagnosis():
+    question = ask()
+    entry = entry_for(question, tripling=lambda x: 3 * x)
+    cases = question.cases() + [Case("x = 1.0", {"x": 50.0})]
+    assert grade(question, cases, outcomes_of(lambda x: 3 * x, (1.0, 2.0, 50.0)), entry).mistake == "tripling"
+
+
+def test_the_nearest_of_several_mistakes_counts():
+    question = ask(inputs=(1e-7,))
+    entry = entry_for(question, a=lambda x: 3 * x, b=lambda x: 5 * x)
+    assert diagnose(entry, {"x = 1e-07": Outcome("values", {"result": 5e-7})}) == "b"
+
+
+def test_how_a_run_ends_is_part_of_a_fingerprint():
+    entry = {
+        "mistakes": {
+            "fails": {"prints": {"c": outcome_print(Outcome("exception", text="KeyError: 'a'", line="line 1"))}}
+        }
+    }
+    assert diagnose(entry, {"c": Outcome("exception", text="KeyError: 'b'")}) == "fails"
+    assert diagnose(entry, {"c": Outcome("exception", text="TypeError: b")}) is None
+    assert diagnose(entry, {}) is None
+
+
+def test_hints_are_earned_by_tries():
+    question = ask()
+    wrong = outcomes_of(lambda x: 5 * x)
+    shown = [grade(question, question.cases(), wrong, tries=tries).hint for tries in (1, 2, 4, 6, 60)]
+    assert shown == ["", *HINTS, HINTS[2]]
+    stub = [Outcome("untouched")] * 2
+    assert grade(question, question.cases(), stub, tries=9).hint == ""
+
+
+def test_parts_earn_their_share():
+    outcomes = [*outcomes_of(lambda x: 2 * x, (1.0,)), *outcomes_of(lambda x: 5 * x, (2.0,))]
+    assert grade(ask(), ask().cases(), outcomes).points == 0
+    assert grade(ask(parts=True), ask().cases(), outcomes).points == 2
+
+
+def test_a_fingerprint_is_small_plain_and_stable():
+    values = {
+        "steps": [{"w": torch.arange(1000.0) / 3, "n": math.nan, "big": 10**5000} for _ in range(100)],
+        "z": torch.ones(2, dtype=torch.complex64),
+    }
+    text = json.dumps(fingerprint(values), allow_nan=False)
+    assert len(text) < 2000
+    assert json.loads(text) == fingerprint(values)
+    first = fingerprint(values)["steps"]["entries"][0]["w"]
+    assert first["numbers"][:2] == [0.0, 47.3333]
+    assert (first["numbers"][-1], first["shape"], first["dtype"]) == (333.0, [1000], "torch.float32")

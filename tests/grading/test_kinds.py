@@ -1,0 +1,256 @@
+"""Each kind of question, put to right and wrong answers. The stream of gradients is the one that must miss nothing."""
+
+import random
+
+import pytest
+import torch
+from adamw_answers import ADAMW, EAGER, FLAT, HALF, RIGHT, WRONG
+from asking import HINTS
+
+from course_utils import optim
+from course_utils.grading import streams
+from course_utils.grading.judge import grade
+from course_utils.grading.kinds import account, choice, cost, design, function, stream
+from course_utils.grading.question import Case
+from course_utils.grading.run import run_case
+
+ASKED = {"id": "q1", "title": "T", "points": 3, "difficulty": 2, "minutes": 5, "hints": HINTS, "answer": "answer"}
+
+
+def defined(source: str):
+    names = {"__name__": "__main__", "torch": torch}
+    exec(compile(source, "<cell>", "exec"), names)
+    return names["answer"]
+
+
+def result(question, answer, seed=None):
+    cases = question.cases() if seed is None else question.cases(seed)
+    return grade(question, cases, [run_case(question, answer, case) for case in cases])
+
+
+def patched(*patches: str) -> str:
+    source = ADAMW
+    for old, new in zip(patches[::2], patches[1::2], strict=True):
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+@pytest.fixture(scope="module")
+def adamw():
+    return stream(torch.optim.AdamW, **ASKED)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_optimizers_are_rejected_on_any_draw(adamw, name):
+    wrong = defined(patched(*WRONG[name]))
+    public = result(adamw, wrong)
+    assert not public.passed
+    assert all(not result(adamw, wrong, seed).passed for seed in (1, 2))
+    assert all(verdict.sentence for verdict in public.verdicts if not verdict.passed)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_optimizers_are_accepted_on_any_draw(adamw, name):
+    right = defined(patched(*RIGHT[name]))
+    for seed in (None, *range(1, 6)):
+        failed = [verdict for verdict in result(adamw, right, seed).verdicts if not verdict.passed]
+        assert failed == []
+
+
+@pytest.mark.parametrize("source", [EAGER, FLAT], ids=["state from the start", "one flat vector"])
+def test_right_optimizers_of_another_build_are_accepted(adamw, source):
+    for seed in (None, *range(1, 6)):
+        assert [v for v in result(adamw, defined(source), seed).verdicts if not v.passed] == []
+
+
+def test_the_packages_own_optimizers_are_accepted(adamw):
+    assert result(adamw, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
+    adam = stream(torch.optim.Adam, **ASKED)
+    assert result(adam, type("answer", (optim.Adam,), {"__module__": "__main__"})).passed
+    assert not result(adam, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "answer = torch.optim.AdamW",
+        "class answer(torch.optim.AdamW): pass",
+        "def answer(params, **options): return torch.optim.AdamW(params, **options)",
+        "from course_utils.optim import AdamW as answer",
+    ],
+)
+def test_the_oracle_itself_is_no_answer(adamw, source):
+    verdicts = result(adamw, defined(source)).verdicts
+    assert {verdict.kind for verdict in verdicts} == {"foreign"}
+    assert torch.optim.AdamW([torch.ones(1, requires_grad=True)])
+
+
+def test_memory_may_be_demanded():
+    strict = stream(torch.optim.AdamW, same_storage=True, **ASKED)
+    assert result(strict, defined(ADAMW)).passed
+    found = result(strict, defined(patched(*RIGHT["new p.data"])))
+    assert "the parameters keep their memory` is False" in found.verdicts[0].sentence
+
+
+def test_the_first_step_and_tensor_that_differ_are_said(adamw):
+    late = patched(HALF, f"{HALF}\n                if t == 5 and p.dim() == 1: p[2].add_(1.0)")
+    found = result(adamw, defined(late))
+    [difference] = [v.difference for v in found.verdicts if v.case == "one group, twelve steps"]
+    assert (difference.step, difference.name, difference.index) == (5, "bias", (2,))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("1e-2", "1.01e-2", "weight_decay` is '0.0101' where '0.01' is right."),
+        ("1e-8", "1.01e-8", "eps` is '1.01e-08' where '1e-08' is right."),
+        ("0.999", "0.9991", "betas` is '0.9, 0.9991' where '0.9, 0.999' is right."),
+    ],
+)
+def test_a_default_that_is_off_by_a_little_is_said(adamw, old, new, said):
+    verdict = result(adamw, defined(patched(old, new))).verdicts[0]
+    assert verdict.sentence == f"`hyper-parameters · {said}"
+
+
+def test_touched_gradients_are_said(adamw):
+    sentence = result(adamw, defined(patched(*WRONG["clears p.grad"]))).verdicts[0].sentence
+    assert sentence == "After step 1, `p.grad is left as it was` is False where True is right."
+
+
+def test_the_stream_itself_holds_what_it_promises():
+    for seed in range(5):
+        cases = {case.name: case.inputs for case in streams.cases(random.Random(seed), streams.ADAM)}
+        everything = cases["everything at once"]
+        assert all(g["shift"] is None for g in everything["gradients"])
+        assert any(g["weight"] is None for g in everything["gradients"])
+        sizes = [g["weight"].abs().max() for g in everything["gradients"] if g["weight"] is not None]
+        assert max(sizes) / min(size for size in sizes if size) > 1e6
+        assert all(g[p] is None for g in cases["a step before any gradient"]["gradients"][:2] for p in g)
+        first, second = (group["options"] for group in everything["groups"])
+        assert all(first[name] != second[name] for name in streams.ADAM)
+
+
+def test_draws_repeat_and_differ_by_seed():
+    def first(seed):
+        return streams.cases(random.Random(seed), streams.ADAM)[1].inputs["gradients"][0]["weight"]
+
+    assert torch.equal(first(1), first(1))
+    assert not torch.equal(first(1), first(2))
+
+
+def test_a_function_may_give_several_values():
+    def oracle(x, y):
+        return x + y, {"product": x * y}
+
+    question = function(oracle, public=lambda _: [Case("c", {"x": 2, "y": 3})], **ASKED)
+    assert result(question, defined("def answer(x, y): return [x + y, {'product': x * y}]")).passed
+    found = result(question, defined("def answer(x, y): return x + y, {'product': x + y}"))
+    assert found.verdicts[0].sentence.startswith("`result[1] · product` is 5 where 6 is right")
+
+
+BYTES = {"parameters": (526_264_752, "bytes"), "peak": (lambda: 2008.0, "MiB")}
+
+
+def bytes_asked(**options):
+    return account(BYTES, forgotten={"peak": {"gradients": 502.0}}, **ASKED, **options)
+
+
+def test_an_account_gives_each_number_its_share():
+    right = {"parameters": 526_264_752, "peak": 2008.5}
+    assert result(bytes_asked(), right).points == 3
+    half = result(bytes_asked(), {**right, "peak": 1.0})
+    assert (half.points, half.passed) == (1.5, False)
+    assert half.verdicts[1].sentence == "`peak` is 1, which is too small."
+
+
+@pytest.mark.parametrize(
+    ("given", "diagnosis"),
+    [
+        ({"parameters": 526_264_752 / 2**20 * 1e6}, "megabytes (10⁶ bytes) and mebibytes"),
+        ({"parameters": 526_264_752 / 2**20}, "factor of 2²⁰"),
+        ({"parameters": 526_264_752 / 1e6}, "factor of 10⁶"),
+        ({"parameters": 526_264_752 * 8}, "bits and bytes"),
+        ({"parameters": 526_264_752, "peak": 1506.0}, "`peak` leaves out the gradients."),
+        ({"parameters": 1}, ""),
+        ({"parameters": "526264752"}, ""),
+        ({"parameters": float("nan")}, ""),
+    ],
+)
+def test_known_slips_of_an_account_are_recognised(given, diagnosis):
+    found = result(bytes_asked(), given)
+    assert diagnosis in found.diagnosis
+    assert bool(found.diagnosis) == bool(diagnosis)
+    assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in found.verdicts)
+
+
+def test_an_account_tells_missing_numbers_stubs_and_other_types():
+    assert result(bytes_asked(), {"peak": 2008}).verdicts[0].sentence == "`parameters` is missing."
+    assert result(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
+    assert result(bytes_asked(), 5).verdicts[0].kind == "signature"
+    single = account({"bytes": (8, "bytes")}, **ASKED)
+    assert result(single, 8).passed
+    assert result(single, {"bytes": 8}).passed
+    assert result(single, ...).untouched
+
+
+def test_costs_are_counted_and_limited():
+    def count(answer, inputs):
+        calls = []
+        return {"sum": answer(inputs["xs"], calls.append), "calls": len(calls)}
+
+    def right(inputs):
+        return {"sum": sum(inputs["xs"]), "calls": 1}
+
+    question = cost(count, right, limited=("calls",), public=lambda _: [Case("c", {"xs": [1, 2, 3]})], **ASKED)
+    assert question.counted == ("calls",)
+    assert result(question, defined("def answer(xs, call):\n    call(1)\n    return sum(xs)")).passed
+    assert result(question, defined("def answer(xs, call): return sum(xs)")).passed
+    found = result(question, defined("def answer(xs, call):\n    [call(x) for x in xs]\n    return sum(xs)"))
+    assert found.verdicts[0].sentence == "`calls` is 3 where at most 1 is allowed."
+
+
+def test_a_choice_needs_its_reason():
+    question = choice(
+        {"a": "Adam", "b": "SGD"},
+        "b",
+        reasons={"1": "speed", "2": "bytes"},
+        reason="2",
+        why_not={"a": "Adam keeps two numbers for each parameter."},
+        **ASKED,
+    )
+    assert result(question, ("b", "2")).passed
+    assert result(question, ("b", "1")).diagnosis == "The choice is right; the reason is another."
+    assert result(question, ("a", "2")).diagnosis == "Adam keeps two numbers for each parameter."
+    assert result(question, "b").diagnosis == "The reason None is none of 1, 2."
+    assert result(question, ("c", "2")).diagnosis == "The choice 'c' is none of a, b."
+    assert result(question, (..., ...)).untouched
+    assert not any("'b'" in verdict.sentence for verdict in result(question, ("a", "1")).verdicts)
+
+
+def test_a_design_is_scored_rule_by_rule():
+    rules = {
+        "fits": lambda recipe: None if recipe["bytes"] <= 100 else f"needs {recipe['bytes']} bytes of 100",
+        "trains": lambda recipe: None if recipe["steps"] >= 10 else "takes too few steps",
+        "is cheap": lambda recipe: None if recipe["steps"] <= 20 else "takes too many steps",
+    }
+    question = design(rules, **ASKED)
+    assert result(question, {"bytes": 90, "steps": 15}).points == 3
+    found = result(question, {"bytes": 190, "steps": 15})
+    assert found.points == 2
+    assert found.verdicts[0].sentence == "`design` needs 190 bytes of 100."
+    assert result(question, {}).points == 0
+
+
+def test_what_is_right_stays_with_the_judge():
+    """What runs beside the learner's code must not carry the right values there."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    for question, secret in (
+        (bytes_asked(), b"526264752"),
+        (choice({"a": "x"}, "the right key", reasons={}, reason="the right reason", **ASKED), b"the right"),
+        (function(lambda x: "the oracle", public=lambda _: [], **ASKED), b"the oracle"),
+        (design({"r": lambda recipe: "the rule"}, **ASKED), b"the rule"),
+    ):
+        packed = cloudpickle.dumps(question.run)
+        assert secret not in packed
+        assert (526_264_752).to_bytes(4, "little") not in packed

@@ -1,0 +1,41 @@
+"""The automatic mutants of an answer: each is one change, all are different, and comments and order of text do not count."""
+
+import ast
+
+from benchmarks.mutation import mutants
+
+ANSWER = '''\
+def answer(x, y):
+    """Twice x, unless it is None."""
+    if x is None:
+        return 0
+    z = 2 * x
+    return z - y
+'''
+
+
+def test_mutants_are_valid_and_all_different():
+    sources = [source for _, source in mutants(ANSWER)]
+    assert len(set(sources)) == len(sources)
+    assert ast.unparse(ast.parse(ANSWER)) not in sources
+    for source in sources:
+        ast.parse(source)
+
+
+def test_operators_constants_comparisons_order_and_lines_are_changed():
+    what = [description for description, _ in mutants(ANSWER)]
+    for wanted in (
+        "if x is None: → if x is not None:",
+        "z = 2 * x → z = 2 / x",
+        "z = 2 * x → z = 3 * x",
+        "return z - y → return z + y",
+        "return z - y → return y - z",
+        "line 5: z = 2 * x ⇄ return z - y",
+        "line 5: without z = 2 * x",
+    ):
+        assert wanted in what, what
+
+
+def test_the_docstring_is_left_alone():
+    functions = [source for _, source in mutants(ANSWER) if source != "pass"]
+    assert all('"""Twice x, unless it is None."""' in source for source in functions)

@@ -1,0 +1,179 @@
+"""What is handed out is generated, the same every time, and gives nothing away."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_utils.chapters import markdown
+from course_utils.chapters.setup_cell import is_setup, setup_source
+from course_utils.cli import main
+from course_utils.errors import CourseError
+from course_utils.grading.release import facts, released
+from course_utils.grading.skeleton import KINDS, empty_notebook, with_question
+from course_utils.grading.source import SETS, load_solutions, marker, read_cells
+
+ROOT = Path(__file__).parents[2]
+SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
+EXERCISES = ROOT / "exercises"
+EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+# A line this short says nothing: `return total`, `])`.
+TELLING = 16
+
+
+def lines(source: str) -> set[str]:
+    return {line.strip() for line in source.splitlines() if len(line.strip()) >= TELLING}
+
+
+def cut_out(authored) -> set[str]:
+    """The lines of a solution that its stub does not have."""
+    return lines(authored.solution) - lines(authored.stub)
+
+
+def hidden_parts(path: Path) -> list[str]:
+    sources = [cell["source"] for cell in read_cells(path) if (marker(cell) or ("",))[0] == "QUESTION"]
+    return [part for source in sources for part in re.findall(r"^# HIDDEN\n(.*?)^# END HIDDEN", source, re.M | re.S)]
+
+
+@EVERY
+def test_every_generated_file_is_what_the_solutions_say(path):
+    differing = released(path, EXERCISES, SETS).differing()
+    assert not differing, f"run `course release {path.stem}`"
+
+
+def test_there_is_nothing_but_what_was_generated():
+    stems = {path.stem for path in SOLUTIONS}
+    assert {path.stem for path in EXERCISES.glob("*.ipynb")} == {path.stem for path in SETS.glob("*.json")} == stems
+
+
+def test_a_second_release_gives_the_same_bytes_and_writes_nothing(tmp_path):
+    path = next(path for path in SOLUTIONS if path.stem == "00_start_here")
+    first = released(path, tmp_path, tmp_path)
+    assert len(first.write()) == 2
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()}
+    assert released(path, tmp_path, tmp_path).write() == []
+    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()} == before
+
+
+@EVERY
+def test_nothing_of_a_solution_is_handed_out(path):
+    handed_out = {line for cell in read_cells(EXERCISES / path.name) for line in lines(cell["source"])}
+    entries = json.loads((SETS / f"{path.stem}.json").read_text(encoding="utf-8"))["questions"]
+    handed_out |= {line for entry in entries for line in lines(entry["code"] + entry["stub"])}
+    for authored in load_solutions(path):
+        assert cut_out(authored)
+        assert not cut_out(authored) & handed_out, authored.question.id
+
+
+@EVERY
+def test_nothing_hidden_is_handed_out(path):
+    texts = (
+        (EXERCISES / path.name).read_text(encoding="utf-8"),
+        (SETS / f"{path.stem}.json").read_text(encoding="utf-8"),
+    )
+    for mark in ("HIDDEN", "SOLUTION", "BEGIN STUB", "QUESTION q"):
+        assert mark not in texts[0]
+    for mark in ("HIDDEN", "def hidden", "mistakes = ", "variants = ", "SOLUTION"):
+        assert mark not in texts[1]
+    for part in hidden_parts(path):
+        constants = [node.value for node in ast.walk(ast.parse(part)) if isinstance(node, ast.Constant)]
+        for text in (text for text in constants if isinstance(text, str) and "\n" in text.strip()):
+            assert not any(json.dumps(text, ensure_ascii=False)[1:-1] in handed for handed in texts)
+
+
+@EVERY
+def test_everything_outside_the_holes_is_the_same(path):
+    before = [cell for cell in read_cells(path) if (marker(cell) or ("",))[0] != "QUESTION"]
+    after = read_cells(EXERCISES / path.name)
+    assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
+    stubs = {each.question.id: each.stub for each in load_solutions(path)}
+    for one, other in zip(before, after, strict=True):
+        mark = marker(one)
+        assert other["source"] == (stubs[mark[1]] if mark else one["source"])
+        assert marker(other) == mark
+        assert one["metadata"].get("tags") == other["metadata"].get("tags")
+        assert not other.get("outputs")
+        assert other.get("execution_count") is None
+
+
+@EVERY
+@pytest.mark.parametrize("folder", ["solutions", "exercises"])
+def test_notebooks_are_valid_stamped_and_lead_somewhere(folder, path):
+    notebook = nbformat.read(ROOT / folder / path.name, as_version=4)
+    nbformat.validate(notebook)
+    assert [cell.source for cell in notebook.cells if is_setup(cell)] == [setup_source()]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for link in markdown.links(cell.source):
+                assert markdown.is_external(link.target) or (ROOT / folder / link.target).exists(), link.target
+
+
+@EVERY
+def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
+    cells = read_cells(EXERCISES / path.name)
+    for authored in load_solutions(path):
+        assert facts(authored.question) in authored.statement.splitlines()
+        position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
+        assert cells[position + 1]["source"] == f'check("{authored.question.id}")'
+
+
+@EVERY
+def test_set_files_are_plain_json_with_sorted_keys(path):
+    text = (SETS / f"{path.stem}.json").read_text(encoding="utf-8")
+    value = json.loads(text)
+    assert text == json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    wanted = {"id", "title", "points", "difficulty", "minutes", "hints", "answer", "tolerance", "counted"}
+    for entry in value["questions"]:
+        assert wanted | {"code", "stub", "mistakes", "has_hidden"} <= set(entry)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """An empty checkout, the working directory of the test."""
+    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
+    assert main(["new", "question", "99_test", "--kind", kind]) == 0
+    assert main(["new", "question", "99_test"]) == 0
+    assert main(["release", "--check"]) == 1
+    assert main(["release"]) == 0
+    assert "2 files changed" in capsys.readouterr().out
+    assert main(["release", "--check"]) == 0
+    cells = read_cells(checkout / "exercises" / "99_test.ipynb")
+    assert [cell["id"] for cell in cells][-3:] == ["q2-statement", "q2-exercise", "q2-check"]
+
+
+def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
+    assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
+    assert "there are function, stream, account, choice" in capsys.readouterr().err
+    assert not list((checkout / "solutions").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("return 2 * x", "return 2 * x + 1", "the solution fails"),
+        ('("2 * x", "x**2")', '("2 * x", "x + x")', "the mistake 'square' passes"),
+        ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
+        ("x.add(x)", "x.add(1)", "the variant 'a sum' fails"),
+        ("*q1 · easy", "*q1 · hard", "lacks its facts"),
+        ('"2 * x", "x**2"', '"3 * x", "x**2"', "stands 0 times"),
+    ],
+)
+def test_a_question_that_is_not_fit_is_not_released(old, new, says, tmp_path):
+    made, _ = with_question(empty_notebook("99_test", ""), "function")
+    path = tmp_path / "99_test.ipynb"
+    text = json.dumps(made, ensure_ascii=False)
+    before, after = (json.dumps(part, ensure_ascii=False)[1:-1] for part in (old, new))
+    assert before in text
+    path.write_text(text.replace(before, after), encoding="utf-8")
+    with pytest.raises(CourseError, match=re.escape(says)):
+        released(path, tmp_path, tmp_path)

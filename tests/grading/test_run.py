@@ -1,0 +1,236 @@
+"""Running an answer: an outcome whatever it does, within its time, with inputs and random numbers left as they were."""
+
+import linecache
+import random
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from asking import ask
+
+from course_utils import optim
+from course_utils.grading.question import UNTOUCHED, Case
+from course_utils.grading.run import SECONDS, is_untouched, run_case
+from course_utils.grading.values import UnfitError, plain, same
+
+
+def cell(source: str, name: str = "double"):
+    """What a notebook's cell defines under `name`."""
+    file = f"<cell {hash(source)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names = {"__name__": "__main__"}
+    exec(compile(source, file, "exec"), names)
+    return names[name]
+
+
+def outcome(source: str, seconds: float = SECONDS, **inputs):
+    return run_case(ask(), cell(source), Case("c", inputs or {"x": 1.0}), seconds)
+
+
+def test_values_come_back_and_repeat():
+    found = outcome("def double(x): return 2 * x")
+    assert (found.kind, found.values, found.mutated) == ("values", {"result": 2.0}, ())
+
+
+def test_the_stub_is_untouched_and_a_missing_feature_is_not():
+    assert outcome(f"def double(x):\n    raise NotImplementedError({UNTOUCHED!r})").kind == "untouched"
+    assert outcome("def double(x):\n    raise NotImplementedError('later')").kind == "exception"
+    assert outcome("double = ...").kind == "untouched"
+    assert outcome("def double(x): return {'a': [...]}").kind == "untouched"
+
+
+def test_an_exception_shows_the_learners_line_only():
+    found = outcome("import torch\ndef double(x):\n    y = x\n    return torch.ones(2) @ torch.ones(3)")
+    assert found.kind == "exception"
+    assert found.text.startswith("RuntimeError: ")
+    assert "\n" not in found.text
+    assert found.line == "line 4: return torch.ones(2) @ torch.ones(3)"
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("def double(): return 1", "unexpected keyword argument 'x'"),
+        ("def double(x, y): return 1", "missing 1 required positional argument: 'y'"),
+        ("double = 5", "'int' object is not callable"),
+    ],
+)
+def test_a_wrong_signature_is_not_an_error_in_the_answer(source, part):
+    found = outcome(source)
+    assert found.kind == "signature"
+    assert part in found.text
+
+
+def test_a_type_error_inside_the_answer_is_an_exception():
+    assert outcome("def double(x):\n    return len(x)").line == "line 2: return len(x)"
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["pass", "try:\n            pass\n        except Exception:\n            pass"],
+)
+def test_an_endless_loop_ends(body):
+    start = time.perf_counter()
+    found = outcome(f"def double(x):\n    while True:\n        {body}", seconds=0.2)
+    assert (found.kind, found.text) == ("timeout", "0.2 s")
+    assert found.line.startswith("line ")
+    assert time.perf_counter() - start < 20
+
+
+def test_an_endless_loop_that_swallows_the_exception_once_ends_too():
+    source = "def double(x):\n    try:\n        while True: pass\n    except BaseException:\n        while True: pass"
+    assert outcome(source, seconds=0.2).kind == "timeout"
+
+
+def test_an_endless_loop_ends_in_another_thread():
+    found = []
+    source = "def double(x):\n    while True: pass"
+    thread = threading.Thread(target=lambda: found.append(outcome(source, seconds=0.2)))
+    thread.start()
+    thread.join(30)
+    assert found[0].kind == "timeout"
+
+
+def test_the_time_limit_leaves_nothing_behind():
+    outcome("def double(x): return x", seconds=0.3)
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize("way", ["sys.exit(3)", "raise SystemExit", "raise GeneratorExit", "raise MemoryError"])
+def test_no_exception_gets_out(way):
+    assert outcome(f"import sys\ndef double(x):\n    {way}").kind == "exception"
+
+
+def test_an_exception_that_cannot_be_printed_is_an_outcome():
+    source = "class E(Exception):\n    def __str__(self): raise ValueError\ndef double(x): raise E"
+    assert outcome(source).text == "E"
+
+
+def test_an_interrupt_by_the_learner_gets_out():
+    with pytest.raises(KeyboardInterrupt):
+        outcome("def double(x): raise KeyboardInterrupt")
+
+
+def test_changed_inputs_are_named():
+    x, y = torch.ones(2), [1, [2]]
+    found = outcome("def double(x, y, z):\n    x += 1\n    y[1].append(3)\n    return 0", x=x, y=y, z={"a": 1})
+    assert found.mutated == ("x", "y")
+    assert torch.equal(x, torch.ones(2))
+    assert y == [1, [2]]
+
+
+def test_inputs_may_be_changed_where_that_is_asked():
+    question = ask(lambda x: x.mul_(2) and None if x.numel() == 1 else x.mul_(2), in_place=("x",))
+    found = run_case(question, cell("def double(x):\n    x *= 2"), Case("c", {"x": torch.ones(2)}))
+    assert found.mutated == ()
+    assert torch.equal(found.values["x"], torch.full((2,), 2.0))
+
+
+def test_random_numbers_repeat_and_go_on_as_before():
+    source = "import random, torch\ndef double(x): return [random.random(), torch.rand(()).item()]"
+    torch.manual_seed(5)
+    random.seed(5)
+    state, py = torch.get_rng_state(), random.getstate()
+    first = outcome(source)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == py
+    torch.rand(3)
+    assert outcome(source).values == first.values
+
+
+def test_an_imported_answer_is_not_the_learners_own():
+    for answer, source in ((torch.optim.AdamW, "torch.optim.adamw"), (optim.AdamW, "course_utils.optim.adam")):
+        found = run_case(ask(), answer, Case("c", {"x": 1.0}))
+        assert (found.kind, found.text) == ("foreign", source)
+
+
+class Equal:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+class Liar(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return True
+
+
+class Number(float):
+    def __sub__(self, other):
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Equal(),
+        [Equal()],
+        {"a": Equal()},
+        {1: 2},
+        Number(3),
+        torch.ones(2).as_subclass(Liar),
+        {1, 2},
+        np.ones(2),
+        b"bytes",
+        1j,
+        torch.ones(2).to_sparse(),
+        torch.ones(2, device="meta"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_only_exact_types_are_judged(value):
+    with pytest.raises(UnfitError) as error:
+        plain({"y": value})
+    assert str(error.value).startswith("`y")
+    assert run_case(ask(), lambda x: value, Case("c", {"x": 1})).kind == "unsafe"
+
+
+def test_too_deep_a_nesting_is_refused():
+    value = []
+    value.append(value)
+    with pytest.raises(UnfitError, match="nested more than"):
+        plain(value)
+
+
+def test_plain_values_are_copies_in_exact_types():
+    tensor = torch.ones(2, requires_grad=True)
+    found = plain(
+        {"a": (1, np.float64(2.5), np.int64(3), np.bool_(True)), "t": tensor, "p": torch.nn.Parameter(tensor)}
+    )
+    assert found["a"] == [1, 2.5, 3, True]
+    assert [type(v) for v in found["a"]] == [int, float, int, bool]
+    assert not found["t"].requires_grad
+    assert type(found["p"]) is torch.Tensor
+    with torch.no_grad():
+        tensor.zero_()
+    assert torch.equal(found["t"], torch.ones(2))
+
+
+def test_same_sees_bits_and_types():
+    assert same(
+        {"a": [float("nan"), torch.tensor([float("nan")])]}, {"a": [float("nan"), torch.tensor([float("nan")])]}
+    )
+    assert not same(1, 1.0)
+    assert not same(torch.zeros(2), torch.zeros(2).double())
+    assert not same([1], [1, 2])
+    assert not same({"a": 1}, {"b": 1})
+
+
+def test_the_stub_is_known_by_its_source():
+    assert is_untouched("def f(x):\n    return x  \n\n", "def f(x):\n    return x")
+    assert not is_untouched("def f(x):\n    return 2 * x", "def f(x):\n    return x")
+
+
+def test_the_alarm_of_the_notebook_is_put_back():
+    if sys.platform == "win32":
+        pytest.skip("Windows has no alarm")
+    import signal
+
+    before = signal.getsignal(signal.SIGALRM)
+    outcome("def double(x): return x")
+    assert signal.getsignal(signal.SIGALRM) is before
