@@ -10,6 +10,7 @@ have run, and for each case the inputs, answered by an outcome.
 """
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -72,6 +73,8 @@ def serve(control: socket.socket, namespaces: bool) -> None:
     """Fork a guard for each message on `control` and answer with its exit code; ends when the socket is closed."""
     isolate.hide_memory()
     silence()
+    gc.collect()
+    gc.freeze()  # a fork need not look through, and so copy, what was imported
     control.send(b"r")
     while True:
         message, pipes, *_ = socket.recv_fds(control, 1, 3)
