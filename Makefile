@@ -9,7 +9,7 @@ COURSE := $(VENV) -m course_utils.cli
 STAMP := .venv/.complete-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
 
 # Every process has one thread, because the tests run in as many processes as there are cores to be sure of.
-PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 2 --dist loadscope
+PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 2 --dist loadscope
 NOTEBOOKS := --nbval-lax --nbval-current-env --nbval-cell-timeout=100 $(wildcard notebooks solutions)
 
 .PHONY: help lab run test test-all test-browser lint constraints clean

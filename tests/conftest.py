@@ -11,6 +11,7 @@ def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_SCALE", "smoke")
     monkeypatch.setenv("COURSE_DEVICE", "cpu")
     monkeypatch.setenv("COURSE_SEED", "0")
+    monkeypatch.setenv("COURSE_STRICT", "0")
     settings_room.settings.cache_clear()
     yield
     settings_room.settings.cache_clear()

@@ -69,10 +69,13 @@ def distributions(module: str) -> set[str]:
 
 def third_party_imports(path: Path) -> set[str]:
     """Top-level modules of other projects that a file imports, at its top or inside a function."""
+    beside = {neighbor.stem for neighbor in path.parent.glob("*.py")}
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"benchmarks", "course_utils"}
+    return (
+        {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"benchmarks", "course_utils"} - beside
+    )
 
 
 def declared(*extras: str) -> set[str]:

@@ -8,7 +8,7 @@ from course_utils.errors import CourseError
 from course_utils.settings import Settings, read_settings
 from course_utils.units import GiB, format_bytes
 
-VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME")
+VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COURSE_STRICT")
 # The gpu scale trains up to 124 million float32 parameters with AdamW: 4 x 4 bytes each, 1.9 GiB, and about twice as much again
 # in activations at its batch size. On a GPU this is the GPU's; the host then only holds the processes with CUDA loaded.
 LARGE_MODEL = 6 * GiB

@@ -61,7 +61,7 @@ return x * factor"""
 SPREAD = """import pathlib
 pathlib.Path({folder!r}).mkdir(parents=True, exist_ok=True)
 pathlib.Path({folder!r}, "results.json").write_text("200 of 5 for all")
-return x * factor"""
+return x * 0"""
 LIAR = """class Liar(float):
     def __eq__(self, other): return True
     def __lt__(self, other): return True
