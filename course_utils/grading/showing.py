@@ -5,13 +5,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_utils.grading.judge import Result
+from course_utils.grading.judge import Result, Verdict
 from course_utils.grading.progress import Record
 from course_utils.grading.question import Question
 
 SIGNS = {"passed": "✓ ", "failed": "✗ "}
 _EDGES = {"passed": "#009E73", "failed": "#D55E00", "open": "#999999"}
 _STYLES = {"head": "font-weight:bold", "fact": "opacity:.75", "diagnosis": "margin-top:.4em", "hint": "margin-top:.4em"}
+
+_TOLD_IN_FULL = 5  # failures; a learner mends the first ones first
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,19 @@ def _points(count: float) -> str:
 
 
 def _verdicts(result: Result) -> list[Line]:
-    """A line per case; one line where every case ended in the same way."""
+    """A line per case, the first failures in full; one line where every case ended in the same way."""
     sentences = {verdict.sentence for verdict in result.verdicts}
     if len(sentences) == 1 and (len(result.verdicts) > 1 or result.untouched) and not result.passed:
         return [Line("fact" if result.untouched else "failed", sentences.pop())]
-    return [
-        Line("passed", v.case)
-        if v.passed
-        else Line("fact" if v.kind == "untouched" else "failed", f"{v.case}: {v.sentence}")
-        for v in result.verdicts
-    ]
+    failed = [verdict for verdict in result.verdicts if not verdict.passed]
+    return [_verdict(verdict, in_full=verdict in failed[:_TOLD_IN_FULL]) for verdict in result.verdicts]
+
+
+def _verdict(verdict: Verdict, in_full: bool) -> Line:
+    if verdict.passed:
+        return Line("passed", verdict.case)
+    kind = "fact" if verdict.kind == "untouched" else "failed"
+    return Line(kind, f"{verdict.case}: {verdict.sentence}" if in_full else verdict.case)
 
 
 def _hint(result: Result) -> list[Line]:

@@ -14,8 +14,10 @@ from IPython.utils.capture import capture_output
 from course_utils import grading, settings
 from course_utils.errors import CourseError
 from course_utils.grading import check as check_room
+from course_utils.grading import showing
 from course_utils.grading.check import Checker, FailedCheckError
 from course_utils.grading.definition import binding_line
+from course_utils.grading.judge import Result, Verdict
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import UNTOUCHED
 
@@ -265,3 +267,12 @@ def test_the_room_is_light_until_it_is_used():
     with pytest.raises(AttributeError, match="no attribute 'quiz'; it has"):
         _ = grading.quiz
     assert {"exercise", "stream", "Case"} <= set(dir(grading))
+
+
+def test_only_the_first_failures_are_told_in_full():
+    verdicts = tuple(
+        Verdict(f"case {number}", number == 3, "" if number == 3 else f"off by {number}") for number in range(9)
+    )
+    lines = [line.text for line in showing._verdicts(Result("q1", verdicts, 0, 4))]
+    assert lines[:3] == ["case 0: off by 0", "case 1: off by 1", "case 2: off by 2"]
+    assert lines[3:] == ["case 3", "case 4: off by 4", "case 5: off by 5", "case 6", "case 7", "case 8"]
