@@ -48,7 +48,7 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
     axes.legend()
     largest, apart = max(measured), (predicted - torch.tensor(measured)).abs().max().item()
     at = measured.index(largest) + 1, largest
-    axes.annotate(f"{largest:.2f} at step {at[0]}", at, xytext=(0, -14), textcoords="offset points", ha="center")
+    axes.annotate(f"{largest:.2f} at step {at[0]}", at, xytext=(0, -34), textcoords="offset points", ha="center")
     return figure, (
         f"Update size without bias correction relative to α: {measured[0]:.2f} at step 1, a largest value of {largest:.2f} "
         f"at step {measured.index(largest) + 1}, {measured[-1]:.2f} at step {len(measured)}. "

@@ -98,7 +98,7 @@ def bodies(private, results, port):
     steal = STEAL.format(paths=(str(private), str(SETS / "03_adamw.json")))
     spread = SPREAD.format(folder=str(results))
     call = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)\n{RIGHT}"
-    bomb = "import os\nclass Bomb:\n    def __reduce__(self): return os.system, ('touch /tmp/pickled',)"
+    bomb = f"import os\nclass Bomb:\n    def __reduce__(self): return os.system, ('touch {results}.pickled',)"
     wire = "import course_utils.grading.encoding as e\ne.dump = lambda *_: b'all points'"
     parent = "import os\nfor other in (1, os.getppid()):\n    if other: os.kill(other, 9)\nreturn x * 0"
     secret = f"if len(x) == 3: raise ValueError(f'SECRET {{x.tolist()}} {{factor}}')\n{RIGHT}"
@@ -158,7 +158,7 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
         assert kinds(records[name]) - {"values"} <= expected, name
     assert heard == []
     assert not results.exists()
-    assert not Path("/tmp/pickled").exists()
+    assert not Path(f"{results}.pickled").exists()
     kept = Results(results, SET)
     for name, record in records.items():
         kept.keep(name, "key", record)
