@@ -107,6 +107,11 @@ def environment_for_child(**changes: str) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def set_variable(name: str, value: str) -> None:
+    """Set a variable of this process's environment, for a library that can be told no other way."""
+    os.environ[name] = value
+
+
 def _one_of(variable: str, value: str, allowed: list[str]) -> str:
     if value not in allowed:
         raise CourseError(

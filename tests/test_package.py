@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
     {"errors", "files", "units"},
     {"settings"},
-    {"hub"},
+    {"hub", "distributed"},
     {"data", "hardware", "models", "optim"},
     {"memory"},
     {"training", "ledger"},

@@ -1,0 +1,114 @@
+"""Starting ranks from a notebook or a script: `launch(work, 2, …)` gives what `work(…)` returns on each rank.
+
+Ranks are forked from a server that has imported torch and nothing more, because a fork of a process that has computed with
+torch hangs; where there are no fork servers (Windows), and by default on macOS, each rank starts afresh. A function defined
+in a notebook crosses by value. A script must call `launch` under `if __name__ == "__main__":`, as for all of Python's
+`multiprocessing`.
+"""
+
+import multiprocessing
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from course_utils.distributed import worker
+from course_utils.errors import CourseError
+
+SECONDS = 120.0
+"""How long the ranks may take, unless `launch` is told otherwise."""
+_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+_GRACE = 0.5  # seconds in which the ranks beside a failed one may say what they saw
+
+
+class RankError(CourseError):
+    """A rank failed. `rank`; `kind` is the exception's name, empty where the process died; `text` its message.
+
+    `place` is (file, line) of the deepest frame in code that came from the notebook or script, or None; `trace` the whole
+    traceback as text.
+    """
+
+    def __init__(self, rank: int, world_size: int, report: dict):
+        self.rank, self.kind, self.text = rank, report["kind"], report["text"]
+        self.place, self.trace = report["place"], report["trace"]
+        what = f"stopped with {self.kind}: {self.text}" if self.kind else self.text
+        where = f", at line {self.place[1]} of {self.place[0]}" if self.place else ""
+        ended = "; the other ranks were ended" if world_size > 1 else ""
+        super().__init__(f"Rank {rank} of {world_size} {what}{where}{ended}.")
+
+
+def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS) -> list:
+    """What `work(*arguments)` returns on each of `world_size` ranks, in their order.
+
+    On every rank a gloo process group stands already, and torch has its share of this process's threads; `torch.distributed`
+    tells the rank. Arguments and results are copied (pickled). Raises `RankError` with the first failure of a rank, and
+    `CourseError` where they are not done within `seconds`; no rank is left behind in any event.
+    """
+    if world_size < 1:
+        raise CourseError(f"{world_size} ranks cannot be started; give a world size from 1 on.")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        job = worker.write_job(Path(folder), work, arguments, seconds)
+        ranks = _started(job, world_size)
+        try:
+            _await(ranks, Path(folder), seconds)
+        finally:
+            _end(ranks)
+        return [worker.read_result(Path(folder), rank) for rank in range(world_size)]
+
+
+def _started(job: Path, world_size: int) -> list[BaseProcess]:
+    context = multiprocessing.get_context(_METHOD)
+    if _METHOD == "forkserver":
+        context.set_forkserver_preload([worker.__name__])
+    ranks = [context.Process(target=worker.main, args=(job, i, world_size), daemon=True) for i in range(world_size)]
+    for i, rank in enumerate(ranks):
+        try:
+            rank.start()
+        except BaseException:
+            _end(ranks[:i])
+            raise
+    return ranks
+
+
+def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> None:
+    """Return when every rank has ended well; raises as `launch` does."""
+    deadline, running = time.monotonic() + seconds, list(ranks)
+    while running:
+        ended = wait([rank.sentinel for rank in running], max(0.0, deadline - time.monotonic()))
+        if not ended:
+            raise CourseError(
+                f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended; look for a collective that one "
+                "rank calls and another does not, or give `launch` more `seconds`."
+            )
+        running = [rank for rank in running if rank.sentinel not in ended]
+        if any(rank.exitcode for rank in ranks if rank not in running):
+            raise _failure(ranks, running, folder)
+
+
+def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: Path) -> RankError:
+    """The failure that came first: the others then fail for want of it."""
+    wait([rank.sentinel for rank in running], _GRACE)
+    reports = [_report(rank, folder, number) for number, rank in enumerate(ranks) if rank.exitcode]
+    number, report = min(reports, key=lambda numbered: numbered[1]["time"])
+    return RankError(number, len(ranks), report)
+
+
+def _report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
+    try:
+        return number, worker.read_report(folder, number)
+    except (OSError, pickle.UnpicklingError, EOFError):
+        text = f"died without a word (exit code {rank.exitcode})"
+        return number, {"kind": "", "text": text, "place": None, "trace": "", "time": 0.0}
+
+
+def _end(ranks: Sequence[BaseProcess]) -> None:
+    for rank in ranks:
+        if rank.is_alive():
+            rank.kill()
+    for rank in ranks:
+        rank.join()
+        rank.close()

@@ -1,0 +1,100 @@
+"""What a rank does from its start to its end. The fork server imports this module, and so torch, but computes nothing."""
+
+import os
+import pickle
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import parent_process
+from pathlib import Path
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+import course_utils
+from course_utils.files import replacing
+from course_utils.settings import set_variable
+
+_JOB, _MEETING = "job", "meeting"
+_OF_OTHERS = tuple(
+    str(Path(place).resolve())
+    for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(course_utils.__file__).parent)
+)
+
+
+def write_job(folder: Path, work: Callable, arguments: tuple, seconds: float) -> Path:
+    """The file that tells every rank what to do; raises `CourseError`, as pickle does its own, for what cannot cross."""
+    job = folder / _JOB
+    job.write_bytes(cloudpickle.dumps((work, arguments, seconds, torch.get_num_threads())))
+    return job
+
+
+def main(job: Path, rank: int, world_size: int) -> None:
+    """One rank: what it returns goes into a file; what it raises goes into another, and the exit code is 1."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        work, arguments, seconds, threads = pickle.loads(job.read_bytes())
+        torch.set_num_threads(max(1, threads // world_size))
+        _store(_result(job.parent, rank), _in_group(work, arguments, job.parent, rank, world_size, seconds))
+    except BaseException as error:  # SystemExit too: the others must hear of it
+        _store(_failure(job.parent, rank), _told(error))
+        os._exit(1)
+
+
+def read_result(folder: Path, rank: int):
+    """What the rank's work returned."""
+    return pickle.loads(_result(folder, rank).read_bytes())
+
+
+def read_report(folder: Path, rank: int) -> dict:
+    """What the rank's failure was: `kind`, `text`, `place`, `trace`, and the `time` it came; raises `OSError` without one."""
+    return pickle.loads(_failure(folder, rank).read_bytes())
+
+
+def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
+    # Gloo would look up the host's name to find its interface, and many a laptop's name leads nowhere.
+    if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
+        set_variable("GLOO_SOCKET_IFNAME", loopback)
+    # A file to meet at, since a free port found beforehand may be taken a moment later.
+    meeting = (folder / _MEETING).as_uri()
+    limit = timedelta(seconds=seconds)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=limit)
+    result = work(*arguments)
+    dist.destroy_process_group()  # not after a failure: the others would fail of it before this rank has told its own
+    return result
+
+
+def _end_with_parent() -> None:
+    """However the process ends that asked for this one."""
+    parent_process().join()
+    os._exit(1)
+
+
+def _told(error: BaseException) -> dict:
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in frames if not str(Path(place[0]).resolve()).startswith(_OF_OTHERS)]
+    return {
+        "kind": type(error).__name__,
+        "text": " ".join(str(error).split()),
+        "place": own[-1] if own else None,
+        "trace": "".join(traceback.format_exception(error)),
+        "time": time.time(),
+    }
+
+
+def _store(path: Path, value) -> None:
+    with replacing(path) as draft:
+        draft.write_bytes(cloudpickle.dumps(value))
+
+
+def _result(folder: Path, rank: int) -> Path:
+    return folder / f"result-{rank}"
+
+
+def _failure(folder: Path, rank: int) -> Path:
+    return folder / f"failure-{rank}"

@@ -1,0 +1,111 @@
+"""Ranks in real processes: what they give, what their failures say, and that none is left behind."""
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_utils.distributed import RankError, launch
+from course_utils.distributed import launch as launching
+from course_utils.errors import CourseError
+
+
+def together(number: int):
+    total = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total + number
+
+
+def unlucky():
+    if dist.get_rank() == 1:
+        raise ValueError("no luck")
+    dist.all_reduce(torch.ones(1))
+
+
+def vanishing():
+    if dist.get_rank() == 1:
+        os._exit(7)
+    dist.all_reduce(torch.ones(1))
+
+
+def alone(folder):
+    (folder / f"{dist.get_rank()}").write_text(str(os.getpid()))
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1))  # the other rank never comes
+    time.sleep(60)
+
+
+def test_every_rank_gives_its_result_in_order_though_this_process_has_computed():
+    assert torch.ones(300, 300).mm(torch.ones(300, 300)).sum()
+    assert launch(together, 3, 10) == [(rank, 3, torch.tensor([16.0])) for rank in range(3)]
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_ranks_start_by_every_method(monkeypatch, method):
+    monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", method)
+    assert [rank for rank, *_ in launch(together, 2, 0)] == [0, 1]
+
+
+def test_a_function_of_a_notebook_crosses_by_value():
+    names = {"__name__": "__main__"}
+    exec("import torch.distributed as dist\ndef work(): return dist.get_rank() * factor\nfactor = 3", names)
+    assert launch(names["work"], 2) == [0, 3]
+
+
+def test_threads_are_shared_out():
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        assert launch(torch.get_num_threads, 2) == [2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_first_failure_is_told_with_its_place_and_not_what_follows_from_it():
+    with pytest.raises(RankError, match=r"Rank 1 of 2 stopped with ValueError: no luck, at line \d+") as failure:
+        launch(unlucky, 2)
+    file, line = failure.value.place
+    assert file == __file__ and "ValueError" in open(file).read().splitlines()[line - 1]
+    assert "unlucky" in failure.value.trace
+
+
+def test_a_rank_that_dies_without_a_word_is_told():
+    with pytest.raises(RankError, match=r"Rank 1 of 2 died without a word \(exit code 7\)"):
+        launch(vanishing, 2)
+
+
+def test_ranks_that_wait_for_ever_are_ended(tmp_path):
+    with pytest.raises(CourseError, match=r"2 ranks were not done after 3 s and were ended"):
+        launch(alone, 2, tmp_path, seconds=3)
+    assert not any(psutil.pid_exists(int(each.read_text())) for each in tmp_path.iterdir())
+
+
+def test_ranks_end_with_the_process_that_asked_for_them(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_launch as here\n"
+        "if __name__ == '__main__': here.launch(here.alone, 2, Path(sys.argv[1]))"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), os.path.dirname(__file__)])
+    try:
+        _wait_for(lambda: len(list(tmp_path.iterdir())) == 2 and all(each.read_text() for each in tmp_path.iterdir()))
+    finally:
+        asking.kill()
+        asking.wait()
+    _wait_for(lambda: not any(psutil.pid_exists(int(each.read_text())) for each in tmp_path.iterdir()))
+
+
+def test_a_world_without_ranks_is_refused():
+    with pytest.raises(CourseError, match="give a world size from 1 on"):
+        launch(together, 0)
+
+
+def _wait_for(condition, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
