@@ -63,7 +63,7 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
 def _started(job: Path, world_size: int) -> list[BaseProcess]:
     context = multiprocessing.get_context(_METHOD)
     if _METHOD == "forkserver":
-        context.set_forkserver_preload([worker.__name__])
+        context.set_forkserver_preload(["course_utils.distributed.preload"])
     ranks = [context.Process(target=worker.main, args=(job, i, world_size), daemon=True) for i in range(world_size)]
     for i, rank in enumerate(ranks):
         try:
@@ -94,6 +94,8 @@ def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: P
     wait([rank.sentinel for rank in running], _GRACE)
     reports = [_report(rank, folder, number) for number, rank in enumerate(ranks) if rank.exitcode]
     number, report = min(reports, key=lambda numbered: numbered[1]["time"])
+    if "gloo" in report["text"] and any(rank.exitcode == 0 for rank in ranks):
+        report["text"] = "another rank had ended when this one still waited for it in a collective"
     return RankError(number, len(ranks), report)
 
 

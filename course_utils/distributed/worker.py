@@ -1,4 +1,4 @@
-"""What a rank does from its start to its end. The fork server imports this module, and so torch, but computes nothing."""
+"""What a rank does from its start to its end."""
 
 import os
 import pickle

@@ -6,6 +6,7 @@ A bug hunt is a `function` or a `stream` whose stub holds the bug.
 import copy
 import sys
 from collections.abc import Callable, Mapping
+from math import inf
 
 from course_utils.grading.compare import Rule, at_most
 from course_utils.grading.question import Case, Question, Tolerance
@@ -64,6 +65,51 @@ def stream(
     return Question(
         run=run, expected=lambda inputs: _judged(streams.drive(oracle, inputs, same_storage)), **{**given, **asked}
     )
+
+
+def scaler(**asked) -> Question:
+    """A loss scaler over streams of gradients that overflow now and then, against `torch.amp.GradScaler("cpu")`.
+
+    The answer is made with `init_scale`, `growth_factor`, `backoff_factor` and `growth_interval`, or with nothing before a
+    state is loaded; it has `scale`, `unscale_`, `step`, `update`, `get_scale`, `state_dict` and `load_state_dict`. Values:
+    per step the scale, whether the optimizer stepped, the parameters. Without `public` and `hidden` the cases are those of
+    `scaling.cases`.
+    """
+    import torch
+
+    from course_utils.grading import scaling, streams
+
+    def run(answer, inputs):
+        with streams.without(torch.amp.GradScaler, answer):
+            return scaling.drive(answer, inputs)
+
+    def expected(inputs):
+        return _judged(scaling.drive(lambda **options: torch.amp.GradScaler("cpu", **options), inputs))
+
+    given = {"public": scaling.cases, "hidden": scaling.cases, "tolerance": scaling.TOLERANCE}
+    return Question(run=run, expected=expected, **{**given, **asked})
+
+
+def sharded(*, world_size: int = 2, kept: Callable[[int, int], float] | None = None, **asked) -> Question:
+    """A wrapper of modules, `answer(module)`, trained on `world_size` real processes, against one process on whole batches.
+
+    `kept(elements, world_size)` is the most elements of parameters that a rank may keep between steps, for a module of so
+    many; without it they may all stay. Values: on every rank the full state after each step (from `full_state_dict()`, or
+    from `.module`), and the elements kept. Without `public` and `hidden` the cases are those of `sharding.cases`.
+    """
+    from course_utils.grading import sharding
+
+    def run(answer, inputs):
+        return sharding.together(answer, inputs, world_size)
+
+    def expected(inputs):
+        right = _judged(sharding.alone(inputs))
+        elements = sum(value.numel() for value in inputs["state"].values())
+        most = at_most(kept(elements, world_size) if kept else inf)
+        return {f"rank {rank}": {**right, sharding.KEPT: most} for rank in range(world_size)}
+
+    fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
+    return Question(run=run, expected=expected, **{**fixed, "counted": (sharding.KEPT,), **asked})
 
 
 def account(

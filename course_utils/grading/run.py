@@ -18,6 +18,7 @@ from types import TracebackType
 import torch
 
 import course_utils
+from course_utils.distributed import RankError
 from course_utils.grading.judge import Outcome
 from course_utils.grading.question import UNTOUCHED, Case, Question
 from course_utils.grading.values import UnansweredError, UnfitError, plain, same
@@ -63,6 +64,8 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = SE
 
 def outcome_of(error: BaseException, seconds: float) -> Outcome:
     """The outcome that an exception out of an answer stands for."""
+    if isinstance(error, RankError):
+        return _of_rank(error)
     line = learners_line(error.__traceback__)
     if isinstance(error, OutOfTime):
         return Outcome("timeout", text=f"{seconds:g} s", line=line)
@@ -78,6 +81,21 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
     return Outcome("exception", text=f"{name}: {message}" if message else name, line=line)
 
 
+def _of_rank(error: RankError) -> Outcome:
+    """What went wrong on a rank, told as if it had gone wrong here."""
+    line = _line(*error.place) if error.place else ""
+    if error.kind == "NotImplementedError" and UNTOUCHED in error.text:
+        return Outcome("untouched")
+    if error.kind == ForeignError.__name__:
+        return Outcome("foreign", text=error.text)
+    if error.kind == "TypeError" and not line:
+        return Outcome("signature", text=_cut(error.text))
+    if not error.kind:
+        return Outcome("died", text=f"rank {error.rank} {error.text}")
+    text = f"{error.kind}: {error.text}" if error.text else error.kind
+    return Outcome("exception", text=f"{_cut(text)} (on rank {error.rank})", line=line)
+
+
 def learners_line(trace: TracebackType | None) -> str:
     """The deepest line of the trace that stands in the notebook: `'line 3: return m / v'`; empty where none does."""
     lines = [
@@ -87,8 +105,12 @@ def learners_line(trace: TracebackType | None) -> str:
     ]
     if not lines:
         return ""
-    source = linecache.getline(*lines[-1]).strip()
-    return f"line {lines[-1][1]}: {source}" if source else f"line {lines[-1][1]}"
+    return _line(*lines[-1])
+
+
+def _line(file: str, number: int) -> str:
+    source = linecache.getline(file, number).strip()
+    return f"line {number}: {source}" if source else f"line {number}"
 
 
 def is_untouched(source: str, stub: str) -> bool:
@@ -183,4 +205,8 @@ def _message(error: BaseException) -> str:
         text = " ".join(str(error).split())
     except Exception:
         return ""
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -31,6 +32,11 @@ def vanishing():
     if dist.get_rank() == 1:
         os._exit(7)
     dist.all_reduce(torch.ones(1))
+
+
+def lonely():
+    if dist.get_rank() == 1:
+        dist.all_reduce(torch.ones(1))
 
 
 def alone(folder):
@@ -70,13 +76,19 @@ def test_the_first_failure_is_told_with_its_place_and_not_what_follows_from_it()
     with pytest.raises(RankError, match=r"Rank 1 of 2 stopped with ValueError: no luck, at line \d+") as failure:
         launch(unlucky, 2)
     file, line = failure.value.place
-    assert file == __file__ and "ValueError" in open(file).read().splitlines()[line - 1]
+    assert file == __file__
+    assert "ValueError" in Path(file).read_text().splitlines()[line - 1]
     assert "unlucky" in failure.value.trace
 
 
 def test_a_rank_that_dies_without_a_word_is_told():
     with pytest.raises(RankError, match=r"Rank 1 of 2 died without a word \(exit code 7\)"):
         launch(vanishing, 2)
+
+
+def test_a_rank_that_waits_for_one_that_has_ended_is_told_so():
+    with pytest.raises(RankError, match=r"Rank 1 of 2 .*another rank had ended when this one still waited"):
+        launch(lonely, 2)
 
 
 def test_ranks_that_wait_for_ever_are_ended(tmp_path):

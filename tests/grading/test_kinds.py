@@ -1,16 +1,18 @@
 """Each kind of question, put to right and wrong answers. The stream of gradients is the one that must miss nothing."""
 
 import random
+import re
 
 import pytest
 import torch
 from adamw_answers import ADAMW, EAGER, FLAT, HALF, RIGHT, WRONG
 from asking import HINTS
+from wrapper_answers import DDP, SCALER, SHARDED, WRONG_SCALERS, WRONG_SHARDED
 
 from course_utils import optim
-from course_utils.grading import streams
+from course_utils.grading import sharding, streams
 from course_utils.grading.judge import grade
-from course_utils.grading.kinds import account, choice, cost, design, function, stream
+from course_utils.grading.kinds import account, choice, cost, design, function, scaler, sharded, stream
 from course_utils.grading.question import Case
 from course_utils.grading.run import run_case
 
@@ -28,8 +30,7 @@ def result(question, answer, seed=None):
     return grade(question, cases, [run_case(question, answer, case) for case in cases])
 
 
-def patched(*patches: str) -> str:
-    source = ADAMW
+def patched(*patches: str, source: str = ADAMW) -> str:
     for old, new in zip(patches[::2], patches[1::2], strict=True):
         assert source.count(old) == 1, old
         source = source.replace(old, new)
@@ -192,6 +193,66 @@ def test_an_account_tells_missing_numbers_stubs_and_other_types():
     assert result(single, 8).passed
     assert result(single, {"bytes": 8}).passed
     assert result(single, ...).untouched
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_scaler_is_judged_decision_by_decision(seed):
+    assert [v.sentence for v in result(scaler(**ASKED), defined(SCALER), seed).verdicts if not v.passed] == []
+
+
+@pytest.mark.parametrize("name", WRONG_SCALERS)
+def test_wrong_scalers_are_rejected_on_any_draw(name):
+    wrong = defined(patched(*WRONG_SCALERS[name], source=SCALER))
+    assert not any(result(scaler(**ASKED), wrong, seed).passed for seed in (None, 1, 2))
+
+
+def test_the_librarys_scaler_is_no_answer():
+    found = result(scaler(**ASKED), defined("def answer(**o): return torch.amp.GradScaler('cpu', **o)"))
+    assert {verdict.kind for verdict in found.verdicts} == {"foreign"}
+
+
+def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
+    late = defined(patched(*WRONG_SCALERS["grows one step late"], source=SCALER))
+    verdict = result(scaler(**ASKED), late).verdicts[0]
+    assert verdict.sentence.startswith("After step 3, `scale after it` is ")
+
+
+def test_wrappers_are_judged_in_real_processes():
+    assert [v.sentence for v in result(sharded(**ASKED), defined(DDP)).verdicts if not v.passed] == []
+    half = sharded(kept=lambda elements, ranks: elements / ranks + 8, **ASKED)
+    assert [v.sentence for v in result(half, defined(SHARDED), 1).verdicts if not v.passed] == []
+    found = result(half, defined(DDP)).verdicts[0].sentence
+    assert "`rank 0 · elements of parameters kept` is 212 where at most 114 is allowed." in found
+    three = sharded(world_size=3, **ASKED)
+    assert result(three, defined(SHARDED)).passed
+
+
+@pytest.mark.parametrize("name", WRONG_SHARDED)
+def test_wrong_wrappers_are_rejected(name):
+    half = sharded(kept=lambda elements, ranks: elements / ranks + 8, **ASKED)
+    assert not result(half, defined(patched(*WRONG_SHARDED[name], source=SHARDED))).passed
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        ("raise ValueError('no luck')", "exception", r"ValueError: no luck \(on rank \d\) at your line 1"),
+        ("raise NotImplementedError('write your answer here')", "untouched", "not written yet"),
+        ("import os; os._exit(3)", "died", r"rank \d died without a word \(exit code 3\)"),
+        ("return torch.nn.parallel.DistributedDataParallel(module)", "foreign", "DistributedDataParallel"),
+        ("from torch.distributed.fsdp import fully_shard as f; return f(module)", "foreign", "FSDP"),
+    ],
+)
+def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, said):
+    found = result(sharded(public=lambda r: sharding.cases(r)[:1], **{**ASKED}), defined(f"def answer(module): {body}"))
+    assert [verdict.kind for verdict in found.verdicts] == [kind]
+    assert re.search(said, found.verdicts[0].sentence)
+
+
+def test_a_collective_that_one_rank_never_calls_is_said():
+    lonely = defined("import torch.distributed as d\ndef answer(m):\n    d.get_rank() or d.barrier()\n    return m")
+    found = result(sharded(public=lambda r: sharding.cases(r)[:1], **ASKED), lonely)
+    assert "another rank had ended when this one still waited for it in a collective" in found.verdicts[0].sentence
 
 
 def test_costs_are_counted_and_limited():

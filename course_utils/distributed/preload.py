@@ -1,0 +1,5 @@
+"""What the fork server imports before any rank exists, so that no rank has to: imported there and nowhere else."""
+
+import torch._dynamo  # noqa: F401  three seconds, and the first optimizer that is made asks for it
+
+import course_utils.distributed.worker  # noqa: F401

@@ -1,0 +1,111 @@
+"""A loss scaler over a stream of gradients, some of which overflow (Micikevicius et al. 2018, section 3.2).
+
+The stream is what a training loop does with a scaler: scale the loss, go backward, unscale to clip, step, update. Everything
+but the scale is float64, so that only the decisions count and not the rounding.
+"""
+
+import copy
+from collections.abc import Callable
+from itertools import product
+from random import Random
+
+import torch
+
+from course_utils.grading.compare import STEPS
+from course_utils.grading.question import Case, Tolerance
+
+TOLERANCE = Tolerance(relative=1e-6, absolute=1e-9)
+"""Factors are powers of two: their products are exact; gradients pass through one division."""
+
+_FACTORS = ((2.0, 0.5), (4.0, 0.25), (2.0, 0.125))
+_SHAPES = {"weight": (3, 2), "bias": (2,)}
+_RATE = 0.1
+_WRONG_NUMBERS = (float("inf"), float("-inf"), float("nan"))
+
+
+def cases(random: Random) -> list[Case]:
+    """The cases of one draw.
+
+    Inputs of a case: `options` of the scaler; `parameters`; `gradients` of the unscaled loss, per step by name; `clip`, the
+    largest norm after `unscale_`, or None where the loop does not unscale itself; `reload_after`, steps after which a new
+    scaler loads the state.
+    """
+    return [
+        _case(random, "no overflow", 7, interval=3),
+        _case(random, "every kind of overflow", 15, overflows=(1, 4, 5, 8, 10, 13), interval=2),
+        _case(random, "overflows one after the other", 6, overflows=range(6), interval=2),
+        _case(random, "an overflow just before the scale would grow", 9, overflows=(2, 6), interval=3),
+        _case(random, "clipping after unscaling", 12, overflows=(1, 5), interval=4, clip=0.5),
+        _case(random, "a reload while it counts", 12, overflows=(7,), interval=4, reload_after=(1, 6)),
+    ]
+
+
+def drive(make: Callable, inputs: dict) -> dict:
+    """What scaler `make(**options)` does over one stream: per step the scale before and after it, whether the optimizer
+    stepped, and the parameters."""
+    parameters = {name: value.clone().requires_grad_() for name, value in inputs["parameters"].items()}
+    optimizer = _Counting(parameters.values(), lr=_RATE)
+    scaler = make(**inputs["options"])
+    steps = []
+    for number, gradients in enumerate(inputs["gradients"]):
+        steps.append(_step(scaler, optimizer, parameters, gradients, inputs["clip"]))
+        if number in inputs["reload_after"]:
+            scaler = _reloaded(make, scaler)
+    return {STEPS: steps}
+
+
+class _Counting(torch.optim.SGD):
+    """Plain gradient descent that counts its steps."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        return super().step(closure)
+
+
+def _step(scaler, optimizer, parameters: dict, gradients: dict, clip: float | None) -> dict:
+    before, steps = float(scaler.get_scale()), optimizer.steps
+    optimizer.zero_grad()
+    loss = sum((parameters[name] * gradients[name]).sum() for name in parameters)
+    scaler.scale(loss).backward()
+    if clip is not None:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(parameters.values(), clip)
+    scaler.step(optimizer)
+    scaler.update()
+    return {
+        "scale in this step": before,
+        "steps of the optimizer": optimizer.steps - steps,
+        **{name: value.detach().clone() for name, value in parameters.items()},
+        "scale after it": float(scaler.get_scale()),
+    }
+
+
+def _reloaded(make: Callable, scaler):
+    """As after a restart: all it knows it learns from the state."""
+    fresh = make()
+    fresh.load_state_dict(copy.deepcopy(scaler.state_dict()))
+    return fresh
+
+
+def _case(random: Random, name: str, steps: int, *, interval: int, overflows=(), clip=None, reload_after=()) -> Case:
+    generator = torch.Generator().manual_seed(random.getrandbits(31))
+    growth, backoff = random.choice(_FACTORS)
+    options = {
+        "init_scale": 2.0 ** random.randint(8, 16),
+        "growth_factor": growth,
+        "backoff_factor": backoff,
+        "growth_interval": interval,
+    }
+    gradients = [{part: _normal(shape, generator) for part, shape in _SHAPES.items()} for _ in range(steps)]
+    kinds = random.sample(list(product(_SHAPES, _WRONG_NUMBERS)), len(_SHAPES) * len(_WRONG_NUMBERS))
+    for number, (part, value) in zip(overflows, kinds, strict=False):
+        gradients[number][part].view(-1)[0] = value
+    parameters = {part: _normal(shape, generator) for part, shape in _SHAPES.items()}
+    given = {"options": options, "parameters": parameters, "gradients": gradients, "clip": clip}
+    return Case(name, {**given, "reload_after": list(reload_after)})
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,129 @@
+"""A module wrapped for several processes, trained over a stream of batches, beside the same module in one process.
+
+Each rank wraps its own copy, sees its own share of every batch, and steps an optimizer of its own over `.parameters()`. What
+one process does with the whole batch is right: the loss is a mean, and all shares are of one size (Zhao et al. 2023;
+Rajbhandari et al. 2020).
+"""
+
+from random import Random
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils.distributed import launch
+from course_utils.grading.compare import STEPS
+from course_utils.grading.question import Case, Tolerance
+from course_utils.grading.run import ForeignError
+
+TOLERANCE = Tolerance(relative=1e-7, absolute=1e-9)
+"""float64, summed in another order."""
+KEPT = "elements of parameters kept"
+SECONDS = 15.0
+"""The time limit of the ranks: below that of a case, so that what they wait for in vain is said and not only that they wait."""
+_RATE, _MOMENTUM = 0.1, 0.9
+
+
+def cases(random: Random) -> list[Case]:
+    """The cases of one draw: plain, sizes that do not divide by the ranks, a frozen layer, and gradients of several backwards.
+
+    Inputs of a case: `sizes` of the layers; `state` by name, of rank 0, and `others`, which the other ranks begin with;
+    `batches`, pairs of inputs and targets; `frozen`, names of parameters; `backwards`, batches to a step.
+    """
+    return [
+        _case(random, "three steps", (8, 16, 4)),
+        _case(random, "sizes that no number of ranks divides", (5, 7, 3)),
+        _case(random, "a frozen layer", (6, 10, 4), frozen=("0.weight", "0.bias")),
+        _case(random, "two backwards to a step", (6, 10, 4), backwards=2),
+        _case(random, "ranks that begin with other weights", (6, 10, 4), other=True),
+    ]
+
+
+def together(wrap, inputs: dict, world_size: int) -> dict:
+    """What every rank gets, by `"rank 0"`, `"rank 1"`, …; raises as `launch` does."""
+    results = launch(on_rank, world_size, wrap, inputs, seconds=SECONDS)
+    return {f"rank {rank}": values for rank, values in enumerate(results)}
+
+
+def on_rank(wrap, inputs: dict) -> dict:
+    """What this rank of a running process group gets: the full state after each step, and the elements it keeps then."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    module = wrap(module_of(inputs, inputs["others"] if rank else inputs["state"]))
+    _refuse_libraries(module)
+    share = [[part.chunk(world_size)[rank] for part in batch] for batch in inputs["batches"]]
+    return trained(module, share, inputs["backwards"], kept=True)
+
+
+def alone(inputs: dict) -> dict:
+    """The same in one process, on the whole batches."""
+    return trained(module_of(inputs, inputs["state"]), inputs["batches"], inputs["backwards"], kept=False)
+
+
+def _refuse_libraries(module: nn.Module) -> None:
+    """Raises `ForeignError` where a part of `module` is, or inherits, torch's own wrapper."""
+    for base in (base for part in module.modules() for base in type(part).__mro__):
+        if base.__module__.startswith(("torch.nn.parallel", "torch.distributed")):
+            raise ForeignError(f"{base.__module__}.{base.__qualname__}")
+
+
+def module_of(inputs: dict, state: dict) -> nn.Module:
+    """Linear layers of the given sizes with tanh between them, in float64, holding `state`."""
+    layers = []
+    for wide, narrow in zip(inputs["sizes"], inputs["sizes"][1:], strict=False):
+        layers += [nn.Linear(wide, narrow, dtype=torch.float64), nn.Tanh()]
+    module = nn.Sequential(*layers[:-1])
+    module.load_state_dict(state)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in inputs["frozen"])
+    return module
+
+
+def trained(module: nn.Module, batches: list, backwards: int, kept: bool) -> dict:
+    """Steps of gradient descent with momentum: the loss of a step is the mean over its batches."""
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=_RATE, momentum=_MOMENTUM)
+    steps = []
+    for first in range(0, len(batches), backwards):
+        for x, y in batches[first : first + backwards]:
+            (nn.functional.mse_loss(module(x), y) / backwards).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.append(full_state(module))
+    return {STEPS: steps, **({KEPT: elements_kept(module)} if kept else {})}
+
+
+def full_state(module: nn.Module) -> dict[str, torch.Tensor]:
+    """By the names of the plain module: from `full_state_dict()` where there is one, else from the wrapped `.module`."""
+    inner = (
+        module.full_state_dict()
+        if hasattr(module, "full_state_dict")
+        else getattr(module, "module", module).state_dict()
+    )
+    return {name: value.detach().clone() for name, value in inner.items()}
+
+
+def elements_kept(module: nn.Module) -> int:
+    """Elements in the memory behind this rank's parameters, what is shared counted once."""
+    storages = {
+        p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() // p.element_size() for p in module.parameters()
+    }
+    return sum(storages.values())
+
+
+def _case(random: Random, name: str, sizes: tuple[int, ...], *, frozen=(), backwards=1, other=False) -> Case:
+    generator = torch.Generator().manual_seed(random.getrandbits(31))
+    state = _state(sizes, generator)
+    given = {"sizes": list(sizes), "state": state, "others": _state(sizes, generator) if other else state}
+    batches = [[_normal((12, size), generator) for size in (sizes[0], sizes[-1])] for _ in range(3 * backwards)]
+    return Case(name, {**given, "batches": batches, "frozen": list(frozen), "backwards": backwards})
+
+
+def _state(sizes: tuple[int, ...], generator: torch.Generator) -> dict[str, torch.Tensor]:
+    state = {}
+    for i, (wide, narrow) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        state[f"{2 * i}.weight"] = _normal((narrow, wide), generator) / wide**0.5
+        state[f"{2 * i}.bias"] = _normal((narrow,), generator)
+    return state
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
