@@ -26,7 +26,10 @@ from course_utils.errors import CourseError
 from course_utils.grading import encoding, isolate, wire
 from course_utils.settings import environment_for_child
 
-SAFE = ("namespaces", "bwrap")
+KINDS = ("namespaces", "bwrap", "fork", "fresh")
+"""From the safest down; a machine that has one has those after it too."""
+
+SAFE = KINDS[:2]
 """The kinds that strangers' code can be run in."""
 
 UNSAFE = (

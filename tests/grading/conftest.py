@@ -10,18 +10,28 @@ from course_utils.grading.release import set_entry
 
 
 @pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    """The released set and the folder of its solutions; time limits are short."""
-    folder = tmp_path / "private"
-    folder.mkdir()
-    (folder / f"{SET}.ipynb").write_text(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
-    for module in (source, grade):
-        monkeypatch.setattr(module, "SETS", folder)
-    entries = [set_entry(each) for each in source.load_solutions(folder / f"{SET}.ipynb")]
-    (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
+def release(tmp_path, monkeypatch):
+    """A function that releases a notebook of solutions as the set; gives the notebook's path."""
+
+    def released(text):
+        folder = tmp_path / "private"
+        folder.mkdir()
+        (folder / f"{SET}.ipynb").write_text(text)
+        for module in (source, grade):
+            monkeypatch.setattr(module, "SETS", folder)
+        entries = [set_entry(each) for each in source.load_solutions(folder / f"{SET}.ipynb")]
+        (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
+        return folder / f"{SET}.ipynb"
+
+    return released
+
+
+@pytest.fixture
+def tiny(release, monkeypatch):
+    """The released set of two questions and the folder of its solutions; time limits are short."""
     monkeypatch.setattr(grade, "_GRACE", 1.5)
     monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
-    return folder / f"{SET}.ipynb"
+    return release(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
 
 
 @pytest.fixture
