@@ -10,6 +10,7 @@ from course_utils.memory.phases import phase
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.rss import Rss, peak_rss
 from course_utils.memory.saved import saved_bytes
+from course_utils.memory.saved_list import saved_list
 from course_utils.memory.seconds import Prediction, predict_seconds
 from course_utils.memory.state import StateSize, optimizer_state_size
 from course_utils.memory.storage import distinct_bytes
@@ -39,5 +40,6 @@ __all__ = [
     "predict_seconds",
     "predicted_peak",
     "saved_bytes",
+    "saved_list",
     "zero_bytes_per_rank",
 ]

@@ -1,5 +1,6 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
+from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
@@ -16,14 +17,18 @@ __all__ = [
     "calculator_working",
     "compare_losses",
     "correction_figure",
+    "cost_figure",
     "decay_figure",
     "decay_paths_figure",
+    "graph_figure",
     "instants_figure",
     "learning_curves",
     "ledger_figure",
     "memory_calculator",
     "peak_against_batch",
     "play",
+    "quadratic_figure",
+    "saved_by_part_figure",
     "show",
     "source",
     "timeline_figure",

@@ -1,0 +1,59 @@
+"""What a forward pass keeps for the backward pass, piece by piece and module by module."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+PARAMETER, AGAIN, NEW = "parameter or buffer", "saved before", "activation"
+
+
+def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
+    """Everything that autograd saves while `forward()` runs, in order: module, shape, dtype, bytes, kind.
+
+    `module` is the innermost module at work, empty outside of all. `kind` says whether it is an activation, kept for this
+    alone, or memory that is there anyway: a parameter or buffer, or what was saved before. The bytes of the activations are
+    those of the whole storage, and their sum is `saved_bytes`; the others have 0.
+    """
+    rows: list[dict] = []
+    seen: dict[StorageWeakRef, str] = {_memory(t): PARAMETER for t in [*model.parameters(), *model.buffers()]}
+    at_work: list[str] = [""]
+
+    def remember(tensor: torch.Tensor) -> torch.Tensor:
+        kept, memory = (
+            tensor.detach(),
+            _memory(tensor),
+        )  # the tensor itself, kept by its own graph, would never be freed
+        kind = seen.get(memory, NEW)
+        seen.setdefault(memory, AGAIN)
+        size = tensor.untyped_storage().nbytes() if kind == NEW else 0
+        rows.append({"module": at_work[-1], "shape": tuple(tensor.shape), "dtype": _name(tensor), "bytes": size})
+        rows[-1]["kind"] = kind
+        return kept
+
+    with ExitStack() as stack:
+        _follow(model, at_work, stack)
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor))
+        result = forward()
+    del result  # the graph must outlive the count, or a freed tensor's address could be counted twice
+    return pd.DataFrame(rows, columns=["module", "shape", "dtype", "bytes", "kind"])
+
+
+def _follow(model: nn.Module, at_work: list[str], stack: ExitStack) -> None:
+    """Keep the name of the innermost module at work at the end of `at_work`."""
+    for name, module in model.named_modules():
+        before = module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name))
+        after = module.register_forward_hook(lambda *_: at_work.pop() and None, always_call=True)
+        stack.callback(before.remove)
+        stack.callback(after.remove)
+
+
+def _memory(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

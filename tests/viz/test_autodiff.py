@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+
+from course_utils import autodiff, viz
+from course_utils.autodiff import Variable
+from course_utils.autodiff.examples import cost
+from course_utils.errors import CourseError
+
+
+def boxes(figure):
+    return [patch.get_bbox() for patch in figure.axes[0].patches]
+
+
+def title_of(figure):
+    return figure.axes[0].get_title() or figure.axes[0].get_title(loc="left")  # as the style has it
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts if text.get_text()]
+
+
+@pytest.mark.parametrize("draw", [viz.quadratic_figure, viz.cost_figure])
+def test_boxes_do_not_overlap_and_stay_in_the_picture(draw):
+    figure, _ = draw()
+    found = boxes(figure)
+    for i, one in enumerate(found):
+        assert not any(one.overlaps(other) for other in found[:i])
+    axes = figure.axes[0]
+    assert min(box.x0 for box in found) >= axes.get_xlim()[0]
+    assert max(box.x1 for box in found) <= axes.get_xlim()[1]
+    assert min(min(box.y0, box.y1) for box in found) >= min(axes.get_ylim())
+
+
+def test_arrows_pass_no_box():
+    figure, _ = viz.quadratic_figure()
+    for line in figure.axes[0].lines:
+        x, y = line.get_data()
+        for box in boxes(figure):
+            for place in zip(x[1:-1], y[1:-1], strict=True):
+                assert not (box.x0 < place[0] < box.x1 and box.y0 < place[1] < box.y1)
+
+
+def test_the_cost_figure_shows_values_gradients_and_local_derivatives():
+    figure, alt = viz.cost_figure(y=1, w=2, x=3, b=-1)
+    assert {"C:  −", "max(0, ·)", "grad −3", "−4"} <= set(texts(figure))
+    assert "w = 2, gradient −3, saved" in alt
+    assert "max(0, ·) to C:  − −1" in alt
+    assert "gradients pass" in title_of(figure)
+    figure, alt = viz.cost_figure(b=-7)
+    assert "w = 2, gradient 0, saved" in alt
+    assert "max stops all" in title_of(figure)
+
+
+def test_arrays_show_their_numbers_or_their_shape():
+    w = Variable(np.ones((4, 2)), "w")
+    output = autodiff.relu(w @ Variable([1.0, 2.0], "x")).sum()
+    output.backward(retain_graph=True)
+    figure, alt = viz.graph_figure(output)
+    assert "4 × 2" in texts(figure)
+    assert "(1, 2)" in texts(figure)
+    assert "w to @;" in alt
+
+
+def test_a_freed_graph_cannot_be_drawn():
+    output = cost(1, 2, 3, -1)
+    output.backward()
+    with pytest.raises(CourseError, match="retain_graph=True"):
+        viz.graph_figure(output)
+
+
+def test_a_graph_without_backward_is_drawn_without_gradients():
+    figure, _ = viz.graph_figure(cost(1, 2, 3, -1))
+    assert not [text for text in texts(figure) if text.startswith("grad")]
+
+
+def test_saved_by_part_draws_both_and_says_both():
+    figure, alt = viz.saved_by_part_figure({"attention": (1024, 2048), "norm": (512, 512)})
+    assert [patch.get_width() for patch in figure.axes[0].patches] == [1, 2, 0.5, 0.5]
+    assert "attention: 1.00 KiB and 2.00 KiB; norm: 512 B and 512 B" in alt
+    assert "KiB" in figure.axes[0].get_xlabel()
