@@ -44,9 +44,13 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
 
 def _follow(model: nn.Module, at_work: list[str], stack: ExitStack) -> None:
     """Keep the name of the innermost module at work at the end of `at_work`."""
+
+    def leave(*_) -> None:  # a hook that returned something would replace the module's output
+        at_work.pop()
+
     for name, module in model.named_modules():
         before = module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name))
-        after = module.register_forward_hook(lambda *_: at_work.pop() and None, always_call=True)
+        after = module.register_forward_hook(leave, always_call=True)
         stack.callback(before.remove)
         stack.callback(after.remove)
 
