@@ -149,7 +149,8 @@ class Variable:
                 continue
             arrived = pending.pop(variable)
             if variable.operation is None:
-                variable.grad = arrived if variable.grad is None else variable.grad + arrived
+                # an array of its own: what arrives may be another leaf's too, as behind a sum
+                variable.grad = np.array(arrived if variable.grad is None else variable.grad + arrived)
                 continue
             _hand_on(variable.operation, arrived, pending)
             if retain_graph:

@@ -303,3 +303,12 @@ def test_numpy_on_the_left_leaves_the_operator_to_the_engine():
     assert isinstance(np.ones(2) * x, Variable)
     assert isinstance(np.float64(2) - x, Variable)
     assert repr(Variable(2, "x")) == "x(2.0)"
+
+
+def test_every_leaf_has_a_gradient_of_its_own_to_change():
+    a, b = Variable([1.0, 2.0]), Variable([3.0, 4.0])
+    (a + b).sum().backward()
+    a.grad += 5
+    assert a.grad.tolist() == [6, 6]
+    assert b.grad.tolist() == [1, 1]
+    assert isinstance((x := Variable(2.0)).backward() or x.grad, np.ndarray)

@@ -176,8 +176,8 @@ def test_a_patch_must_fit_exactly_once():
 
 
 def test_an_unknown_set_is_answered_with_those_that_are_there():
-    with pytest.raises(CourseError, match="the sets are: 00_start_here, 03_adamw"):
-        load_set("04_adafactor")
+    with pytest.raises(CourseError, match="the sets are: 00_start_here, "):
+        load_set("99_unknown")
 
 
 def test_a_released_question_is_public_only():
