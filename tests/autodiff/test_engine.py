@@ -312,3 +312,55 @@ def test_every_leaf_has_a_gradient_of_its_own_to_change():
     assert a.grad.tolist() == [6, 6]
     assert b.grad.tolist() == [1, 1]
     assert isinstance((x := Variable(2.0)).backward() or x.grad, np.ndarray)
+
+
+class ByTheEngine(torch.autograd.Function):
+    """A primitive of the engine in torch's clothes, so that torch's own gradcheck can judge its backward."""
+
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        ctx.leaves = [Variable(x.detach().numpy().copy()) for x in inputs]
+        ctx.output = function(*ctx.leaves)
+        return torch.tensor(ctx.output.value)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        for leaf in ctx.leaves:
+            leaf.grad = None
+        ctx.output.backward(gradient.numpy(), retain_graph=True)
+        return None, *(torch.tensor(leaf.grad) for leaf in ctx.leaves)
+
+
+PRIMITIVES = {
+    "add": (lambda a, b: a + b, [(2, 3), (3,)]),
+    "subtract": (lambda a, b: a - b, [(2, 1), (1, 3)]),
+    "multiply": (lambda a, b: a * b, [(2, 3), ()]),
+    "divide": (lambda a, b: a / b, [(3,), (2, 3)]),
+    "from a number": (lambda a: 2.0 / a, [(3,)]),
+    "power": (lambda a: a**3, [(2, 3)]),
+    "inverse square": (lambda a: a**-2, [(3,)]),
+    "no power": (lambda a: a**0, [(3,)]),
+    "matrix by vector": (lambda a, b: a @ b, [(2, 3), (3,)]),
+    "matrix by matrix": (lambda a, b: a @ b, [(2, 3), (3, 4)]),
+    "relu": (autodiff.relu, [(5,)]),
+    "exp": (autodiff.exp, [(5,)]),
+    "log": (autodiff.log, [(5,)]),
+    "tanh": (autodiff.tanh, [(5,)]),
+    "softplus": (autodiff.softplus, [(5,)]),
+    "sum": (lambda a: a.sum(), [(2, 3)]),
+    "mean": (lambda a: a.mean(), [(2, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_gradcheck_passes_every_primitive(name):
+    function, shapes = PRIMITIVES[name]
+    torch.manual_seed(0)
+    inputs = [(0.5 + torch.rand(shape, dtype=torch.float64)).requires_grad_() for shape in shapes]
+    assert torch.autograd.gradcheck(lambda *x: ByTheEngine.apply(function, *x), inputs)
+
+
+def test_a_large_input_of_softplus_does_not_overflow():
+    x = Variable([-1000.0, 1000.0])
+    autodiff.softplus(x).sum().backward()
+    assert x.grad.tolist() == [0, 1]
