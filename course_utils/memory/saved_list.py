@@ -23,16 +23,10 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
     at_work: list[str] = [""]
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
-        kept, memory = (
-            tensor.detach(),
-            _memory(tensor),
-        )  # the tensor itself, kept by its own graph, would never be freed
-        kind = seen.get(memory, NEW)
-        seen.setdefault(memory, AGAIN)
-        size = tensor.untyped_storage().nbytes() if kind == NEW else 0
-        rows.append({"module": at_work[-1], "shape": tuple(tensor.shape), "dtype": _name(tensor), "bytes": size})
-        rows[-1]["kind"] = kind
-        return kept
+        kind = seen.get(_memory(tensor), NEW)
+        seen.setdefault(_memory(tensor), AGAIN)
+        rows.append({"module": at_work[-1], **_described(tensor, kind)})
+        return tensor.detach()  # the tensor itself, kept by its own graph, would never be freed
 
     with ExitStack() as stack:
         _follow(model, at_work, stack)
@@ -59,5 +53,7 @@ def _memory(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
 
 
-def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _described(tensor: torch.Tensor, kind: str) -> dict:
+    size = tensor.untyped_storage().nbytes() if kind == NEW else 0
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return {"shape": tuple(tensor.shape), "dtype": dtype, "bytes": size, "kind": kind}
