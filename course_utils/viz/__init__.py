@@ -1,6 +1,7 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
+from course_utils.viz.comparison import bands_figure, losses_against_bytes
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
@@ -11,6 +12,7 @@ from course_utils.viz.training import compare_losses, learning_curves
 
 __all__ = [
     "COLORS",
+    "bands_figure",
     "beside_figure",
     "calculator_figure",
     "calculator_working",
@@ -21,6 +23,7 @@ __all__ = [
     "instants_figure",
     "learning_curves",
     "ledger_figure",
+    "losses_against_bytes",
     "memory_calculator",
     "peak_against_batch",
     "play",

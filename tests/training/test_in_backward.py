@@ -1,7 +1,6 @@
 """Updates within the backward pass: the same parameters as after it, and never two gradients at once."""
 
 import copy
-
 from types import SimpleNamespace
 
 import pytest
