@@ -10,6 +10,7 @@ from math import inf
 
 from course_utils.grading.compare import Rule, at_most
 from course_utils.grading.question import Case, Question, Tolerance
+from course_utils.grading.values import UnfitError
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -125,11 +126,11 @@ def account(
     is recognised, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. The right value is never shown.
     """
     units = {name: unit for name, (_, unit) in numbers.items()}
-    names = tuple(numbers)  # all that `run` may know: it goes where the learner's code runs
+    names, called = tuple(numbers), asked["answer"]  # all that `run` may know: it goes where the learner's code runs
 
     def run(answer, inputs):
         if type(answer) is not dict and len(names) > 1:
-            raise TypeError(f"give a dict with {', '.join(names)}")
+            raise UnfitError(f"`{called}` is no dict; give one with the keys {', '.join(map(repr, names))}.")
         given = answer if type(answer) is dict else {names[0]: answer}
         return {name: given[name] for name in [inputs["number"]] if name in given}
 
@@ -198,15 +199,16 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
     """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
 
     A rule gets the answer as plain values (numbers, strings, lists, dicts) and runs at the judge's. The sentence reads on
-    after "`design` …".
+    after the answer's name: "`my_design` …".
     """
+    called = asked["answer"]
 
     def public(_):
         return [Case(name, {"rule": name}) for name in rules]
 
     return Question(
-        run=lambda answer, inputs: {"design": answer},
-        expected=lambda inputs: {"design": Rule(rules[inputs["rule"]])},
+        run=lambda answer, inputs: {called: answer},
+        expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **asked},
     )
 
@@ -230,8 +232,10 @@ def _near(a: float, b: float, tolerance: Tolerance) -> bool:
 
 def _why_wrong(chosen, because, options, right, reasons, why_not) -> str | None:
     for what, key, known in (("choice", chosen, options), ("reason", because, reasons)):
+        if key is None:
+            return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
         if type(key) is not str or key not in known:
-            return f"The {what} {key!r} is none of {', '.join(known)}."
+            return f"The {what} {key!r} is none of {', '.join(map(repr, known))}: answer with a pair of these strings."
     if chosen == right:
         return why_not.get(because, "The choice is right; the reason is another.")
     return why_not.get(chosen)
