@@ -207,12 +207,16 @@ def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys)
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("return 2 * x", "return 2 * x + 1", "the solution fails"),
+        ("return 2 * x", "return 2 * x + 1", "q1 cannot be released: the solution fails on the case 'a vector': "),
         ('("2 * x", "x**2")', '("2 * x", "x + x")', "the mistake 'square' passes"),
         ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
-        ("x.add(x)", "x.add(1)", "the variant 'a sum' fails"),
+        ("x.add(x)", "x.add(1)", "the variant 'a sum' fails on the case 'a vector': "),
         ("*q1 · easy", "*q1 · hard", "lacks its facts"),
-        ('"2 * x", "x**2"', '"3 * x", "x**2"', "stands 0 times"),
+        (
+            '"2 * x", "x**2"',
+            '"3 * x", "x**2"',
+            "q1 cannot be released: The mistake 'square' replaces '3 * x', which stands 0 times",
+        ),
     ],
 )
 def test_a_question_that_is_not_fit_is_not_released(old, new, says, tmp_path):
