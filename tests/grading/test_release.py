@@ -198,6 +198,15 @@ def test_a_new_question_is_in_the_style_of_the_course(kind):
         assert not done.returncode, done.stdout
 
 
+def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, capsys):
+    assert main(["new", "question", "99_test"]) == 0
+    assert main(["new", "question", "99", "--kind", "choice"]) == 0
+    assert "99_test.ipynb: question q2 added" in capsys.readouterr().out
+    assert [path.name for path in (checkout / "solutions").iterdir()] == ["99_test.ipynb"]
+    assert main(["new", "question", "my question"]) == 2
+    assert "such as 04_adafactor" in capsys.readouterr().err
+
+
 def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
     assert "there are function, stream, account, cost, choice, design" in capsys.readouterr().err
