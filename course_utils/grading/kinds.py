@@ -134,9 +134,11 @@ def choice(
 
     def run(answer, _):
         pair = answer if type(answer) in (tuple, list) else (answer,)
+        if len(pair) > 2:
+            raise TypeError("give a pair: one choice and one reason")
         if any(part is ... for part in pair):
             return {"choice": ...}
-        return {name: pair[i] if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
+        return {name: _option_key(pair[i]) if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
 
     def recognise(_, got: dict) -> str | None:
         return _why_wrong(got["choice"], got["reason"], options, right, reasons, why_not or {})
@@ -176,6 +178,11 @@ def _recognise(name, unit, right, got, summands, tolerance) -> str | None:
         if _near(right * factor, got, tolerance) or _near(right / factor, got, tolerance):
             return f"`{name}` is asked in {unit}: {meaning}."
     return None
+
+
+def _option_key(given):
+    """A reason's key is a digit in quotes; the number without them is meant so."""
+    return str(given) if type(given) is int and abs(given) < 100 else given
 
 
 def _near(a: float, b: float, tolerance: Tolerance) -> bool:
