@@ -132,7 +132,7 @@ def account(
         if type(answer) is not dict and len(names) > 1:
             raise UnfitError(f"`{called}` is no dict; give one with the keys {', '.join(map(repr, names))}.")
         given = answer if type(answer) is dict else {names[0]: answer}
-        return {name: given[name] for name in [inputs["number"]] if name in given}
+        return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
 
     def expected(inputs):
         value = numbers[inputs["number"]][0]
@@ -181,9 +181,11 @@ def choice(
 
     def run(answer, _):
         pair = answer if type(answer) in (tuple, list) else (answer,)
+        if len(pair) > 2:
+            raise TypeError("give a pair: one choice and one reason")
         if any(part is ... for part in pair):
             return {"choice": ...}
-        return {name: pair[i] if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
+        return {name: _option_key(pair[i]) if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
 
     def recognise(_, got: dict) -> str | None:
         return _why_wrong(got["choice"], got["reason"], options, right, reasons, why_not or {})
@@ -213,6 +215,12 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
     )
 
 
+def _number(value):
+    """A tensor or an array of one number counts as that number."""
+    single = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    return value.item() if single else value
+
+
 def _recognise(name, unit, right, got, summands, tolerance) -> str | None:
     """What a wrong number of an account comes from, where that shows."""
     if type(got) not in (int, float) or not got or not right:
@@ -224,6 +232,11 @@ def _recognise(name, unit, right, got, summands, tolerance) -> str | None:
         if _near(right * factor, got, tolerance) or _near(right / factor, got, tolerance):
             return f"`{name}` is asked in {unit}: {meaning}."
     return None
+
+
+def _option_key(given):
+    """A reason's key is a digit in quotes; the number without them is meant so."""
+    return str(given) if type(given) is int and abs(given) < 100 else given
 
 
 def _near(a: float, b: float, tolerance: Tolerance) -> bool:

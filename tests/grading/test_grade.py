@@ -71,7 +71,151 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "other set": (handed_in(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
     "broken": (handed_in(ANSWER)[:-40], [0, 0], "not valid JSON"),
     "empty": ("", [0, 0], "The file is empty"),
-    "conflict": ("    assert set(psutil.Process().children(recursive=True)) <= set(before)
+    "conflict": ("<<<<<<< HEAD\n{}\n=======\n", [0, 0], "merge conflict"),
+    "a list": ("[1, 2]", [0, 0], "no notebook"),
+}
+
+
+def test_honest_and_broken_submissions(tiny, tmp_path):
+    papers = grade.prepare(SET, tiny, SEED, seconds=3)
+    submissions = written(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
+    records = graded(submissions, papers, sandbox.best_kind(trust=True))
+    assert {name: points(record) for name, record in records.items()} == {
+        name: right for name, (_, right, _) in HONEST.items()
+    }
+    for name, (_, _, said) in HONEST.items():
+        assert said in json.dumps(records[name], ensure_ascii=False), name
+    again = graded(dict(reversed(submissions.items())), papers, sandbox.best_kind(trust=True), jobs=1)
+    assert again == records
+
+
+@pytest.mark.slow
+def test_each_kind_of_process_gives_the_same_verdicts(tiny, tmp_path):
+    chosen = ("right", "named mistake")
+    submissions = written(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
+    papers = grade.prepare(SET, tiny, SEED, seconds=3)
+    usable = {
+        sandbox.best_kind(trust=True),
+        *(["bwrap"] if sandbox.best_kind(trust=True) in sandbox.SAFE else []),
+        "fork",
+        "fresh",
+    }
+    records = [graded(submissions, papers, kind) for kind in sorted(usable)]
+    assert all(record == records[0] for record in records)
+
+
+RANKS = """# QUESTION q1
+from course_utils.grading import sharded
+
+question = sharded(id="q1", title="Ranks", points=2, difficulty=3, minutes=9, hints=("h1", "h2", "h3"), answer="wrap")
+"""
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "bwrap", "fork", "fresh"])
+def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
+    """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
+    best = sandbox.best_kind(trust=True)
+    if sandbox.KINDS.index(kind) < sandbox.KINDS.index(best):
+        pytest.skip(f"the best that this machine has is {best}")
+    right = "# EXERCISE q1\n### BEGIN SOLUTION\n" + DDP.replace("answer", "wrap") + "### END SOLUTION\n"
+    solutions = release(notebook(SETUP, RANKS, right))
+    wrong = right.replace("fresh / dist.get_world_size()", "fresh")
+    submissions = written(tmp_path / "class", {"right": notebook(right), "wrong": notebook(wrong)})
+    records = graded(submissions, grade.prepare(SET, solutions, SEED), kind)
+    assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
+
+
+def test_a_sandbox_that_does_not_start_is_said_and_not_waited_for(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "_CHILD", "course_utils.grading.there_is_none")
+    submissions = written(tmp_path / "class", {"right": HONEST["right"][0]})
+    record = graded(submissions, grade.prepare(SET, tiny, SEED), "fork")["right"]
+    assert "could not be started" in json.dumps(record)
+    assert record["failed"]
+
+
+def test_a_killed_worker_is_replaced(tiny, tmp_path):
+    lane = sandbox.Lane("fork")
+    papers = grade.prepare(SET, tiny, SEED)
+    path = written(tmp_path / "class", {"right": HONEST["right"][0]})["right"]
+    assert grade.grade_submission(path, papers, lane)["points"] == 3
+    lane._server.process.kill()
+    assert grade.grade_submission(path, papers, lane)["points"] == 3
+    lane.close()
+
+
+def test_what_a_learners_process_is_given_holds_no_answer(tiny):
+    paper = grade.prepare(SET, tiny, SEED).papers[0]
+    assert b"scale" in paper.asked
+    for secret in (b"Mistake", b"product is a sum", b"draw", b"BEGIN SOLUTION"):
+        assert secret not in paper.asked
+    with pytest.raises(CourseError, match="Only the judge"):
+        __import__("cloudpickle").loads(paper.asked).expected({})
+
+
+def test_solutions_of_another_release_are_refused(tiny):
+    tiny.write_text(tiny.read_text().replace("random.random()", "2 * random.random()"))
+    with pytest.raises(CourseError, match="course release"):
+        grade.prepare(SET, tiny, SEED)
+
+
+def run_command(tmp_path, tiny, *more):
+    return main(
+        [
+            "grade",
+            str(tmp_path / "class"),
+            "--set",
+            SET,
+            "--seed",
+            str(SEED),
+            "--solutions",
+            str(tiny),
+            "--trust",
+            *more,
+        ]
+    )
+
+
+def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, capsys, monkeypatch):
+    chosen = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
+    written(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
+    (tmp_path / "class" / "answer.py").write_text("x")
+    assert run_command(tmp_path, tiny) == 0
+    said = capsys.readouterr().out
+    assert "5 submissions, 67% of all points" in said
+    assert "answer.py" in said
+    assert "1  q1: Your product is a sum." in said
+    out = tmp_path / "class-results"
+    rows = list(csv.DictReader((out / "results.csv").read_text("utf-8").splitlines()))
+    assert {row["student"]: row["points"] for row in rows}["'=cmd()"] == "3.0"
+    records = json.loads((out / "results.json").read_text("utf-8"))
+    assert [record["student"] for record in records] == sorted(chosen)
+    pages = {path.stem: path.read_text("utf-8") for path in (out / "students").glob("*.html")}
+    assert "Your product is a sum." in pages[file_name("named mistake")]
+    assert "Product &lt;b&gt;" in pages[file_name("right")]
+    assert "Counted where your code ran" in pages[file_name("right")]
+    before = (out / "results.csv").read_bytes()
+    written(tmp_path / "class", {"late": HONEST["right"][0]})
+    run_on = []
+    whole = grade.grade_submission
+    monkeypatch.setattr(grade, "grade_submission", lambda path, *rest: run_on.append(path.stem) or whole(path, *rest))
+    assert run_command(tmp_path, tiny) == 0
+    assert run_on == ["late"]
+    assert "5 of 6 were graded before" in capsys.readouterr().err
+    assert (out / "results.csv").read_bytes() != before
+
+
+def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(tiny, tmp_path, capsys, monkeypatch):
+    written(tmp_path / "class", {"a": HONEST["right"][0], "b": scale("while True: pass")})
+    whole, before = Results.keep, psutil.Process().children(recursive=True)
+
+    def keep(self, *given):
+        whole(self, *given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Results, "keep", keep)
+    assert run_command(tmp_path, tiny, "--jobs", "2") == 130
+    monkeypatch.setattr(Results, "keep", whole)
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
     assert f"kept in {tmp_path / 'class-results'}; the same command goes on" in capsys.readouterr().err
     assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
 

@@ -238,3 +238,12 @@ def test_a_fingerprint_is_small_plain_and_stable():
     first = fingerprint(values)["steps"]["entries"][0]["w"]
     assert first["numbers"][:2] == [0.0, 47.3333]
     assert (first["numbers"][-1], first["shape"], first["dtype"]) == (333.0, [1000], "torch.float32")
+
+
+def test_whole_numbers_of_a_fingerprint_are_exact():
+    """An account that is off by less than the rounding of floats is not the known mistake beside it."""
+    entry = {"mistakes": {"one too few": {"prints": {"c": outcome_print(Outcome("values", {"bytes": 497_759_528}))}}}}
+    for number in (497_759_528, 497_759_528.0):
+        assert diagnose(entry, {"c": Outcome("values", {"bytes": number})}) == "one too few"
+    for number in (497_759_824, 497_759_824.0, 497_759_527):
+        assert diagnose(entry, {"c": Outcome("values", {"bytes": number})}) is None

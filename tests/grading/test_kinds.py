@@ -77,6 +77,8 @@ def test_the_packages_own_optimizers_are_accepted(adamw):
     [
         "answer = torch.optim.AdamW",
         "class answer(torch.optim.AdamW): pass",
+        "class answer(torch.optim.Adam): pass",
+        "def answer(params, **options): return torch.optim.Adam(params, **options, decoupled_weight_decay=True)",
         "def answer(params, **options): return torch.optim.AdamW(params, **options)",
         "from course_utils.optim import AdamW as answer",
     ],
@@ -287,6 +289,8 @@ def test_a_choice_needs_its_reason():
         **ASKED,
     )
     assert result(question, ("b", "2")).passed
+    assert result(question, ("b", 2)).passed
+    assert not result(question, ("b", "2", "1")).passed
     assert result(question, ("b", "1")).diagnosis == "The choice is right; the reason is another."
     assert result(question, ("a", "2")).diagnosis == "Adam keeps two numbers for each parameter."
     assert result(question, "b").diagnosis == (
