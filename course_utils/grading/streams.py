@@ -14,7 +14,7 @@ import torch
 
 from course_utils.grading.compare import STEPS
 from course_utils.grading.question import Case, Tolerance
-from course_utils.grading.run import ForeignError
+from course_utils.grading.run import ForeignError, imported_from
 
 TOLERANCE = Tolerance(relative=5e-5, absolute=5e-5)
 
@@ -110,7 +110,8 @@ def state_of(optimizer) -> dict:
 
 @contextmanager
 def without(oracle, answer) -> Iterator[None]:
-    """While an answer runs, the oracle cannot be made; raises `ForeignError` where it is tried, or where `answer` inherits it.
+    """While an answer runs, the oracle cannot be made; raises `ForeignError` where it is tried, or where `answer` inherits it or
+    takes its `step` from elsewhere in the same library.
 
     Does nothing where `oracle` is None.
     """
@@ -120,6 +121,9 @@ def without(oracle, answer) -> Iterator[None]:
     where = f"{oracle.__module__}.{oracle.__qualname__}"
     if isinstance(answer, type) and issubclass(answer, oracle):
         raise ForeignError(where)
+    source = imported_from(getattr(answer, "step", None))
+    if source.partition(".")[0] == oracle.__module__.partition(".")[0]:
+        raise ForeignError(f"{source} (its step)")
 
     def refuse(*_, **__):
         raise ForeignError(where)
