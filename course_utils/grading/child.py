@@ -114,10 +114,14 @@ def question(read: int, write: int, namespaces: bool) -> int:
     """The process of one question, from its limits to its last outcome."""
     os.setsid()
     isolate.hide_memory(False)
+    isolate.keep_no_keys()
+    isolate.die_first()
     if namespaces:
         isolate.furnish(isolate.LIMITS["folder"])
         converse(read, write)
     else:
+        if isolate.in_own_user_namespace():  # there root could make writable what the sandbox shows for reading
+            isolate.give_up_capabilities()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             os.chdir(folder)
             converse(read, write)
