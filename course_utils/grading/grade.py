@@ -98,9 +98,8 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
         place = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in place.parts[:-1])
         if _NOTEBOOK.search(path.name) and not hidden and not (out and path.is_relative_to(out)):
-            name = place.as_posix() if path.suffix.lower() != ".ipynb" else place.as_posix().removesuffix(path.suffix)
-            name = os.fsencode(name).decode("utf-8", "replace")
-            while name in found:  # `a.ipynb` and `a.IPYNB`
+            name = os.fsencode(place.as_posix().removesuffix(".ipynb")).decode("utf-8", "backslashreplace")
+            while name in found:  # nobody takes another's place, whatever a file is called
                 name += " (another)"
             found[name] = path
     if not found:

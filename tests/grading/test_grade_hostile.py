@@ -223,7 +223,8 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
         file.truncate(2**40)
     (folder / "zero.ipynb").symlink_to("/dev/zero")
     submissions = grade.find_submissions(folder)
-    assert len(submissions) == 4
+    assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
+    assert submissions["a"].name == "a.ipynb"
     papers = grade.prepare(SET, tiny, SEED)
     assert len({grade.key_of(path, papers) for path in submissions.values()}) == 4
 
