@@ -96,14 +96,16 @@ def file_name(student: str) -> str:
     """A name for files that every system takes, readable, and never the same for two students."""
     plain = unicodedata.normalize("NFKD", student).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:60]
-    return f"{readable or 'student'}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"{readable or 'student'}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def table(records: list[dict]) -> str:
     """CSV: a row per student with points, of how many, points by question, and notes. No cell is taken for a formula."""
     ids = _ids(records)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(
+        out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
+    )  # a name may hold `;`, which cuts cells too
     writer.writerow(["student", "points", "of", *ids, "notes"])
     for record in records:
         points = {question["id"]: question["points"] for question in record["questions"]}
