@@ -2,5 +2,6 @@
 
 from course_utils.optim.adam import Adam, AdamW
 from course_utils.optim.groups import decay_groups
+from course_utils.optim.together import Together, hidden_matrices
 
-__all__ = ["Adam", "AdamW", "decay_groups"]
+__all__ = ["Adam", "AdamW", "Together", "decay_groups", "hidden_matrices"]

@@ -2,6 +2,7 @@
 
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
+from course_utils.viz.comparison import bands_figure, losses_against_bytes
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
@@ -12,6 +13,7 @@ from course_utils.viz.training import compare_losses, learning_curves
 
 __all__ = [
     "COLORS",
+    "bands_figure",
     "beside_figure",
     "calculator_figure",
     "calculator_working",
@@ -24,6 +26,7 @@ __all__ = [
     "instants_figure",
     "learning_curves",
     "ledger_figure",
+    "losses_against_bytes",
     "memory_calculator",
     "peak_against_batch",
     "play",
