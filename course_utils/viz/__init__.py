@@ -2,6 +2,7 @@
 
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
+from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
 from course_utils.viz.comparison import bands_figure, losses_against_bytes
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
@@ -15,6 +16,7 @@ __all__ = [
     "COLORS",
     "bands_figure",
     "beside_figure",
+    "bytes_by_optimizer",
     "calculator_figure",
     "calculator_working",
     "compare_losses",
@@ -22,6 +24,7 @@ __all__ = [
     "cost_figure",
     "decay_figure",
     "decay_paths_figure",
+    "decision_figure",
     "graph_figure",
     "instants_figure",
     "learning_curves",

@@ -17,7 +17,7 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
     unit, size = byte_unit(max(totals.values()))
     figure, axes = subplots(figsize=(7.6, 1 + 0.58 * len(by_instant)), layout="constrained")
     for row, parts in enumerate(by_instant.values()):
-        _stack(axes, row, parts, size)
+        stack(axes, row, parts, size)
     for row, total in enumerate(totals.values()):
         note = "  ← peak" if total == max(totals.values()) else ""
         axes.text(total / size, row, f"  {three_digits(total / size)} {unit}{note}", va="center")
@@ -25,7 +25,7 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
     axes.set_xlim(0, 1.3 * max(totals.values()) / size)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    _legend_of_kinds(figure, by_instant)
+    legend_of_kinds(figure, by_instant)
     described = "; ".join(
         f"{i}: {', '.join(f'{k} {format_bytes(v)}' for k, v in p.items())}" for i, p in by_instant.items()
     )
@@ -52,14 +52,16 @@ def peak_against_batch(
     )
 
 
-def _stack(axes, row: int, parts: Mapping[str, int], size: int) -> None:
+def stack(axes, row: int, parts: Mapping[str, int], size: int) -> None:
+    """A horizontal bar of kinds at `row`, in units of `size` bytes."""
     left = 0.0
     for kind, count in parts.items():
         axes.barh(row, count / size, 0.62, left=left, color=COLORS[kind], edgecolor=COLORS["paper"])
         left += count / size
 
 
-def _legend_of_kinds(figure: Figure, by_instant: Mapping[str, Mapping[str, int]]) -> None:
+def legend_of_kinds(figure: Figure, by_instant: Mapping[str, Mapping[str, int]]) -> None:
+    """A legend above the figure of all kinds that occur."""
     kinds = list(dict.fromkeys(kind for parts in by_instant.values() for kind in parts))
     labels = [f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind for kind in kinds]
     handles, labels = patches(*zip(labels, kinds, strict=True))

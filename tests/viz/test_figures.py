@@ -113,3 +113,19 @@ def test_losses_stand_against_bytes():
 def test_runs_that_cannot_stand_together_are_refused(runs):
     with pytest.raises(CourseError):
         viz.bands_figure(runs)
+
+
+def test_bytes_by_optimizer_add_up_with_and_without_gradients():
+    figure, alt = viz.bytes_by_optimizer(MiB, {"A": 8, "B": 0.5})
+    assert sum(patch.get_width() for patch in figure.axes[0].patches) == pytest.approx(4 + 4 + 8 + 4 + 4 + 0.5)
+    assert "A 16.0 MiB; B 8.50 MiB" in alt
+    assert "B 4.50 MiB" in viz.bytes_by_optimizer(MiB, {"B": 0.5}, in_backward=True)[1]
+    assert labels_are_there(figure)
+
+
+def test_the_decision_chart_says_all_its_answers():
+    figure, alt = viz.decision_figure()
+    drawn = " ".join(text.get_text() for text in figure.axes[0].texts).replace("\n", " ")
+    for answer in ("AdamW in 8 bits", "Adafactor, updated in backward", "shard the model"):
+        assert answer in drawn
+        assert answer in alt
