@@ -1,6 +1,10 @@
 """Optimizers by hand, each a difference from the one before; constructor arguments as torch's."""
 
+from course_utils.optim import schedules
+from course_utils.optim.adagrad import AdaGrad
 from course_utils.optim.adam import Adam, AdamW
 from course_utils.optim.groups import decay_groups
+from course_utils.optim.rmsprop import RMSProp
+from course_utils.optim.sgd import SGD
 
-__all__ = ["Adam", "AdamW", "decay_groups"]
+__all__ = ["SGD", "AdaGrad", "Adam", "AdamW", "RMSProp", "decay_groups", "schedules"]
