@@ -14,7 +14,8 @@ class AdaGrad(Optimizer):
     """AdaGrad with its diagonal matrix (Duchi, Hazan & Singer 2011, Figure 1), arguments as torch's `Adagrad`.
 
     State per parameter tensor: `step` (one float32 on the CPU) and `sum` (v) in the parameter's shape and dtype, which
-    starts at `initial_accumulator_value`; as in torch, the constructor's, for every group. Raises `ValueError` for hyper-parameters out of range, in any group.
+    starts at the constructor's `initial_accumulator_value` in every group, as in torch. Raises `ValueError` for
+    hyper-parameters out of range, in any group.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Learning-rate schedules as plain functions of the step; each gives the factor on α for update number `step`, from 0 on.
 
 `torch.optim.lr_scheduler.LambdaLR(optimizer, partial(cosine, total=1000, warmup=50))` makes one drive an optimizer. Where
-torch or Transformers have the same schedule, the factors are theirs. Raises `ValueError` for lengths and factors that make no sense.
+torch or Transformers have the same schedule, the factors are theirs. Senseless lengths and factors raise `ValueError`.
 """
 
 from math import cos, inf, pi, sqrt

@@ -1,6 +1,15 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
+from course_utils.viz.descent import (
+    STEERED,
+    family_figure,
+    noise_figure,
+    paths_figure,
+    schedules_figure,
+    steering_figure,
+)
+from course_utils.viz.differences import difference
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
@@ -11,6 +20,7 @@ from course_utils.viz.training import compare_losses, learning_curves
 
 __all__ = [
     "COLORS",
+    "STEERED",
     "beside_figure",
     "calculator_figure",
     "calculator_working",
@@ -18,14 +28,20 @@ __all__ = [
     "correction_figure",
     "decay_figure",
     "decay_paths_figure",
+    "difference",
+    "family_figure",
     "instants_figure",
     "learning_curves",
     "ledger_figure",
     "memory_calculator",
+    "noise_figure",
+    "paths_figure",
     "peak_against_batch",
     "play",
+    "schedules_figure",
     "show",
     "source",
+    "steering_figure",
     "timeline_figure",
     "use_course_style",
 ]
