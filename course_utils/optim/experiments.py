@@ -63,25 +63,23 @@ def update_sizes(optimizer: Callable, steps: int) -> list[float]:
     return sizes
 
 
-def gradient_variance(model: torch.nn.Module, examples: dict, batch_size: int, pairs: int = 8, seed: int = 0) -> float:
-    """The variance of the gradient of a random batch, summed over all parameters.
+def gradient_variance(model: torch.nn.Module, examples: dict, batch_size: int, draws: int, seed: int = 0) -> float:
+    """The variance of the gradient of a random batch, summed over all parameters, from so many `draws` of it.
 
     `examples` is one large batch, from which each batch is drawn with replacement; the model answers with a `.loss`, a mean
-    over examples. Two independent batches differ by twice the variance in the mean, and that is what is measured.
+    over examples. It is (Σ‖g‖² − ‖Σg‖²/n) / (n − 1), so that no more than one gradient and a sum are kept.
     """
     generator = torch.Generator().manual_seed(seed)
     parameters = [p for p in model.parameters() if p.requires_grad]
+    sums, squares = [torch.zeros_like(p) for p in parameters], 0.0
     count = len(next(iter(examples.values())))
-
-    def gradient() -> list[torch.Tensor]:
+    for _ in range(draws):
         chosen = torch.randint(count, (batch_size,), generator=generator)
-        loss = model(**{name: values[chosen.to(values.device)] for name, values in examples.items()}).loss
-        return torch.autograd.grad(loss, parameters)
-
-    def apart() -> float:
-        return sum((a - b).square().sum().item() for a, b in zip(gradient(), gradient(), strict=True))
-
-    return sum(apart() for _ in range(pairs)) / (2 * pairs)
+        loss = model(**{name: values[chosen].to(parameters[0].device) for name, values in examples.items()}).loss
+        for total, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
+            total += gradient
+            squares += gradient.square().sum().item()
+    return (squares - sum(total.square().sum().item() for total in sums) / draws) / (draws - 1)
 
 
 def settled_variance(

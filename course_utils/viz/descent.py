@@ -83,6 +83,7 @@ def noise_figure(sizes: Sequence[int], variances: Sequence[float]) -> tuple[Figu
     axes.plot(sizes, variances, "o", color=COLORS["first"], label="measured")
     axes.set(xlabel="batch size", ylabel="variance of the gradient", xscale="log", yscale="log")
     axes.set_xticks(list(sizes), [str(size) for size in sizes])
+    axes.set_yticks(list(variances), [f"{variance:.2g}" for variance in variances])
     axes.minorticks_off()
     axes.legend()
     ratios = ", ".join(f"{m / p:.2f}" for m, p in zip(variances, predicted, strict=True))

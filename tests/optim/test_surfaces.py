@@ -125,5 +125,5 @@ class Linear(torch.nn.Module):
 def test_the_variance_of_a_batch_is_that_of_an_example_over_its_size(batch_size):
     x = torch.randn(500, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     of_one = x.var(0, correction=0).sum().item()
-    measured = gradient_variance(Linear(300), {"x": x}, batch_size, pairs=40)
+    measured = gradient_variance(Linear(300), {"x": x}, batch_size, draws=80)
     assert measured == pytest.approx(of_one / batch_size, rel=0.06)
