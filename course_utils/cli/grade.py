@@ -7,6 +7,7 @@ from pathlib import Path
 
 from course_utils.errors import CourseError
 
+PUBLIC_ONLY = "Without --seed only the public cases are run, which learners know; give a number of your own."
 HELP = "grade a folder of notebooks, safely, and write a table, a page per student and a summary of the class"
 
 
@@ -19,11 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solutions", type=Path, metavar="PATH", help="the set's notebook in solutions/ (default: found)"
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the results (default: beside the folder)")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="how many at a time (default: one a core)")
+    parser.add_argument(
+        "--jobs", type=_jobs, default=_cores(), metavar="N", help="how many at a time (default: one a core)"
+    )
     parser.add_argument(
         "--seconds", type=_seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)"
     )
     parser.add_argument("--again", action="store_true", help="grade anew what an earlier run has graded")
+    parser.add_argument(
+        "--only", metavar="STUDENT", help="grade this one anew, called as in the results; the others' records stay"
+    )
     parser.add_argument(
         "--trust", action="store_true", help="grade without a sandbox where there is none: authors you know"
     )
@@ -34,18 +40,29 @@ def run(arguments: argparse.Namespace) -> int:
     from course_utils.grading.grade import find_submissions, prepare
     from course_utils.grading.report import Results
     from course_utils.grading.sandbox import SAFE, UNSAFE, best_kind
+    from course_utils.grading.source import load_set
 
-    folder = arguments.folder.absolute()
-    out = (arguments.out or folder.with_name(f"{folder.stem}-results")).absolute()
-    submissions = find_submissions(folder, out)
+    load_set(arguments.set)
+    folder = arguments.folder.resolve()
+    out = (arguments.out or _beside(folder)).resolve()
+    if out == folder:
+        raise CourseError("Results among the submissions would be taken for some; name another folder with --out.")
+    submissions = find_submissions(folder, out if out.is_relative_to(folder) else None)
+    _known(arguments.only, submissions)
     kind = best_kind(arguments.trust)
-    if kind not in SAFE:
-        print(UNSAFE.partition(":")[0] + ".", file=sys.stderr)
+    remarks = [] if kind in SAFE else [UNSAFE.partition(":")[0] + "."]
     solutions, seed = _private(arguments)
+    remarks += [] if seed is not None else [PUBLIC_ONLY]
+    for remark in remarks:
+        print(remark, file=sys.stderr)
     papers = prepare(arguments.set, solutions, seed, arguments.seconds)
     results = Results(out, arguments.set)
-    records = _graded(submissions, papers, kind, results, arguments)
-    print(results.finish(records, _others(folder, submissions, out)), end="")
+    try:
+        records = _graded(submissions, papers, kind, results, arguments)
+    except KeyboardInterrupt:
+        print(f"\nWhat is graded is kept in {out}; the same command goes on from there.", file=sys.stderr)
+        raise
+    print(results.finish(records, _others(folder, submissions, out), remarks), end="")
     print(f"\nResults are in {out}.")
     return 1 if any(record.get("failed") for record in records) else 0
 
@@ -56,8 +73,9 @@ def _graded(submissions: dict, papers, kind: str, results, arguments) -> list[di
 
     from course_utils.grading.grade import grade_all, key_of
 
-    keys = {student: key_of(path, papers) for student, path in submissions.items()}
-    known = {} if arguments.again else {student: results.recall(student, key) for student, key in keys.items()}
+    keys = {student: key_of(path, papers, kind) for student, path in submissions.items()}
+    anew = {arguments.only} if arguments.only else set(keys if arguments.again else ())
+    known = {student: results.recall(student, key) for student, key in keys.items() if student not in anew}
     records = [record for record in known.values() if record]
     todo = {student: path for student, path in submissions.items() if not known.get(student)}
     if records:
@@ -69,17 +87,13 @@ def _graded(submissions: dict, papers, kind: str, results, arguments) -> list[di
             bar.update()
 
         if todo:
-            grade_all(todo, papers, kind, arguments.jobs or _cores(), done)
+            grade_all(todo, papers, kind, arguments.jobs, done)
     return records
 
 
 def _private(arguments: argparse.Namespace) -> tuple[Path | None, int | None]:
-    """The solutions and the seed; without a seed only the public cases are run, and a line says so."""
+    """The solutions and the seed; without a seed only the public cases are run."""
     if arguments.seed is None:
-        print(
-            "Without --seed only the public cases are run, which learners know; give a number of your own.",
-            file=sys.stderr,
-        )
         return None, None
     return arguments.solutions or _found(arguments.set), arguments.seed
 
@@ -110,7 +124,26 @@ def _cores() -> int:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 20")
     return seconds
+
+
+def _jobs(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text} is not how many; give a whole number from 1 on")
+    return int(text)
+
+
+def _beside(folder: Path) -> Path:
+    """Where results go by default; only a notebook's name has an ending that can be dropped."""
+    return folder.with_name(f"{folder.stem if folder.is_file() else folder.name}-results")
+
+
+def _known(only: str | None, submissions: dict) -> None:
+    if only and only not in submissions:
+        raise CourseError(f"No submission is called {only!r}; they are: {', '.join(submissions)}.")

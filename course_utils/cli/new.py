@@ -1,10 +1,12 @@
 """`course new`."""
 
 import argparse
+import re
 from pathlib import Path
 
 from course_utils.chapters import find_place
 from course_utils.chapters.setup_cell import setup_source
+from course_utils.errors import CourseError
 
 HELP = "write the skeleton of a question, to be changed into yours"
 
@@ -12,8 +14,12 @@ HELP = "write the skeleton of a question, to be changed into yours"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What, where, and of which kind."""
     parser.add_argument("what", choices=["question"], help="what to write")
-    parser.add_argument("file", type=Path, help="a notebook in solutions/, such as 04_adafactor; created where missing")
-    parser.add_argument("--kind", default="function", help="function (the default), stream, account or choice")
+    parser.add_argument(
+        "file", type=Path, help="a notebook in solutions/, such as 04_adafactor, or its number; created where missing"
+    )
+    parser.add_argument(
+        "--kind", default="function", help="function (the default), stream, account, cost, choice or design"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,6 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _path(named: Path) -> Path:
-    """The file as given, or the notebook of that name in `solutions/`."""
+    """The file as given, or the notebook in `solutions/` that is called so, or alone begins so."""
     path = named if named.suffix == ".ipynb" else named.with_name(f"{named.name}.ipynb")
-    return path if named.parent != Path() else find_place().root / "solutions" / path.name
+    if not re.fullmatch(r"\w+", path.stem):
+        raise CourseError(f"No set can be called {path.stem!r}; use letters, digits and _, such as 04_adafactor.")
+    if named.parent != Path():
+        return path
+    folder = find_place().root / "solutions"
+    begun = [folder / path.name] if (folder / path.name).is_file() else sorted(folder.glob(f"{path.stem}_*.ipynb"))
+    return begun[0] if len(begun) == 1 else folder / path.name

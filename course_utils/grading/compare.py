@@ -8,7 +8,8 @@ import torch
 
 from course_utils.grading.question import Tolerance, Values
 
-_MOST_BITS, _MOST_LETTERS = 100, 60
+_MOST_BITS, _MOST_LETTERS, _MOST_NAMES = 100, 60, 3
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 STEPS = "steps"
 """A list of this name holds one entry per step, counted from 1 for the reader."""
 
@@ -52,7 +53,7 @@ class Difference:
         """One sentence for the learner; `reveal` lets it show the right value."""
         after = f"After step {self.step}, " if self.step else ""
         index = str(list(self.index)) if self.index else ""
-        return f"{after}`{self.name}`{index} {self.problem if reveal else self.guarded}."
+        return f"{after}`{self.name}{index}` {self.problem if reveal else self.guarded}."
 
 
 def compare(expected: Values, got: Values, tolerance: Tolerance) -> Difference | None:
@@ -95,12 +96,19 @@ def _by_rule(rule: Rule, got, path) -> Difference | None:
 def _dicts(expected: dict, got: dict, tolerance, path) -> Difference | None:
     for name, value in expected.items():
         if name not in got:
-            return _wrong((*path, name), "is missing")
+            return _wrong((*path, name), f"is missing{_unknown(expected, got)}")
         difference = _compare(value, got[name], tolerance, (*path, name))
         if difference:
             return difference
     extra = [name for name in got if name not in expected]
     return _wrong((*path, extra[0]), "is there, but was not asked for", got=got[extra[0]]) if extra else None
+
+
+def _unknown(expected: dict, got: dict) -> str:
+    """What is there in place of a missing name, so that a misspelt one shows."""
+    names = [name for name in got if name not in expected]
+    more = " and more" if len(names) > _MOST_NAMES else ""
+    return f"; not asked for: {', '.join(map(_short, names[:_MOST_NAMES]))}{more}" if names else ""
 
 
 def _lists(expected: list, got: list, tolerance, path) -> Difference | None:
@@ -188,9 +196,15 @@ def _element(path, index, right, wrong, count: int, total: int, tolerance) -> Di
 
 
 def _off(right, wrong, distance: float) -> str:
-    digits = ",.0f" if 100 <= distance < 1e6 else ".3g"
-    times = f": {distance:{digits}} times the tolerance away" if isfinite(distance) else ""
+    times = f": {_factor(distance)} times the tolerance away" if isfinite(distance) else ""
     return f"is {_short(wrong)} where {_short(right)} is right{times}"
+
+
+def _factor(number: float) -> str:
+    if number < 1e6:
+        return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    digit, _, power = f"{number:.0e}".partition("e")
+    return f"{digit}·10{str(int(power)).translate(_RAISED)}"
 
 
 def _wrong(path, problem: str, guarded: str = "", expected=None, got=None, distance=None, index=None) -> Difference:
@@ -211,7 +225,7 @@ def _kind(value) -> str:
     if isinstance(value, torch.Tensor):
         return "a tensor"
     names = {bool: "a truth value", int: "a number", float: "a number", str: "a string", type(None): "None"}
-    return {**names, list: "a list", dict: "a dict"}.get(type(value), f"of type {type(value).__name__}")
+    return {**names, list: "a list or tuple", dict: "a dict"}.get(type(value), f"of type {type(value).__name__}")
 
 
 def _short(value) -> str:

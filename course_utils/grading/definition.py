@@ -72,7 +72,8 @@ def _what(answer: object) -> str:
         return "a class"
     if inspect.isroutine(answer):
         return "a function"
-    return f"a value of type {type(answer).__name__}"
+    kind = type(answer).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _code_of(answer: object) -> CodeType | None:

@@ -20,7 +20,7 @@ from course_utils.grading.judge import KINDS, Outcome, Result
 from course_utils.grading.progress import Record
 from course_utils.grading.question import Case, Question
 from course_utils.grading.run import SECONDS
-from course_utils.grading.sandbox import Lane, NotStartedError, SandboxError, own_kind
+from course_utils.grading.sandbox import SAFE, Lane, NotStartedError, SandboxError, own_kind
 from course_utils.grading.showing import Shown, shown
 from course_utils.grading.source import SETS, load_set, load_solutions, question_from
 from course_utils.grading.submission import Answer, Submission, answer_to, notes_on_set, read_submission
@@ -83,8 +83,10 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     """
     if folder.is_file():
         return {folder.stem: folder}
+    if not folder.is_dir():
+        raise CourseError(f"There is no folder {folder}; give the one that the submissions lie in.")
     found = {}
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
+    for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in place.parts[:-1])
         if _NOTEBOOK.search(path.name) and not hidden and not (out and path.is_relative_to(out)):
@@ -95,13 +97,13 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     return found
 
 
-def key_of(path: Path, papers: Papers) -> str:
-    """What a record is valid for: the same file, graded by the same questions, seed and limits."""
+def key_of(path: Path, papers: Papers, kind: str) -> str:
+    """What a record is valid for: the same file, graded by the same questions, seed and limits, and as safely as `kind` is."""
     try:
         content = path.read_bytes() if path.is_file() else b""
     except OSError:
         content = b""
-    return hashlib.sha256(papers.fingerprint.encode() + content).hexdigest()
+    return hashlib.sha256(f"{papers.fingerprint} {kind in SAFE} ".encode() + content).hexdigest()
 
 
 def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:

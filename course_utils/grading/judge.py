@@ -83,10 +83,12 @@ def explain(question: Question, outcome: Outcome) -> str:
     """One sentence on an outcome without values."""
     name, text = f"`{question.answer}`", outcome.text
     where = f" at your {outcome.line}" if outcome.line else ""
+    if outcome.kind == "exception" and not where:
+        return f"The check of {name} stopped with {text}: compare what it takes and what it returns with the statement."
     return {
-        "untouched": f"{name} is not written yet: replace what the cell was handed out with by your answer.",
+        "untouched": text or f"{name} is not written yet: write your answer in place of what the cell holds.",
         "missing": f"There is no {name} yet: run the cell that defines it, and keep its name.",
-        "foreign": f"{name} comes from {text}, not from this notebook: write your own.",
+        "foreign": f"{name} rests on {text}, which it should replace: write your own.",
         "signature": f"{name} cannot be called as the exercise asks ({text}): compare its arguments with the statement.",
         "exception": f"{name} stopped with {text}{where}.",
         "timeout": f"{name} was stopped after {text}: look for a loop that never ends{where}.",

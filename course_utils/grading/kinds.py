@@ -10,6 +10,7 @@ from math import inf
 
 from course_utils.grading.compare import Rule, at_most
 from course_utils.grading.question import Case, Question, Tolerance
+from course_utils.grading.values import UnfitError
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -125,13 +126,13 @@ def account(
     is recognised, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. The right value is never shown.
     """
     units = {name: unit for name, (_, unit) in numbers.items()}
-    names = tuple(numbers)  # all that `run` may know: it goes where the learner's code runs
+    names, called = tuple(numbers), asked["answer"]  # all that `run` may know: it goes where the learner's code runs
 
     def run(answer, inputs):
         if type(answer) is not dict and len(names) > 1:
-            raise TypeError(f"give a dict with {', '.join(names)}")
+            raise UnfitError(f"`{called}` is no dict; give one with the keys {', '.join(map(repr, names))}.")
         given = answer if type(answer) is dict else {names[0]: answer}
-        return {name: given[name] for name in [inputs["number"]] if name in given}
+        return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
 
     def expected(inputs):
         value = numbers[inputs["number"]][0]
@@ -180,9 +181,11 @@ def choice(
 
     def run(answer, _):
         pair = answer if type(answer) in (tuple, list) else (answer,)
+        if len(pair) > 2:
+            raise TypeError("give a pair: one choice and one reason")
         if any(part is ... for part in pair):
             return {"choice": ...}
-        return {name: pair[i] if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
+        return {name: _option_key(pair[i]) if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
 
     def recognise(_, got: dict) -> str | None:
         return _why_wrong(got["choice"], got["reason"], options, right, reasons, why_not or {})
@@ -198,17 +201,24 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
     """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
 
     A rule gets the answer as plain values (numbers, strings, lists, dicts) and runs at the judge's. The sentence reads on
-    after "`design` …".
+    after the answer's name: "`my_design` …".
     """
+    called = asked["answer"]
 
     def public(_):
         return [Case(name, {"rule": name}) for name in rules]
 
     return Question(
-        run=lambda answer, inputs: {"design": answer},
-        expected=lambda inputs: {"design": Rule(rules[inputs["rule"]])},
+        run=lambda answer, inputs: {called: answer},
+        expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **asked},
     )
+
+
+def _number(value):
+    """A tensor or an array of one number counts as that number."""
+    single = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    return value.item() if single else value
 
 
 def _recognise(name, unit, right, got, summands, tolerance) -> str | None:
@@ -224,14 +234,21 @@ def _recognise(name, unit, right, got, summands, tolerance) -> str | None:
     return None
 
 
+def _option_key(given):
+    """A reason's key is a digit in quotes; the number without them is meant so."""
+    return str(given) if type(given) is int and abs(given) < 100 else given
+
+
 def _near(a: float, b: float, tolerance: Tolerance) -> bool:
     return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
 
 
 def _why_wrong(chosen, because, options, right, reasons, why_not) -> str | None:
     for what, key, known in (("choice", chosen, options), ("reason", because, reasons)):
+        if key is None:
+            return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
         if type(key) is not str or key not in known:
-            return f"The {what} {key!r} is none of {', '.join(known)}."
+            return f"The {what} {key!r} is none of {', '.join(map(repr, known))}: answer with a pair of these strings."
     if chosen == right:
         return why_not.get(because, "The choice is right; the reason is another.")
     return why_not.get(chosen)

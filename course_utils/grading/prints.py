@@ -11,14 +11,15 @@ import torch
 DIGITS = 6
 MOST_NUMBERS = 8
 MOST_ENTRIES = 3
+MOST_WHOLE = 2**53
 _RELATIVE, _ABSOLUTE = 5e-5, 1e-6  # beside the rounding, what two right-minded ways to the same mistake may differ by
 
 
 def fingerprint(values):
     """Plain values, thinned and rounded, as JSON holds them.
 
-    Numbers keep 6 significant digits; a tensor becomes its dtype, shape and at most 8 evenly spread elements; a list of more
-    than 3 containers keeps 3, the first and last among them.
+    Whole numbers stay, others keep 6 significant digits; a tensor becomes its dtype, shape and at most 8 evenly spread
+    elements; a list of more than 3 containers keeps 3, the first and last among them.
     """
     if isinstance(values, torch.Tensor):
         return _tensor(values)
@@ -52,7 +53,12 @@ def diagnose(entry: Mapping, outcomes: Mapping[str, object]) -> str | None:
 
 
 def _away(a, b) -> float:
-    """The largest difference between two fingerprints in units of what may differ; infinite where their forms differ."""
+    """The largest difference between two fingerprints in units of what may differ; infinite where their forms differ.
+
+    Two whole numbers may not differ.
+    """
+    if type(a) is int and type(b) is int:
+        return 0.0 if a == b else inf
     if type(a) in (int, float) and type(b) in (int, float):
         return 0.0 if a == b else abs(a - b) / (_ABSOLUTE + _RELATIVE * abs(a))
     if type(a) is not type(b):
@@ -68,7 +74,7 @@ def _tensor(tensor: torch.Tensor) -> dict:
     flat = tensor.detach().flatten()
     if flat.is_complex():
         flat = torch.view_as_real(flat).flatten()
-    chosen = [_number(flat[i].item()) for i in _spread(len(flat), MOST_NUMBERS)]
+    chosen = [_rounded(flat[i].item()) for i in _spread(len(flat), MOST_NUMBERS)]
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": chosen}
 
 
@@ -85,6 +91,12 @@ def _spread(length: int, most: int) -> list[int]:
 
 
 def _number(value):
+    """Whole numbers in full, as far as floats hold them: a count or an account that is off by one is another mistake."""
+    whole = type(value) is int or (type(value) is float and value.is_integer())
+    return int(value) if whole and abs(value) <= MOST_WHOLE else _rounded(value)
+
+
+def _rounded(value):
     """Six significant digits; what JSON has no number for as a word."""
     if type(value) is bool:
         return value

@@ -83,11 +83,18 @@ def set_entry(authored: Authored) -> dict:
         "code": authored.code,
         "stub": authored.stub,
         "has_hidden": question.hidden is not None,
-        "mistakes": _mistakes(authored),
+        "mistakes": _named(authored),
     }
     for fault in faults(authored, entry):
         raise CourseError(f"{question.id} cannot be released: {fault}")
     return entry
+
+
+def _named(authored: Authored) -> dict[str, dict]:
+    try:
+        return _mistakes(authored)
+    except CourseError as error:
+        raise CourseError(f"{authored.question.id} cannot be released: {error}") from None
 
 
 def _mistakes(authored: Authored) -> dict[str, dict]:

@@ -2,10 +2,12 @@
 
 | file | for | holds |
 |---|---|---|
-| `students/NAME.json` | the instructor | everything, hidden cases too; a later run takes it up |
 | `students/NAME.html` | the student | verdicts on public cases, how many hidden ones passed, the diagnosis |
+| `records/NAME.json` | the instructor | everything, hidden cases too; a later run takes it up |
 | `results.csv`, `results.json` | the instructor | points by student and question; all records |
 | `summary.html`, `summary.txt` | the instructor | which question failed how, the commonest mistakes |
+
+`students` may be handed on as it is; nothing else in the folder may.
 """
 
 import csv
@@ -16,7 +18,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -25,9 +27,12 @@ from course_utils.files import replacing
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MOST = 10
 _STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color-scheme:light dark}"
-    "table{border-collapse:collapse}td,th{border:1px solid #8888;padding:.2em .6em;text-align:left}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
+    ":root{color-scheme:light dark}.wide{overflow-x:auto}"
+    "table{border-collapse:collapse;overflow-wrap:anywhere}td,th{border:1px solid #8888;padding:.2em .6em;text-align:left}"
     ".passed{color:#00785a}.failed{color:#c04f00}li{white-space:pre-wrap;overflow-wrap:anywhere}code{font-size:95%}"
+    "ul.passed,ul.failed{list-style:none;padding-left:.5em}"
+    "@media(prefers-color-scheme:dark){.passed{color:#4c9}.failed{color:#f94}}"
 )
 _HIDDEN_KINDS = {
     "values": "gave other values than are right",
@@ -48,7 +53,8 @@ class Results:
     def __init__(self, folder: Path, set_name: str):
         self.folder, self.set_name = folder, set_name
         try:
-            (folder / "students").mkdir(parents=True, exist_ok=True)
+            for part in ("students", "records"):
+                (folder / part).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CourseError(
                 f"{folder} cannot be written ({error.strerror}); name another folder with --out."
@@ -57,7 +63,7 @@ class Results:
     def recall(self, student: str, key: str) -> dict | None:
         """The record of an earlier run that still holds for `key`, or None."""
         try:
-            record = json.loads(self._place(student, ".json").read_text("utf-8"))
+            record = json.loads(self._record(student).read_text("utf-8"))
         except (OSError, ValueError):
             return None
         return record if isinstance(record, dict) and record.get("key") == key and not record.get("failed") else None
@@ -65,22 +71,25 @@ class Results:
     def keep(self, student: str, key: str, record: Mapping) -> dict:
         """Write the record, whole or not at all, and the student's page; returns it with the name and key."""
         whole = {"student": student, "key": key, "set": self.set_name, **record}
-        _write(self._place(student, ".json"), _json(whole))
-        _write(self._place(student, ".html"), page(whole))
+        _write(self._record(student), _json(whole))
+        _write(self.folder / "students" / f"{file_name(student)}.html", page(whole))
         return whole
 
-    def finish(self, records: list[dict], others: list[str]) -> str:
-        """Write the class's files; returns the summary as text. `others` names files that were left aside."""
+    def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = ()) -> str:
+        """Write the class's files; returns the summary as text.
+
+        `others` names files that were left aside; `remarks` say what holds for all these grades.
+        """
         records = sorted(records, key=lambda record: record["student"])
         _write(self.folder / "results.csv", table(records))
         _write(self.folder / "results.json", _json(records))
-        text = summary(records, self.set_name, others)
+        text = summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
-        _write(self.folder / "summary.html", _document(f"{self.set_name}: summary", f"<pre>{html.escape(text)}</pre>"))
+        _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks))
         return text
 
-    def _place(self, student: str, suffix: str) -> Path:
-        return self.folder / "students" / f"{file_name(student)}{suffix}"
+    def _record(self, student: str) -> Path:
+        return self.folder / "records" / f"{file_name(student)}.json"
 
 
 def file_name(student: str) -> str:
@@ -92,7 +101,7 @@ def file_name(student: str) -> str:
 
 def table(records: list[dict]) -> str:
     """CSV: a row per student with points, of how many, points by question, and notes. No cell is taken for a formula."""
-    ids = list(dict.fromkeys(question["id"] for record in records for question in record["questions"]))
+    ids = _ids(records)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["student", "points", "of", *ids, "notes"])
@@ -114,19 +123,82 @@ def page(record: Mapping) -> str:
     return _document(f"{record['set']}: {record['student']}", "\n".join(parts))
 
 
-def summary(records: list[dict], set_name: str, others: list[str]) -> str:
+def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
     """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
-    total = sum(record["points"] for record in records)
-    of = sum(record["of"] for record in records)
-    share = f", {total / of:.0%} of all points" if of else ""
-    lines = [f"{set_name}: {len(records)} submissions{share}", ""]
-    for name, questions in _by_question(records).items():
-        lines += _fates(name, questions)
-    lines += _commonest(records)
-    odd = [f"  {record['student']}: {note}" for record in records for note in record["notes"]]
-    lines += ["", "Notes", *odd] if odd else []
-    lines += ["", "Left aside, because they are no notebooks", *(f"  {name}" for name in others)] if others else []
+    lines = [_head(records, set_name), *remarks]
+    for title, rows in _sections(records, others):
+        lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text in rows)]
     return "\n".join(map(_printable, lines)) + "\n"
+
+
+def summary_page(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
+    """`summary` for a browser, with every student's points and a link to the page."""
+    parts = [
+        f"<p><strong>{_text(_head(records, set_name))}</strong></p>",
+        _items(remarks, "failed"),
+        _students(records),
+    ]
+    for title, rows in _sections(records, others):
+        parts += [f"<h2>{_text(title)}</h2>", _rows(rows)]
+    return _document(f"{set_name}: summary", "\n".join(parts))
+
+
+def _head(records: list[dict], set_name: str) -> str:
+    reached, of = (sum(record[name] for record in records) for name in ("points", "of"))
+    share = f", {reached / of:.0%} of all points" if of else ""
+    return f"{set_name}: {len(records)} submission{'' if len(records) == 1 else 's'}{share}"
+
+
+def _sections(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Titles, each with rows of a count (0 where nothing is counted) and a text; only questions may have no row."""
+    sections = [_fates(name, questions) for name, questions in _by_question(records).items()]
+    more = {
+        "Commonest named mistakes": _commonest(records),
+        "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
+        "The same file, handed in more than once": _copies(records),
+        "Left aside, because they are no notebooks": [(0, name) for name in others],
+    }
+    return sections + [(title, rows) for title, rows in more.items() if rows]
+
+
+def _rows(rows: list[tuple[int, str]]) -> str:
+    """A table of counts and texts, or a list where nothing is counted."""
+    if not any(count for count, _ in rows):
+        return _items([text for _, text in rows], "note")
+    return f"<table>{''.join(f'<tr><td>{count}</td><td>{_text(text)}</td></tr>' for count, text in rows)}</table>"
+
+
+def _copies(records: list[dict]) -> list[tuple[int, str]]:
+    """Students whose files are the same to the byte."""
+    students: dict[str, list[str]] = {}
+    for record in records:
+        students.setdefault(record["key"], []).append(record["student"])
+    return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
+
+
+def _students(records: list[dict]) -> str:
+    """A table: a row per student with points by question."""
+    ids = _ids(records)
+    head = "".join(f"<th>{_text(name)}</th>" for name in ("student", "points", *ids))
+    return (
+        f"<div class='wide'><table><tr>{head}</tr>{''.join(_student(record, ids) for record in records)}</table></div>"
+    )
+
+
+def _student(record: Mapping, ids: list[str]) -> str:
+    questions = {question["id"]: question for question in record["questions"]}
+    link = f"<a href='students/{file_name(record['student'])}.html'>{_text(record['student'])}</a>"
+    marks = "".join(_mark(questions.get(name)) for name in ids)
+    return f"<tr><td>{link}</td><td>{record['points']:g} of {record['of']:g}</td>{marks}</tr>"
+
+
+def _mark(question: Mapping | None) -> str:
+    style = "passed" if question and question["state"] == "passed" else "failed"
+    return f"<td class='{style}'>{question['points'] if question else 0:g}</td>"
+
+
+def _ids(records: list[dict]) -> list[str]:
+    return list(dict.fromkeys(question["id"] for record in records for question in record["questions"]))
 
 
 def _by_question(records: list[dict]) -> dict[str, list[dict]]:
@@ -137,12 +209,12 @@ def _by_question(records: list[dict]) -> dict[str, list[dict]]:
     return found
 
 
-def _fates(name: str, questions: list[dict]) -> list[str]:
+def _fates(name: str, questions: list[dict]) -> tuple[str, list[tuple[int, str]]]:
     """How many passed a question, and how the others ended, the commonest first."""
     fates = Counter(_fate(question) for question in questions)
     passed = fates.pop("passed", 0)
-    lines = [f"{name} · {questions[0]['title']}: {passed} of {len(questions)} passed"]
-    return lines + [f"  {count:4d}  {fate}" for fate, count in fates.most_common()]
+    title = f"{name} · {questions[0]['title']}: {passed} of {len(questions)} passed"
+    return title, [(count, fate) for fate, count in fates.most_common()]
 
 
 def _fate(question: Mapping) -> str:
@@ -153,15 +225,14 @@ def _fate(question: Mapping) -> str:
     return (question["diagnosis"] or _HIDDEN_KINDS[first["kind"]]) + only
 
 
-def _commonest(records: list[dict]) -> list[str]:
+def _commonest(records: list[dict]) -> list[tuple[int, str]]:
     named = Counter(
         f"{question['id']}: {question['diagnosis']}"
         for record in records
         for question in record["questions"]
         if question["diagnosis"]
     )
-    rows = [f"  {count:4d}  {name}" for name, count in named.most_common(_MOST)]
-    return ["", "Commonest named mistakes", *rows] if rows else []
+    return [(count, name) for name, count in named.most_common(_MOST)]
 
 
 def _question(question: Mapping) -> str:
@@ -181,6 +252,10 @@ def _question(question: Mapping) -> str:
 
 
 def _public(question: Mapping) -> list[str]:
+    """A line per case; one line where all of them failed in the same way."""
+    said = {(v["passed"], v["sentence"]) for v in question["public"]}
+    if len(said) == 1 < len(question["public"]) and not question["public"][0]["passed"]:
+        return [f"✗ all {len(question['public'])} cases: {question['public'][0]['sentence']}"]
     return [
         f"{'✓' if v['passed'] else '✗'} {v['case']}{': ' if v['sentence'] else ''}{v['sentence']}"
         for v in question["public"]
@@ -196,7 +271,7 @@ def _hidden(question: Mapping) -> list[str]:
     return [f"Hidden cases: {sum(verdict['passed'] for verdict in hidden)} of {len(hidden)} passed{how}."]
 
 
-def _items(lines: list[str], style: str) -> str:
+def _items(lines: Sequence[str], style: str) -> str:
     return f"<ul class='{style}'>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 

@@ -5,6 +5,7 @@ import ctypes
 import inspect
 import linecache
 import random
+import re
 import signal
 import sys
 import sysconfig
@@ -26,7 +27,8 @@ from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 SECONDS = 20.0
 """The time limit of one case."""
 _AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
-_LONGEST_TEXT = 300
+_LONGEST_TEXT, _LONGEST_LINE = 300, 120
+_REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
 _INSTALLED = tuple(
     Path(place).resolve()
     for place in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(course_utils.__file__).parent)
@@ -69,15 +71,17 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
     line = learners_line(error.__traceback__)
     if isinstance(error, OutOfTime):
         return Outcome("timeout", text=f"{seconds:g} s", line=line)
-    if isinstance(error, UnansweredError) or (type(error) is NotImplementedError and UNTOUCHED in _message(error)):
+    if isinstance(error, UnansweredError):
+        return Outcome("untouched", text=_message(error))
+    if type(error) is NotImplementedError and UNTOUCHED in _message(error):
         return Outcome("untouched")
     if isinstance(error, UnfitError):
         return Outcome("unsafe", text=_message(error))
     if isinstance(error, ForeignError):
         return Outcome("foreign", text=_message(error))
-    if isinstance(error, TypeError) and not line:
+    if isinstance(error, TypeError) and not line and _REFUSED_CALL.search(_message(error)):
         return Outcome("signature", text=_message(error))
-    name, message = type(error).__name__, _message(error)
+    name, message = type(error).__name__, _message(error).rstrip(".")
     return Outcome("exception", text=f"{name}: {message}" if message else name, line=line)
 
 
@@ -97,7 +101,7 @@ def _of_rank(error: RankError) -> Outcome:
 
 
 def learners_line(trace: TracebackType | None) -> str:
-    """The deepest line of the trace that stands in the notebook: `'line 3: return m / v'`; empty where none does."""
+    """The deepest line of the trace that stands in the notebook: ``'line 3: `return m / v`'``; empty where none does."""
     lines = [
         (frame.f_code.co_filename, number)
         for frame, number in traceback.walk_tb(trace)
@@ -110,7 +114,9 @@ def learners_line(trace: TracebackType | None) -> str:
 
 def _line(file: str, number: int) -> str:
     source = linecache.getline(file, number).strip()
-    return f"line {number}: {source}" if source else f"line {number}"
+    if not source or "`" in source:  # what marks code in a sentence cannot stand in it
+        return f"line {number}"
+    return f"line {number}: `{source if len(source) <= _LONGEST_LINE else f'{source[:_LONGEST_LINE]}…'}`"
 
 
 def is_untouched(source: str, stub: str) -> bool:

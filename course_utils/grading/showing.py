@@ -5,20 +5,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_utils.grading.judge import Result, Verdict
+from course_utils.grading.judge import Result
 from course_utils.grading.progress import Record
 from course_utils.grading.question import Question
 
-SIGNS = {"passed": "✓ ", "failed": "✗ "}
-_EDGES = {"passed": "#009E73", "failed": "#D55E00", "open": "#999999"}
-_STYLES = {"head": "font-weight:bold", "fact": "opacity:.75", "diagnosis": "margin-top:.4em", "hint": "margin-top:.4em"}
+SIGNS = {"passed": "✓ ", "failed": "✗ ", "open": "○ "}
+_COLORS = {"passed": "#009E73", "failed": "#D55E00", "open": "#999999"}  # readable on white and on black
+_HANGING = "padding-left:1.1em;text-indent:-1.1em"
+_STYLES = {"head": "font-weight:bold", "fact": "opacity:.75", **dict.fromkeys(SIGNS, _HANGING)}
+_APART = ("diagnosis", "hint")  # kinds with some space above and below
 
 _TOLD_IN_FULL = 5  # failures; a learner mends the first ones first
+_A_LINE_EACH = 5  # cases that passed; more of them share a line
+_SEPARATOR = " · "
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line; `kind` is `head`, `fact`, `passed`, `failed`, `diagnosis` or `hint`. Code stands between back-ticks."""
+    """One line; `kind` is `head`, `fact`, `passed`, `failed`, `open`, `diagnosis` or `hint`. Code is between back-ticks."""
 
     kind: str
     text: str
@@ -37,17 +41,18 @@ class Shown:
     __repr__ = __str__
 
     def _repr_html_(self):
-        style = f"border-left:4px solid {_EDGES[self.state]};padding:.2em .8em;line-height:1.5"
-        return f'<div style="{style}">{"".join(map(_html, self.lines))}</div>'
+        style = f"border-left:4px solid {_COLORS[self.state]};padding:.2em .8em;line-height:1.5"
+        rows = map(_html, self.lines, (Line("head", ""), *self.lines))
+        return f'<div style="{style}">{"".join(rows)}</div>'
 
 
 def shown(result: Result, question: Question, graded: str, records: Mapping[str, Record], total: int) -> Shown:
     """What a check says: the result, what was graded, the diagnosis, a hint, every case, and the progress in the set."""
     lines = [Line("head", f"{question.id} · {question.title}: {_status(result)}")]
-    lines += [Line("fact", graded)] if graded else []
+    lines += [Line("fact", graded)] if graded and not result.untouched else []
     lines += [Line("diagnosis", f"Diagnosis: {result.diagnosis}")] if result.diagnosis else []
-    lines += _hint(result)
-    lines += _verdicts(result)
+    advice, verdicts = _hint(result), _verdicts(result)
+    lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
         lines.append(Line("fact", f"{names}: counted where your code runs."))
@@ -67,7 +72,7 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Record
     done = {entry["id"] for entry in entries if records.get(entry["id"], Record()).passed}
     lines = [Line("head", f"{name}: {len(done)} of {len(entries)} questions passed")]
     for entry in entries:
-        kind = "passed" if entry["id"] in done else "fact"
+        kind = "passed" if entry["id"] in done else "open"
         lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {_points(entry['points'])}"))
     return Shown(tuple(lines), "passed" if len(done) == len(entries) else "open")
 
@@ -89,19 +94,26 @@ def _points(count: float) -> str:
 
 
 def _verdicts(result: Result) -> list[Line]:
-    """A line per case, the first failures in full; one line where every case ended in the same way."""
-    sentences = {verdict.sentence for verdict in result.verdicts}
-    if len(sentences) == 1 and (len(result.verdicts) > 1 or result.untouched) and not result.passed:
-        return [Line("fact" if result.untouched else "failed", sentences.pop())]
-    failed = [verdict for verdict in result.verdicts if not verdict.passed]
-    return [_verdict(verdict, in_full=verdict in failed[:_TOLD_IN_FULL]) for verdict in result.verdicts]
+    """The failures, the first ones in full, then the cases that passed. Cases that failed alike share a line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for verdict in result.verdicts:
+        if not verdict.passed:
+            kind = "open" if verdict.kind == "untouched" else "failed"
+            alike.setdefault((kind, verdict.sentence), []).append(verdict.case)
+    if [len(result.verdicts)] == list(map(len, alike.values())):
+        return [Line(kind, sentence) for kind, sentence in alike]
+    told = [Line(kind, f"{_SEPARATOR.join(cases)}: {sentence}") for (kind, sentence), cases in alike.items()]
+    others = [case for cases in list(alike.values())[_TOLD_IN_FULL:] for case in cases]
+    return told[:_TOLD_IN_FULL] + _named("failed", others) + _passed(result)
 
 
-def _verdict(verdict: Verdict, in_full: bool) -> Line:
-    if verdict.passed:
-        return Line("passed", verdict.case)
-    kind = "fact" if verdict.kind == "untouched" else "failed"
-    return Line(kind, f"{verdict.case}: {verdict.sentence}" if in_full else verdict.case)
+def _passed(result: Result) -> list[Line]:
+    cases = [verdict.case for verdict in result.verdicts if verdict.passed]
+    return [Line("passed", case) for case in cases] if len(cases) <= _A_LINE_EACH else _named("passed", cases)
+
+
+def _named(kind: str, cases: Sequence[str]) -> list[Line]:
+    return [Line(kind, _SEPARATOR.join(cases))] if cases else []
 
 
 def _hint(result: Result) -> list[Line]:
@@ -110,7 +122,11 @@ def _hint(result: Result) -> list[Line]:
     return [] if result.passed else [Line("fact", f'For a hint: `check("{result.question}", hint=1)`.')]
 
 
-def _html(line: Line) -> str:
-    text = html.escape(SIGNS.get(line.kind, "") + line.text)
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
-    return f'<div style="white-space:pre-wrap;{_STYLES.get(line.kind, "")}">{text}</div>'
+def _html(line: Line, before: Line) -> str:
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(line.text))
+    if line.kind in SIGNS:
+        text = f'<b style="color:{_COLORS[line.kind]}">{SIGNS[line.kind]}</b>{text}'
+    if line.kind in _APART:
+        text = re.sub(r"^(Diagnosis:|Hint:)", r"<b>\1</b>", text)
+    gap = "margin-top:.4em;" if line.kind != before.kind and {line.kind, before.kind} & {*_APART} else ""
+    return f'<div style="white-space:pre-wrap;{gap}{_STYLES.get(line.kind, "")}">{text}</div>'

@@ -6,7 +6,8 @@ invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import is_dataclass
 from random import Random
 from unittest import mock
 
@@ -15,6 +16,7 @@ import torch
 from course_utils.grading.compare import STEPS
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.run import ForeignError
+from course_utils.grading.values import same
 
 TOLERANCE = Tolerance(relative=5e-5, absolute=5e-5)
 
@@ -26,8 +28,9 @@ ADAM = {
 }
 """Hyper-parameters of Adam and AdamW: large enough that each of them shows after few steps."""
 
-SHAPES = {"weight": (3, 4), "bias": (4,), "scale": (2, 2, 2), "shift": (5,)}
+SHAPES = {"weight": (3, 4), "bias": (4,), "scale": (2, 2, 2), "shift": (5,), "twin": (3, 4), "number": ()}
 UNTOUCHED_GRADIENTS = "p.grad is left as it was"
+TRAINABLE = "gradients can be computed as before"
 IN_PLACE = "the parameters keep their memory"
 
 
@@ -37,9 +40,11 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     Inputs of a case: `groups`, each with `parameters` and `options`; `gradients` per step by name, None where missing;
     `rates`, the factor on each group's lr before each step, or empty; `reload_after`, steps after which `state_dict` moves to
     fresh parameters and a fresh optimizer; `count_state`; and, optional, `names` of hyper-parameters to be read from a new
-    optimizer's first group.
+    optimizer's first group, `scheduled`, what `rates` changes in place of the lr, `back_after`, steps after which the
+    optimizer goes astray and back, and `transposed`, names of matrices that do not lie row by row in memory.
     """
     draw = _Drawn(random, hyper)
+    decay = [draw.case("the weight decay changes between steps", draw.two_groups(), 6, scheduled="weight_decay")]
     return [
         draw.case(
             "default hyper-parameters",
@@ -60,7 +65,16 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
         draw.case("gradients over many decades", draw.two_groups(), 12, decades=8),
         draw.case("gradients beyond float32", [draw.one_group()], 6, decades=45, steady=True),
         draw.case("parameters beyond float32", [draw.one_group(scale=1e40)], 6),
-        draw.case("the learning rate changes between steps", draw.two_groups(), 8, schedule=True),
+        draw.case("the learning rate changes between steps", draw.two_groups(), 8, scheduled="lr"),
+        *(decay if "weight_decay" in hyper else []),
+        draw.case("back to an earlier state", draw.two_groups(), 6, back_after=(2,)),
+        draw.case(
+            "a single number, two tensors of one shape, a transposed matrix",
+            [draw.one_group(["weight", "twin", "number"])],
+            6,
+            reload_after=(2,),
+            transposed=("weight",),
+        ),
         draw.case("a reload in the middle", draw.two_groups(), 10, missing=0.2, reload_after=(4,), count_state=True),
         draw.case(
             "everything at once",
@@ -70,20 +84,21 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
             zero=0.1,
             decades=6,
             never=("shift",),
-            schedule=True,
+            scheduled="lr",
             reload_after=(7, 23),
         ),
     ]
 
 
+@torch.enable_grad()
 def drive(answer, inputs: dict, same_storage: bool = False) -> dict:
     """The values that optimizer class `answer` gives over one stream.
 
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
-    step each parameter and whether gradients (and, with `same_storage`, memory) were left alone; `state`, where it is counted:
-    `elements` in tensors of more than one number, and their `dtypes`.
+    step each parameter and whether gradients, autograd (and, with `same_storage`, memory) were left alone; `state`, where
+    it is counted: `elements` in tensors of more than one number, and their `dtypes`.
     """
-    groups = [_fresh(group["parameters"]) for group in inputs["groups"]]
+    groups = [_fresh(group["parameters"], inputs.get("transposed", ())) for group in inputs["groups"]]
     optimizer = answer(
         [
             {"params": list(group.values()), **_options(given)}
@@ -96,9 +111,11 @@ def drive(answer, inputs: dict, same_storage: bool = False) -> dict:
     steps = values[STEPS] = []
     for number, gradients in enumerate(inputs["gradients"]):
         _schedule(optimizer, inputs, number)
-        steps.append(_step(optimizer, groups, gradients, same_storage))
+        steps.append(_step(optimizer, groups, _laid_out(gradients, inputs), same_storage))
         if number in inputs["reload_after"]:
             groups, optimizer = _reloaded(answer, groups, optimizer)
+        if number in inputs.get("back_after", ()):
+            _astray_and_back(optimizer, groups)
     return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
 
 
@@ -112,20 +129,27 @@ def state_of(optimizer) -> dict:
 def without(oracle, answer) -> Iterator[None]:
     """While an answer runs, the oracle cannot be made; raises `ForeignError` where it is tried, or where `answer` inherits it.
 
+    What the oracle itself inherits counts too: `torch.optim.Adam` is an AdamW by one of its flags.
+
     Does nothing where `oracle` is None.
     """
     if oracle is None:
         yield
         return
-    where = f"{oracle.__module__}.{oracle.__qualname__}"
-    if isinstance(answer, type) and issubclass(answer, oracle):
-        raise ForeignError(where)
+    with ExitStack() as patches:
+        for source in (base for base in oracle.__mro__ if base not in (torch.optim.Optimizer, object)):
+            where = f"{source.__module__}.{source.__qualname__}"
+            if isinstance(answer, type) and issubclass(answer, source):
+                raise ForeignError(where)
+            patches.enter_context(mock.patch.object(source, "__init__", _refusal(where)))
+        yield
 
+
+def _refusal(where: str):
     def refuse(*_, **__):
         raise ForeignError(where)
 
-    with mock.patch.object(oracle, "__init__", refuse):
-        yield
+    return refuse
 
 
 class _Drawn:
@@ -144,10 +168,10 @@ class _Drawn:
     def group(self, names, options: dict, scale: float = 1.0) -> dict:
         return {"parameters": {name: self.normal(SHAPES[name]) * scale for name in names}, "options": options}
 
-    def one_group(self, scale: float = 1.0) -> dict:
-        """Two tensors; every hyper-parameter is drawn, and none is zero."""
+    def one_group(self, names=("weight", "bias"), scale: float = 1.0) -> dict:
+        """By default two tensors; every hyper-parameter is drawn, and none is zero."""
         drawn = {name: self.random.choice([v for v in values if v]) for name, values in self.hyper.items()}
-        return self.group(["weight", "bias"], _plain_options(drawn), scale)
+        return self.group(names, _plain_options(drawn), scale)
 
     def two_groups(self) -> list[dict]:
         """Two groups that differ in every hyper-parameter."""
@@ -173,21 +197,23 @@ class _Drawn:
         steady=False,
         empty_steps=0,
         never=(),
-        schedule=False,
+        scheduled="",
         reload_after=(),
+        back_after=(),
         count_state=False,
         names=(),
+        transposed=(),
     ) -> Case:
         parameters = [parameter for group in groups for parameter in group["parameters"]]
         gradients = [
             {p: self.gradient(p, i, missing, zero, decades, steady, empty_steps, never) for p in parameters}
             for i in range(steps)
         ]
-        rates = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)] if schedule else []
+        rates = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)] if scheduled else []
         given = {"groups": groups, "gradients": gradients, "rates": rates}
-        return Case(
-            name, {**given, "reload_after": list(reload_after), "count_state": count_state, "names": list(names)}
-        )
+        times = {"reload_after": list(reload_after), "back_after": list(back_after), "scheduled": scheduled}
+        read = {"count_state": count_state, "names": list(names), "transposed": list(transposed)}
+        return Case(name, {**given, **times, **read})
 
 
 def _in_words(option) -> str:
@@ -205,15 +231,28 @@ def _options(group: dict) -> dict:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}
 
 
-def _fresh(parameters: dict) -> dict:
-    return {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
+def _fresh(parameters: dict, transposed=()) -> dict:
+    """Copies that keep their strides, but for those `transposed` now."""
+    copies = {name: value.detach().clone() for name, value in parameters.items()}
+    turned = {name: copies[name].mT.contiguous().mT for name in transposed if name in copies}
+    return {name: value.requires_grad_() for name, value in {**copies, **turned}.items()}
+
+
+def _laid_out(gradients: dict, inputs: dict) -> dict:
+    """Where matrices are transposed, every gradient lies in memory in another order than its parameter."""
+    turned = inputs.get("transposed", ())
+    return {
+        name: g.mT.contiguous().mT if turned and name not in turned and g is not None and g.ndim == 2 else g
+        for name, g in gradients.items()
+    }
 
 
 def _schedule(optimizer, inputs: dict, number: int) -> None:
-    """As a scheduler does it: each group's `lr` is set before the step."""
+    """As a scheduler does it: each group's `lr`, or what is `scheduled`, is set before the step."""
+    name = inputs.get("scheduled") or "lr"
     if inputs["rates"]:
         for group, given, factor in zip(optimizer.param_groups, inputs["groups"], inputs["rates"][number], strict=True):
-            group["lr"] = given["options"]["lr"] * factor
+            group[name] = given["options"][name] * factor
 
 
 def _step(optimizer, groups: list[dict], gradients: dict, same_storage: bool) -> dict:
@@ -223,14 +262,9 @@ def _step(optimizer, groups: list[dict], gradients: dict, same_storage: bool) ->
     memory = [p.data_ptr() for p in parameters.values()]
     optimizer.step()
     values = {name: p.detach().clone() for name, p in parameters.items()}
-    values[UNTOUCHED_GRADIENTS] = all(_untouched(p.grad, gradients[name]) for name, p in parameters.items())
+    values[TRAINABLE] = torch.is_grad_enabled() and all(p.requires_grad for p in parameters.values())
+    values[UNTOUCHED_GRADIENTS] = all(same(p.grad, gradients[name]) for name, p in parameters.items())
     return {**values, IN_PLACE: memory == [p.data_ptr() for p in parameters.values()]} if same_storage else values
-
-
-def _untouched(gradient, given) -> bool:
-    if gradient is None or given is None:
-        return gradient is given
-    return gradient.dtype == given.dtype and torch.equal(gradient, given)
 
 
 def _reloaded(answer, groups: list[dict], optimizer):
@@ -242,6 +276,17 @@ def _reloaded(answer, groups: list[dict], optimizer):
     return groups, optimizer
 
 
+def _astray_and_back(optimizer, groups: list[dict]) -> None:
+    """One step more, and back: the same objects, with the values and the state of before."""
+    parameters = [parameter for group in groups for parameter in group.values()]
+    values, saved = copy.deepcopy(([p.detach() for p in parameters], optimizer.state_dict()))
+    optimizer.step()
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
+    optimizer.load_state_dict(saved)
+
+
 def _tensors_in(value):
     if isinstance(value, torch.Tensor):
         yield value
@@ -251,3 +296,5 @@ def _tensors_in(value):
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _tensors_in(vars(value))

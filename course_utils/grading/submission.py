@@ -73,10 +73,10 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
         notes.append(
             f"No cell begins with # EXERCISE {entry['id']}; cell {own[-1].number} was graded, which defines the answer."
         )
+    if not own and submission.cells:
+        notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}.")
     if not own:
-        return Answer(
-            "missing", notes=(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}.",)
-        )
+        return Answer("missing", notes=tuple(notes))
     written = [cell for cell in own if not is_untouched(_unmark(cell.source), _unmark(entry["stub"]))]
     chosen = (written or own)[-1]
     if len(own) > 1:

@@ -49,8 +49,8 @@ def faults(authored: Authored, entry: dict) -> Iterator[str]:
     for who, source in right.items():
         found = result(authored, source, entry)
         if not found.passed:
-            said = next(verdict.sentence for verdict in found.verdicts if not verdict.passed)
-            yield f"{who} fails: {said}"
+            failed = next(verdict for verdict in found.verdicts if not verdict.passed)
+            yield f"{who} fails on the case {failed.case!r}: {failed.sentence}"
     for mistake in question.mistakes:
         found = result(authored, mistaken(authored.solution, mistake), entry)
         if found.passed:

@@ -6,5 +6,6 @@ from course_utils.optim.adam import Adam, AdamW
 from course_utils.optim.groups import decay_groups
 from course_utils.optim.rmsprop import RMSProp
 from course_utils.optim.sgd import SGD
+from course_utils.optim.together import Together, hidden_matrices
 
-__all__ = ["SGD", "AdaGrad", "Adam", "AdamW", "RMSProp", "decay_groups", "schedules"]
+__all__ = ["SGD", "AdaGrad", "Adam", "AdamW", "RMSProp", "Together", "decay_groups", "hidden_matrices", "schedules"]

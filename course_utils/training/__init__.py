@@ -5,6 +5,7 @@ from importlib import import_module
 from course_utils.training.checkpoint import SaveCheckpoints
 from course_utils.training.evaluation import evaluate
 from course_utils.training.history import History
+from course_utils.training.in_backward import UpdateInBackward
 from course_utils.training.loop import Run, train, train_step
 from course_utils.training.plugins import Autocast, ClipGradients, Plugin
 from course_utils.training.schedules import linear_decay
@@ -19,6 +20,7 @@ __all__ = [
     "Plugin",
     "Run",
     "SaveCheckpoints",
+    "UpdateInBackward",
     "evaluate",
     "linear_decay",
     "train",

@@ -63,11 +63,14 @@ def train(
     return run.history
 
 
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict) -> torch.Tensor:
-    """One plain step (forward, backward, update) as `train` does it, phases marked; returns the loss, detached."""
-    run = Run(model, optimizer, [batch])
-    loss = run.forward_backward(run.on_device(batch))
-    run.update()
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict, plugins: Sequence[Plugin] = ()
+) -> torch.Tensor:
+    """One step (forward, backward, update) as `train` does it, phases marked; returns the loss, detached."""
+    run = Run(model, optimizer, [batch], plugins=list(plugins))
+    with run.started():
+        loss = run.forward_backward(run.on_device(batch))
+        run.update()
     return loss.detach()
 
 
@@ -99,15 +102,21 @@ class Run:
     def go(self, evaluate_on: Iterable[dict] | None = None) -> None:
         """Train from where the run stands to its end; every plug-in that has started also finishes."""
         self.model.train()
-        with ExitStack() as finishing:
-            for plugin in self.plugins:
-                plugin.start(self)
-                finishing.callback(plugin.finish, self)
+        with self.started():
             while self.epoch < self.epochs and not self.is_done:
                 self._train_epoch()
                 if evaluate_on is not None:
                     where = {"epoch": self.step / len(self.batches), "step": self.step}
                     self.history.evaluations.append(where | evaluate(self.model, evaluate_on))
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Every plug-in starts; each that has started also finishes."""
+        with ExitStack() as finishing:
+            for plugin in self.plugins:
+                plugin.start(self)
+                finishing.callback(plugin.finish, self)
+            yield
 
     @property
     def is_done(self) -> bool:

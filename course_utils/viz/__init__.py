@@ -1,6 +1,7 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
+from course_utils.viz.comparison import bands_figure, losses_against_bytes
 from course_utils.viz.descent import (
     STEERED,
     family_figure,
@@ -21,6 +22,7 @@ from course_utils.viz.training import compare_losses, learning_curves
 __all__ = [
     "COLORS",
     "STEERED",
+    "bands_figure",
     "beside_figure",
     "calculator_figure",
     "calculator_working",
@@ -33,6 +35,7 @@ __all__ = [
     "instants_figure",
     "learning_curves",
     "ledger_figure",
+    "losses_against_bytes",
     "memory_calculator",
     "noise_figure",
     "paths_figure",

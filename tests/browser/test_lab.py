@@ -1,4 +1,4 @@
-"""What a reader does first: `course lab`, then run the first chapter, in a real browser."""
+"""What a reader does: `course lab`, run the first chapter, answer an exercise, all in a real browser."""
 
 import os
 import re
@@ -31,7 +31,7 @@ START_TIMEOUT, RUN_TIMEOUT = 60, 240
 @pytest.fixture
 def checkout(tmp_path):
     """A copy to work in, because JupyterLab stores what it runs."""
-    for name in ("notebooks", "course_utils"):
+    for name in ("notebooks", "exercises", "course_utils"):
         shutil.copytree(ROOT / name, tmp_path / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "course"
 
@@ -40,8 +40,9 @@ def checkout(tmp_path):
 def address(checkout, tmp_path):
     """The address `course lab` prints; the server and its kernels are gone afterwards."""
     environment = environment_for_child(
-        COURSE_SCALE="smoke", OMP_NUM_THREADS="1", CI="1", JUPYTER_CONFIG_DIR=str(tmp_path)
-    )
+        COURSE_SCALE="smoke", OMP_NUM_THREADS="1", CI="1", JUPYTER_CONFIG_DIR=str(tmp_path),
+        COURSE_HOME=str(tmp_path / "home"), COURSE_STRICT="0",
+    )  # fmt: skip
     server = subprocess.Popen(
         [sys.executable, "-m", "course_utils.cli", "lab", "--port", "0"],
         cwd=checkout, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -106,7 +107,45 @@ def test_the_first_chapter_opens_and_runs(address, page, checkout):
         await_all_cells(page, notebook)
         move_the_calculator(page)
     finally:
-        save_picture(page)
+        save_picture(page, "00")
+
+
+def test_an_exercise_is_checked_wrong_and_right(address, page, tmp_path):
+    page.goto(address.replace("/notebooks/", "/exercises/"))
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
+    count = "1000 * 256 + 256 * 10"
+    try:
+        expect_said(page, "q1", "not written yet", "#999999")
+        answer(page, "q1", f'my_bytes = {{"P": 4 * ({count}), "G": 4 * ({count}), "O": 8 * ({count}) + 16}}')
+        expect_said(page, "q1", "Diagnosis: The biases are left out everywhere", "#D55E00")
+        answer(page, "q1", f'n = {count} + 266\nmy_bytes = {{"P": 4 * n, "G": 4 * n, "O": 8 * n + 16}}')
+        expect_said(page, "q1", "passed, 3 points", "#009E73")
+    finally:
+        save_picture(page, "exercise")
+    assert '"passed": true' in (tmp_path / "home" / "progress" / "00_start_here.json").read_text()
+
+
+def answer(page, question, source):
+    """Replace what the answer's cell holds, then run it and the check under it."""
+    cell = page.locator(".jp-CodeCell", has_text=f"# EXERCISE {question}")
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(f"# EXERCISE {question}\n{source}")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+
+
+def expect_said(page, question, text, color):
+    """What the check shows holds `text` and has an edge of this color: HTML came through, whole and unchanged."""
+    from playwright.sync_api import expect
+
+    check = page.locator(".jp-CodeCell", has=page.locator(".cm-content", has_text=f'check("{question}")'))
+    shown = check.locator(".jp-RenderedHTML > div")
+    expect(shown).to_contain_text(text, timeout=60_000)
+    red, green, blue = bytes.fromhex(color[1:])
+    expect(shown).to_have_css("border-left-color", f"rgb({red}, {green}, {blue})")
 
 
 def move_the_calculator(page):
@@ -151,7 +190,7 @@ def await_all_cells(page, notebook):
     pytest.fail(f"after {RUN_TIMEOUT} s the cells' counts are {counts}")
 
 
-def save_picture(page):
+def save_picture(page, name):
     folder = ROOT / "build" / "browser"
     folder.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=folder / "00.png")
+    page.screenshot(path=folder / f"{name}.png")

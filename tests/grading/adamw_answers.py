@@ -115,6 +115,23 @@ WRONG = {
     "decays with the square of lr": ("1 - lr * decay", "1 - lr * lr * decay"),
     "exponential decay": ("p.mul_(1 - lr * decay)", "p.mul_(2.718281828459045 ** (-lr * decay))"),
     "decay of the new gradient's sign": ("p.mul_(1 - lr * decay)", "p.sub_(lr * decay * p.sign())"),
+    "decay not of single numbers": ("p.mul_(1 - lr * decay)", "p.mul_(1 - lr * decay * (p.ndim > 0))"),
+    "the first decay": ('group["weight_decay"]\n', 'group.setdefault("first", group["weight_decay"])\n'),
+    "state by shape": ("self.state[p], p.grad", "self.state[tuple(p.shape)], p.grad"),
+    "averages remembered beside the state": (
+        't, m, v = state["t"], state["m"], state["v"]',
+        "self.seen = getattr(self, 'seen', {}); t = state['t']; m, v = self.seen.setdefault(p, (state['m'], state['v']))",
+    ),
+    "a view of a matrix that lies otherwise": (
+        HALF,
+        "p.view(-1).sub_((lr * m_hat / (v_hat.sqrt() + eps)).reshape(-1))",
+    ),
+    "a copy of a matrix that lies otherwise": (HALF, HALF.replace("p.sub_", "p.contiguous().sub_")),
+    "switches autograd off": (
+        "@torch.no_grad()\n    def step(self):",
+        "def step(self):\n        torch.set_grad_enabled(False)",
+    ),
+    "freezes its parameters": (HALF, f"{HALF}; p.requires_grad_(False)"),
     "update clipped": ("lr * m_hat / (v_hat.sqrt() + eps)", "(lr * m_hat / (v_hat.sqrt() + eps)).clamp(-lr, lr)"),
 }
 RIGHT = {
@@ -149,6 +166,26 @@ RIGHT = {
     "the paper's efficient order": (
         HALF,
         "a = lr * (1 - beta2**t) ** 0.5 / (1 - beta1**t); p.sub_(a * m / (v.sqrt() + eps * (1 - beta2**t) ** 0.5))",
+    ),
+    "state before the gradient is looked at": (
+        "if p.grad is None:",
+        "self.state[p]\n                if p.grad is None:",
+    ),
+    "starts with weighted gradients": (
+        NEW,
+        'state["t"], state["m"], state["v"] = 0, 0 * g, 0 * g * g',
+    ),
+    "averages that are corrected all along": (
+        FIRST,
+        "m += (1 - beta1) / (1 - beta1**t) * (g - m)",
+        SECOND,
+        "v += (1 - beta2) / (1 - beta2**t) * (g * g - v)",
+        "m / (1 - beta1**t), v / (1 - beta2**t)",
+        "m, v",
+    ),
+    "in float64 and back": (
+        HALF,
+        "p.copy_(p.double() - lr * m_hat.double() / (v_hat.double().sqrt() + eps))",
     ),
     "a closure": ("def step(self):", "def step(self, closure=None):"),
     "foreach": (HALF, "torch._foreach_sub_([p], [lr * m_hat / (v_hat.sqrt() + eps)])"),

@@ -2,6 +2,7 @@
 
 import html
 import json
+import linecache
 import logging
 import re
 import subprocess
@@ -107,7 +108,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     assert lines[0] == "q1 · Doubling <fast>: not right yet, 0 of 2 checks passed"
     assert lines[1] == "Graded: `double`, a function from cell [1], line 1."
     assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: an outline"]
-    assert lines[4] == "✗ one: `result` is 3 where 2 is right: 5e+08 times the tolerance away."
+    assert lines[4] == "✗ one: `result` is 3 where 2 is right: 5·10⁸ times the tolerance away."
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
         ("1", "There is no `double` yet"),
         (f"def double(x):\n    raise NotImplementedError({UNTOUCHED!r})", "`double` is not written yet"),
         ("def double(x, y): return x", "cannot be called as the exercise asks"),
-        ("def double(x):\n    return 1 / 0", "ZeroDivisionError: division by zero at your line 2: return 1 / 0"),
+        ("def double(x):\n    return 1 / 0", "ZeroDivisionError: division by zero at your line 2: `return 1 / 0`."),
         ("def double(x):\n    while True: pass", "stopped after 0.5 s"),
         ("def double(x): return None", "is None where a number is expected"),
         ("def double(x): return float('nan')", "is NaN where 2 is right"),
@@ -140,7 +141,7 @@ def test_text_and_html_say_the_same_and_html_is_escaped(notebook):
     assert "<script" not in page
     assert "Doubling &lt;fast&gt;" in page
     rows = re.findall(r"<div style=\"white-space[^>]*>(.*?)</div>", page, re.DOTALL)
-    bare = [html.unescape(re.sub(r"</?code>", "", row)) for row in rows]
+    bare = [html.unescape(re.sub(r"<[^>]+>", "", row)) for row in rows]
     assert [row.replace("`", "") for row in bare] == [line.replace("`", "") for line in text.splitlines()]
 
 
@@ -156,7 +157,7 @@ def test_a_value_is_traced_to_the_cell_that_assigned_it(notebook):
     run(notebook, "if True:\n    size = 8")
     run(notebook, "other = size")
     lines = said(notebook, "q3").splitlines()
-    assert lines[1] == "Graded: `size`, a value of type int from cell [2], line 2."
+    assert lines[1] == "Graded: `size`, an int from cell [2], line 2."
     run(notebook, "size = ...")
     assert "not written yet" in said(notebook, "q3")
 
@@ -166,6 +167,16 @@ def test_a_redefined_answer_is_graded_anew(notebook):
     assert "not right yet" in said(notebook)
     run(notebook, "%time\ndef double(x): return 2 * x")
     assert "from cell [3], line 2" in said(notebook)
+
+
+def test_cells_as_ipython_7_names_them_are_the_learners_too(notebook):
+    """Colab's IPython compiles a cell as `<ipython-input-NUMBER-HASH>`."""
+    source, file = "import math\ndef double(x):\n    return math.sqrt('4')", "<ipython-input-7-0a1b2c3d4e5f>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), notebook.user_ns)
+    text = said(notebook)
+    assert "Graded: `double`, a function from cell [7], line 2." in text
+    assert "stopped with TypeError: must be real number, not str at your line 3: `return math.sqrt('4')`." in text
 
 
 def test_a_class_shows_its_own_line(notebook, entries):
@@ -188,8 +199,8 @@ def test_progress_stays_and_hints_are_earned(notebook):
     assert text.splitlines() == [
         "03_test: 1 of 3 questions passed",
         "✓ q1 · Question q1 · 4 points",
-        "q2 · Question q2 · 4 points",
-        "q3 · Question q3 · 4 points",
+        "○ q2 · Question q2 · 4 points",
+        "○ q3 · Question q3 · 4 points",
     ]
 
 
@@ -275,4 +286,19 @@ def test_only_the_first_failures_are_told_in_full():
     )
     lines = [line.text for line in showing._verdicts(Result("q1", verdicts, 0, 4))]
     assert lines[:3] == ["case 0: off by 0", "case 1: off by 1", "case 2: off by 2"]
-    assert lines[3:] == ["case 3", "case 4: off by 4", "case 5: off by 5", "case 6", "case 7", "case 8"]
+    assert lines[3:] == ["case 4: off by 4", "case 5: off by 5", "case 6 · case 7 · case 8", "case 3"]
+
+
+def test_cases_that_end_alike_share_a_line():
+    failed = (Verdict("a", False, "stopped"), Verdict("b", False, "off by 1"), Verdict("c", False, "stopped"))
+    opened = (Verdict("d", False, "is still `...`", kind="untouched"),)
+    passed = tuple(Verdict(f"case {number}", True) for number in range(6))
+    lines = showing._verdicts(Result("q1", (*failed, *opened, *passed), 0, 4))
+    assert [(line.kind, line.text) for line in lines] == [
+        ("failed", "a · c: stopped"),
+        ("failed", "b: off by 1"),
+        ("open", "d: is still `...`"),
+        ("passed", "case 0 · case 1 · case 2 · case 3 · case 4 · case 5"),
+    ]
+    [alone] = showing._verdicts(Result("q1", (failed[0], failed[2]), 0, 4))
+    assert alone == showing.Line("failed", "stopped")

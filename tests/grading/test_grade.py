@@ -216,7 +216,8 @@ def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(ti
     assert run_command(tmp_path, tiny, "--jobs", "2") == 130
     monkeypatch.setattr(Results, "keep", whole)
     assert set(psutil.Process().children(recursive=True)) <= set(before)
-    assert len(list((tmp_path / "class-results" / "students").glob("*.json"))) == 1
+    assert f"kept in {tmp_path / 'class-results'}; the same command goes on" in capsys.readouterr().err
+    assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
 
 
 def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, monkeypatch):
@@ -227,6 +228,82 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
     assert "honest students" in capsys.readouterr().err
     assert main([*command, "--trust"]) == 0
     assert "honest students" in capsys.readouterr().err
+    for file in ("summary.txt", "summary.html"):
+        assert "assume honest students" in (tmp_path / "class-results" / file).read_text("utf-8")
+
+
+def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
+    papers, path = grade.prepare(SET, tiny, SEED), written(tmp_path / "class", {"right": ""})["right"]
+    keys = {kind: grade.key_of(path, papers, kind) for kind in ("namespaces", "bwrap", "fork", "fresh")}
+    assert keys["namespaces"] == keys["bwrap"] != keys["fork"] == keys["fresh"]
+
+
+def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
+    written(tmp_path / "class", {name: HONEST[name][0] for name in ("right", "named mistake")})
+    assert run_command(tmp_path, tiny) == 0
+    assert run_command(tmp_path, tiny, "--only", "right") == 0
+    assert "1 of 2 were graded before" in capsys.readouterr().err
+    assert len(json.loads((tmp_path / "class-results" / "results.json").read_text("utf-8"))) == 2
+    assert run_command(tmp_path, tiny, "--only", "nobody") == 2
+    assert "No submission is called 'nobody'; they are: named mistake, right." in capsys.readouterr().err
+
+
+def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path, capsys):
+    written(tmp_path / "class", {"right": HONEST["right"][0]})
+    assert run_command(tmp_path, tiny, "--out", str(tmp_path)) == 0
+    assert "1 submission, 100%" in (tmp_path / "summary.txt").read_text("utf-8")
+    assert run_command(tmp_path, tiny, "--out", str(tmp_path / "class")) == 2
+    assert "among the submissions" in capsys.readouterr().err
+    assert run_command(tmp_path, tiny, "--out", str(tmp_path / "class" / "results")) == 0
+    assert "Left aside" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--jobs", "-3"], "a whole number from 1 on"),
+        (["--jobs", "0"], "a whole number from 1 on"),
+        (["--seconds", "abc"], "abc is not a time"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(more, says, tiny, tmp_path, capsys):
+    written(tmp_path / "class", {"right": ""})
+    with pytest.raises(SystemExit):
+        run_command(tmp_path, tiny, *more)
+    assert says in capsys.readouterr().err
+
+
+def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_is_run(tiny, tmp_path, capsys):
+    assert main(["grade", str(tmp_path / "none"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]) == 2
+    assert f"There is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    assert main(["grade", str(tmp_path), "--set", "98", "--seed", "1"]) == 2
+    assert f"There is no exercise set '98'; the sets are: {SET}." in capsys.readouterr().err
+
+
+def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
+    written(tmp_path / "class", {"ten": scale("raise ValueError(f'<i>{x.tolist()}')"), "copy": "[]", "other": "[]"})
+    assert run_command(tmp_path, tiny) == 0
+    out = tmp_path / "class-results"
+    assert {path.suffix for path in (out / "students").iterdir()} == {".html"}
+    page = (out / "students" / f"{file_name('ten')}.html").read_text("utf-8")
+    (record,) = (one for one in json.loads((out / "results.json").read_text("utf-8")) if one["student"] == "ten")
+    assert "&lt;i&gt;" in page
+    for verdict in record["questions"][0]["hidden"]:
+        assert verdict["sentence"].partition("[")[2][:8] not in page
+        assert verdict["case"] not in page
+    summary = (out / "summary.html").read_text("utf-8")
+    assert "copy, other" in summary
+    assert f"students/{file_name('ten')}.html" in summary
+    assert "<script" not in summary + page
+    assert ":root{color-scheme:light dark}" in page  # on the body alone, a dark page stays light
+
+
+def test_a_failure_that_is_the_same_in_every_case_is_told_once(tiny, tmp_path):
+    written(tmp_path / "class", {"loud": scale("raise ValueError('no')")})
+    assert run_command(tmp_path, tiny) == 0
+    page = (tmp_path / "class-results" / "students" / f"{file_name('loud')}.html").read_text("utf-8")
+    assert page.count("stopped with ValueError: no") == 1
+    assert "all 2 cases: " in page
 
 
 def test_a_folder_without_notebooks_is_one_line(tiny, tmp_path, capsys):

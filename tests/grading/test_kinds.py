@@ -77,6 +77,8 @@ def test_the_packages_own_optimizers_are_accepted(adamw):
     [
         "answer = torch.optim.AdamW",
         "class answer(torch.optim.AdamW): pass",
+        "class answer(torch.optim.Adam): pass",
+        "def answer(params, **options): return torch.optim.Adam(params, **options, decoupled_weight_decay=True)",
         "def answer(params, **options): return torch.optim.AdamW(params, **options)",
         "from course_utils.optim import AdamW as answer",
     ],
@@ -188,7 +190,13 @@ def test_known_slips_of_an_account_are_recognised(given, diagnosis):
 def test_an_account_tells_missing_numbers_stubs_and_other_types():
     assert result(bytes_asked(), {"peak": 2008}).verdicts[0].sentence == "`parameters` is missing."
     assert result(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
-    assert result(bytes_asked(), 5).verdicts[0].kind == "signature"
+    half = result(bytes_asked(), {"parameters": 1000, "peak": ...})
+    assert half.verdicts[1].sentence == "`peak` is still `...`; write your answer in its place."
+    found = result(bytes_asked(), 5).verdicts[0]
+    assert (found.kind, found.sentence) == (
+        "unsafe",
+        "`answer` is no dict; give one with the keys 'parameters', 'peak'.",
+    )
     single = account({"bytes": (8, "bytes")}, **ASKED)
     assert result(single, 8).passed
     assert result(single, {"bytes": 8}).passed
@@ -281,10 +289,16 @@ def test_a_choice_needs_its_reason():
         **ASKED,
     )
     assert result(question, ("b", "2")).passed
+    assert result(question, ("b", 2)).passed
+    assert not result(question, ("b", "2", "1")).passed
     assert result(question, ("b", "1")).diagnosis == "The choice is right; the reason is another."
     assert result(question, ("a", "2")).diagnosis == "Adam keeps two numbers for each parameter."
-    assert result(question, "b").diagnosis == "The reason None is none of 1, 2."
-    assert result(question, ("c", "2")).diagnosis == "The choice 'c' is none of a, b."
+    assert result(question, "b").diagnosis == (
+        "The reason is missing: answer with a pair of strings, the choice and the reason."
+    )
+    assert result(question, ("c", "2")).diagnosis == (
+        "The choice 'c' is none of 'a', 'b': answer with a pair of these strings."
+    )
     assert result(question, (..., ...)).untouched
     assert not any("'b'" in verdict.sentence for verdict in result(question, ("a", "1")).verdicts)
 
@@ -299,7 +313,7 @@ def test_a_design_is_scored_rule_by_rule():
     assert result(question, {"bytes": 90, "steps": 15}).points == 3
     found = result(question, {"bytes": 190, "steps": 15})
     assert found.points == 2
-    assert found.verdicts[0].sentence == "`design` needs 190 bytes of 100."
+    assert found.verdicts[0].sentence == "`answer` needs 190 bytes of 100."
     assert result(question, {}).points == 0
 
 

@@ -1,20 +1,25 @@
 """What is handed out is generated, the same every time, and gives nothing away."""
 
 import ast
+import inspect
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import nbformat
 import pytest
+from handed_in import notebook, written
 
 from course_utils.chapters import markdown
 from course_utils.chapters.setup_cell import is_setup, setup_source
 from course_utils.cli import main
 from course_utils.errors import CourseError
-from course_utils.grading.release import facts, released
+from course_utils.grading import grade, kinds, sandbox, source
+from course_utils.grading.release import facts, json_text, released, write_text
 from course_utils.grading.skeleton import KINDS, empty_notebook, with_question
-from course_utils.grading.source import SETS, load_solutions, marker, read_cells
+from course_utils.grading.source import SETS, load_solutions, marker, mistaken, read_cells
 
 ROOT = Path(__file__).parents[2]
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
@@ -151,21 +156,76 @@ def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
     assert [cell["id"] for cell in cells][-3:] == ["q2-statement", "q2-exercise", "q2-check"]
 
 
+def test_there_is_a_skeleton_of_every_kind():
+    built = [name for name, value in vars(kinds).items() if inspect.isfunction(value) and not name.startswith("_")]
+    assert sorted(set(built) - {"at_most"}) == sorted(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
+    made, _ = with_question(empty_notebook("99_test", ""), kind)
+    write_text(tmp_path / "99_test.ipynb", made)
+    for module in (source, grade):
+        monkeypatch.setattr(module, "SETS", tmp_path)
+    released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path).write()
+    (authored,) = load_solutions(tmp_path / "99_test.ipynb")
+    question = authored.question
+    assert question.mistakes
+    assert question.variants
+    answers = {"stub": authored.stub, "solution": authored.solution}
+    answers |= {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
+    answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
+    papers, found = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
+    folder = written(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
+    grade.grade_all(
+        folder, papers, sandbox.own_kind(), 1, lambda name, record: found.update({name: record["questions"][0]})
+    )
+    assert found["stub"]["state"] == "untouched"
+    for right in ("solution", *(variant.name for variant in question.variants)):
+        assert found[right]["state"] == "passed", found[right]
+    for mistake in question.mistakes:
+        assert found[mistake.name]["diagnosis"] == mistake.sentence
+        assert found[mistake.name]["points"] < question.points
+
+
+@pytest.mark.skipif(not shutil.which("ruff"), reason="ruff is not on the path")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_question_is_in_the_style_of_the_course(kind):
+    made, _ = with_question(empty_notebook("99_test", setup_source()), kind)
+    for command in (["check"], ["format", "--check"]):
+        ruff = ["ruff", *command, "--stdin-filename", "solutions/99_test.ipynb", "-"]
+        done = subprocess.run(ruff, input=json_text(made), capture_output=True, encoding="utf-8", cwd=ROOT, check=False)
+        assert not done.returncode, done.stdout
+
+
+def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, capsys):
+    assert main(["new", "question", "99_test"]) == 0
+    assert main(["new", "question", "99", "--kind", "choice"]) == 0
+    assert "99_test.ipynb: question q2 added" in capsys.readouterr().out
+    assert [path.name for path in (checkout / "solutions").iterdir()] == ["99_test.ipynb"]
+    assert main(["new", "question", "my question"]) == 2
+    assert "such as 04_adafactor" in capsys.readouterr().err
+
+
 def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
-    assert "there are function, stream, account, choice" in capsys.readouterr().err
+    assert "there are function, stream, account, cost, choice, design" in capsys.readouterr().err
     assert not list((checkout / "solutions").iterdir())
 
 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("return 2 * x", "return 2 * x + 1", "the solution fails"),
+        ("return 2 * x", "return 2 * x + 1", "q1 cannot be released: the solution fails on the case 'a vector': "),
         ('("2 * x", "x**2")', '("2 * x", "x + x")', "the mistake 'square' passes"),
         ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
-        ("x.add(x)", "x.add(1)", "the variant 'a sum' fails"),
+        ("x.add(x)", "x.add(1)", "the variant 'a sum' fails on the case 'a vector': "),
         ("*q1 · easy", "*q1 · hard", "lacks its facts"),
-        ('"2 * x", "x**2"', '"3 * x", "x**2"', "stands 0 times"),
+        (
+            '"2 * x", "x**2"',
+            '"3 * x", "x**2"',
+            "q1 cannot be released: The mistake 'square' replaces '3 * x', which stands 0 times",
+        ),
     ],
 )
 def test_a_question_that_is_not_fit_is_not_released(old, new, says, tmp_path):

@@ -5,6 +5,7 @@ import random
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from asking import ask
 
 from course_utils import optim
+from course_utils.grading.judge import explain
 from course_utils.grading.question import UNTOUCHED, Case
 from course_utils.grading.run import SECONDS, is_untouched, run_case
 from course_utils.grading.values import UnfitError, plain, same
@@ -47,7 +49,7 @@ def test_an_exception_shows_the_learners_line_only():
     assert found.kind == "exception"
     assert found.text.startswith("RuntimeError: ")
     assert "\n" not in found.text
-    assert found.line == "line 4: return torch.ones(2) @ torch.ones(3)"
+    assert found.line == "line 4: `return torch.ones(2) @ torch.ones(3)`"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,22 @@ def test_a_wrong_signature_is_not_an_error_in_the_answer(source, part):
 
 
 def test_a_type_error_inside_the_answer_is_an_exception():
-    assert outcome("def double(x):\n    return len(x)").line == "line 2: return len(x)"
+    assert outcome("def double(x):\n    return len(x)").line == "line 2: `return len(x)`"
+
+
+def test_a_line_is_cut_and_its_back_ticks_do_no_harm():
+    assert outcome("def double(x):\n    return 1 / 0  # `").line == "line 2"
+    long = outcome(f"def double(x):\n    return 1 / 0 + {'1 + ' * 100}1").line
+    assert long.startswith("line 2: `return 1 / 0 + 1 + 1")
+    assert long.endswith("…`")
+    assert len(long) < 140
+
+
+def test_a_type_error_of_what_the_answer_returned_is_no_wrong_signature():
+    subscripted = replace(ask(), run=lambda answer, inputs: {"result": answer(**inputs)["key"]})
+    found = run_case(subscripted, cell("def double(x): return 'text'"), Case("c", {"x": 1.0}))
+    assert (found.kind, found.line) == ("exception", "")
+    assert "compare what it takes and what it returns with the statement" in explain(subscripted, found)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_the_skeleton_of_each_kind_loads(kind, tmp_path):
     (authored,) = load_solutions(stored(notebook(kind), tmp_path))
     assert authored.question.id == "q1"
     assert authored.question.mistakes
-    assert authored.statement.startswith("## 1. Twice")
+    assert authored.statement.startswith(f"## 1. {authored.question.title}\n")
     assert "SOLUTION" not in authored.solution + authored.stub
     assert "mistakes" not in authored.code
 

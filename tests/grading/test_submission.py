@@ -168,3 +168,7 @@ def test_a_file_beyond_all_size_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("course_utils.grading.submission.LARGEST", 100)
     (tmp_path / "a.ipynb").write_text(notebook(RIGHT))
     assert "clear its outputs" in read_submission(tmp_path / "a.ipynb").notes[0]
+
+
+def test_a_file_without_cells_is_said_once():
+    assert answer_to(read_text("no notebook"), ENTRY).notes == ()

@@ -87,3 +87,29 @@ def test_the_flow_charts_join_decay_at_different_places():
     figure, _ = viz.decay_paths_figure()
     places = [next(t.get_position()[0] for t in axes.texts if t.get_text() == "decay λθ") for axes in figure.axes]
     assert places[0] < 0.2 < 0.8 < places[1]
+
+
+def test_bands_reach_from_the_least_to_the_most_of_the_runs():
+    runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0)), history((3.0, 1.5))], "B": [history((1.0, 1.0))]}
+    figure, alt = viz.bands_figure(runs)
+    steps, seconds = figure.axes
+    assert [list(line.get_ydata()) for line in steps.lines] == [[3.0, 1.5], [1.0, 1.0]]
+    assert list(seconds.lines[0].get_xdata()) == [0, 1]
+    band = steps.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (1.0, 4.0)
+    assert "A 1.50 after 1.0 s" in alt
+    assert labels_are_there(figure)
+
+
+def test_losses_stand_against_bytes():
+    runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0))], "B": [history((1.0, 1.0))]}
+    figure, alt = viz.losses_against_bytes(runs, {"A": 2 * MiB, "B": 0}, "state", last=1)
+    assert "A 2.00 MiB, 2.00; B 0 B, 1.00" in alt
+    assert "MiB" in figure.axes[0].get_xlabel()
+    assert labels_are_there(figure)
+
+
+@pytest.mark.parametrize("runs", [{}, {str(i): [history()] for i in range(8)}, {"A": [history(), history((1.0,))]}])
+def test_runs_that_cannot_stand_together_are_refused(runs):
+    with pytest.raises(CourseError):
+        viz.bands_figure(runs)

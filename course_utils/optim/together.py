@@ -1,0 +1,52 @@
+"""Several optimizers as one, each with parameters of its own."""
+
+from collections import ChainMap
+
+import torch
+from torch import nn
+
+
+class Together(torch.optim.Optimizer):
+    """Steps all of `optimizers`; a schedule sees the groups of all of them.
+
+    For Muon, which is made for the hidden matrices and leaves all else to AdamW. Raises `ValueError` without any.
+    """
+
+    def __init__(self, *optimizers: torch.optim.Optimizer):
+        if not optimizers:
+            raise ValueError("There is no optimizer to put together; give at least one.")
+        self.optimizers = optimizers
+        super().__init__([group for each in optimizers for group in each.param_groups], {})
+        self.state = ChainMap(*(each.state for each in optimizers))
+
+    def step(self, closure=None):
+        """One step of each; returns the closure's loss, or None without one."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for each in self.optimizers:
+            each.step()
+        return loss
+
+    def state_dict(self) -> dict:
+        """The state of each, in their order."""
+        return {"optimizers": [each.state_dict() for each in self.optimizers]}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Take over what `state_dict` gave; raises `ValueError` where it is of another number of optimizers."""
+        for each, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
+            each.load_state_dict(state)
+        self.param_groups = [group for each in self.optimizers for group in each.param_groups]
+        self.state = ChainMap(*(each.state for each in self.optimizers))
+
+
+def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """(matrices between input and output, all other trainable parameters), each once.
+
+    Embedding tables and the last layer's matrix are among the others, with biases and normalization (Jordan et al. 2024,
+    *Muon: An optimizer for hidden layers in neural networks*).
+    """
+    matrices = [module for module in model.modules() if getattr(getattr(module, "weight", None), "ndim", 0) == 2]
+    outside = {module.weight for module in [m for m in matrices if isinstance(m, nn.Embedding)] + matrices[-1:]}
+    hidden = {
+        module.weight: None for module in matrices if module.weight not in outside and module.weight.requires_grad
+    }
+    return list(hidden), [p for p in model.parameters() if p.requires_grad and p not in hidden]

@@ -1,0 +1,51 @@
+"""Updating each parameter as soon as its gradient is there, so that gradients never live side by side."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from course_utils.errors import CourseError
+from course_utils.training.plugins import Plugin
+
+if TYPE_CHECKING:
+    from course_utils.training.loop import Run
+
+
+class UpdateInBackward(Plugin):
+    """Step within the backward pass, parameter by parameter, and drop each gradient at once (Lv et al. 2023, LOMO).
+
+    An optimizer's `step` updates every parameter that has a gradient; while only one has, it updates that one. Nothing may
+    need all gradients together: no clipping by their joint norm, no accumulation (`CourseError`).
+    """
+
+    def start(self, run: "Run") -> None:
+        """Hook every trainable parameter. Raises `CourseError` where another plug-in overrides what happens to gradients."""
+        for plugin in run.plugins:
+            if plugin is not self and _needs_gradients(plugin):
+                raise CourseError(
+                    f"{type(plugin).__name__} needs all gradients together, but UpdateInBackward drops each at once; "
+                    "leave one of the two out."
+                )
+        trained = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        for parameter in trained:
+            parameter.grad = None
+
+        def update(parameter: torch.Tensor) -> None:
+            run.optimizer.step()
+            parameter.grad = None
+
+        self._hooks = [parameter.register_post_accumulate_grad_hook(update) for parameter in trained]
+
+    def update(self, run, step):
+        """Nothing is left to update."""
+
+    def finish(self, run):
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _needs_gradients(plugin: Plugin) -> bool:
+    return any(
+        getattr(type(plugin), name) is not getattr(Plugin, name) for name in ("before_update", "wants_update", "update")
+    )
