@@ -51,14 +51,17 @@ class AdaGrad(Optimizer):
         return {"step": torch.zeros((), dtype=torch.float32), "sum": torch.full_like(parameter, first)}
 
     def update(self, parameter, gradient, state, group):
-        """θ ← θ − α g / (√v + ε), where v is the sum of all g² so far and α falls as 1 / (1 + (t − 1) `lr_decay`)."""
+        """θ ← θ − α g / (√v + ε), with v ← v + g²."""
         v = state["sum"]
         gradient = self.decay(parameter, gradient, group)
         state["step"] += 1
-        t = state["step"].item()
         v.addcmul_(gradient, gradient)
         denominator = v.sqrt().add_(group["eps"])
-        parameter.addcdiv_(gradient, denominator, value=-group["lr"] / (1 + (t - 1) * group["lr_decay"]))
+        parameter.addcdiv_(gradient, denominator, value=-self.rate(state, group))
+
+    def rate(self, state: dict, group: dict) -> float:
+        """α / (1 + (t − 1) `lr_decay`)."""
+        return group["lr"] / (1 + (state["step"].item() - 1) * group["lr_decay"])
 
     def check(self, group):
         """As `Optimizer.check`; ε, `lr_decay` and the sum's first value not negative."""
