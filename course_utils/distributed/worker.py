@@ -16,14 +16,13 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-import course_utils
 from course_utils.files import replacing
 from course_utils.settings import set_variable
 
 _JOB, _MEETING = "job", "meeting"
 _OF_OTHERS = tuple(
     str(Path(place).resolve())
-    for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(course_utils.__file__).parent)
+    for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parents[1])
 )
 
 

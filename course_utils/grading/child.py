@@ -95,6 +95,13 @@ def guard(read: int, write: int, lifeline: int, namespaces: bool) -> int:
     isolate.adopt_orphans()
     if namespaces:
         isolate.enter_namespaces()
+        return _guarded(read, write, lifeline, namespaces)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.chdir(folder)
+        return _guarded(read, write, lifeline, namespaces)
+
+
+def _guarded(read: int, write: int, lifeline: int, namespaces: bool) -> int:
     first = os.fork()
     if not first:
         os.close(lifeline)
@@ -114,13 +121,13 @@ def question(read: int, write: int, namespaces: bool) -> int:
     """The process of one question, from its limits to its last outcome."""
     os.setsid()
     isolate.hide_memory(False)
+    isolate.keep_no_keys()
+    isolate.die_first()
     if namespaces:
         isolate.furnish(isolate.LIMITS["folder"])
-        converse(read, write)
-    else:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            os.chdir(folder)
-            converse(read, write)
+    elif isolate.in_own_user_namespace():  # there root could make writable what the sandbox shows for reading
+        isolate.give_up_capabilities()
+    converse(read, write)
     return 0
 
 

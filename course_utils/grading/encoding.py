@@ -17,7 +17,9 @@ from course_utils.errors import CourseError
 DEEPEST = 24
 LONGEST_TREE = 16 * 2**20
 LONGEST = 64 * 2**20
-"""Bytes of a whole message; `LONGEST_TREE` bytes of its JSON; `DEEPEST` containers within each other."""
+MOST_VALUES, MOST_TENSORS = 200_000, 20_000
+"""Bytes of a whole message; `LONGEST_TREE` bytes of its JSON; `DEEPEST` containers within each other; `MOST_…` of what it holds:
+an empty tensor takes 20 bytes of a message and a thousand of the judge's memory."""
 
 _LENGTH = struct.Struct(">Q")
 _SCALARS = (bool, int, float, str, type(None))
@@ -67,10 +69,18 @@ def load(message: bytes):
 
 
 class _Rest:
-    """The tensors' bytes, read from front to back."""
+    """The tensors' bytes, read from front to back, and how many values were made so far."""
 
     def __init__(self, message: bytes, position: int):
         self.message, self.position = message, position
+        self.values = self.tensors = 0
+
+    def count(self, tensor: bool) -> None:
+        self.values, self.tensors = self.values + 1, self.tensors + tensor
+        if self.values > MOST_VALUES or self.tensors > MOST_TENSORS:
+            raise EncodingError(
+                f"It holds more than {MOST_VALUES:,} values or {MOST_TENSORS:,} tensors; give fewer, in larger tensors."
+            )
 
     def take(self, length: int) -> bytearray:
         start, self.position = self.position, self.position + length
@@ -117,6 +127,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _unpacked(tree, rest: _Rest, depth: int):
+    rest.count(type(tree) is list and tree[:1] == ["tensor"])
     if type(tree) in _SCALARS:
         return tree
     if depth > DEEPEST or type(tree) is not list or not tree or type(tree[0]) is not str:
@@ -140,9 +151,9 @@ def _pairs(parts: list, rest: _Rest, depth: int) -> Iterator[tuple]:
 def _unpacked_tensor(rest: _Rest, name: str, shape: list, requires_grad: bool) -> torch.Tensor:
     if name not in _DTYPES or type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
         raise EncodingError("A tensor of the message has a dtype or a shape that there is not.")
-    dtype, count = _DTYPES[name], math.prod(shape)
     if max(shape, default=0) > LONGEST or len(shape) > DEEPEST:
         raise EncodingError("A tensor of the message is too large.")
+    dtype, count = _DTYPES[name], math.prod(shape)
     if not count:
         return torch.empty(shape, dtype=dtype)
     raw = torch.frombuffer(rest.take(count * dtype.itemsize), dtype=torch.uint8)

@@ -9,6 +9,7 @@ import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,11 +24,20 @@ from course_utils.grading.run import SECONDS
 from course_utils.grading.sandbox import SAFE, Lane, NotStartedError, SandboxError, own_kind
 from course_utils.grading.showing import Shown, shown
 from course_utils.grading.source import SETS, load_set, load_solutions, question_from
-from course_utils.grading.submission import Answer, Submission, answer_to, notes_on_set, read_submission
+from course_utils.grading.submission import (
+    Answer,
+    Submission,
+    UnreadableError,
+    answer_to,
+    content_of,
+    notes_on_set,
+    read_submission,
+)
 from course_utils.grading.wire import TornError
 
 CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell that is no answer, and of all a question's cells together."""
+_CASES = 10  # times the limit of one case is what all cases together may take
 _GRACE = 5.0  # seconds that a process gets to say itself that its time was up
 _VERSION = 1  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
@@ -90,8 +100,10 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
         place = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in place.parts[:-1])
         if _NOTEBOOK.search(path.name) and not hidden and not (out and path.is_relative_to(out)):
-            name = place.as_posix() if path.suffix.lower() != ".ipynb" else place.as_posix().removesuffix(path.suffix)
-            found[os.fsencode(name).decode("utf-8", "replace")] = path
+            name = os.fsencode(place.as_posix().removesuffix(".ipynb")).decode("utf-8", "backslashreplace")
+            while name in found:  # nobody takes another's place, whatever a file is called
+                name += " (another)"
+            found[name] = path
     if not found:
         raise CourseError(f"There is no notebook in {folder}; give the folder that the submissions lie in.")
     return found
@@ -100,9 +112,9 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
 def key_of(path: Path, papers: Papers, kind: str) -> str:
     """What a record is valid for: the same file, graded by the same questions, seed and limits, and as safely as `kind` is."""
     try:
-        content = path.read_bytes() if path.is_file() else b""
-    except OSError:
-        content = b""
+        content = content_of(path)
+    except UnreadableError as error:
+        content = str(error).encode()
     return hashlib.sha256(f"{papers.fingerprint} {kind in SAFE} ".encode() + content).hexdigest()
 
 
@@ -228,18 +240,20 @@ def _outcomes(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple
 def _asked(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
     notes: list[str] = []
     outcomes: list[Outcome] = []
-    late, limit = False, CELLS_SECONDS
+    late, limit, room = False, CELLS_SECONDS, encoding.LONGEST
     with lane.question() as talk:
         try:
             with talk.within(limit):
                 nothing, notes = _opening(talk.ask(_job(answer, seconds), paper.asked))
             if nothing:
                 return [nothing] * len(paper.cases), notes
-            limit = seconds
+            limit, end = seconds, time.monotonic() + _CASES * seconds
             for inputs in paper.sent:
-                with talk.within(seconds + _GRACE):
-                    outcomes.append(_outcome(talk.ask(inputs)))
-                if outcomes[-1].kind == "timeout":  # nobody waits for the same endless loop a dozen times
+                with talk.within(min(seconds + _GRACE, end - time.monotonic())):
+                    message = talk.ask(inputs)
+                room -= len(message)
+                outcomes.append(_outcome(message) if room >= 0 else _TOO_LONG)
+                if room < 0 or outcomes[-1].kind == "timeout":  # nobody waits for the same endless loop a dozen times
                     break
         except TornError:
             late = talk.late
@@ -258,10 +272,16 @@ def _opening(message: bytes) -> tuple[Outcome | None, list[str]]:
     """What a process says after its cells have run: an outcome where there is no answer, and what stopped which cell."""
     try:
         said = encoding.load(message)
-        notes = [f"Cell {int(number)} stopped with {str(text)[:400]}." for number, text in said["notes"]][:20]
-        return (_checked(said["outcome"]) if said["outcome"] is not None else None), notes
-    except (encoding.EncodingError, KeyError, TypeError, ValueError):
+        nothing, notes = _parts(said, outcome=object, notes=list)
+        return (None if nothing is None else _checked(nothing)), [_note(*note) for note in notes[:20]]
+    except (encoding.EncodingError, TypeError):
         return _FORGED, []
+
+
+def _note(number: int, text: str) -> str:
+    if type(number) is not int or type(text) is not str:
+        raise TypeError
+    return f"Cell {number} stopped with {text[:400]}."
 
 
 def _outcome(message: bytes) -> Outcome:
@@ -269,22 +289,27 @@ def _outcome(message: bytes) -> Outcome:
         return _checked(encoding.load(message))
     except encoding.EncodingError as error:
         return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
-    except (KeyError, TypeError, ValueError):
+    except TypeError:
         return _FORGED
 
 
 _FORGED = Outcome("unsafe", text="What came back is no outcome of a case.")
+_TOO_LONG = Outcome("unsafe", text=f"All cases together gave more than the {encoding.LONGEST:,} bytes that are judged.")
 
 
-def _checked(said: dict) -> Outcome:
-    """An outcome from plain values; raises `TypeError` or `KeyError` for what is none."""
-    kind, values, mutated = said["kind"], said["values"], said["mutated"]
-    right = (
-        kind in KINDS and type(values) is dict and type(mutated) is list and all(type(name) is str for name in mutated)
-    )
-    if not right or type(said["text"]) is not str or type(said["line"]) is not str:
+def _checked(said) -> Outcome:
+    """An outcome from plain values; raises `TypeError` for what is none."""
+    kind, values, text, line, mutated = _parts(said, kind=str, values=dict, text=str, line=str, mutated=list)
+    if kind not in KINDS or not all(type(name) is str for name in mutated):
         raise TypeError
-    return Outcome(kind, values, said["text"][:400], said["line"][:400], tuple(mutated[:20]))
+    return Outcome(kind, values, text[:400], line[:400], tuple(mutated[:20]))
+
+
+def _parts(said, **kinds: type) -> list:
+    """The named values of a dict, each of exactly its kind (`object`: of any); raises `TypeError` for anything else."""
+    if type(said) is not dict or not all(kind in (object, type(said.get(name))) for name, kind in kinds.items()):
+        raise TypeError
+    return [said.get(name) for name in kinds]
 
 
 # ---- what is asked, and what is written down

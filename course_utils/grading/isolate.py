@@ -7,6 +7,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -21,6 +22,9 @@ _USER, _PIDS, _MOUNTS, _IPC = 0x10000000, 0x20000000, 0x00020000, 0x08000000  # 
 _NOSUID_NODEV, _BIND, _MOVE, _PRIVATE = 0x6, 0x1000, 0x2000, 0x40000 | 0x4000  # MS_…, sys/mount.h
 _DUMPABLE, _PARENT_DEATH, _SUBREAPER = 4, 1, 36  # PR_SET_…, sys/prctl.h
 _CAPABILITIES_V3 = 0x20080522  # linux/capability.h
+_KEYCTL = {"x86_64": 250, "aarch64": 219}  # its number, asm/unistd.h
+_JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
+_FILES = 20_000  # in each folder; their names and owners take memory that no size counts
 
 TOO_MANY_PROCESSES, TOO_MUCH_MEMORY = 81, 82
 """Exit codes of a guard that ended its question."""
@@ -72,6 +76,18 @@ def adopt_orphans() -> None:
     _prctl(_SUBREAPER, 1)
 
 
+def keep_no_keys() -> None:
+    """A session keyring of its own: the one of whoever grades holds their keys, and would carry notes between questions."""
+    if number := _KEYCTL.get(os.uname().machine):
+        ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
+
+
+def die_first() -> None:
+    """Where memory runs out, the system ends this process and its children before any other."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def enter_namespaces() -> None:
     """New user, process, mount and IPC namespaces; the next child is the first process there. Raises `OSError`."""
     user, group = os.getuid(), os.getgid()
@@ -85,11 +101,12 @@ def enter_namespaces() -> None:
 
 def furnish(folder: int) -> None:
     """In the first process of new namespaces: empty folders of at most `folder` bytes, a `/proc` of its own, no rights left."""
+    _call("unshare", _MOUNTS)  # the guard goes on seeing the /proc that shows the question's processes
     _call("mount", None, b"/", None, _PRIVATE, None)
     for place in (BOX, "/dev/shm"):
         _tmpfs(place, folder)
     _own_proc()
-    _give_up_capabilities()
+    give_up_capabilities()
     os.chdir(BOX)
 
 
@@ -105,13 +122,14 @@ def _own_proc() -> None:
     _call("mount", STAGE.encode(), b"/proc", None, _MOVE, None)
 
 
-def _give_up_capabilities() -> None:
+def give_up_capabilities() -> None:
+    """Keep none of the rights that root, or whoever made a namespace, has in it; for what runs here later too."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())
 
 
 def _tmpfs(place: str, size: int) -> None:
-    _call("mount", b"tmpfs", place.encode(), b"tmpfs", _NOSUID_NODEV, f"size={size}".encode())
+    _call("mount", b"tmpfs", place.encode(), b"tmpfs", _NOSUID_NODEV, f"size={size},nr_inodes={_FILES}".encode())
 
 
 def _prctl(option: int, value: int) -> None:
@@ -156,12 +174,12 @@ def _parent(entry: Path) -> int | None:
 
 
 def _own_bytes(process: int) -> int:
-    """Resident bytes that the process shares with no file (`proc_pid_statm(5)`)."""
+    """Resident bytes that lie in no file: the process's own, and those that it shares with others (`proc_pid_status(5)`)."""
     try:
-        resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
-    except (OSError, ValueError):
+        status = Path(f"/proc/{process}/status").read_text(errors="replace")
+    except OSError:
         return 0
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", status, re.MULTILINE)))
 
 
 def kill_descendants() -> None:

@@ -188,7 +188,7 @@ def choice(
         return {name: _option_key(pair[i]) if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
 
     def recognise(_, got: dict) -> str | None:
-        return _why_wrong(got["choice"], got["reason"], options, right, reasons, why_not or {})
+        return _why_wrong(got.get("choice"), got.get("reason"), options, right, reasons, why_not or {})
 
     def expected(_):
         return {"choice": right, "reason": reason}
@@ -240,7 +240,10 @@ def _option_key(given):
 
 
 def _near(a: float, b: float, tolerance: Tolerance) -> bool:
-    return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
+    try:
+        return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def _why_wrong(chosen, because, options, right, reasons, why_not) -> str | None:

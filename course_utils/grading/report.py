@@ -23,6 +23,8 @@ from pathlib import Path
 
 from course_utils.errors import CourseError
 from course_utils.files import replacing
+from course_utils.grading.judge import Verdict
+from course_utils.grading.showing import SIGNS, case_lines
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MOST = 10
@@ -31,7 +33,8 @@ _STYLE = (
     ":root{color-scheme:light dark}.wide{overflow-x:auto}"
     "table{border-collapse:collapse;overflow-wrap:anywhere}td,th{border:1px solid #8888;padding:.2em .6em;text-align:left}"
     ".passed{color:#00785a}.failed{color:#c04f00}li{white-space:pre-wrap;overflow-wrap:anywhere}code{font-size:95%}"
-    "ul.passed,ul.failed{list-style:none;padding-left:.5em}"
+    "ul.passed,ul.failed,ul.open{list-style:none;padding-left:1.6em;text-indent:-1.1em;margin:.2em 0;color:CanvasText}"
+    "ul.passed li::first-letter{color:#00a87e}ul.failed li::first-letter{color:#e06000}"
     "@media(prefers-color-scheme:dark){.passed{color:#4c9}.failed{color:#f94}}"
 )
 _HIDDEN_KINDS = {
@@ -96,14 +99,16 @@ def file_name(student: str) -> str:
     """A name for files that every system takes, readable, and never the same for two students."""
     plain = unicodedata.normalize("NFKD", student).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:60]
-    return f"{readable or 'student'}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"{readable or 'student'}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def table(records: list[dict]) -> str:
     """CSV: a row per student with points, of how many, points by question, and notes. No cell is taken for a formula."""
     ids = _ids(records)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(
+        out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
+    )  # a name may hold `;`, which cuts cells too
     writer.writerow(["student", "points", "of", *ids, "notes"])
     for record in records:
         points = {question["id"]: question["points"] for question in record["questions"]}
@@ -242,24 +247,20 @@ def _question(question: Mapping) -> str:
     points = f"{question['points']:g} of {question['of']:g} points"
     style = "passed" if question["state"] == "passed" else "failed"
     head = f"<h2>{_text(question['id'])} · {_text(question['title'])}</h2><p class='{style}'>{state}, {points}</p>"
-    lines = [] if question["state"] in ("untouched", "missing") else [*_public(question), *_hidden(question)]
-    if question["counted"]:
-        lines.append(f"Counted where your code ran, not by the judge: {', '.join(question['counted'])}.")
     shown = question["shown"]
     advice = [f"<p><strong>Diagnosis:</strong> {_text(shown['diagnosis'])}</p>"] if shown["diagnosis"] else []
     advice += [f"<p><strong>Hint:</strong> {_text(shown['hint'])}</p>"] if shown["hint"] else []
-    return "\n".join([head, _items(lines, style), *advice, _items(question["notes"], "note")])
+    cases = [] if question["state"] in ("untouched", "missing") else _public(question)
+    rest = _hidden(question) if cases else []
+    if question["counted"]:
+        rest.append(f"Counted where your code ran, not by the judge: {', '.join(question['counted'])}.")
+    return "\n".join([head, *advice, *cases, _items(rest, "note"), _items(question["notes"], "note")])
 
 
 def _public(question: Mapping) -> list[str]:
-    """A line per case; one line where all of them failed in the same way."""
-    said = {(v["passed"], v["sentence"]) for v in question["public"]}
-    if len(said) == 1 < len(question["public"]) and not question["public"][0]["passed"]:
-        return [f"✗ all {len(question['public'])} cases: {question['public'][0]['sentence']}"]
-    return [
-        f"{'✓' if v['passed'] else '✗'} {v['case']}{': ' if v['sentence'] else ''}{v['sentence']}"
-        for v in question["public"]
-    ]
+    """The cases as a check shows them in a notebook."""
+    verdicts = [Verdict(v["case"], v["passed"], v["sentence"], kind=v["kind"]) for v in question["public"]]
+    return [_items([f"{SIGNS[line.kind]}{line.text}"], line.kind) for line in case_lines(verdicts)]
 
 
 def _hidden(question: Mapping) -> list[str]:

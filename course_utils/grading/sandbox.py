@@ -181,7 +181,13 @@ class _Server:
     @contextmanager
     def question(self) -> Iterator[Talk]:
         (jobs, write), (read, outcomes), (theirs, lifeline) = os.pipe(), os.pipe(), os.pipe()
-        ends = _Ends([write, read, lifeline])
+        ends, over = _Ends([write, read, lifeline]), threading.Event()
+
+        def end():
+            ends.close(lifeline)
+            if not over.wait(_END_SECONDS):  # the guard does not hear it: a question may have stopped its guard
+                _kill(self.process)
+
         try:
             socket.send_fds(self.control, [b"q"], [jobs, outcomes, theirs])
         except OSError as error:
@@ -191,8 +197,9 @@ class _Server:
             for pipe in (jobs, outcomes, theirs):
                 os.close(pipe)
         try:
-            yield Talk(read, write, lambda: ends.close(lifeline))
+            yield Talk(read, write, end)
         finally:
+            over.set()
             ends.close()
             self.last_code = self._answer(_END_SECONDS, "did not end")
 
@@ -302,7 +309,7 @@ def _homes() -> dict[str, str]:
 
 
 def _environment(safe: bool) -> dict[str, str]:
-    """Little, and the same everywhere: one thread, the course from where it is now, in a sandbox (`safe`) no home."""
+    """Little, and the same everywhere: one thread, one order of sets, this very course, in a sandbox (`safe`) no home."""
     kept = {
         name: value
         for name, value in environment_for_child().items()
@@ -315,6 +322,7 @@ def _environment(safe: bool) -> dict[str, str]:
         **threads,
         "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1]),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
         "PYTHONUTF8": "1",
         "LANG": "C.UTF-8",
         "MPLBACKEND": "Agg",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_utils.grading.judge import Result
+from course_utils.grading.judge import Result, Verdict
 from course_utils.grading.progress import Record
 from course_utils.grading.question import Question
 
@@ -51,7 +51,7 @@ def shown(result: Result, question: Question, graded: str, records: Mapping[str,
     lines = [Line("head", f"{question.id} · {question.title}: {_status(result)}")]
     lines += [Line("fact", graded)] if graded and not result.untouched else []
     lines += [Line("diagnosis", f"Diagnosis: {result.diagnosis}")] if result.diagnosis else []
-    advice, verdicts = _hint(result), _verdicts(result)
+    advice, verdicts = _hint(result), case_lines(result.verdicts)
     lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
@@ -93,22 +93,22 @@ def _points(count: float) -> str:
     return f"{count:g} point{'' if count == 1 else 's'}"
 
 
-def _verdicts(result: Result) -> list[Line]:
+def case_lines(verdicts: Sequence[Verdict]) -> list[Line]:
     """The failures, the first ones in full, then the cases that passed. Cases that failed alike share a line."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for verdict in result.verdicts:
+    for verdict in verdicts:
         if not verdict.passed:
             kind = "open" if verdict.kind == "untouched" else "failed"
             alike.setdefault((kind, verdict.sentence), []).append(verdict.case)
-    if [len(result.verdicts)] == list(map(len, alike.values())):
+    if [len(verdicts)] == list(map(len, alike.values())):
         return [Line(kind, sentence) for kind, sentence in alike]
     told = [Line(kind, f"{_SEPARATOR.join(cases)}: {sentence}") for (kind, sentence), cases in alike.items()]
     others = [case for cases in list(alike.values())[_TOLD_IN_FULL:] for case in cases]
-    return told[:_TOLD_IN_FULL] + _named("failed", others) + _passed(result)
+    return told[:_TOLD_IN_FULL] + _named("failed", others) + _passed(verdicts)
 
 
-def _passed(result: Result) -> list[Line]:
-    cases = [verdict.case for verdict in result.verdicts if verdict.passed]
+def _passed(verdicts: Sequence[Verdict]) -> list[Line]:
+    cases = [verdict.case for verdict in verdicts if verdict.passed]
     return [Line("passed", case) for case in cases] if len(cases) <= _A_LINE_EACH else _named("passed", cases)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from course_utils.grading.compare import STEPS
 from course_utils.grading.question import Case, Tolerance
-from course_utils.grading.run import ForeignError
+from course_utils.grading.run import ForeignError, imported_from
 from course_utils.grading.values import same
 
 TOLERANCE = Tolerance(relative=5e-5, absolute=5e-5)
@@ -127,22 +127,30 @@ def state_of(optimizer) -> dict:
 
 @contextmanager
 def without(oracle, answer) -> Iterator[None]:
-    """While an answer runs, the oracle cannot be made; raises `ForeignError` where it is tried, or where `answer` inherits it.
+    """While an answer runs, the oracle cannot be made; raises `ForeignError` where it is tried, or where `answer` inherits it or
+    takes its `step` from there.
 
-    What the oracle itself inherits counts too: `torch.optim.Adam` is an AdamW by one of its flags.
-
-    Does nothing where `oracle` is None.
+    What the oracle itself inherits counts too: `torch.optim.Adam` is an AdamW by one of its flags. Does nothing where
+    `oracle` is None.
     """
     if oracle is None:
         yield
         return
+    bases = [base for base in oracle.__mro__ if base not in (torch.optim.Optimizer, object)]
     with ExitStack() as patches:
-        for source in (base for base in oracle.__mro__ if base not in (torch.optim.Optimizer, object)):
+        for source in bases:
             where = f"{source.__module__}.{source.__qualname__}"
             if isinstance(answer, type) and issubclass(answer, source):
                 raise ForeignError(where)
             patches.enter_context(mock.patch.object(source, "__init__", _refusal(where)))
+        _refuse_step_of(bases, answer)
         yield
+
+
+def _refuse_step_of(bases: list[type], answer) -> None:
+    source = imported_from(getattr(answer, "step", None))
+    if source in {base.__module__ for base in bases}:
+        raise ForeignError(f"{source} (its step)")
 
 
 def _refusal(where: str):

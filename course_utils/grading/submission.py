@@ -10,13 +10,18 @@ from pathlib import Path
 
 from course_utils.grading.run import is_untouched
 
-LARGEST = 50 * 2**20
-"""Bytes of a notebook file that is still read."""
+LARGEST, LONGEST_CODE = 50 * 2**20, 500_000
+"""Bytes of a notebook file that is still read, and characters of all its code: Python's parser takes minutes and gigabytes
+for as much code as a file may hold."""
 
-_ANSWER = re.compile(r"^[ \t]*#+[ \t]*EXERCISE[ \t:]+(\w+)[ \t]*:?[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_ANSWER = re.compile(r"^[ \t]*#+[ \t]*EXERCISE[ \t:]+(\w+)[ \t:]*$", re.MULTILINE | re.IGNORECASE)
 _QUESTION = re.compile(r"\s*# QUESTION \w+\s*$", re.MULTILINE)
 _SET = re.compile(r"\bexercise\(\s*[\"'](\w+)[\"']\s*\)")
 _CONFLICT = re.compile(r"^(<<<<<<<|>>>>>>>) ", re.MULTILINE)
+
+
+class UnreadableError(Exception):
+    """Why a file holds no submission, as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,8 @@ class Answer:
 def read_submission(path: Path) -> Submission:
     """The submission in the file at `path`. Never raises: a file that cannot be read has no cells, and a note says why."""
     try:
-        content = _content(path)
-        return read_text(content)
-    except _UnreadableError as error:
+        return read_text(_decoded(content_of(path)))
+    except UnreadableError as error:
         return Submission(notes=(str(error),))
 
 
@@ -59,10 +63,26 @@ def read_text(text: str) -> Submission:
     """As `read_submission`, from the file's text."""
     try:
         notebook = _notebook(text)
-        cells, notes = _raw_cells(notebook)
-    except _UnreadableError as error:
+        raw, notes = _raw_cells(notebook)
+        cells = tuple(_cells(raw))
+    except UnreadableError as error:
         return Submission(notes=(str(error),))
-    return Submission(tuple(_cells(cells)), (*notes, *_kernel_note(notebook)))
+    return Submission(cells, (*notes, *_kernel_note(notebook)))
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of a file of at most `LARGEST`; raises `UnreadableError` for what is none, without reading it."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableError("This is no regular file (a link or a folder); ask for the notebook itself.")
+        if status.st_size > LARGEST:
+            raise UnreadableError(
+                f"The file has {status.st_size:,} bytes, more than the {LARGEST:,} that are read; clear its outputs."
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableError(f"The file cannot be read ({error.strerror}); ask for it again.") from None
 
 
 def answer_to(submission: Submission, entry: Mapping) -> Answer:
@@ -101,24 +121,9 @@ def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple
     return ("The answers stand in another order than the questions.",) if found != sorted(found) else ()
 
 
-class _UnreadableError(Exception):
-    """Why a file holds no submission, as a sentence."""
-
-
-def _content(path: Path) -> str:
-    try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            raise _UnreadableError("This is no regular file (a link or a folder); ask for the notebook itself.")
-        if status.st_size > LARGEST:
-            raise _UnreadableError(
-                f"The file has {status.st_size:,} bytes, more than the {LARGEST:,} that are read; clear its outputs."
-            )
-        content = path.read_bytes()
-    except OSError as error:
-        raise _UnreadableError(f"The file cannot be read ({error.strerror}); ask for it again.") from None
+def _decoded(content: bytes) -> str:
     if not content.strip():
-        raise _UnreadableError("The file is empty; ask for it again.")
+        raise UnreadableError("The file is empty; ask for it again.")
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         return content.decode(encoding)
@@ -131,9 +136,9 @@ def _notebook(text: str) -> dict:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
         why = ", it holds the marks of a merge conflict" if _CONFLICT.search(text) else ""
-        raise _UnreadableError(f"The file is not valid JSON{why}; ask for it as Jupyter saves it.") from None
+        raise UnreadableError(f"The file is not valid JSON{why}; ask for it as Jupyter saves it.") from None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells", notebook.get("worksheets")), list):
-        raise _UnreadableError("The file is JSON, but no notebook; ask for the notebook itself.")
+        raise UnreadableError("The file is JSON, but no notebook; ask for the notebook itself.")
     return notebook
 
 
@@ -146,10 +151,16 @@ def _raw_cells(notebook: dict) -> tuple[list, list[str]]:
 
 
 def _cells(raw: list):
+    left = LONGEST_CODE
     for number, cell in enumerate(raw, 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
         source = _source(cell)
+        left -= len(source)
+        if left < 0:
+            raise UnreadableError(
+                f"The code has more than the {LONGEST_CODE:,} characters that are read; ask for it shorter."
+            )
         if source.strip() and not _QUESTION.match(source) and not _is_check(source):
             yield Cell(number, source, tuple(dict.fromkeys(_ANSWER.findall(source))))
 

@@ -44,9 +44,8 @@ def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Param
     Embedding tables and the last layer's matrix are among the others, with biases and normalization (Jordan et al. 2024,
     *Muon: An optimizer for hidden layers in neural networks*).
     """
-    matrices = [module for module in model.modules() if getattr(getattr(module, "weight", None), "ndim", 0) == 2]
-    outside = {module.weight for module in [m for m in matrices if isinstance(m, nn.Embedding)] + matrices[-1:]}
-    hidden = {
-        module.weight: None for module in matrices if module.weight not in outside and module.weight.requires_grad
-    }
+    weights = [(module, dict(module.named_parameters(recurse=False)).get("weight")) for module in model.modules()]
+    matrices = [(module, weight) for module, weight in weights if weight is not None and weight.ndim == 2]
+    outside = {weight for module, weight in matrices if isinstance(module, nn.Embedding) or module is matrices[-1][0]}
+    hidden = {weight: None for _, weight in matrices if weight not in outside and weight.requires_grad}
     return list(hidden), [p for p in model.parameters() if p.requires_grad and p not in hidden]

@@ -133,11 +133,14 @@ def test_a_sandbox_that_does_not_start_is_said_and_not_waited_for(tiny, tmp_path
     assert record["failed"]
 
 
-def test_a_killed_worker_is_replaced(tiny, tmp_path):
+def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     lane = sandbox.Lane("fork")
     papers = grade.prepare(SET, tiny, SEED)
     path = written(tmp_path / "class", {"right": HONEST["right"][0]})["right"]
     assert grade.grade_submission(path, papers, lane)["points"] == 3
+    assert list((tmp_path / "temporary").iterdir()) == []
     lane._server.process.kill()
     assert grade.grade_submission(path, papers, lane)["points"] == 3
     lane.close()

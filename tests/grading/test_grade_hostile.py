@@ -1,5 +1,6 @@
 """A class of strangers who mean harm: they get what their answers are worth, nobody else is touched, nothing is left running."""
 
+import math
 import os
 import socket
 import subprocess
@@ -8,9 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from handed_in import SEED, SET, graded, handed_in, kinds, points, scale, written
 
-from course_utils.grading import grade, isolate
+from course_utils.grading import encoding, grade, isolate, sandbox
 from course_utils.grading.report import Results, file_name
 from course_utils.grading.source import SETS
 
@@ -75,6 +77,22 @@ compare.compare = judge.compare = judge.judge = judge.grade = lambda *a, **k: No
 judge.Verdict.passed = True
 run.run_case = child.run_case = lambda *a, **k: judge.Outcome("values", {"result": torch.zeros(2)})
 torch.equal = torch.allclose = lambda *a, **k: True"""
+PROCESSES = """import os, time
+for _ in range(100):
+    if os.fork() == 0: time.sleep(60)
+time.sleep(1)
+return x * factor"""
+SHARED = """import mmap
+hog, some = mmap.mmap(-1, 8 * 10**9), bytes(10**8)
+for _ in range(80): hog.write(some)
+return x * factor"""
+STOPS = """import os, signal
+signal.setitimer(signal.ITIMER_REAL, 0)
+if os.getppid(): os.kill(os.getppid(), signal.SIGSTOP)
+while True: pass"""
+REMOUNT = """import ctypes, sys
+ctypes.CDLL(None).mount(None, sys.prefix.encode(), None, 0x1020, None)
+open(sys.prefix + "/written by a stranger", "x")"""
 DAEMON = """import os, time
 if os.fork() == 0:
     os.setsid()
@@ -114,6 +132,9 @@ def bodies(private, results, port):
         "threads": (THREADS, "", 0, {"exception", "died", "timeout"}),
         "memory": ("hog = []\nwhile True: hog.append(bytearray(10**8))", "", 0, {"exception", "died", "timeout"}),
         "memory of many": (MANY, "", 0, {"died", "timeout"}),
+        "many processes": (PROCESSES, "", 0, {"died"}),
+        "shared memory": (SHARED, "", 0, {"died", "timeout"}),
+        "remounts": (REMOUNT, "", 0, {"exception"}),
         "disk": (DISK, "", 0, {"exception", "died"}),
         "flood": (FLOOD, "", 2, set()),
         "flood of the pipe": (PIPE, "", 0, {"died", "unsafe"}),
@@ -166,6 +187,46 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
     assert "SECRET" not in told
     assert "1 stopped with an exception" in told
     assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
+
+
+def test_in_the_plain_sandbox_a_stopped_guard_is_noticed_and_root_has_no_rights(tiny, tmp_path, safe, monkeypatch):
+    monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
+    bodies = {"stops": STOPS, "remounts": REMOUNT}
+    submissions = written(tmp_path / "class", {name: scale(body) for name, body in bodies.items()})
+    records = graded(submissions, grade.prepare(SET, tiny, SEED, seconds=1), "bwrap")
+    assert [points(records[name]) for name in bodies] == [[0, 1], [0, 1]]
+    assert kinds(records["stops"]) == {"died", "values"}
+    assert not Path(sys.prefix, "written by a stranger").exists()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        torch.zeros(2),
+        {"notes": [[math.inf, "x"]], "outcome": None},
+        {"notes": torch.zeros(2, 2, 2), "outcome": None},
+        {"notes": [], "outcome": torch.zeros(2)},
+        {"notes": [], "outcome": {"kind": torch.zeros(2), "values": {}, "text": "", "line": "", "mutated": []}},
+    ],
+    ids=str,
+)
+def test_a_forged_message_is_no_fault_of_the_grader(said):
+    assert grade._opening(encoding.dump(said))[0].kind == "unsafe"
+    assert grade._outcome(encoding.dump(said)).kind == "unsafe"
+
+
+def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
+    folder = tmp_path / "class"
+    written(folder, {"a": "1"})
+    (folder / "a.IPYNB").write_text("2")
+    with open(folder / "sparse.ipynb", "wb") as file:
+        file.truncate(2**40)
+    (folder / "zero.ipynb").symlink_to("/dev/zero")
+    submissions = grade.find_submissions(folder)
+    assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
+    assert submissions["a"].name == "a.ipynb"
+    papers = grade.prepare(SET, tiny, SEED)
+    assert len({grade.key_of(path, papers, "fork") for path in submissions.values()}) == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")

@@ -65,6 +65,14 @@ def test_right_optimizers_of_another_build_are_accepted(adamw, source):
         assert [v for v in result(adamw, defined(source), seed).verdicts if not v.passed] == []
 
 
+def test_the_librarys_step_under_another_name_is_refused(adamw):
+    def made(self, params, **options):
+        torch.optim.Adam.__init__(self, params, **options, decoupled_weight_decay=True)
+
+    answer = type("answer", (torch.optim.Adam,), {"__module__": "__main__", "__init__": made})
+    assert {verdict.kind for verdict in result(adamw, answer).verdicts} == {"foreign"}
+
+
 def test_the_packages_own_optimizers_are_accepted(adamw):
     assert result(adamw, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
     adam = stream(torch.optim.Adam, **ASKED)

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from handed_in import notebook, written
 
+import course_utils
 from course_utils.chapters import markdown
 from course_utils.chapters.setup_cell import is_setup, setup_source
 from course_utils.cli import main
@@ -137,9 +138,12 @@ def test_set_files_are_plain_json_with_sorted_keys(path):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """An empty checkout, the working directory of the test."""
-    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
-        (tmp_path / folder).mkdir(parents=True)
+    """A checkout without notebooks, the working directory of the test."""
+    for folder in ("notebooks", "solutions", "exercises"):
+        (tmp_path / folder).mkdir()
+    package = Path(course_utils.__file__).parent
+    shutil.copytree(package, tmp_path / "course_utils", ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+    (tmp_path / "course_utils" / "grading" / "sets").mkdir(exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -209,7 +213,7 @@ def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, cap
 
 def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
-    assert "there are function, stream, account, cost, choice, design" in capsys.readouterr().err
+    assert "there are function, stream, scaler, sharded, account, cost, choice, design" in capsys.readouterr().err
     assert not list((checkout / "solutions").iterdir())
 
 

@@ -164,6 +164,11 @@ def test_files_of_every_kind_are_read_or_noted(tmp_path):
     assert "cannot be read" in read_submission(tmp_path / "none.ipynb").notes[0]
 
 
+def test_text_made_to_keep_the_reader_busy_is_read_at_once_or_refused():
+    assert answer("# EXERCISE q1" + " " * 300_000 + "x").state == "missing"
+    assert "characters that are read" in read_text(notebook("a\n" * 300_000)).notes[0]
+
+
 def test_a_file_beyond_all_size_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("course_utils.grading.submission.LARGEST", 100)
     (tmp_path / "a.ipynb").write_text(notebook(RIGHT))
