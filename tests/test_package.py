@@ -169,14 +169,15 @@ def test_code_by_hand_runs_where_the_oracles_are_broken(monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("code by hand called its oracle")
 
-    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+    for kind in (torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adam, torch.optim.AdamW):
         monkeypatch.setattr(kind, "step", refuse)
         monkeypatch.setattr(kind, "__init__", refuse)
-    for module in map(import_module, ("torch.optim.adam", "torch.optim.adamw")):
+    for oracle in ("sgd", "adagrad", "rmsprop", "adam", "adamw"):
+        module = import_module(f"torch.optim.{oracle}")
         for name in dir(module):
-            if name.startswith(("_single_tensor", "_multi_tensor", "_fused", "adam")):
+            if name.startswith(("_single_tensor", "_multi_tensor", "_fused", oracle)):
                 monkeypatch.setattr(module, name, refuse)
-    for kind in (optim.Adam, optim.AdamW):
+    for kind in (optim.SGD, optim.AdaGrad, optim.RMSProp, optim.Adam, optim.AdamW):
         p = torch.ones(2, requires_grad=True)
         p.grad = torch.ones(2)
         kind([p]).step()

@@ -43,10 +43,6 @@ class Adam(Optimizer):
             "exp_avg_sq": torch.zeros_like(parameter),
         }
 
-    def decay(self, parameter, gradient, group):
-        """L2 regularization: λθ joins the gradient, and so enters both averages."""
-        return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
-
     def update(self, parameter, gradient, state, group):
         """θ ← θ − α m̂ / (√v̂ + ε), with m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ)."""
         (beta1, beta2), m, v = group["betas"], state["exp_avg"], state["exp_avg_sq"]

@@ -10,6 +10,7 @@ class Optimizer(torch.optim.Optimizer):
     """Calls `update` once for each parameter that has a gradient.
 
     A subclass writes two methods: `new_state`, the tensors it keeps for one parameter, and `update`, its equations.
+    One that adds λθ elsewhere than to the gradient changes `decay` too.
     """
 
     def new_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -19,6 +20,10 @@ class Optimizer(torch.optim.Optimizer):
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, state: dict, group: dict) -> None:
         """Change `parameter` and `state` in place; `gradient` belongs to the caller and stays as it is."""
         raise NotImplementedError
+
+    def decay(self, parameter, gradient, group):
+        """L2 regularization: λθ joins the gradient, and so enters all that is made of it."""
+        return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
     @torch.no_grad()
     def step(self, closure=None):

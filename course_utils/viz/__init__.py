@@ -4,6 +4,15 @@ from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figur
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
 from course_utils.viz.comparison import bands_figure, losses_against_bytes
+from course_utils.viz.descent import (
+    STEERED,
+    family_figure,
+    noise_figure,
+    paths_figure,
+    schedules_figure,
+    steering_figure,
+)
+from course_utils.viz.differences import difference
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
@@ -14,6 +23,7 @@ from course_utils.viz.training import compare_losses, learning_curves
 
 __all__ = [
     "COLORS",
+    "STEERED",
     "bands_figure",
     "beside_figure",
     "bytes_by_optimizer",
@@ -25,18 +35,24 @@ __all__ = [
     "decay_figure",
     "decay_paths_figure",
     "decision_figure",
+    "difference",
+    "family_figure",
     "graph_figure",
     "instants_figure",
     "learning_curves",
     "ledger_figure",
     "losses_against_bytes",
     "memory_calculator",
+    "noise_figure",
+    "paths_figure",
     "peak_against_batch",
     "play",
     "quadratic_figure",
     "saved_by_part_figure",
+    "schedules_figure",
     "show",
     "source",
+    "steering_figure",
     "timeline_figure",
     "use_course_style",
 ]

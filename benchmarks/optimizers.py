@@ -1,0 +1,96 @@
+"""Step time and state bytes of each optimizer by hand beside the libraries', on the 104 tensors of DistilBERT-base.
+
+Every group is timed in one run, its ways in turn; the first of a group is what the others are divided by.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import torch
+
+from benchmarks.side_by_side import compare
+from course_utils import memory, models, optim
+from course_utils.settings import settings
+from course_utils.units import MiB, format_seconds
+
+Way = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def groups() -> dict[str, dict[str, Way]]:
+    """Name to the ways of making the same step: torch's plain loop or the library first, then by hand."""
+    import bitsandbytes as bnb
+    import transformers
+
+    return {
+        "SGD": torch_and_ours(torch.optim.SGD, optim.SGD, lr=1e-5),
+        "SGD, momentum": torch_and_ours(torch.optim.SGD, optim.SGD, lr=1e-5, momentum=0.9),
+        "SGD, Nesterov": torch_and_ours(torch.optim.SGD, optim.SGD, lr=1e-5, momentum=0.9, nesterov=True),
+        "AdaGrad": torch_and_ours(torch.optim.Adagrad, optim.AdaGrad, lr=1e-5),
+        "RMSProp": torch_and_ours(torch.optim.RMSprop, optim.RMSProp, lr=1e-5),
+        "Adam": torch_and_ours(torch.optim.Adam, optim.Adam, lr=1e-5),
+        "AdamW": torch_and_ours(torch.optim.AdamW, optim.AdamW, lr=1e-5),
+        "Adafactor": torch_and_ours(torch.optim.Adafactor, optim.Adafactor, lr=1e-5)
+        | {"Transformers": lambda p: transformers.Adafactor(p, lr=1e-5, relative_step=False, scale_parameter=False)},
+        "AdamW, 8 bits": {
+            "bitsandbytes": lambda p: bnb.optim.AdamW8bit(p, lr=1e-5),
+            "by hand": lambda p: optim.AdamW8bit(p, lr=1e-5),
+            "torch's AdamW, 32 bits": lambda p: torch.optim.AdamW(p, lr=1e-5, foreach=False),
+        },
+    }
+
+
+def torch_and_ours(theirs: type, ours: type, **options) -> dict[str, Way]:
+    """torch's with `foreach` off and on, and ours."""
+    return {
+        "torch, foreach=False": lambda p: theirs(p, **options, foreach=False),
+        "by hand": lambda p: ours(p, **options),
+        "torch, foreach=True": lambda p: theirs(p, **options, foreach=True),
+    }
+
+
+def rows(ways: dict[str, Way], rounds: int) -> Iterator[str]:
+    """A table row for each way: median time, ratio to the first way round by round, bytes of state and their ratio."""
+    optimizers = {name: make(_parameters()) for name, make in ways.items()}
+    seconds = compare({name: _stepper(optimizer) for name, optimizer in optimizers.items()}, rounds)
+    sizes = {name: memory.optimizer_state_size(optimizer).bytes for name, optimizer in optimizers.items()}
+    reference, first = next(iter(seconds.values())), next(iter(sizes.values()))
+    for name, times in seconds.items():
+        ratios = sorted(t / r for t, r in zip(times, reference, strict=True))
+        spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        beside = f"{sizes[name] / first:.4f}" if first else "–"
+        yield f"| {name} | {format_seconds(median(times))} | {spread} | {sizes[name] / MiB:.2f} | {beside} |"
+
+
+def _parameters() -> list[torch.nn.Parameter]:
+    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    return list(model.parameters())
+
+
+def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    def step():
+        optimizer.step()
+        if settings().device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return step
+
+
+def main():
+    """Print a table per group."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("groups", nargs="*", help="which groups; by default all")
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    for name, ways in groups().items():
+        if not arguments.groups or name in arguments.groups:
+            print(
+                f"\n**{name}**\n\n| | step | ratio to the first: median (min to max) | state, MiB | ratio |\n|---|---|---|---|---|"
+            )
+            print("\n".join(rows(ways, arguments.rounds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Figures about how optimizers move: their family, paths over loss surfaces, noise, schedules."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+from matplotlib.figure import Figure
+
+from course_utils.errors import CourseError
+from course_utils.optim import SGD, AdaGrad, Adam, RMSProp, schedules
+from course_utils.optim.surfaces import SURFACES, Surface, heights, path
+from course_utils.viz.parts import subplots
+from course_utils.viz.style import COLORS
+
+_ORDER = ("first", "second", "third", "fourth")
+_LOWEST = 1e-12  # where the axis of losses ends
+
+STEERED = {
+    "gradient descent": lambda p, lr, beta1, beta2: SGD(p, lr),
+    "momentum": lambda p, lr, beta1, beta2: SGD(p, lr, momentum=beta1),
+    "Nesterov": lambda p, lr, beta1, beta2: SGD(p, lr, momentum=beta1, nesterov=beta1 > 0),
+    "AdaGrad": lambda p, lr, beta1, beta2: AdaGrad(p, lr),
+    "RMSProp": lambda p, lr, beta1, beta2: RMSProp(p, lr, alpha=beta2),
+    "Adam": lambda p, lr, beta1, beta2: Adam(p, lr, betas=(beta1, beta2)),
+}
+"""Optimizers by name, made from parameters, α, β₁ (μ for momentum) and β₂ (β for RMSProp)."""
+
+
+def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
+    """Up to four paths over a surface, and beside them the loss against steps. Raises `CourseError` for more."""
+    if not 0 < len(paths) <= len(_ORDER):
+        raise CourseError(f"One figure shows 1 to {len(_ORDER)} paths, not {len(paths)}; draw several figures.")
+    figure, (plan, curve) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained")
+    _contours(plan, surface)
+    said = []
+    for (name, places), color in zip(paths.items(), _ORDER, strict=False):
+        losses = heights(surface, places)
+        plan.plot(*places.T, ".-", color=COLORS[color], linewidth=1.2, markersize=4, label=name)
+        curve.plot(losses.clamp(min=_LOWEST), color=COLORS[color], label=name)
+        said.append(f"{name} from {losses[0]:.3g} to {losses[-1]:.3g}")
+    plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
+    plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"{surface.name}: the way")
+    curve.set(xlabel="step", ylabel="loss", yscale="log", title="the loss on it")
+    figure.legend(*curve.get_legend_handles_labels(), loc="outside upper center", ncols=len(paths))
+    return figure, f"Paths over the {surface.name}, and the loss over {len(losses) - 1} steps: {'; '.join(said)}."
+
+
+def steering_figure(
+    surface: str, optimizer: str, lr: float, beta1: float, beta2: float, x: float, y: float, steps: int = 60
+) -> tuple[Figure, str]:
+    """One optimizer, by its name in `STEERED`, on the surface of that name, from (x, y); noise as `Surface.noise` says."""
+    make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
+    here = SURFACES[surface]
+    return paths_figure(here, {optimizer: path(make, here, steps, start=(x, y))})
+
+
+def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
+    """The course's schedules over `total` updates as factors on α."""
+    drawn = {
+        "warm-up, then constant": partial(schedules.warm_up, warmup=warmup),
+        "inverse square root": partial(schedules.inverse_sqrt, warmup=warmup),
+        "exponential": partial(schedules.exponential, gamma=0.01 ** (1 / total)),
+        "step": partial(schedules.staircase, every=max(1, total // 3), gamma=0.3),
+        "cosine with warm-up": partial(schedules.cosine, total=total, warmup=warmup),
+    }
+    looks = zip((*_ORDER, "gradients"), (":", "-", "-", "-", "--"), strict=True)
+    figure, axes = subplots(layout="constrained")
+    for (name, factor), (color, line) in zip(drawn.items(), looks, strict=True):
+        steps = range(total + 1)
+        drawn_as = "steps-post" if name == "step" else "default"
+        axes.plot(steps, [factor(step) for step in steps], line, color=COLORS[color], label=name, drawstyle=drawn_as)
+    axes.set(xlabel="update", ylabel="factor on α", ylim=(0, 1.08), xlim=(0, total))
+    figure.legend(loc="outside upper center", ncols=3)
+    ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
+    return figure, f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
+
+
+def noise_figure(sizes: Sequence[int], variances: Sequence[float]) -> tuple[Figure, str]:
+    """Variance of a batch's gradient against the batch's size, and the line through the first point that falls as 1 / size."""
+    predicted = [variances[0] * sizes[0] / size for size in sizes]
+    figure, axes = subplots(figsize=(7.6, 3.0))
+    axes.plot(sizes, predicted, color=COLORS["predicted"], label="predicted: as 1 / batch size")
+    axes.plot(sizes, variances, "o", color=COLORS["first"], label="measured")
+    axes.set(xlabel="batch size", ylabel="variance of the gradient", xscale="log", yscale="log")
+    axes.set_xticks(list(sizes), [str(size) for size in sizes])
+    axes.set_yticks(list(variances), [f"{variance:.2g}" for variance in variances])
+    axes.minorticks_off()
+    axes.legend()
+    ratios = ", ".join(f"{m / p:.2f}" for m, p in zip(variances, predicted, strict=True))
+    return figure, (
+        f"Variance of a batch's gradient for batch sizes {', '.join(map(str, sizes))}, falling from {variances[0]:.3g} to "
+        f"{variances[-1]:.3g}; measured over predicted: {ratios}."
+    )
+
+
+_MEMBERS = {
+    "gradient\ndescent": (0.08, 0.5, "ink"),
+    "momentum": (0.36, 0.8, "first"),
+    "Nesterov": (0.66, 0.8, "first"),
+    "AdaGrad": (0.36, 0.2, "second"),
+    "RMSProp": (0.66, 0.2, "second"),
+    "Adam": (0.92, 0.5, "third"),
+}
+_STEPS = (
+    ("gradient\ndescent", "momentum", "remember where\nyou were going"),
+    ("momentum", "Nesterov", "look\nahead"),
+    ("gradient\ndescent", "AdaGrad", "divide by the root of\nthe sum of squares"),
+    ("AdaGrad", "RMSProp", "forget\nold ones"),
+    ("momentum", "Adam", ""),
+    ("RMSProp", "Adam", "both, and correct\nthe start"),
+)
+
+
+def family_figure() -> tuple[Figure, str]:
+    """The optimizers of the course, each with what it adds to the one before."""
+    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    frame = {"boxstyle": "round,pad=0.45", "facecolor": COLORS["paper"], "linewidth": 1.8}
+    boxes = {}
+    for name, (x, y, color) in _MEMBERS.items():
+        edge = frame | {"edgecolor": COLORS[color]}
+        boxes[name] = axes.text(x, y, name, ha="center", va="center", bbox=edge, color=COLORS[color], zorder=3)
+    for start, end, added in _STEPS:
+        _connect(axes, boxes[start], boxes[end], added)
+    axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
+    below = {"ha": "center", "va": "top", "color": COLORS["second"], "style": "italic"}
+    axes.text(0.51, 0.0, "a step size for each parameter", **below)
+    axes.set(xlim=(0, 1), ylim=(-0.1, 1.1))
+    axes.axis("off")
+    said = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
+    return figure, f"A family tree from gradient descent over two branches to Adam. {said}; momentum to Adam."
+
+
+def _connect(axes, start, end, added: str) -> None:
+    shape = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.4, "shrinkA": 2, "shrinkB": 2}
+    ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch()}
+    (x0, y0), (x1, y1) = start.get_position(), end.get_position()
+    axes.annotate("", xy=(x1, y1), xytext=(x0, y0), arrowprops=shape | ends)
+    if added:
+        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.5}
+        axes.text((x0 + x1) / 2, (y0 + y1) / 2, added, ha="center", va="center", fontsize=8.5, bbox=paper)
+
+
+def _contours(axes, surface: Surface) -> None:
+    (left, right), (low, high) = surface.view
+    x, y = torch.linspace(left, right, 160), torch.linspace(low, high, 160)
+    z = surface.height(*torch.meshgrid(x, y, indexing="xy"))
+    levels = torch.linspace(0, z.max().sqrt().item(), 16).square().tolist()
+    axes.contourf(x, y, z, levels=levels, cmap="Greys", alpha=0.35)
+    axes.contour(x, y, z, levels=levels, colors=COLORS["predicted"], linewidths=0.6)
+    axes.grid(False)

@@ -1,0 +1,114 @@
+"""Schedules against torch's and Transformers', step by step."""
+
+from functools import partial
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim import lr_scheduler
+
+from course_utils.optim import schedules
+
+TIGHT = {"rel": 1e-10, "abs": 1e-12}
+lengths = st.integers(1, 40)
+
+
+def rates(make, steps):
+    """Learning rates that `make(optimizer)`, a scheduler, sets before each of `steps` updates; the base is 0.7."""
+    p = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=0.7)
+    scheduler, seen = make(optimizer), []
+    for _ in range(steps):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def ours(steps, schedule, **options):
+    """The same through LambdaLR from a function of the step."""
+    return rates(lambda optimizer: lr_scheduler.LambdaLR(optimizer, partial(schedule, **options)), steps)
+
+
+@given(warmup=lengths, start=st.floats(0.01, 1))
+@settings(deadline=None, max_examples=30)
+def test_warm_up_is_torchs_linear(warmup, start):
+    theirs = rates(lambda o: lr_scheduler.LinearLR(o, start_factor=start, total_iters=warmup), 60)
+    assert ours(60, schedules.warm_up, warmup=warmup, start=start) == pytest.approx(theirs, **TIGHT)
+
+
+@given(warmup=st.integers(0, 40))
+@settings(deadline=None, max_examples=30)
+def test_warm_up_from_zero_is_transformers(warmup):
+    theirs = rates(lambda o: transformers.get_constant_schedule_with_warmup(o, warmup), 60)
+    assert ours(60, schedules.warm_up, warmup=warmup) == pytest.approx(theirs, **TIGHT)
+
+
+@given(gamma=st.floats(0.5, 1.1))
+@settings(deadline=None, max_examples=30)
+def test_exponential_is_torchs(gamma):
+    theirs = rates(lambda o: lr_scheduler.ExponentialLR(o, gamma), 60)
+    assert ours(60, schedules.exponential, gamma=gamma) == pytest.approx(theirs, **TIGHT)
+
+
+@given(every=lengths, gamma=st.floats(0.05, 1.1))
+@settings(deadline=None, max_examples=30)
+def test_staircase_is_torchs_step(every, gamma):
+    theirs = rates(lambda o: lr_scheduler.StepLR(o, every, gamma), 60)
+    assert ours(60, schedules.staircase, every=every, gamma=gamma) == pytest.approx(theirs, **TIGHT)
+
+
+@given(total=lengths, floor=st.floats(0, 1))
+@settings(deadline=None, max_examples=30)
+def test_cosine_is_torchs_up_to_its_end_and_then_stays(total, floor):
+    theirs = rates(lambda o: lr_scheduler.CosineAnnealingLR(o, total, eta_min=0.7 * floor), total + 1)
+    mine = ours(total + 20, schedules.cosine, total=total, floor=floor)
+    assert mine[: total + 1] == pytest.approx(theirs, rel=1e-9, abs=1e-10)
+    assert mine[total:] == pytest.approx([0.7 * floor] * 20, **TIGHT)
+
+
+@given(warmup=st.integers(0, 20), after=lengths)
+@settings(deadline=None, max_examples=30)
+def test_cosine_with_warm_up_is_transformers(warmup, after):
+    total = warmup + after
+    theirs = rates(lambda o: transformers.get_cosine_schedule_with_warmup(o, warmup, total), total + 1)
+    assert ours(total + 1, schedules.cosine, total=total, warmup=warmup) == pytest.approx(theirs, **TIGHT)
+
+
+def test_the_libraries_cosines_rise_again_after_their_end():
+    """What the docstring says of them; if this fails, it says too much."""
+    theirs = rates(lambda o: transformers.get_cosine_schedule_with_warmup(o, 0, 10), 21)
+    assert [theirs[10], theirs[20]] == pytest.approx([0, 0.7])
+    assert rates(lambda o: lr_scheduler.CosineAnnealingLR(o, 10), 21)[20] == pytest.approx(0.7)
+
+
+@given(warmup=st.integers(0, 40), timescale=st.none() | lengths)
+@settings(deadline=None, max_examples=30)
+def test_inverse_sqrt_is_transformers(warmup, timescale):
+    theirs = rates(lambda o: transformers.get_inverse_sqrt_schedule(o, warmup, timescale), 100)
+    assert ours(100, schedules.inverse_sqrt, warmup=warmup, timescale=timescale) == pytest.approx(theirs, **TIGHT)
+
+
+@given(warmup=st.integers(1, 10_000))
+def test_inverse_sqrt_is_never_constant(warmup):
+    factor = partial(schedules.inverse_sqrt, warmup=warmup)
+    assert factor(warmup) == 1 > factor(warmup + 1) > factor(2 * warmup + 2)
+    assert factor(4 * warmup) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: schedules.cosine(0, total=5, warmup=5), "total=5 leaves nothing after warmup=5"),
+        (lambda: schedules.cosine(-1, total=5), "step=-1"),
+        (lambda: schedules.warm_up(0, warmup=-1), "warmup=-1"),
+        (lambda: schedules.staircase(0, every=0), "every=0"),
+        (lambda: schedules.exponential(3, gamma=0.0), "gamma=0.0"),
+        (lambda: schedules.inverse_sqrt(3, warmup=2, timescale=0), "timescale=0"),
+    ],
+)
+def test_senseless_lengths_and_factors_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,129 @@
+"""Surfaces, paths and small experiments against closed forms."""
+
+from math import ceil, log, sqrt
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.optim import SGD, Adam, RMSProp
+from course_utils.optim.experiments import (
+    gradient_variance,
+    predicted_variance,
+    settled_variance,
+    steps_to_shrink,
+    update_sizes,
+)
+from course_utils.optim.surfaces import (
+    BOWL,
+    RAVINE,
+    SADDLE,
+    SURFACES,
+    TURNED_RAVINE,
+    best_rate,
+    heights,
+    path,
+    steps_below,
+)
+
+
+@pytest.mark.parametrize("surface", SURFACES.values(), ids=SURFACES)
+def test_the_lowest_value_is_zero_and_start_and_minimum_are_in_view(surface):
+    (left, right), (low, high) = surface.view
+    x, y = torch.meshgrid(torch.linspace(left, right, 301), torch.linspace(low, high, 301), indexing="xy")
+    z = surface.height(x.double(), y.double())
+    assert z.min() >= -1e-12
+    assert z.min() < 2e-2
+    assert left <= surface.start[0] <= right
+    assert low <= surface.start[1] <= high
+
+
+def test_the_turned_ravine_is_the_ravine_turned():
+    """Gradient descent goes the same way on both, up to the turn."""
+    places = [path(lambda p: SGD(p, 0.03, momentum=0.5), surface, 30) for surface in (RAVINE, TURNED_RAVINE)]
+    assert heights(RAVINE, places[0]).tolist() == pytest.approx(heights(TURNED_RAVINE, places[1]).tolist())
+    assert places[0].norm(dim=1).tolist() == pytest.approx(places[1].norm(dim=1).tolist())
+
+
+def test_a_path_is_the_closed_form_of_gradient_descent():
+    places = path(lambda p: SGD(p, 0.03), RAVINE, 20, start=(1.0, 1.0))
+    assert places[-1].tolist() == pytest.approx([(1 - 0.03) ** 20, (1 - 0.03 * 50) ** 20])
+    assert places.shape == (21, 2)
+
+
+def test_noise_is_that_of_the_seed():
+    def places(seed):
+        return path(lambda p: SGD(p, 0.1), BOWL, 5, seed=seed)
+
+    assert torch.equal(places(1), places(1))
+    assert not torch.equal(places(1), places(2))
+
+
+def test_a_path_that_leaves_the_numbers_is_infinitely_high():
+    assert heights(SADDLE, path(lambda p: SGD(p, 50.0), SADDLE, 60))[-1] == torch.inf
+
+
+def test_the_best_rate_is_found():
+    """For a parabola along y alone it is 1 / 50."""
+    found = best_rate(lambda p, rate: SGD(p, rate), RAVINE, [0.001, 1 / 50, 0.05], steps=5)
+    assert found == 1 / 50
+
+
+def test_steps_below_counts_from_the_last_time_above():
+    assert steps_below([3.0, 0.5, 2.0, 0.5, 0.1], 1.0) == 3
+    assert steps_below([0.5, 0.1], 1.0) == 0
+    assert steps_below([0.5, 2.0], 1.0) is None
+
+
+@given(curvature=st.floats(2, 300))
+@settings(deadline=None, max_examples=20)
+def test_the_best_gradient_descent_shrinks_by_the_condition_number(curvature):
+    measured = steps_to_shrink(lambda p: SGD(p, 2 / (1 + curvature)), curvature, 1e-3)
+    assert abs(measured - ceil(log(1000) / log((curvature + 1) / (curvature - 1)))) <= 1
+
+
+def test_momentum_needs_the_root_of_the_steps():
+    def steps(k):
+        root = sqrt(k)
+        return steps_to_shrink(lambda p: SGD(p, 4 / (1 + root) ** 2, momentum=((root - 1) / (root + 1)) ** 2), k, 1e-3)
+
+    assert 8 < steps(4_000) / steps(40) < 14  # the root of 100, and what a double root of the recursion adds
+    assert steps_to_shrink(lambda p: SGD(p, 1.0), 3.0, 1e-3, most=50) is None
+
+
+def test_update_sizes_are_those_of_a_gradient_of_one():
+    assert update_sizes(lambda p: SGD(p, 0.5, momentum=0.5), 3) == pytest.approx([0.5, 0.75, 0.875])
+    assert update_sizes(lambda p: RMSProp(p, 1.0), 1) == pytest.approx([10.0])
+    assert update_sizes(lambda p: Adam(p, 1.0), 10) == pytest.approx([1.0] * 10)
+
+
+@pytest.mark.parametrize(("lr", "momentum"), [(0.1, 0.0), (0.5, 0.0), (0.05, 0.9), (0.3, 0.5)])
+def test_the_scatter_is_what_the_fixed_point_says(lr, momentum):
+    measured = settled_variance(lambda p: SGD(p, lr, momentum=momentum))
+    assert measured == pytest.approx(predicted_variance(lr, momentum), rel=0.06)
+
+
+def test_a_schedule_that_falls_takes_the_scatter_away():
+    constant = settled_variance(lambda p: SGD(p, 0.2), 200)
+    falling = settled_variance(lambda p: SGD(p, 0.2), 200, lambda step: 1 - step / 200)
+    assert falling < constant / 5
+
+
+class Linear(torch.nn.Module):
+    """The mean of w·x: its gradient for one example is that example."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(width, dtype=torch.float64))
+
+    def forward(self, x):
+        return type("Output", (), {"loss": (x @ self.w).mean()})
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+def test_the_variance_of_a_batch_is_that_of_an_example_over_its_size(batch_size):
+    x = torch.randn(500, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    of_one = x.var(0, correction=0).sum().item()
+    measured = gradient_variance(Linear(300), {"x": x}, batch_size, draws=80)
+    assert measured == pytest.approx(of_one / batch_size, rel=0.06)
