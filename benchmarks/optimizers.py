@@ -86,9 +86,8 @@ def main():
     arguments = parser.parse_args()
     for name, ways in groups().items():
         if not arguments.groups or name in arguments.groups:
-            print(
-                f"\n**{name}**\n\n| | step | ratio to the first: median (min to max) | state, MiB | ratio |\n|---|---|---|---|---|"
-            )
+            print(f"\n**{name}**\n\n| | step | its ratio to the first: median (min to max) | state, MiB | ratio |")
+            print("|---|---|---|---|---|")
             print("\n".join(rows(ways, arguments.rounds)), flush=True)
 
 
