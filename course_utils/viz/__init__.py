@@ -1,5 +1,13 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
+from course_utils.viz.adafactor import (
+    estimate_figure,
+    factoring_figure,
+    losses_over_seeds,
+    play_estimate,
+    schedules_figure,
+    small_gradients_figure,
+)
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
@@ -18,13 +26,19 @@ __all__ = [
     "correction_figure",
     "decay_figure",
     "decay_paths_figure",
+    "estimate_figure",
+    "factoring_figure",
     "instants_figure",
     "learning_curves",
     "ledger_figure",
+    "losses_over_seeds",
     "memory_calculator",
     "peak_against_batch",
     "play",
+    "play_estimate",
+    "schedules_figure",
     "show",
+    "small_gradients_figure",
     "source",
     "timeline_figure",
     "use_course_style",
