@@ -168,14 +168,14 @@ def test_code_by_hand_runs_where_the_oracles_are_broken(monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("code by hand called its oracle")
 
-    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adafactor):
         monkeypatch.setattr(kind, "step", refuse)
         monkeypatch.setattr(kind, "__init__", refuse)
-    for module in map(import_module, ("torch.optim.adam", "torch.optim.adamw")):
+    for module in map(import_module, ("torch.optim.adam", "torch.optim.adamw", "torch.optim._adafactor")):
         for name in dir(module):
-            if name.startswith(("_single_tensor", "_multi_tensor", "_fused", "adam")):
+            if name.startswith(("_single_tensor", "_multi_tensor", "_fused", "ada")):
                 monkeypatch.setattr(module, name, refuse)
-    for kind in (optim.Adam, optim.AdamW):
+    for kind in (optim.Adam, optim.AdamW, optim.Adafactor):
         p = torch.ones(2, requires_grad=True)
         p.grad = torch.ones(2)
         kind([p]).step()

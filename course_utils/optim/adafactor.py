@@ -29,7 +29,7 @@ import torch
 from course_utils.optim.base import Optimizer, _require
 from course_utils.optim.factored import rank_one, rms
 
-_BOUND = 1e-2  # of the relative step size (Shazeer & Stern 2018, section 9)
+_BOUND = 1e-2  # of the relative step size (Shazeer & Stern 2018, Algorithm 6)
 _WARMUP = 1e-6  # of the relative step size, for each step taken
 
 

@@ -40,7 +40,7 @@ def relative_error(squares: torch.Tensor, estimated: torch.Tensor) -> float:
 def divergence(squares: torch.Tensor, estimated: torch.Tensor) -> float:
     """Σ V log(V / V̂) − V + V̂, the generalized Kullback-Leibler divergence.
 
-    It is 0 where the two agree. Of all matrices of rank 1, `estimate` has the smallest (Shazeer & Stern 2018, Lemma 1).
+    It is 0 where the two agree. Of all matrices of rank 1, `estimate` has the smallest (Shazeer & Stern 2018, section 3).
     """
     return (torch.xlogy(squares, squares) - torch.xlogy(squares, estimated) - squares + estimated).sum().item()
 

@@ -63,14 +63,15 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
     picture = _heat(axes[2], _corner(ratio), -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
     figure.colorbar(picture, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     axes[0].set_ylabel("row")
-    error, near = factored.relative_error(squares, estimated), _within(ratio, 2.0)
+    known = ratio[ratio.isfinite()]
+    error, near = factored.relative_error(squares, estimated), _within(known, 2.0)
     figure.suptitle(
         f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_said(error, near)}", x=0.01, ha="left"
     )
     return figure, (
-        f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: the matrix "
-        f"with numbers from 1e{low:.1f} to 1e{high:.1f}, its estimate from row and column means, and their ratio, from "
-        f"10^{ratio[ratio.isfinite()].min():.2f} to 10^{ratio[ratio.isfinite()].max():.2f}. {_said(error, near)}."
+        f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
+        f"the matrix with numbers from 1e{low:.1f} to 1e{high:.1f}, its estimate from row and column means, "
+        f"and their ratio, from 10^{known.min():.2f} to 10^{known.max():.2f}. {_said(error, near)}."
     )
 
 
@@ -96,9 +97,9 @@ def schedules_figure(steps: int = 100_000, lr: float = 1e-2, beta2: float = 0.99
         axes.set(xscale="log", yscale="log", xlabel="step t")
         axes.legend()
     return figure, (
-        f"Left: the share of the newest squared gradient in the average falls from {share[0]:.0f} at step 1 to {share[-1]:.1e} at "
-        f"step {steps} in Adafactor, and from {adam[0]:.0f} to {adam[-1]:.1e} in Adam. Right: the relative step size is {lr:g} "
-        f"up to step {lr**-2:.0f} and then falls as one over the root; with warm-up it grows from 1e-6 to {warm[-1]:.1e}."
+        f"Left: the share of the newest squared gradient in the average falls from {share[0]:.0f} at step 1 to {share[-1]:.1e} "
+        f"at step {steps} in Adafactor, and from {adam[0]:.0f} to {adam[-1]:.1e} in Adam. Right: the relative step size is "
+        f"{lr:g} up to step {lr**-2:.0f} and then falls as one over the root; with warm-up it grows from 1e-6 to {warm[-1]:.1e}."
     )
 
 
@@ -150,7 +151,7 @@ def _limits(*matrices: torch.Tensor) -> tuple[float, float]:
 
 def _bare(axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
     axes.axis("on")
-    axes.imshow(values.log10(), vmin=low, vmax=high, cmap="viridis", aspect="auto")
+    axes.imshow(values.log10().numpy(), vmin=low, vmax=high, cmap="viridis", aspect="auto")
     axes.set_title(title, fontsize=10, loc="center")
     axes.set(xticks=[], yticks=[], xlabel=below)
     axes.grid(visible=False)
@@ -161,15 +162,14 @@ def _corner(values: torch.Tensor) -> torch.Tensor:
 
 
 def _heat(axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
-    picture = axes.imshow(values, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
+    picture = axes.imshow(values.numpy(), vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", title=title)
     axes.grid(visible=False)
     return picture
 
 
 def _within(log_ratio: torch.Tensor, factor: float) -> float:
-    known = log_ratio[log_ratio.isfinite()]
-    return (known.abs() <= torch.tensor(factor).log10()).double().mean().item()
+    return (log_ratio.abs() <= torch.tensor(factor).log10()).double().mean().item()
 
 
 def _said(error: float, near: float) -> str:
