@@ -70,7 +70,7 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
     )
     return figure, (
         f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
-        f"the matrix with numbers from 1e{low:.1f} to 1e{high:.1f}, its estimate from row and column means, "
+        f"the matrix with numbers from 10^{low:.1f} to 10^{high:.1f}, its estimate from row and column means, "
         f"and their ratio, from 10^{known.min():.2f} to 10^{known.max():.2f}. {_said(error, near)}."
     )
 
