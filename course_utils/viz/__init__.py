@@ -1,5 +1,13 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
+from course_utils.viz.adafactor import (
+    adafactor_schedules_figure,
+    estimate_figure,
+    factoring_figure,
+    losses_over_seeds,
+    play_estimate,
+    small_gradients_figure,
+)
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
@@ -24,6 +32,7 @@ from course_utils.viz.training import compare_losses, learning_curves
 __all__ = [
     "COLORS",
     "STEERED",
+    "adafactor_schedules_figure",
     "bands_figure",
     "beside_figure",
     "bytes_by_optimizer",
@@ -36,21 +45,26 @@ __all__ = [
     "decay_paths_figure",
     "decision_figure",
     "difference",
+    "estimate_figure",
+    "factoring_figure",
     "family_figure",
     "graph_figure",
     "instants_figure",
     "learning_curves",
     "ledger_figure",
     "losses_against_bytes",
+    "losses_over_seeds",
     "memory_calculator",
     "noise_figure",
     "paths_figure",
     "peak_against_batch",
     "play",
+    "play_estimate",
     "quadratic_figure",
     "saved_by_part_figure",
     "schedules_figure",
     "show",
+    "small_gradients_figure",
     "source",
     "steering_figure",
     "timeline_figure",

@@ -1,0 +1,176 @@
+"""Figures about matrices kept as rows and columns, and about Adafactor's schedules and runs."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from matplotlib.figure import Figure
+
+from course_utils.errors import CourseError
+from course_utils.optim import factored
+from course_utils.training import History
+from course_utils.viz.parts import subplots
+from course_utils.viz.style import COLORS
+
+_DECADES = 1.5  # how far the ratio's color scale reaches to each side
+_DRAWN = 64  # rows and columns of a large matrix that a panel has room for
+_ORDER = ("first", "second", "third", "fourth")
+
+
+def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
+    """A matrix of squares, the means that are kept of it, and what they give back."""
+    squares = factored.random_squares(2, rows, columns, noise=0.4, seed=3)
+    estimated = factored.estimate(squares)
+    low, high = _limits(squares, estimated)
+    shape = {"width_ratios": [columns, 1, 0.9 * columns, columns], "height_ratios": [1, rows]}
+    figure, axes = subplots(2, 4, figsize=(7.6, 2.7), layout="constrained", gridspec_kw=shape)
+    parts = {
+        (0, 0): (factored.column_means(squares), f"C: {columns} column means", ""),
+        (1, 0): (squares, "", f"squares: {rows} × {columns} = {rows * columns} numbers"),
+        (1, 1): (factored.row_means(squares), "R", str(rows)),
+        (1, 3): (estimated, "", "V̂ = R C / mean(R)"),
+    }
+    for panel in axes.flat:
+        panel.axis("off")
+    for place, (values, title, below) in parts.items():
+        _bare(axes[place], values, low, high, title, below)
+    note = f"kept: {rows} + {columns} = {rows + columns}\nnumbers"
+    axes[1, 2].text(0.5, 0.62, note, ha="center", va="bottom", fontsize=11, color=COLORS["first"])
+    arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.6}
+    axes[1, 2].annotate("", xy=(0.95, 0.5), xytext=(0.05, 0.5), arrowprops=arrow)
+    return figure, (
+        f"A matrix of {rows} by {columns} squares in shades by size; the means of its {rows} rows and {columns} columns, which "
+        f"alone are kept; and the matrix that they give back, with an error of "
+        f"{factored.relative_error(squares, estimated):.0%}."
+    )
+
+
+def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]:
+    """A matrix V, its estimate from rows and columns, and the ratio of the two, all on logarithmic scales of color.
+
+    Everything is computed from all of V; of a large one the first rows and columns are drawn. Where V is 0 the picture is
+    blank. Raises `CourseError` where V is no matrix with a positive number.
+    """
+    squares = squares.detach().double().cpu()
+    if squares.ndim != 2 or not (squares > 0).any():
+        raise CourseError("The figure needs a matrix of squares with at least one number above 0.")
+    estimated = factored.estimate(squares)
+    figure, axes = subplots(1, 3, figsize=(7.6, 3.1), layout="constrained", sharey=True)
+    low, high = _limits(squares, estimated)
+    for panel, values, title in ((axes[0], squares, "V"), (axes[1], estimated, "V̂, from rows and columns")):
+        picture = _heat(panel, _corner(values.log10()), low, high, "viridis", title)
+    figure.colorbar(picture, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of the number")
+    ratio = (estimated / squares).log10()
+    picture = _heat(axes[2], _corner(ratio), -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
+    figure.colorbar(picture, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
+    axes[0].set_ylabel("row")
+    known = ratio[ratio.isfinite()]
+    error, near = factored.relative_error(squares, estimated), _within(known, 2.0)
+    figure.suptitle(
+        f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_said(error, near)}", x=0.01, ha="left"
+    )
+    return figure, (
+        f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
+        f"the matrix with numbers from 10^{low:.1f} to 10^{high:.1f}, its estimate from row and column means, "
+        f"and their ratio, from 10^{known.min():.2f} to 10^{known.max():.2f}. {_said(error, near)}."
+    )
+
+
+def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: int = 60) -> tuple[Figure, str]:
+    """`estimate_figure` of a drawn matrix: a sum of `rank` products of a column and a row, times log-normal noise."""
+    squares = factored.random_squares(rank, rows, columns, noise)
+    return estimate_figure(squares, f"rank {rank}, noise {noise:.2g}")
+
+
+def adafactor_schedules_figure(steps: int = 100_000, lr: float = 1e-2, beta2: float = 0.999) -> tuple[Figure, str]:
+    """What share a new g² has in the average, in Adafactor and in Adam; and the relative step size, with its warm-up."""
+    t = torch.logspace(0, torch.tensor(float(steps)).log10().item(), 200, dtype=torch.float64)
+    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
+    share, adam = t**-0.8, (1 - beta2) / (1 - beta2**t)
+    left.plot(t, share, color=COLORS["first"], label="Adafactor: 1 − β₂ₜ = t⁻⁰·⁸")
+    left.plot(t, adam, color=COLORS["second"], linestyle="--", label=f"Adam, β₂ = {beta2}, corrected")
+    left.set(ylabel="share of the newest g²", title="How fast the past is forgotten")
+    bound, warm = torch.minimum(torch.full_like(t, lr), t**-0.5), torch.minimum(1e-6 * t, t**-0.5)
+    right.plot(t, bound, color=COLORS["first"], label=f"min({lr:g}, 1/√t)")
+    right.plot(t, warm, color=COLORS["third"], linestyle="--", label="min(10⁻⁶ t, 1/√t)")
+    right.set(ylabel="relative step size ρ", title="How far a step goes")
+    for axes in (left, right):
+        axes.set(xscale="log", yscale="log", xlabel="step t")
+        axes.legend()
+    return figure, (
+        f"Left: the share of the newest squared gradient in the average falls from {share[0]:.0f} at step 1 to {share[-1]:.1e} "
+        f"at step {steps} in Adafactor, and from {adam[0]:.0f} to {adam[-1]:.1e} in Adam. Right: the relative step size is "
+        f"{lr:g} up to step {lr**-2:.0f} and then falls as one over the root; with warm-up it grows from 1e-6 to {warm[-1]:.1e}."
+    )
+
+
+def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:
+    """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
+    figure, axes = subplots(layout="constrained")
+    for (name, values), color, style in zip(lost.items(), _ORDER, ("-", "--", "-.", ":"), strict=False):
+        axes.plot(scales, values, color=COLORS[color], linestyle=style, marker="o", markersize=3, label=name)
+    axes.set(xscale="log", xlabel="scale of the gradients", ylabel="change of the steps, relative", ylim=(-0.02, None))
+    axes.legend()
+    ends = "; ".join(
+        f"{name}: {values[0]:.2f} at {scales[0]:.0e}, {values[-1]:.2f} at {scales[-1]:.0e}"
+        for name, values in lost.items()
+    )
+    return figure, f"Relative change of the steps against the scale of the gradients. {ends}."
+
+
+def losses_over_seeds(runs: Mapping[str, Sequence[History]], window: int = 5) -> tuple[Figure, str]:
+    """Loss against steps for up to four kinds of run, each repeated: the mean as a line, smallest to largest as a band.
+
+    Each loss is the mean of the last `window` steps. Raises `CourseError` for more kinds, and for none.
+    """
+    if not 0 < len(runs) <= len(_ORDER):
+        raise CourseError(
+            f"One figure compares 1 to {len(_ORDER)} kinds of run, not {len(runs)}; draw several figures."
+        )
+    figure, axes = subplots(layout="constrained")
+    ends = []
+    for (name, histories), color, style in zip(runs.items(), _ORDER, ("-", "--", "-.", ":"), strict=False):
+        losses = torch.tensor(
+            [history.frame()["loss"].rolling(window, min_periods=1).mean().tolist() for history in histories]
+        )
+        steps, mean = range(1, losses.shape[1] + 1), losses.mean(0)
+        axes.fill_between(steps, losses.amin(0), losses.amax(0), color=COLORS[color], alpha=0.18, linewidth=0)
+        axes.plot(steps, mean, color=COLORS[color], linestyle=style, label=name)
+        ends.append(f"{name} ends at {mean[-1]:.2f} ({losses[:, -1].min():.2f} to {losses[:, -1].max():.2f})")
+    count = max(map(len, runs.values()))
+    axes.set(xlabel="step", ylabel="training loss", title=f"Mean and range of {count} seeds", ylim=(0, None))
+    axes.legend()
+    return figure, f"Training loss against steps, mean and range over {count} seeds: {'; '.join(ends)}."
+
+
+def _limits(*matrices: torch.Tensor) -> tuple[float, float]:
+    """Powers of ten that all but the smallest and largest two percent of the positive numbers lie between."""
+    logarithms = torch.cat([m[m > 0].flatten() for m in matrices]).log10()
+    some = logarithms[:: max(1, logarithms.numel() // 100_000)]
+    return some.quantile(0.02).item(), max(some.quantile(0.98).item(), some.quantile(0.02).item() + 1e-3)
+
+
+def _bare(axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
+    axes.axis("on")
+    axes.imshow(values.log10().numpy(), vmin=low, vmax=high, cmap="viridis", aspect="auto")
+    axes.set_title(title, fontsize=10, loc="center")
+    axes.set(xticks=[], yticks=[], xlabel=below)
+    axes.grid(visible=False)
+
+
+def _corner(values: torch.Tensor) -> torch.Tensor:
+    return values[:_DRAWN, :_DRAWN]
+
+
+def _heat(axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
+    picture = axes.imshow(values.numpy(), vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
+    axes.set(xlabel="column", title=title)
+    axes.grid(visible=False)
+    return picture
+
+
+def _within(log_ratio: torch.Tensor, factor: float) -> float:
+    return (log_ratio.abs() <= torch.tensor(factor).log10()).double().mean().item()
+
+
+def _said(error: float, near: float) -> str:
+    return f"error {error:.1%}, within a factor of 2 at {near:.0%}" if error > 1e-9 else f"error {error:.0e}"
