@@ -55,9 +55,24 @@ class Adam8bit(AdamW):
         """Bytes of the two code books."""
         return 2 * _BOOK_BYTES
 
+    @staticmethod
+    def temporary_bytes(shape: tuple[int, ...], itemsize: int = 4, weight_decay: float = 0.0, maximize=False) -> int:
+        """Bytes that the update of one 32-bit tensor needs for a moment on the CPU: 17 for each element of a stretch.
+
+        Both averages widened, and while one is narrowed four bytes each for the interval and the threshold of its
+        look-up and one for their comparison. A small tensor needs its denominator only. Scales, 4 bytes a block, not counted.
+        """
+        elements = prod(shape)
+        negated = maximize * elements * itemsize
+        return negated + (4 * elements if elements < 4096 else 17 * min(elements, _ON_CPU))
+
     def new_state(self, parameter):
         """The count of steps; the averages come with the first update, which knows the group's settings."""
         return {"step": 0}
+
+    def books(self, device):
+        """The code books of m, which has both signs, and of v, which is never negative."""
+        return quantization.dynamic_book(True, device), quantization.dynamic_book(False, device)
 
     def new_averages(self, parameter, group) -> dict:
         """Both averages at zero: places in the code books with scales of 0, or a small tensor's in 32 bits."""
@@ -65,7 +80,7 @@ class Adam8bit(AdamW):
             wide = _wide(parameter.dtype)
             return {name: torch.zeros_like(parameter, dtype=wide) for name in ("state1", "state2")}
         averages, blocks = {}, quantization.block_count(parameter.numel(), group["block_size"])
-        for number, book in enumerate(_books(parameter.device), start=1):
+        for number, book in enumerate(self.books(parameter.device), start=1):
             averages[f"state{number}"] = torch.zeros(parameter.shape, dtype=torch.uint8, device=parameter.device)
             averages[f"absmax{number}"] = torch.zeros(blocks, device=parameter.device)
             averages[f"qmap{number}"] = book.codes
@@ -99,19 +114,26 @@ class Adam8bit(AdamW):
     def _update_in_stretches(self, parameter, gradient, state, group):
         theta, flat = parameter.reshape(-1), gradient.reshape(-1)
         for stretch, blocks in _stretches(parameter, group["block_size"]):
-            kept = [
-                (book, state[f"state{number}"].view(-1)[stretch], state[f"absmax{number}"][blocks], group["block_size"])
-                for number, book in enumerate(_books(parameter.device), start=1)
-            ]
-            m, v = (
-                quantization.unpack(places, absmax, book, size, _wide(parameter.dtype))
-                for book, places, absmax, size in kept
+            self._update_stretch(
+                theta[stretch], flat[stretch], self._parts(state, stretch, blocks, group), group, state
             )
-            self.move(theta[stretch], flat[stretch], m, v, state["step"], group)
-            for values, parts in zip((m, v), kept, strict=True):
-                self.narrow(values, *parts)
         if not parameter.is_contiguous():  # then `theta` is a copy
             parameter.copy_(theta.view(parameter.shape))
+
+    def _parts(self, state, stretch, blocks, group):
+        """For m and for v, the arguments of `narrow`: the book, places and scales of one stretch, the size of a block."""
+        return [
+            (book, state[f"state{number}"].view(-1)[stretch], state[f"absmax{number}"][blocks], group["block_size"])
+            for number, book in enumerate(self.books(state["state1"].device), start=1)
+        ]
+
+    def _update_stretch(self, theta, gradient, parts, group, state):
+        """Widen both averages, move θ, narrow them again."""
+        wide = _wide(theta.dtype)
+        m, v = (quantization.unpack(places, absmax, book, size, wide) for book, places, absmax, size in parts)
+        self.move(theta, gradient, m, v, state["step"], group)
+        for values, part in zip((m, v), parts, strict=True):
+            self.narrow(values, *part)
 
     def check(self, group):
         """As `Adam.check`, and whole numbers for the two settings of 8 bits."""
@@ -138,7 +160,9 @@ class Adam8bit(AdamW):
         parameters = [p for group in self.param_groups for p in group["params"]]
         for number, parameter in zip(order, parameters, strict=True):
             if number in state_dict["state"]:
-                self.state[parameter] = _restored(state_dict["state"][number], parameter.device)
+                self.state[parameter] = _restored(
+                    state_dict["state"][number], parameter.device, self.books(parameter.device)
+                )
 
 
 class AdamW8bit(Adam8bit):
@@ -146,11 +170,6 @@ class AdamW8bit(Adam8bit):
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **settings):
         super().__init__(params, lr, betas, eps, weight_decay, **settings)
-
-
-def _books(device: torch.device) -> tuple[quantization.CodeBook, quantization.CodeBook]:
-    """The books of m, which has both signs, and of v, which is never negative."""
-    return quantization.dynamic_book(True, device), quantization.dynamic_book(False, device)
 
 
 def _stretches(parameter: torch.Tensor, block_size: int):
@@ -161,12 +180,12 @@ def _stretches(parameter: torch.Tensor, block_size: int):
         yield slice(first * block_size, (first + blocks) * block_size), slice(first, first + blocks)
 
 
-def _restored(saved: dict, device: torch.device) -> dict:
+def _restored(saved: dict, device: torch.device, books: tuple) -> dict:
     """One parameter's state as it was saved, on `device`, the books being those that all share."""
     flat = {}
     for name, value in saved.items():  # the library hides tensors in a dict inside, from FSDP
         flat.update(value if isinstance(value, dict) else {name: value})
-    for number, book in enumerate(_books(device), start=1):
+    for number, book in enumerate(books, start=1):
         name = f"qmap{number}"
         if name in flat and not torch.equal(flat[name].to(device), book.codes):
             raise ValueError(f"The state's {name} is another code book; continue with the optimizer that saved it.")

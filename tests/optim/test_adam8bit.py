@@ -52,7 +52,7 @@ def groups(draw):
     return {
         "shapes": draw(st.lists(shapes, min_size=1, max_size=3)),
         "lr": draw(st.floats(0, 0.5)),
-        "betas": (draw(st.floats(0, 0.99)), draw(st.floats(0, 0.9999))),
+        "betas": (draw(st.just(0.0) | st.floats(0.01, 0.99)), draw(st.just(0.0) | st.floats(0.01, 0.9999))),
         "eps": draw(st.floats(1e-12, 1e-2)),
         "weight_decay": draw(st.sampled_from([0.0, 0.01, 0.5])),
         "block_size": draw(st.sampled_from([1, 4, 7, 256])),
@@ -278,8 +278,8 @@ def test_an_update_needs_little_scratch_space_however_large_the_tensor():
             optimizer.step()
 
     measured = memory.measure(step, model, optimizer, timed=0)
-    scratch = measured.by_phase["update"] - measured.resident - model.weight.nbytes
-    assert scratch <= 3 * MiB < model.weight.nbytes
+    scratch = measured.by_phase["update"] - measured.resident
+    assert scratch == AdamW8bit.temporary_bytes(model.weight.shape) < 2 * MiB < model.weight.nbytes
 
 
 def test_a_broken_gradient_breaks_its_block_only():
