@@ -168,10 +168,14 @@ def quantize(
 
 
 def dequantize(
-    places: torch.Tensor, absmax: torch.Tensor, codes: torch.Tensor, block_size: int = PAPER_BLOCK
+    places: torch.Tensor,
+    absmax: torch.Tensor,
+    codes: torch.Tensor,
+    block_size: int = PAPER_BLOCK,
+    dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """The values that `places` and `absmax` stand for: codes[place] times the scale of its block, float32."""
-    return unpack(places.reshape(-1), absmax, CodeBook(codes), block_size).view(places.shape)
+    """The values that `places` and `absmax` stand for, in `dtype`: codes[place] times the scale of its block."""
+    return unpack(places.reshape(-1), absmax, CodeBook(codes), block_size, dtype).view(places.shape)
 
 
 def pack(flat: torch.Tensor, book: CodeBook, places: torch.Tensor, absmax: torch.Tensor, block_size: int) -> None:
