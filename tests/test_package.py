@@ -178,9 +178,9 @@ def test_code_by_hand_runs_where_the_oracles_are_broken(monkeypatch):
         for name in dir(module):
             if name.startswith(("_single_tensor", "_multi_tensor", "_fused", oracle.removeprefix("_"))):
                 monkeypatch.setattr(module, name, refuse)
-    for kind in (optim.SGD, optim.AdaGrad, optim.RMSProp, optim.Adam, optim.AdamW, optim.Adafactor):
-        p = torch.ones(2, requires_grad=True)
-        p.grad = torch.ones(2)
+    for kind in (optim.SGD, optim.AdaGrad, optim.RMSProp, optim.Adam, optim.AdamW, optim.Adafactor, optim.AdamW8bit):
+        p = torch.ones(4096, requires_grad=True)
+        p.grad = torch.ones(4096)
         kind([p]).step()
         assert (p < 1).all()
 

@@ -4,6 +4,7 @@ from course_utils.optim import schedules
 from course_utils.optim.adafactor import Adafactor
 from course_utils.optim.adagrad import AdaGrad
 from course_utils.optim.adam import Adam, AdamW
+from course_utils.optim.adam8bit import Adam8bit, AdamW8bit
 from course_utils.optim.groups import decay_groups
 from course_utils.optim.rmsprop import RMSProp
 from course_utils.optim.sgd import SGD
@@ -14,7 +15,9 @@ __all__ = [
     "AdaGrad",
     "Adafactor",
     "Adam",
+    "Adam8bit",
     "AdamW",
+    "AdamW8bit",
     "RMSProp",
     "Together",
     "decay_groups",

@@ -4,14 +4,13 @@ from course_utils.viz.adafactor import (
     adafactor_schedules_figure,
     estimate_figure,
     factoring_figure,
-    losses_over_seeds,
     play_estimate,
     small_gradients_figure,
 )
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
-from course_utils.viz.comparison import bands_figure, losses_against_bytes
+from course_utils.viz.comparison import losses_against_bytes, losses_over_seeds
 from course_utils.viz.descent import (
     STEERED,
     family_figure,
@@ -25,6 +24,13 @@ from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
+from course_utils.viz.quantization import (
+    blocks_figure,
+    code_book_figure,
+    code_books_figure,
+    stagnation_figure,
+    state_cycle_figure,
+)
 from course_utils.viz.style import COLORS
 from course_utils.viz.timeline import timeline_figure
 from course_utils.viz.training import compare_losses, learning_curves
@@ -33,11 +39,13 @@ __all__ = [
     "COLORS",
     "STEERED",
     "adafactor_schedules_figure",
-    "bands_figure",
     "beside_figure",
+    "blocks_figure",
     "bytes_by_optimizer",
     "calculator_figure",
     "calculator_working",
+    "code_book_figure",
+    "code_books_figure",
     "compare_losses",
     "correction_figure",
     "cost_figure",
@@ -66,6 +74,8 @@ __all__ = [
     "show",
     "small_gradients_figure",
     "source",
+    "stagnation_figure",
+    "state_cycle_figure",
     "steering_figure",
     "timeline_figure",
     "use_course_style",

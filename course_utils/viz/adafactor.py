@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.optim import factored
-from course_utils.training import History
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
 
@@ -115,31 +114,6 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
         for name, values in lost.items()
     )
     return figure, f"Relative change of the steps against the scale of the gradients. {ends}."
-
-
-def losses_over_seeds(runs: Mapping[str, Sequence[History]], window: int = 5) -> tuple[Figure, str]:
-    """Loss against steps for up to four kinds of run, each repeated: the mean as a line, smallest to largest as a band.
-
-    Each loss is the mean of the last `window` steps. Raises `CourseError` for more kinds, and for none.
-    """
-    if not 0 < len(runs) <= len(_ORDER):
-        raise CourseError(
-            f"One figure compares 1 to {len(_ORDER)} kinds of run, not {len(runs)}; draw several figures."
-        )
-    figure, axes = subplots(layout="constrained")
-    ends = []
-    for (name, histories), color, style in zip(runs.items(), _ORDER, ("-", "--", "-.", ":"), strict=False):
-        losses = torch.tensor(
-            [history.frame()["loss"].rolling(window, min_periods=1).mean().tolist() for history in histories]
-        )
-        steps, mean = range(1, losses.shape[1] + 1), losses.mean(0)
-        axes.fill_between(steps, losses.amin(0), losses.amax(0), color=COLORS[color], alpha=0.18, linewidth=0)
-        axes.plot(steps, mean, color=COLORS[color], linestyle=style, label=name)
-        ends.append(f"{name} ends at {mean[-1]:.2f} ({losses[:, -1].min():.2f} to {losses[:, -1].max():.2f})")
-    count = max(map(len, runs.values()))
-    axes.set(xlabel="step", ylabel="training loss", title=f"Mean and range of {count} seeds", ylim=(0, None))
-    axes.legend()
-    return figure, f"Training loss against steps, mean and range over {count} seeds: {'; '.join(ends)}."
 
 
 def _limits(*matrices: torch.Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Figures that compare optimizers over several runs each: as bands against steps or seconds, as points against bytes."""
+"""Figures that compare kinds of run, each over several seeds: as bands against steps or seconds, as points against bytes."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -20,26 +20,28 @@ Runs = Mapping[str, Sequence[History]]
 """Names to runs that differ in their seed alone: all of them have the same number of steps."""
 
 
-def bands_figure(runs: Runs, window: int = 1) -> tuple[Figure, str]:
-    """Training loss against steps and against seconds: the median over the runs of each name, in a band from least to most.
+def losses_over_seeds(runs: Runs, window: int = 5, seconds: bool = False) -> tuple[Figure, str]:
+    """Training loss against steps, with `seconds` against seconds too: the mean over the runs of each name, and their range.
 
     A loss is the mean of its last `window` steps. Raises `CourseError` for more than seven names, and for runs of a name
     that are not equally long.
     """
     _check(runs)
-    figure, axes = subplots(1, 2, figsize=(7.6, 3.8), layout="constrained", sharey=True)
+    figure, panels = subplots(1, 2 if seconds else 1, layout="constrained", sharey=True, squeeze=False)
     said = []
     for number, (name, histories) in enumerate(runs.items()):
-        losses, seconds = _smooth(histories, window), _seconds(histories)
+        losses = _smooth(histories, window)
         look = {"color": COLORS[_COLORS[number]], "linestyle": _STYLES[number % len(_STYLES)]}
-        for panel, x in zip(axes, (losses.index, seconds), strict=True):
+        for panel, x in zip(panels[0], (losses.index, _seconds(histories)), strict=False):
             panel.fill_between(x, losses.min(axis=1), losses.max(axis=1), color=look["color"], alpha=0.2, linewidth=0)
-            panel.plot(x, losses.median(axis=1), **look, label=name if panel is axes[0] else None)
-        said.append(f"{name} {losses.iloc[-1].median():.2f} after {seconds.iloc[-1]:.1f} s")
-    axes[0].set(xlabel="step", ylabel="training loss")
-    axes[1].set(xlabel="seconds of training")
-    figure.legend(loc="outside upper center", ncols=3)
-    return figure, f"Training loss against steps and against seconds; the medians end at: {'; '.join(said)}."
+            panel.plot(x, losses.mean(axis=1), **look, label=name if panel is panels[0, 0] else None)
+        end, took = losses.iloc[-1], f" after {_seconds(histories).iloc[-1]:.1f} s" if seconds else ""
+        said.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f}){took}")
+    for panel, label in zip(panels[0], ("step", "seconds of training"), strict=False):
+        panel.set(xlabel=label, ylim=(0, None))
+    panels[0, 0].set(ylabel="training loss")
+    figure.legend(loc="outside upper center", ncols=min(len(runs), 3))
+    return figure, f"Training loss, mean and range over {max(map(len, runs.values()))} seeds: {'; '.join(said)}."
 
 
 def losses_against_bytes(runs: Runs, bytes_of: Mapping[str, int], what: str, last: int = 20) -> tuple[Figure, str]:

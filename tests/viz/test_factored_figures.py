@@ -8,7 +8,6 @@ from course_utils import viz
 from course_utils.errors import CourseError
 from course_utils.optim import Adafactor, AdamW, factored
 from course_utils.optim.scale_experiments import SMALL_SCALES, change_at_scales
-from course_utils.training import History
 
 
 def pictures(figure):
@@ -75,20 +74,3 @@ def test_small_gradients_part_the_versions():
     figure, alt = viz.small_gradients_figure(lost, SMALL_SCALES)
     assert list(figure.axes[0].lines[0].get_ydata()) == lost["torch"]
     assert "paper" in alt
-
-
-def histories(*losses):
-    return [
-        History(steps=[{"step": i + 1, "loss": x, "seconds": i, "tokens": 1} for i, x in enumerate(run)])
-        for run in losses
-    ]
-
-
-def test_seeds_become_a_mean_and_a_band():
-    figure, alt = viz.losses_over_seeds({"a": histories((3.0, 1.0), (5.0, 2.0))}, window=1)
-    assert list(figure.axes[0].lines[0].get_ydata()) == [4.0, 1.5]
-    band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == (1.0, 5.0)
-    assert "a ends at 1.50 (1.00 to 2.00)" in alt
-    with pytest.raises(CourseError, match="1 to 4 kinds"):
-        viz.losses_over_seeds({})

@@ -90,15 +90,16 @@ def test_the_flow_charts_join_decay_at_different_places():
 
 
 def test_bands_reach_from_the_least_to_the_most_of_the_runs():
-    runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0)), history((3.0, 1.5))], "B": [history((1.0, 1.0))]}
-    figure, alt = viz.bands_figure(runs)
+    runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0)), history((3.0, 2.0))], "B": [history((1.0, 1.0))]}
+    figure, alt = viz.losses_over_seeds(runs, window=1, seconds=True)
     steps, seconds = figure.axes
-    assert [list(line.get_ydata()) for line in steps.lines] == [[3.0, 1.5], [1.0, 1.0]]
+    assert [list(line.get_ydata()) for line in steps.lines] == [[3.0, 2.0], [1.0, 1.0]]
     assert list(seconds.lines[0].get_xdata()) == [0, 1]
     band = steps.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (1.0, 4.0)
-    assert "A 1.50 after 1.0 s" in alt
+    assert "A ends at 2.00 (1.00 to 3.00) after 1.0 s" in alt
     assert labels_are_there(figure)
+    assert len(viz.losses_over_seeds(runs)[0].axes) == 1
 
 
 def test_losses_stand_against_bytes():
@@ -112,7 +113,7 @@ def test_losses_stand_against_bytes():
 @pytest.mark.parametrize("runs", [{}, {str(i): [history()] for i in range(8)}, {"A": [history(), history((1.0,))]}])
 def test_runs_that_cannot_stand_together_are_refused(runs):
     with pytest.raises(CourseError):
-        viz.bands_figure(runs)
+        viz.losses_over_seeds(runs)
 
 
 def test_bytes_by_optimizer_add_up_with_and_without_gradients():

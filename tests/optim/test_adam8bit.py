@@ -1,0 +1,317 @@
+"""8-bit Adam by hand: against a float64 reference that searches the whole book, and against bitsandbytes."""
+
+import copy
+
+import bitsandbytes
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils import memory
+from course_utils.optim import Adam8bit, AdamW8bit, adam8bit, quantization
+from course_utils.units import MiB
+
+PAIRS = [(Adam8bit, bitsandbytes.optim.Adam8bit), (AdamW8bit, bitsandbytes.optim.AdamW8bit)]
+BOOKS = {1: quantization.dynamic_codes(True).double(), 2: quantization.dynamic_codes(False).double()}
+shapes = st.lists(st.integers(1, 6), min_size=0, max_size=3).map(tuple)
+
+
+class Reference:
+    """One parameter of 8-bit AdamW from the paper's text: float64, flat, one block after another, every entry tried."""
+
+    def __init__(self, start, lr, betas, eps, weight_decay, block_size, min_8bit_size):
+        self.theta, self.t = start.flatten().clone(), 0
+        self.lr, self.betas, self.eps, self.decay, self.block = lr, betas, eps, weight_decay, block_size
+        self.small = start.numel() < min_8bit_size
+        self.averages = {1: torch.zeros_like(self.theta), 2: torch.zeros_like(self.theta)}
+        self.places = {}
+
+    def step(self, gradient):
+        self.t += 1
+        g = gradient.flatten()
+        m = self.betas[0] * self.averages[1] + (1 - self.betas[0]) * g
+        v = self.betas[1] * self.averages[2] + (1 - self.betas[1]) * g**2
+        m_hat, v_hat = m / (1 - self.betas[0] ** self.t), v / (1 - self.betas[1] ** self.t)
+        self.theta = self.theta * (1 - self.lr * self.decay) - self.lr * m_hat / (v_hat**0.5 + self.eps)
+        self.averages = {1: m, 2: v} if self.small else {1: self.rounded(m, 1), 2: self.rounded(v, 2)}
+
+    def rounded(self, values, number):
+        parts, places = [], []
+        for block in values.split(self.block):
+            scale = block.abs().max().float().double()
+            found = (block[:, None] / (scale or 1) - BOOKS[number]).abs().argmin(1)
+            parts.append(BOOKS[number][found] * scale)
+            places.append(found)
+        self.places[number] = torch.cat(places)
+        return torch.cat(parts)
+
+
+@st.composite
+def groups(draw):
+    return {
+        "shapes": draw(st.lists(shapes, min_size=1, max_size=3)),
+        "lr": draw(st.floats(0, 0.5)),
+        "betas": (draw(st.just(0.0) | st.floats(0.01, 0.99)), draw(st.just(0.0) | st.floats(0.01, 0.9999))),
+        "eps": draw(st.floats(1e-12, 1e-2)),
+        "weight_decay": draw(st.sampled_from([0.0, 0.01, 0.5])),
+        "block_size": draw(st.sampled_from([1, 4, 7, 256])),
+        "min_8bit_size": draw(st.sampled_from([0, 1, 20])),
+    }
+
+
+def built(specs, generator, transposed):
+    def parameter(shape):
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return (values.mT.contiguous().mT if transposed and values.ndim > 1 else values).requires_grad_()
+
+    return [{**{k: v for k, v in s.items() if k != "shapes"}, "params": [*map(parameter, s["shapes"])]} for s in specs]
+
+
+def reference_of(groups):
+    names = ("lr", "betas", "eps", "weight_decay", "block_size", "min_8bit_size")
+    return [Reference(p.detach(), **{n: group[n] for n in names}) for group in groups for p in group["params"]]
+
+
+def a_gradient(shape, generator):
+    """None one time in five, else normal numbers of one of nine scales, zero in places."""
+    if torch.rand((), generator=generator) < 0.2:
+        return None
+    scale = 10.0 ** torch.randint(-4, 5, (), generator=generator)
+    values = torch.randn(shape, generator=generator, dtype=torch.float64) * scale
+    return values * (torch.rand(shape, generator=generator) < 0.9)
+
+
+@given(
+    specs=st.lists(groups(), min_size=1, max_size=3),
+    seed=st.integers(0, 2**31),
+    reload_at=st.integers(0, 11),
+    transposed=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_steps_equal_a_reference_that_quantizes_exactly(specs, seed, reload_at, transposed):
+    """Parameters to 1e-10 and every code the same, with groups, missing gradients, strides and a reload in the middle."""
+    generator = torch.Generator().manual_seed(seed)
+    mine = built(specs, generator, transposed)
+    expected, ours = reference_of(mine), Adam8bit(mine)
+    parameters = [p for group in mine for p in group["params"]]
+    for step in range(12):
+        given_gradients = [a_gradient(p.shape, generator) for p in parameters]
+        for p, reference, gradient in zip(parameters, expected, given_gradients, strict=True):
+            p.grad = None if gradient is None else gradient.clone()
+            if gradient is not None:
+                reference.step(gradient)
+        ours.step()
+        for p, gradient in zip(parameters, given_gradients, strict=True):
+            assert (p.grad is None) if gradient is None else torch.equal(p.grad, gradient)
+        if step == reload_at:
+            saved = copy.deepcopy(ours.state_dict())
+            ours = Adam8bit(mine)
+            ours.load_state_dict(saved)
+    for p, reference in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(p.detach().flatten(), reference.theta, rtol=1e-10, atol=1e-10)
+        for number, places in reference.places.items():
+            assert ours.state[p][f"state{number}"].flatten().tolist() == places.tolist()
+
+
+def trained(kind, steps, shape=(96, 64), dtype=torch.float32, decades=0.0, **options):
+    """A parameter after `steps` with the same random gradients for every kind, its optimizer, and where it started."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(shape, generator=generator).to(dtype)
+    scales = 10 ** (-decades * torch.rand(shape, generator=generator))
+    p = start.clone().requires_grad_()
+    optimizer = kind([p], lr=1e-3, **options)
+    for _ in range(steps):
+        p.grad = (torch.randn(shape, generator=generator) * scales).to(dtype)
+        optimizer.step()
+    return p.detach(), optimizer, start
+
+
+@pytest.mark.parametrize(("by_hand", "oracle"), PAIRS)
+@pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.3}])
+def test_the_first_step_equals_the_library(by_hand, oracle, decay):
+    """The states are still exact then; and the decay is decoupled in both classes of both."""
+    mine, ours, _ = trained(by_hand, 1, **decay)
+    theirs, library, _ = trained(oracle, 1, **decay)
+    torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+    assert ours.defaults["weight_decay"] == library.defaults["weight_decay"]
+
+
+@pytest.mark.parametrize(("by_hand", "oracle"), PAIRS)
+@pytest.mark.parametrize(("decades", "bound"), [(0.0, 0.01), (1.0, 0.02)])
+def test_thirty_steps_stay_near_the_library(by_hand, oracle, decades, bound):
+    """Only its rounding differs: the two paths part by less than `bound` of their length, scales and codes hardly."""
+    mine, ours, start = trained(by_hand, 30, decades=decades)
+    theirs, library, _ = trained(oracle, 30, decades=decades)
+    assert (mine - theirs).norm() <= bound * (theirs - start).norm()
+    (state,), (other,) = ours.state.values(), library.state.values()
+    for number in (1, 2):
+        torch.testing.assert_close(state[f"absmax{number}"], other[f"absmax{number}"], rtol=1e-2, atol=0)
+        apart = (state[f"state{number}"].int() - other[f"state{number}"].int()).abs()
+        assert apart.float().mean() <= 1.5
+        assert torch.equal(state[f"qmap{number}"], other[f"qmap{number}"])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4095,), (4096,), (4097,), (64, 64), (80, 80), (33, 5, 41)])
+def test_state_is_the_library_s_by_name_type_shape_and_bytes(shape):
+    _, ours, _ = trained(Adam8bit, 1, shape)
+    _, library, _ = trained(bitsandbytes.optim.Adam8bit, 1, shape)
+    (state,), (other,) = ours.state.values(), library.state.values()
+    described = [
+        {n: (v.dtype, v.shape) if isinstance(v, torch.Tensor) else v for n, v in s.items()} for s in (state, other)
+    ]
+    assert described[0] == described[1]
+    assert memory.optimizer_state_size(ours).bytes == memory.optimizer_state_size(library).bytes
+    own = sum(v.nbytes for n, v in state.items() if n not in ("step", "qmap1", "qmap2"))
+    assert own == Adam8bit.state_bytes(shape)
+
+
+def test_the_books_are_kept_once_for_all_also_after_a_reload():
+    parameters = [torch.ones(70, 70, requires_grad=True) for _ in range(3)]
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    optimizer = AdamW8bit(parameters)
+    optimizer.step()
+    other = AdamW8bit(parameters)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for kind in (optimizer, other):
+        maps = {state[name].data_ptr(): state[name] for state in kind.state.values() for name in ("qmap1", "qmap2")}
+        assert sum(map(torch.Tensor.numel, maps.values())) * 4 == Adam8bit.shared_bytes()
+    kept = [value for state in other.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    expected = sum(Adam8bit.state_bytes(p.shape) for p in parameters) + Adam8bit.shared_bytes()
+    assert memory.distinct_bytes(kept) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_reload_continues_identically(dtype):
+    straight, *_ = trained(AdamW8bit, 20, dtype=dtype)
+
+    def restarted(parameters, **options):
+        return Restarting(parameters, **options)
+
+    again, *_ = trained(restarted, 20, dtype=dtype)
+    assert torch.equal(straight, again)
+
+
+class Restarting(AdamW8bit):
+    """Saves itself and starts anew from the copy before each step."""
+
+    def step(self):
+        saved = copy.deepcopy(self.state_dict())
+        self.state.clear()
+        self.load_state_dict(saved)
+        super().step()
+
+
+def test_a_run_can_change_hands_with_the_library():
+    """What one saves the other loads, codes unchanged."""
+    for first, second in ([AdamW8bit, bitsandbytes.optim.AdamW8bit], [bitsandbytes.optim.AdamW8bit, AdamW8bit]):
+        p, optimizer, _ = trained(first, 5)
+        q = p.clone().requires_grad_()
+        other = second([q], lr=1e-3)
+        other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        (before,), (after,) = optimizer.state.values(), other.state.values()
+        assert all(
+            torch.equal(after[n], v) if isinstance(v, torch.Tensor) else after[n] == v for n, v in before.items()
+        )
+        ((same,),) = (group["params"] for group in optimizer.param_groups)
+        same.grad = q.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+        optimizer.step()
+        other.step()
+        torch.testing.assert_close(q.detach(), p, rtol=1e-6, atol=1e-7)
+
+
+def test_a_state_with_another_book_is_refused():
+    p, optimizer, _ = trained(AdamW8bit, 1)
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0]["qmap2"] += 0.1
+    with pytest.raises(ValueError, match="qmap2 is another code book"):
+        AdamW8bit([p.requires_grad_()]).load_state_dict(saved)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (63, 65)])
+def test_small_tensors_step_as_torch_does(shape):
+    mine, ours, _ = trained(AdamW8bit, 20, shape, torch.float64)
+    theirs, _, _ = trained(torch.optim.AdamW, 20, shape, torch.float64, foreach=False)
+    torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    (state,) = ours.state.values()
+    assert set(state) == {"step", "state1", "state2"}
+
+
+def test_a_group_can_be_kept_in_32_bits():
+    table, weight = (torch.ones(70, 70, requires_grad=True) for _ in range(2))
+    optimizer = Adam8bit([{"params": [table], "min_8bit_size": 10**9}, {"params": [weight]}])
+    for p in (table, weight):
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    kept = [optimizer.state[p]["state1"].dtype for p in (table, weight)]
+    assert kept == [torch.float32, torch.uint8]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_parameters_step_as_in_the_library(dtype):
+    mine, ours, _ = trained(AdamW8bit, 3, dtype=dtype)
+    theirs, _, _ = trained(bitsandbytes.optim.AdamW8bit, 3, dtype=dtype)
+    assert mine.dtype == dtype
+    torch.testing.assert_close(mine, theirs, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+    (state,) = ours.state.values()
+    assert (state["state1"].dtype, state["absmax1"].dtype) == (torch.uint8, torch.float32)
+    small, ours, _ = trained(AdamW8bit, 3, (5,), dtype)
+    assert next(iter(ours.state.values()))["state1"].dtype == torch.float32
+
+
+def test_stretches_change_nothing(monkeypatch):
+    whole, *_ = trained(AdamW8bit, 5, (100, 83))
+    monkeypatch.setattr(adam8bit, "_ON_CPU", 512)
+    parts, *_ = trained(AdamW8bit, 5, (100, 83))
+    assert torch.equal(whole, parts)
+
+
+def test_an_update_needs_little_scratch_space_however_large_the_tensor():
+    model = torch.nn.Linear(2048, 2048, bias=False)
+    optimizer = AdamW8bit(model.parameters())
+    model.weight.grad = torch.ones_like(model.weight)
+
+    def step():
+        model.weight.grad = torch.ones_like(model.weight)
+        with memory.phase("update"):
+            optimizer.step()
+
+    measured = memory.measure(step, model, optimizer, timed=0)
+    scratch = measured.by_phase["update"] - measured.resident
+    assert scratch == AdamW8bit.temporary_bytes(model.weight.shape) < 2 * MiB < model.weight.nbytes
+
+
+def test_a_broken_gradient_breaks_its_block_only():
+    p = torch.zeros(8192, requires_grad=True)
+    optimizer = Adam8bit([p])
+    p.grad = torch.ones_like(p)
+    p.grad[300] = float("nan")
+    optimizer.step()
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert p.detach().isnan().nonzero().flatten().tolist() == list(range(256, 512))
+
+
+def test_maximize_goes_the_other_way():
+    down, *_ = trained(Adam8bit, 1)
+    up, _, start = trained(Adam8bit, 1, maximize=True)
+    torch.testing.assert_close(up - start, start - down)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_size": 0}, "block_size=0"),
+        ({"block_size": 2.5}, "block_size=2.5"),
+        ({"min_8bit_size": -1}, "min_8bit_size=-1"),
+        ({"lr": -1.0}, "lr=-1.0"),
+        ({"betas": (0.9, 1.0)}, r"betas\[1\]=1.0"),
+    ],
+)
+def test_bad_settings_are_named_in_every_group(options, message):
+    p, q = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    with pytest.raises(ValueError, match=message):
+        AdamW8bit([p], **options)
+    with pytest.raises(ValueError, match=message):
+        AdamW8bit([{"params": [p]}, {"params": [q], **options}])
