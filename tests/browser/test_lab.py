@@ -118,7 +118,7 @@ def test_an_exercise_is_checked_wrong_and_right(address, page, tmp_path):
     count = "1000 * 256 + 256 * 10"
     try:
         expect_said(page, "q1", "not written yet", "#999999")
-        answer(page, "q1", f'my_bytes = {{"P": 4 * ({count}), "G": 4 * ({count}), "O": 8 * ({count}) + 16}}')
+        answer(page, "q1", f'my_bytes = {{"P": 4 * ({count}), "G": 4 * ({count}), "O": 8 * ({count}) + 8}}')
         expect_said(page, "q1", "Diagnosis: The biases are left out everywhere", "#D55E00")
         answer(page, "q1", f'n = {count} + 266\nmy_bytes = {{"P": 4 * n, "G": 4 * n, "O": 8 * n + 16}}')
         expect_said(page, "q1", "passed, 3 points", "#009E73")
