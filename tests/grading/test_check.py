@@ -18,7 +18,7 @@ from course_utils.grading import check as check_room
 from course_utils.grading import showing
 from course_utils.grading.check import Checker, FailedCheckError
 from course_utils.grading.definition import binding_line
-from course_utils.grading.judge import Result, Verdict
+from course_utils.grading.judge import Verdict
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import UNTOUCHED
 
