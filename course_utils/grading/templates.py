@@ -319,7 +319,7 @@ _SCALER = Skeleton(
     "Scaler",
     "Complete the class `Scaler`, a dynamic loss scaler. It makes the decisions of `torch.amp.GradScaler`: whether the optimizer "
     "steps, and what the scale is afterwards.",
-    """\
+    '''\
 from course_utils.grading import Mistake, Variant, scaler
 
 question = scaler(
@@ -339,7 +339,7 @@ mistakes = [
 variants = [
     Variant(
         "the exponent of the scale is kept",
-        '''\\
+        """\\
 import math
 
 import torch
@@ -379,10 +379,10 @@ class Scaler:
         self.exponent += (self.up if grows else 0) if self.all_finite else self.down
         self.good = 0 if grows else self.good
         self.all_finite = None
-''',
+""",
     )
 ]
-# END HIDDEN""",
+# END HIDDEN''',
     '''\
 class Scaler:
     """Scales the loss so that small gradients survive, and backs off where large ones overflow."""
@@ -440,7 +440,7 @@ _SHARDED = Skeleton(
     "Replicas",
     "Complete the module `Replicas`, which wraps a module on every rank of a process group. All ranks begin with the parameters "
     "of rank 0, and after `backward()` every gradient is the mean over the ranks.",
-    """\
+    '''\
 from course_utils.grading import Mistake, Variant, sharded
 
 question = sharded(
@@ -460,7 +460,7 @@ mistakes = [
 variants = [
     Variant(
         "the mean of what came",
-        '''\\
+        """\\
 import torch
 import torch.distributed as dist
 
@@ -482,10 +482,10 @@ class Replicas(torch.nn.Module):
 
     def forward(self, *inputs):
         return self.module(*inputs)
-''',
+""",
     )
 ]
-# END HIDDEN""",
+# END HIDDEN''',
     '''\
 import torch
 import torch.distributed as dist

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -192,12 +193,11 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
         assert found[mistake.name]["points"] < question.points
 
 
-@pytest.mark.skipif(not shutil.which("ruff"), reason="ruff is not on the path")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_question_is_in_the_style_of_the_course(kind):
     made, _ = with_question(empty_notebook("99_test", setup_source()), kind)
     for command in (["check"], ["format", "--check"]):
-        ruff = ["ruff", *command, "--stdin-filename", "solutions/99_test.ipynb", "-"]
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", "solutions/99_test.ipynb", "-"]
         done = subprocess.run(ruff, input=json_text(made), capture_output=True, encoding="utf-8", cwd=ROOT, check=False)
         assert not done.returncode, done.stdout
 
