@@ -1,7 +1,5 @@
 """Several optimizers as one, each with parameters of its own."""
 
-from collections import ChainMap
-
 import torch
 from torch import nn
 
@@ -17,7 +15,15 @@ class Together(torch.optim.Optimizer):
             raise ValueError("There is no optimizer to put together; give at least one.")
         self.optimizers = optimizers
         super().__init__([group for each in optimizers for group in each.param_groups], {})
-        self.state = ChainMap(*(each.state for each in optimizers))
+
+    @property
+    def state(self) -> dict:
+        """By parameter, what its own optimizer keeps."""
+        return {parameter: kept for each in self.optimizers for parameter, kept in each.state.items()}
+
+    @state.setter
+    def state(self, _):
+        """The base class makes a state, which nothing uses."""
 
     def step(self, closure=None):
         """One step of each; returns the closure's loss, or None without one."""
@@ -35,7 +41,6 @@ class Together(torch.optim.Optimizer):
         for each, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
             each.load_state_dict(state)
         self.param_groups = [group for each in self.optimizers for group in each.param_groups]
-        self.state = ChainMap(*(each.state for each in self.optimizers))
 
 
 def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

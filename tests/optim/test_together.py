@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils import models
+from course_utils import memory, models
 from course_utils.optim import Adam, AdamW, Together, hidden_matrices
 
 
@@ -37,7 +37,8 @@ def test_together_they_do_what_each_does_alone_under_a_schedule_and_over_a_reloa
             each.step()
         assert torch.equal(ours[0], first[0])
         assert torch.equal(ours[1], second[1])
-    assert len(together.state) == 2
+    assert [kept["step"].item() for kept in together.state.values()] == [4, 4]
+    assert memory.optimizer_state_size(together).elements == 2 * 13
     saved, again = copy.deepcopy(together.state_dict()), [p.detach().clone().requires_grad_() for p in ours]
     reloaded = both(again)
     reloaded.load_state_dict(saved)
