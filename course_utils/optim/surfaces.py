@@ -1,6 +1,6 @@
 """Loss surfaces of two parameters on which the path of an optimizer can be seen, and paths over them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
@@ -74,10 +74,3 @@ def best_rate(make: Callable[[list[torch.Tensor], float], torch.optim.Optimizer]
         return heights(surface, path(lambda p: make(p, rate), surface, steps))[-1].item()
 
     return min(rates, key=end)
-
-
-def steps_below(losses: Iterable[float], level: float) -> int | None:
-    """Updates after which the loss is below `level` for good, None where it never is."""
-    above = [i for i, loss in enumerate(losses) if not loss < level]
-    count = above[-1] + 1 if above else 0
-    return count if count < len(list(losses)) else None

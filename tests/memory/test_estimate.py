@@ -216,7 +216,7 @@ def block_activations(**changes):
 
 @pytest.mark.parametrize(("device", "linear", "square"), [("cuda", 34, 5), ("cpu", 36, 6)])
 def test_activations_of_a_block_follow_korthikanti(device, linear, square):
-    """Korthikanti et al. 2022, equation 2; on the CPU the three dropout masks have two bytes an element instead of one."""
+    """Korthikanti et al. 2022, section 4.1; on the CPU the three dropout masks have two bytes an element instead of one."""
     formula, size, n = block_activations(device=device)
     b, s, h, a = (n[letter] for letter in "bsha")
     assert size == pytest.approx(s * b * h * (linear + square * a * s / h), rel=1e-3)

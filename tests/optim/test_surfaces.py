@@ -24,7 +24,6 @@ from course_utils.optim.surfaces import (
     best_rate,
     heights,
     path,
-    steps_below,
 )
 
 
@@ -68,12 +67,6 @@ def test_the_best_rate_is_found():
     """For a parabola along y alone it is 1 / 50."""
     found = best_rate(lambda p, rate: SGD(p, rate), RAVINE, [0.001, 1 / 50, 0.05], steps=5)
     assert found == 1 / 50
-
-
-def test_steps_below_counts_from_the_last_time_above():
-    assert steps_below([3.0, 0.5, 2.0, 0.5, 0.1], 1.0) == 3
-    assert steps_below([0.5, 0.1], 1.0) == 0
-    assert steps_below([0.5, 2.0], 1.0) is None
 
 
 @given(curvature=st.floats(2, 300))
