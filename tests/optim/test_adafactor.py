@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from handing_over import assert_a_run_can_change_hands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.optimization import Adafactor as TransformersAdafactor
@@ -179,20 +180,7 @@ def test_half_precision_follows_each_oracle(shape):
 def test_a_run_can_change_hands_in_the_middle():
     """State saved by torch continues here, and state saved here continues in torch."""
     start, gradients = random_gradients((4, 3), 1)[0], random_gradients((4, 3), 30)
-    oracle, results = torch.optim.Adafactor, []
-    for order in [(oracle, oracle, oracle), (oracle, Adafactor, oracle), (Adafactor, oracle, Adafactor)]:
-        p, state = start.clone().requires_grad_(), None
-        for part, kind in zip(gradients.split(10), order, strict=True):
-            optimizer = kind([p], lr=0.1, weight_decay=0.1)
-            if state is not None:
-                optimizer.load_state_dict(state)
-            for gradient in part:
-                p.grad = gradient
-                optimizer.step()
-            state = optimizer.state_dict()
-        results.append(p.detach())
-    torch.testing.assert_close(results[1], results[0], **EXACT)
-    torch.testing.assert_close(results[2], results[0], **EXACT)
+    assert_a_run_can_change_hands(Adafactor, torch.optim.Adafactor, start, gradients, EXACT, weight_decay=0.1)
 
 
 @pytest.mark.parametrize("other", [torch.optim.AdamW, TransformersAdafactor])

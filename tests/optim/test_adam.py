@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from handing_over import assert_a_run_can_change_hands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,20 +81,7 @@ def test_a_run_can_change_hands_in_the_middle(by_hand, oracle):
     """State saved by torch continues here, and state saved here continues in torch."""
     start = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     gradients = torch.randn(30, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    results = []
-    for order in [(oracle, oracle, oracle), (oracle, by_hand, oracle), (by_hand, oracle, by_hand)]:
-        p, state = start.clone().requires_grad_(), None
-        for part, kind in zip(gradients.split(10), order, strict=True):
-            optimizer = kind([p], lr=0.1, weight_decay=0.1)
-            if state is not None:
-                optimizer.load_state_dict(state)
-            for gradient in part:
-                p.grad = gradient
-                optimizer.step()
-            state = optimizer.state_dict()
-        results.append(p.detach())
-    torch.testing.assert_close(results[1], results[0], **EXACT)
-    torch.testing.assert_close(results[2], results[0], **EXACT)
+    assert_a_run_can_change_hands(by_hand, oracle, start, gradients, EXACT, weight_decay=0.1)
 
 
 def test_amsgrad_state_is_refused():

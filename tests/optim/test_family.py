@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from handing_over import assert_a_run_can_change_hands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,20 +147,7 @@ def test_a_run_can_change_hands_in_the_middle(by_hand, options):
     oracle = dict(PAIRS.values())[by_hand]
     start = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     gradients = torch.randn(15, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    results = []
-    for order in [(oracle, oracle, oracle), (oracle, by_hand, oracle), (by_hand, oracle, by_hand)]:
-        p, state = start.clone().requires_grad_(), None
-        for part, kind in zip(gradients.split(5), order, strict=True):
-            optimizer = kind([p], lr=0.1, **options)
-            if state is not None:
-                optimizer.load_state_dict(state)
-            for gradient in part:
-                p.grad = gradient
-                optimizer.step()
-            state = optimizer.state_dict()
-        results.append(p.detach())
-    torch.testing.assert_close(results[1], results[0], **EXACT)
-    torch.testing.assert_close(results[2], results[0], **EXACT)
+    assert_a_run_can_change_hands(by_hand, oracle, start, gradients, EXACT, **options)
 
 
 @each_pair
