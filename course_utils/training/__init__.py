@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from course_utils.training.accumulation import Accumulate, accumulated_step, counted_terms, updates
 from course_utils.training.checkpoint import SaveCheckpoints
 from course_utils.training.evaluation import evaluate
 from course_utils.training.history import History
@@ -14,6 +15,7 @@ from course_utils.training.schedules import linear_decay
 _LATER = {"train_with_accelerate": "with_accelerate", "train_with_trainer": "with_trainer"}
 
 __all__ = [
+    "Accumulate",
     "Autocast",
     "ClipGradients",
     "History",
@@ -21,10 +23,13 @@ __all__ = [
     "Run",
     "SaveCheckpoints",
     "UpdateInBackward",
+    "accumulated_step",
+    "counted_terms",
     "evaluate",
     "linear_decay",
     "train",
     "train_step",
+    "updates",
     *_LATER,
 ]
 

@@ -78,7 +78,8 @@ def train_step(
 class Run:
     """One training run: what it trains, where it stands, what it saw.
 
-    `step` counts batches, `epoch` finished passes, `position` batches of the pass at work, `seconds` those of training.
+    `step` counts batches, `epoch` finished passes, `position` batches of the pass at work, `seconds` those of training;
+    `batch` is the one at work, on the model's device.
     """
 
     model: nn.Module
@@ -93,6 +94,7 @@ class Run:
     epoch: int = 0
     position: int = 0
     seconds: float = 0.0
+    batch: dict | None = None
 
     def __post_init__(self):
         self.device = next(self.model.parameters()).device
@@ -124,6 +126,11 @@ class Run:
         return self.steps is not None and self.step >= self.steps
 
     @property
+    def is_last_of_pass(self) -> bool:
+        """True while the batch at work is the last one of its pass, or of the run."""
+        return self.position == len(self.batches) or self.step + 1 >= self.total_steps
+
+    @property
     def total_steps(self) -> int:
         """Batches this run will have seen at its end."""
         planned = self.epochs * len(self.batches)
@@ -135,6 +142,7 @@ class Run:
 
     def forward_backward(self, batch: dict) -> torch.Tensor:
         """Compute the loss and the gradients of one batch; returns the loss."""
+        self.batch = batch
         with phase("forward"), ExitStack() as contexts:
             for plugin in self.plugins:
                 contexts.enter_context(plugin.forward(self))

@@ -1,0 +1,109 @@
+"""Gradient accumulation: one update from several micro-batches, equal to the update from all of them at once.
+
+A loss is a mean over its terms (tokens, or examples). The mean over all micro-batches of an update is Σ Tᵢ·meanᵢ / Σ Tᵢ, with
+Tᵢ the terms of micro-batch i; the plain mean of the means is that only where all Tᵢ are equal.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from course_utils.training.loop import Run
+from course_utils.training.plugins import Plugin
+
+_IGNORED = -100
+
+
+def counted_terms(model: nn.Module, batch: dict) -> int:
+    """How many terms the loss of `model` on `batch` is a mean of.
+
+    Labels of whole numbers count unless they are -100: one for each example, or one for each token. A causal language model
+    predicts the next token, so the first label of each row has nothing to be predicted from and does not count. Labels that
+    are not whole numbers (regression, several classes at once) count all. For a loss of another kind it is not right.
+    """
+    labels = batch["labels"]
+    if labels.is_floating_point():
+        return labels.numel()
+    if _shifts_labels(model):
+        labels = labels[..., 1:]
+    return int((labels != _IGNORED).sum())
+
+
+def updates(batches: int, k: int, epochs: int = 1) -> int:
+    """Updates of a run with `k` micro-batches to each; every pass ends with one, also where fewer are left for it."""
+    return epochs * -(-batches // k)
+
+
+class Accumulate(Plugin):
+    """One update from `k` micro-batches, or from as many as are left at the end of a pass or of the run.
+
+    Each loss is multiplied by Tᵢ/T₁, and the summed gradients are divided once, before the update, by Σ Tᵢ/T₁: exact without
+    knowing the later micro-batches. (The other way is to fetch all k first, count, and multiply each loss by Tᵢ/ΣT.) The unit
+    T₁ keeps the gradients as large as those of a mean, which matters in half precision; where all Tᵢ are equal every factor
+    is 1. What needs the finished gradient, such as `ClipGradients`, comes after this plug-in in the list.
+    """
+
+    rescales = True
+
+    def __init__(self, k: int):
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"k={k!r} must be the number of micro-batches of an update, 1 or more.")
+        self.k = k
+        self._begin_group()
+
+    def start(self, run):
+        """Begin with an empty group, unless the run goes on from a checkpoint."""
+        if run.step == 0:
+            self._begin_group()
+
+    def objective(self, run, loss):
+        """The loss times Tᵢ/T₁; T₁ is that of the first micro-batch in which anything counts."""
+        terms = counted_terms(run.model, run.batch)
+        self._unit = self._unit or terms
+        self._seen, self._terms = self._seen + 1, self._terms + terms
+        return loss * (terms / max(1, self._unit))
+
+    def wants_update(self, run):
+        """After the k-th micro-batch, and after the last one there is."""
+        return self._seen >= self.k or run.is_last_of_pass
+
+    def before_update(self, run):
+        """Divide the sum by its weights."""
+        weights = self._terms / max(1, self._unit)
+        for parameter in run.model.parameters():
+            if parameter.grad is not None and weights not in (0, 1):
+                parameter.grad.div_(weights)
+        self._begin_group()
+
+    def state_dict(self):
+        """Where the group stands."""
+        return {"seen": self._seen, "terms": self._terms, "unit": self._unit}
+
+    def load_state_dict(self, state):
+        """Go on within a group."""
+        self._seen, self._terms, self._unit = state["seen"], state["terms"], state["unit"]
+
+    def _begin_group(self) -> None:
+        self._seen = self._terms = self._unit = 0
+
+
+def accumulated_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: Sequence[dict], plugins: Sequence[Plugin] = ()
+) -> float:
+    """One update from all `micro_batches`, as `train` does it with `Accumulate`, phases marked; returns their joint mean loss."""
+    run = Run(model, optimizer, list(micro_batches), plugins=[Accumulate(len(micro_batches)), *plugins])
+    total = terms = 0
+    with run.started():
+        for batch in micro_batches:
+            loss = run.forward_backward(run.on_device(batch)).detach()
+            count = counted_terms(model, batch)
+            total, terms = total + (count * loss if count else 0), terms + count
+        run.update()
+    return float(total) / max(1, terms)
+
+
+def _shifts_labels(model: nn.Module) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return type(model).__name__ in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())

@@ -1,0 +1,326 @@
+"""Several micro-batches to an update: the same parameters as from all of them at once."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import nn
+
+from course_utils import data, memory, models, optim, training
+from course_utils.distributed import launch
+from course_utils.errors import CourseError
+from course_utils.training import Accumulate, Autocast, ClipGradients, SaveCheckpoints, UpdateInBackward
+from course_utils.training.data_parallel import WAYS, accumulate_on_rank
+
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+WORDS, LENGTH = 30, 7
+
+
+class Tagger(nn.Module):
+    """A label for each token, so that -100 can leave any of them out; small enough for hundreds of examples."""
+
+    def __init__(self, dtype=torch.float64, dropout=0.0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.table = nn.Embedding(WORDS, 4, dtype=dtype)
+            self.head = nn.Linear(4, 3, dtype=dtype)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, input_ids, labels):
+        logits = self.head(self.dropout(torch.tanh(self.dropout(self.table(input_ids)))))
+        return SimpleNamespace(loss=nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits=logits)
+
+
+def ragged(counts, seed=0, rows=2):
+    """A micro-batch for each count: `rows` rows of tokens of which so many carry a label."""
+    draw = torch.Generator().manual_seed(seed)
+    made = []
+    for count in counts:
+        ids = torch.randint(WORDS, (rows, LENGTH), generator=draw)
+        labels = torch.randint(3, (rows * LENGTH,), generator=draw)
+        labels[torch.randperm(rows * LENGTH, generator=draw)[count:]] = -100
+        made.append({"input_ids": ids, "labels": labels.view(rows, LENGTH)})
+    return made
+
+
+def joined(micro_batches):
+    return {name: torch.cat([batch[name] for batch in micro_batches]) for name in micro_batches[0]}
+
+
+def groups_of(batches, k):
+    return [joined(batches[i : i + k]) for i in range(0, len(batches), k)]
+
+
+class Loader(list):
+    sampler = None
+
+
+def trained(batches, plugins=(), epochs=1, dtype=torch.float64, every=None, **options):
+    model = Tagger(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+    history = training.train(
+        model,
+        optimizer,
+        Loader(batches),
+        epochs=epochs,
+        schedule=schedule,
+        plugins=list(plugins),
+        progress=False,
+        **options,
+    )
+    return model, history
+
+
+def assert_same(first, second, tolerance=1e-12):
+    for (name, p), q in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.allclose(p, q, rtol=0, atol=tolerance), (name, (p - q).abs().max())
+
+
+def mean_of_means(batches, k):
+    """The bug: every micro-batch weighs the same."""
+
+    class MeanOfMeans(Accumulate):
+        def objective(self, run, loss):
+            super().objective(run, loss)
+            self._unit = self._terms = 1
+            return loss / self.k
+
+    return trained(batches, [MeanOfMeans(k)])[0]
+
+
+@given(
+    counts=st.lists(st.integers(1, 2 * LENGTH), min_size=1, max_size=7),
+    k=st.integers(1, 8),
+    epochs=st.integers(1, 2),
+    clip=st.sampled_from([None, 0.05]),
+    seed=st.integers(0, 1000),
+)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_parameters_are_those_of_whole_batches(counts, k, epochs, clip, seed):
+    batches = ragged(counts, seed)
+    clipping = [ClipGradients(clip)] if clip else []
+    accumulated, history = trained(batches, [Accumulate(k), *clipping], epochs)
+    whole, at_once = trained(groups_of(batches, k), clipping, epochs)
+    assert_same(accumulated, whole)
+    rates = history.frame()["learning_rate"].tolist()
+    assert [rates[i] for i in range(len(rates)) if i % len(batches) % k == 0] == at_once.frame()["learning_rate"].tolist()
+
+
+@pytest.mark.parametrize("counts", [(8, 8, 8, 8), (1, 14, 3, 7)])
+def test_float32_agrees_to_one_in_a_million_after_several_updates(counts):
+    batches = ragged(counts * 3)
+    accumulated, _ = trained(batches, [Accumulate(4)], dtype=torch.float32)
+    assert_same(accumulated, trained(groups_of(batches, 4), dtype=torch.float32)[0], 1e-6)
+
+
+def test_a_mean_of_means_agrees_on_equal_micro_batches_only():
+    equal, unequal = ragged([5] * 4), ragged([1, 14, 2, 9])
+    assert_same(mean_of_means(equal, 4), trained([joined(equal)])[0])
+    with pytest.raises(AssertionError):
+        assert_same(mean_of_means(unequal, 4), trained([joined(unequal)])[0], 1e-3)
+
+
+def test_one_micro_batch_is_the_plain_loop_to_the_last_bit():
+    batches = ragged([3, 9, 14])
+    assert_same(trained(batches, [Accumulate(1)])[0], trained(batches)[0], 0)
+
+
+def test_a_micro_batch_in_which_nothing_counts_changes_nothing():
+    batches = ragged([0, 4, 0, 9])
+    assert_same(trained(batches, [Accumulate(4)])[0], trained([joined(batches)])[0])
+    model, _ = trained(ragged([0, 0]), [Accumulate(2)])
+    assert_same(model, Tagger(), 0)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_the_end_of_the_run_makes_an_update_of_what_is_left(steps):
+    batches = ragged([3, 9, 5, 7, 2])
+    accumulated, _ = trained(batches, [Accumulate(3)], steps=steps)
+    assert_same(accumulated, trained(groups_of(batches[:steps], 3))[0])
+
+
+def test_updates_are_counted_with_the_rest():
+    batches, steps = ragged([3, 9, 5, 7, 2]), []
+
+    class Counts(training.Plugin):
+        def before_update(self, run):
+            steps.append(run.step)
+
+    trained(batches, [Accumulate(2), Counts()], epochs=3)
+    assert len(steps) == training.updates(5, 2, epochs=3) == 9
+
+
+class Interrupt(training.Plugin):
+    """Ends the run as a failure would."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def after_step(self, run):
+        if run.step == self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 4, 6])
+def test_a_run_resumed_in_the_middle_of_a_group_gives_the_same_losses(tmp_path, stopped_after):
+    batches, path = ragged([3, 9, 5, 7, 2]), tmp_path / "run.pt"
+
+    class Repeatable(Loader):
+        sampler = SimpleNamespace(set_epoch=lambda epoch: None)
+
+    def go(*more, **options):
+        model = Tagger(dropout=0.5)
+        optimizer = optim.AdamW(model.parameters(), lr=0.1)
+        schedule = training.linear_decay(optimizer, training.updates(5, 3, 2))
+        plugins = [Accumulate(3), ClipGradients(0.1), *more]
+        run = {"schedule": schedule, "plugins": plugins, "progress": False, "epochs": 2}
+        return model, training.train(model, optimizer, Repeatable(batches), **run, **options)
+
+    model, whole = go()
+    with pytest.raises(KeyboardInterrupt):
+        go(SaveCheckpoints(path, stopped_after), Interrupt(stopped_after))
+    again, resumed = go(resume_from=path)
+    assert resumed.losses == whole.losses
+    assert_same(again, model, 0)
+
+
+def test_padding_and_autocast_on_a_real_model(split):
+    """Autocast rounds by row and not by batch, so both ways round alike but for the sums over the batch."""
+    batches = list(data.batches(split, 8))
+    results = {}
+    for name, given_batches, plugins in [
+        ("whole", [joined(batches)], []),
+        ("accumulated", batches, [Accumulate(len(batches))]),
+    ]:
+        for autocast in ([], [Autocast(torch.bfloat16)]):
+            model = models.build("distilbert", labels=3, **NO_DROPOUT)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            training.train(model, optimizer, Loader(given_batches), plugins=[*plugins, *autocast], progress=False)
+            results[name, bool(autocast)] = model
+    assert_same(results["accumulated", False], results["whole", False], 1e-6)
+    assert_same(results["accumulated", True], results["whole", True], 2e-3)
+
+
+def gradient(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def test_dropout_is_equal_in_distribution_only():
+    """Other masks, so another gradient; but the mean over many seeds approaches the same one, as fast as chance allows."""
+    batches, seeds = ragged([4, 14, 9]), 600
+
+    def drawn(given_batches, seed):
+        model = Tagger(dropout=0.3)
+        torch.manual_seed(seed)
+        training.accumulated_step(model, Keeping(model.parameters()), given_batches)
+        return gradient(model)
+
+    class Keeping(torch.optim.SGD):
+        def zero_grad(self, set_to_none=True):
+            """Leave the gradients for a look."""
+
+    several, at_once = (
+        torch.stack([drawn(b, s) for s in range(seeds)]) for b in (batches, [joined(batches)])
+    )
+    assert not torch.allclose(several[0], at_once[0], rtol=0, atol=1e-3)
+    apart = several.mean(0) - at_once.mean(0)
+    chance = ((several.var(0) + at_once.var(0)) / seeds).sum().sqrt()  # one standard deviation of `apart`
+    assert apart.norm() < 2 * chance
+    assert chance < 0.1 * several.mean(0).norm()
+
+
+def test_batch_normalization_sees_micro_batches():
+    config = models.ConvNetConfig(widths=(4,), depth=1, image=4)
+    whole = models.from_configuration(config)
+    several = copy.deepcopy(whole)
+    batch = {"pixel_values": torch.randn(8, 3, 4, 4), "labels": torch.arange(8)}
+    parts = [{name: value[i : i + 2] for name, value in batch.items()} for i in range(0, 8, 2)]
+    for model, given_batches in ((whole, [batch]), (several, parts)):
+        training.accumulated_step(model, torch.optim.SGD(model.parameters(), lr=0.1), given_batches)
+    norms = [next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d)) for model in (whole, several)]
+    assert [int(norm.num_batches_tracked) for norm in norms] == [1, 4]
+    assert (norms[0].weight - norms[1].weight).abs().max() > 1e-5
+
+
+LANGUAGE = {"distilbert": {"dropout": 0.0, "attention_dropout": 0.0}, "gpt2": {}, "llama": {}}
+
+
+@pytest.mark.parametrize("family", LANGUAGE)
+@pytest.mark.parametrize("labels", [None, 3])
+def test_terms_are_those_of_the_models_own_loss(family, labels):
+    """A loss that is a mean of T terms, times T, is the sum that its logits give."""
+    model = models.build(family, labels=labels).eval()
+    ids = torch.randint(1, 900, (3, 9))
+    targets = torch.where(torch.rand(3, 9) < 0.4, -100, ids) if labels is None else torch.tensor([0, 2, 1])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": targets}
+    with torch.no_grad():
+        answer = model(**batch)
+    logits, wanted = answer.logits, targets
+    if labels is None and family != "distilbert":
+        logits, wanted = logits[:, :-1], targets[:, 1:]
+    total = nn.functional.cross_entropy(logits.flatten(0, -2), wanted.flatten(), reduction="sum")
+    assert total.item() == pytest.approx(training.counted_terms(model, batch) * answer.loss.item(), rel=1e-5)
+
+
+def test_labels_of_floating_point_all_count():
+    model = models.build("distilbert", labels=1)
+    assert training.counted_terms(model, {"labels": torch.tensor([-100.0, 0.5, 2.0])}) == 3
+
+
+def test_clipping_before_the_sum_is_whole_is_refused():
+    with pytest.raises(CourseError, match="name it before ClipGradients"):
+        trained(ragged([3, 4]), [ClipGradients(0.1), Accumulate(2)])
+
+
+def test_updates_in_backward_and_accumulation_exclude_each_other():
+    with pytest.raises(CourseError, match="Accumulate needs all gradients"):
+        trained(ragged([3, 4]), [Accumulate(2), UpdateInBackward()])
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, True])
+def test_no_number_of_micro_batches_is_refused(k):
+    with pytest.raises(ValueError, match="1 or more"):
+        Accumulate(k)
+
+
+def test_the_joint_loss_of_a_step_is_the_mean_over_its_terms():
+    batches, model = ragged([3, 9, 0]), Tagger()
+    expected = model(**joined(batches)).loss.item()
+    step = training.accumulated_step(model, torch.optim.SGD(model.parameters()), batches)
+    assert step == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_peak_rises_by_one_gradient_and_no_more():
+    model = models.build("distilbert", labels=2)
+    recipe = memory.Recipe(batch=16, sequence=32)
+    batch = memory.Workload(model.config, recipe).build()[2][0]
+    optimizer = optim.AdamW(model.parameters())
+    peaks = [
+        memory.measure(lambda k=k: training.accumulated_step(model, optimizer, [batch] * k), model, optimizer, timed=0).peak
+        for k in (1, 2, 4)
+    ]
+    gradients = models.parameter_bytes(model)
+    assert peaks[1] - peaks[0] == pytest.approx(gradients, rel=0.1)
+    assert peaks[2] == pytest.approx(peaks[1], rel=0.01)
+
+
+def ragged_model():
+    return Tagger()
+
+
+def test_no_sync_sends_once_and_gives_the_gradient_of_all_ranks_together():
+    shares = [ragged([2, 9, 14]), ragged([7, 1, 4], seed=1)]
+    model = Tagger()
+    model(**joined(shares[0] + shares[1])).loss.backward()
+    size = sum(p.nbytes for p in model.parameters())
+    for ways in launch(accumulate_on_rank, 2, ragged_model, shares):
+        assert [ways[name][1].payload for name in WAYS] == [3 * size, size, 3 * size]
+        for gradients, _ in ways.values():
+            for name, p in model.named_parameters():
+                assert torch.allclose(gradients[name], p.grad, rtol=0, atol=1e-12), name
