@@ -41,10 +41,11 @@ def _one_update(module: nn.Module, micro_batches: Sequence[dict], quiet_forward:
     model, reduced = DistributedDataParallel(module), Reduced()
     model.register_comm_hook(reduced, _counted_all_reduce)
     weights = _weights(module, micro_batches)
-    for left, (batch, weight) in zip(range(len(weights) - 1, -1, -1), zip(micro_batches, weights, strict=True)):
-        with model.no_sync() if quiet_forward and left else nullcontext():
+    for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
+        more = number < len(micro_batches)
+        with model.no_sync() if quiet_forward and more else nullcontext():
             loss = model(**batch).loss * weight
-        with model.no_sync() if quiet_backward and left else nullcontext():
+        with model.no_sync() if quiet_backward and more else nullcontext():
             loss.backward()
     return {name: p.grad for name, p in module.named_parameters()}, reduced
 

@@ -1,5 +1,12 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
+from course_utils.viz.accumulation import (
+    accumulated_noise_figure,
+    accumulation_figure,
+    groups_figure,
+    peaks_figure,
+    play_raggedness,
+)
 from course_utils.viz.adafactor import (
     adafactor_schedules_figure,
     estimate_figure,
@@ -38,6 +45,8 @@ from course_utils.viz.training import compare_losses, learning_curves
 __all__ = [
     "COLORS",
     "STEERED",
+    "accumulated_noise_figure",
+    "accumulation_figure",
     "adafactor_schedules_figure",
     "beside_figure",
     "blocks_figure",
@@ -57,6 +66,7 @@ __all__ = [
     "factoring_figure",
     "family_figure",
     "graph_figure",
+    "groups_figure",
     "instants_figure",
     "learning_curves",
     "ledger_figure",
@@ -66,8 +76,10 @@ __all__ = [
     "noise_figure",
     "paths_figure",
     "peak_against_batch",
+    "peaks_figure",
     "play",
     "play_estimate",
+    "play_raggedness",
     "quadratic_figure",
     "saved_by_part_figure",
     "schedules_figure",

@@ -109,7 +109,9 @@ def test_parameters_are_those_of_whole_batches(counts, k, epochs, clip, seed):
     whole, at_once = trained(groups_of(batches, k), clipping, epochs)
     assert_same(accumulated, whole)
     rates = history.frame()["learning_rate"].tolist()
-    assert [rates[i] for i in range(len(rates)) if i % len(batches) % k == 0] == at_once.frame()["learning_rate"].tolist()
+    assert [rates[i] for i in range(len(rates)) if i % len(batches) % k == 0] == at_once.frame()[
+        "learning_rate"
+    ].tolist()
 
 
 @pytest.mark.parametrize("counts", [(8, 8, 8, 8), (1, 14, 3, 7)])
@@ -225,9 +227,7 @@ def test_dropout_is_equal_in_distribution_only():
         def zero_grad(self, set_to_none=True):
             """Leave the gradients for a look."""
 
-    several, at_once = (
-        torch.stack([drawn(b, s) for s in range(seeds)]) for b in (batches, [joined(batches)])
-    )
+    several, at_once = (torch.stack([drawn(b, s) for s in range(seeds)]) for b in (batches, [joined(batches)]))
     assert not torch.allclose(several[0], at_once[0], rtol=0, atol=1e-3)
     apart = several.mean(0) - at_once.mean(0)
     chance = ((several.var(0) + at_once.var(0)) / seeds).sum().sqrt()  # one standard deviation of `apart`
@@ -302,7 +302,9 @@ def test_the_peak_rises_by_one_gradient_and_no_more():
     batch = memory.Workload(model.config, recipe).build()[2][0]
     optimizer = optim.AdamW(model.parameters())
     peaks = [
-        memory.measure(lambda k=k: training.accumulated_step(model, optimizer, [batch] * k), model, optimizer, timed=0).peak
+        memory.measure(
+            lambda k=k: training.accumulated_step(model, optimizer, [batch] * k), model, optimizer, timed=0
+        ).peak
         for k in (1, 2, 4)
     ]
     gradients = models.parameter_bytes(model)

@@ -1,0 +1,87 @@
+"""Accumulation as it goes wrong: each slip as a difference to `Accumulate`, found in published code or in practice."""
+
+from contextlib import nullcontext
+
+import torch
+
+from course_utils.training.accumulation import Accumulate
+
+
+class StepsAtBatchZero(Accumulate):
+    """`if not i % k:` with i from 0: the first update has one micro-batch, and what comes last is left over."""
+
+    def wants_update(self, run):
+        """True for i = 0, k, 2k, …"""
+        return run.step % self.k == 0
+
+
+class DividesByK(Accumulate):
+    """A mean of means: `loss / k`, whatever the micro-batches hold and however many came."""
+
+    def objective(self, run, loss):
+        """The micro-batch's mean, a k-th of it."""
+        super().objective(run, loss)
+        return loss / self.k
+
+    def before_update(self, run):
+        """Leave the gradients as they are."""
+        self._begin_group()
+
+
+class DropsLastGroup(Accumulate):
+    """No update for what is left at the end of a pass; its gradients wait, and join the next pass or are lost."""
+
+    def wants_update(self, run):
+        """After the k-th micro-batch only."""
+        return self._seen >= self.k
+
+
+class ForgetsToZero(Accumulate):
+    """No `zero_grad`: every update gets the gradients of those before it once more."""
+
+    _left = ()
+
+    def forward(self, run):
+        """Put back what the loop has dropped."""
+        for parameter, gradient in self._left:
+            parameter.grad = gradient
+        self._left = ()
+        return nullcontext()
+
+    def update(self, run, step):
+        """Remember the gradients that the loop is about to drop."""
+        step()
+        self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
+
+
+class ZeroesEachTime(Accumulate):
+    """`zero_grad` with every micro-batch: an update sees the last one only."""
+
+    def forward(self, run):
+        """Drop what was added up so far."""
+        run.optimizer.zero_grad()
+        return nullcontext()
+
+
+class ClipsEachTime(Accumulate):
+    """The sum so far is clipped after every micro-batch, not once when it is whole."""
+
+    def __init__(self, k: int, max_norm: float):
+        super().__init__(k)
+        self.max_norm = max_norm
+
+    def wants_update(self, run):
+        """Clip, then decide as ever."""
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.max_norm)
+        return super().wants_update(run)
+
+
+class SchedulesEachTime(Accumulate):
+    """The schedule steps with every micro-batch: it is through after a k-th of the run."""
+
+    def wants_update(self, run):
+        """Step where the loop will not."""
+        wanted = super().wants_update(run)
+        if not wanted and run.schedule is not None:
+            run.schedule.step()
+        return wanted

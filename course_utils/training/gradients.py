@@ -1,0 +1,28 @@
+"""The gradient that a whole training used, whoever was in charge of its loop."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+
+def gradient_of_update(model: nn.Module, train: Callable[[torch.optim.Optimizer], object]) -> torch.Tensor:
+    """The gradient of the one update that `train(optimizer)` makes of `model`, flat; the model is as before afterwards.
+
+    Plain gradient descent at a learning rate of 1 moves θ by exactly −g, so the step itself tells the gradient, up to
+    rounding: give a model in float64. Over several updates it is the sum of their gradients.
+    """
+    before = _flat(model)
+    train(torch.optim.SGD(model.parameters(), lr=1.0))
+    gradient = before - _flat(model)
+    nn.utils.vector_to_parameters(before, model.parameters())
+    return gradient
+
+
+def relative_error(gradient: torch.Tensor, right: torch.Tensor) -> float:
+    """‖g − right‖ / ‖right‖."""
+    return ((gradient - right).norm() / right.norm()).item()
+
+
+def _flat(model: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
