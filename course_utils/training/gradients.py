@@ -12,17 +12,16 @@ def gradient_of_update(model: nn.Module, train: Callable[[torch.optim.Optimizer]
     Plain gradient descent at a learning rate of 1 moves θ by exactly −g, so the step itself tells the gradient, up to
     rounding: give a model in float64. Over several updates it is the sum of their gradients.
     """
-    before = _flat(model)
+    before = [p.detach().clone() for p in model.parameters()]
     train(torch.optim.SGD(model.parameters(), lr=1.0))
-    gradient = before - _flat(model)
-    nn.utils.vector_to_parameters(before, model.parameters())
-    return gradient
+    moved = [b - p.detach() for b, p in zip(before, model.parameters(), strict=True)]
+    with torch.no_grad():
+        for p, b in zip(model.parameters(), before, strict=True):
+            p.copy_(b)
+    return torch.cat([part.reshape(-1) for part in moved])
 
 
 def relative_error(gradient: torch.Tensor, right: torch.Tensor) -> float:
     """‖g − right‖ / ‖right‖."""
     return ((gradient - right).norm() / right.norm()).item()
 
-
-def _flat(model: nn.Module) -> torch.Tensor:
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
