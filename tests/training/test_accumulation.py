@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import Dataset
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -14,7 +15,9 @@ from course_utils import data, memory, models, optim, training
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.training import Accumulate, Autocast, ClipGradients, SaveCheckpoints, UpdateInBackward
+from course_utils.training.accumulation_slips import DividesByK
 from course_utils.training.data_parallel import WAYS, accumulate_on_rank
+from course_utils.training.gradients import gradient_of_update, relative_error
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
 WORDS, LENGTH = 30, 7
@@ -101,7 +104,7 @@ def mean_of_means(batches, k):
     clip=st.sampled_from([None, 0.05]),
     seed=st.integers(0, 1000),
 )
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=40, deadline=None)
 def test_parameters_are_those_of_whole_batches(counts, k, epochs, clip, seed):
     batches = ragged(counts, seed)
     clipping = [ClipGradients(clip)] if clip else []
@@ -215,7 +218,7 @@ def gradient(model):
 
 def test_dropout_is_equal_in_distribution_only():
     """Other masks, so another gradient; but the mean over many seeds approaches the same one, as fast as chance allows."""
-    batches, seeds = ragged([4, 14, 9]), 600
+    batches, seeds = ragged([4, 14, 9]), 300
 
     def drawn(given_batches, seed):
         model = Tagger(dropout=0.3)
@@ -232,7 +235,7 @@ def test_dropout_is_equal_in_distribution_only():
     apart = several.mean(0) - at_once.mean(0)
     chance = ((several.var(0) + at_once.var(0)) / seeds).sum().sqrt()  # one standard deviation of `apart`
     assert apart.norm() < 2 * chance
-    assert chance < 0.1 * several.mean(0).norm()
+    assert chance < 0.15 * several.mean(0).norm()
 
 
 def test_batch_normalization_sees_micro_batches():
@@ -326,3 +329,31 @@ def test_no_sync_sends_once_and_gives_the_gradient_of_all_ranks_together():
         for gradients, _ in ways.values():
             for name, p in model.named_parameters():
                 assert torch.allclose(gradients[name], p.grad, rtol=0, atol=1e-12), name
+
+
+@pytest.fixture(scope="module")
+def ragged_texts():
+    """A language model's texts, sorted by length, in four micro-batches and as one; padding does not count."""
+    lengths, generator = torch.arange(2, 18), torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 900, (16, 17), generator=generator)
+    mask = (torch.arange(17) < lengths[:, None]).long()
+    columns = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask == 1, -100)}
+    texts = Dataset.from_dict({name: column.tolist() for name, column in columns.items()})
+    return data.batches(texts, 4), data.batches(texts, 16)
+
+
+def test_libraries_are_where_the_chapter_puts_them(ragged_texts):
+    """Plain Accelerate is a mean of means; Trainer counts tokens, with the shift where the class's name tells of it."""
+    parts, whole = ragged_texts
+    model = models.build("llama").double()
+
+    def used(batches, way, **options):
+        return gradient_of_update(model, lambda sgd: way(model, sgd, batches, **options))
+
+    right = used(whole, training.train, progress=False)
+    means = used(parts, training.train, progress=False, plugins=[DividesByK(4)])
+    assert relative_error(used(parts, training.train, progress=False, plugins=[Accumulate(4)]), right) < 1e-6
+    assert relative_error(means, right) > 0.1
+    plain = used(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
+    assert relative_error(plain, means) < 1e-6
+    assert relative_error(used(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
