@@ -24,4 +24,3 @@ def gradient_of_update(model: nn.Module, train: Callable[[torch.optim.Optimizer]
 def relative_error(gradient: torch.Tensor, right: torch.Tensor) -> float:
     """‖g − right‖ / ‖right‖."""
     return ((gradient - right).norm() / right.norm()).item()
-
