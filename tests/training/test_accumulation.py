@@ -357,3 +357,23 @@ def test_libraries_are_where_the_chapter_puts_them(ragged_texts):
     plain = used(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
     assert relative_error(plain, means) < 1e-6
     assert relative_error(used(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
+
+
+class Scaled(training.Plugin):
+    """Another plug-in that rescales, as a loss scaler does."""
+
+    rescales = True
+
+    def objective(self, run, loss):
+        return loss * 1024
+
+    def before_update(self, run):
+        for parameter in run.model.parameters():
+            parameter.grad /= 1024
+
+
+def test_the_order_among_plugins_that_rescale_does_not_matter():
+    batches = ragged([3, 9, 5, 7, 2])
+    right, _ = trained(batches, [Accumulate(2), ClipGradients(0.05)])
+    for plugins in ([Accumulate(2), Scaled()], [Scaled(), Accumulate(2)]):
+        assert_same(trained(batches, [*plugins, ClipGradients(0.05)])[0], right)
