@@ -8,6 +8,7 @@ from course_utils.training.history import History
 from course_utils.training.in_backward import UpdateInBackward
 from course_utils.training.loop import Run, train, train_step
 from course_utils.training.plugins import Autocast, ClipGradients, Plugin
+from course_utils.training.scaling import ScaleLoss
 from course_utils.training.schedules import linear_decay
 
 # Imported when first used: they load Accelerate and Transformers' Trainer.
@@ -20,6 +21,7 @@ __all__ = [
     "Plugin",
     "Run",
     "SaveCheckpoints",
+    "ScaleLoss",
     "UpdateInBackward",
     "evaluate",
     "linear_decay",

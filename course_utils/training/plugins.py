@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from course_utils.errors import CourseError
+
 if TYPE_CHECKING:
     from course_utils.training.loop import Run
 
 
 class Plugin:
-    """Every method is called at its moment of the loop with the `Run`; by default each does nothing."""
+    """Every method is called at its moment of the loop with the `Run`; by default each does nothing.
+
+    `rescales` says that a plug-in multiplies the loss and puts the gradients right in `before_update`; what needs the true
+    gradients comes after it. The order among those that rescale does not matter.
+    """
+
+    rescales = False
 
     def start(self, run: "Run") -> None:
         """Before the first step; `run.step` is above 0 when the run was resumed."""
@@ -31,9 +39,12 @@ class Plugin:
     def before_update(self, run: "Run") -> None:
         """After the backward pass, before the optimizer's step."""
 
-    def update(self, run: "Run", step: Callable[[], None]) -> None:
-        """Around the optimizer's step: call `step` to make it, or leave it out. The gradients are dropped afterwards."""
-        step()
+    def update(self, run: "Run", step: Callable[[], object]) -> object:
+        """Around the optimizer's step: call `step` and return what it gave, or leave it out and return False.
+
+        After False the schedule waits as well. The gradients are dropped in any case.
+        """
+        return step()
 
     def after_step(self, run: "Run") -> None:
         """After each batch, whether or not it ended in an update."""
@@ -56,6 +67,16 @@ class ClipGradients(Plugin):
         if not max_norm > 0:
             raise ValueError(f"max_norm={max_norm} must be above 0; leave the plug-in out to train without clipping.")
         self.max_norm = max_norm
+
+    def start(self, run):
+        """Raises `CourseError` where a later plug-in would put the gradients right only after they were clipped."""
+        later = run.plugins[run.plugins.index(self) + 1 :]
+        for plugin in later:
+            if plugin.rescales:
+                raise CourseError(
+                    f"{type(plugin).__name__} puts the gradients right only after ClipGradients has taken their norm; "
+                    f"name it before ClipGradients among the plug-ins."
+                )
 
     def before_update(self, run):
         """Clip in place."""
