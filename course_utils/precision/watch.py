@@ -33,7 +33,7 @@ class OperatorTypes(TorchDispatchMode):
 
     @property
     def of_linear_layers(self) -> set[str]:
-        """The types of the factors of x Wᵀ and of its two gradients: `{"bfloat16"}`. Products within attention are not among them."""
+        """The types of the factors of x Wᵀ and of its two gradients: `{"bfloat16"}`. Attention is not among them."""
         return {into for (name, into, _), _ in self.calls.items() if name in _LINEAR and into}
 
 

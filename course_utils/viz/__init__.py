@@ -24,6 +24,14 @@ from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
+from course_utils.viz.precision import (
+    exponents_figure,
+    formats_figure,
+    mixed_precision_figure,
+    number_figure,
+    number_picker,
+    scale_window_figure,
+)
 from course_utils.viz.quantization import (
     blocks_figure,
     code_book_figure,
@@ -54,8 +62,10 @@ __all__ = [
     "decision_figure",
     "difference",
     "estimate_figure",
+    "exponents_figure",
     "factoring_figure",
     "family_figure",
+    "formats_figure",
     "graph_figure",
     "instants_figure",
     "learning_curves",
@@ -63,13 +73,17 @@ __all__ = [
     "losses_against_bytes",
     "losses_over_seeds",
     "memory_calculator",
+    "mixed_precision_figure",
     "noise_figure",
+    "number_figure",
+    "number_picker",
     "paths_figure",
     "peak_against_batch",
     "play",
     "play_estimate",
     "quadratic_figure",
     "saved_by_part_figure",
+    "scale_window_figure",
     "schedules_figure",
     "show",
     "small_gradients_figure",
