@@ -24,6 +24,7 @@ from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
+from course_utils.viz.profile import operator_seconds_figure, trace_figure
 from course_utils.viz.quantization import (
     blocks_figure,
     code_book_figure,
@@ -64,6 +65,7 @@ __all__ = [
     "losses_over_seeds",
     "memory_calculator",
     "noise_figure",
+    "operator_seconds_figure",
     "paths_figure",
     "peak_against_batch",
     "play",
@@ -78,5 +80,6 @@ __all__ = [
     "state_cycle_figure",
     "steering_figure",
     "timeline_figure",
+    "trace_figure",
     "use_course_style",
 ]
