@@ -32,6 +32,7 @@ from course_utils.viz.precision import (
     number_picker,
     scale_window_figure,
 )
+from course_utils.viz.profile import operator_seconds_figure, trace_figure
 from course_utils.viz.quantization import (
     blocks_figure,
     code_book_figure,
@@ -77,6 +78,7 @@ __all__ = [
     "noise_figure",
     "number_figure",
     "number_picker",
+    "operator_seconds_figure",
     "paths_figure",
     "peak_against_batch",
     "play",
@@ -92,5 +94,6 @@ __all__ = [
     "state_cycle_figure",
     "steering_figure",
     "timeline_figure",
+    "trace_figure",
     "use_course_style",
 ]

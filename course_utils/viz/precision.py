@@ -17,7 +17,7 @@ _FIELDS = (("sign", "second"), ("exponent", "gradients"), ("mantissa", "activati
 
 def number_picker(name: str = "fp16", number: float = 0.1):
     """The control of `number_figure`; a widget whose value is (format, pattern, the number that was asked for)."""
-    from course_utils.viz.number_picker import NumberPicker
+    from course_utils.viz.picker import NumberPicker
 
     return NumberPicker(name, number)
 
