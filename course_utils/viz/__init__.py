@@ -10,7 +10,7 @@ from course_utils.viz.adafactor import (
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
-from course_utils.viz.comparison import losses_against_bytes, losses_over_seeds
+from course_utils.viz.comparison import losses_against_bytes, losses_apart, losses_over_seeds
 from course_utils.viz.descent import (
     STEERED,
     family_figure,
@@ -72,6 +72,7 @@ __all__ = [
     "learning_curves",
     "ledger_figure",
     "losses_against_bytes",
+    "losses_apart",
     "losses_over_seeds",
     "memory_calculator",
     "mixed_precision_figure",

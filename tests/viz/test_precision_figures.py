@@ -49,7 +49,24 @@ def test_any_number_can_be_drawn(name, value):
 def test_neighbors_stand_one_spacing_apart_and_change_at_a_power_of_two():
     figure, _ = viz.number_figure(pattern("fp8 e4m3", 2.0))
     marks = figure.axes[1].lines[0].get_xdata()
-    assert list(marks) == [0.875, 0.9375, 1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, 2.0, 2.25, 2.5, 2.75, 3.0, 3.25]
+    assert list(marks) == [
+        0.875,
+        0.9375,
+        1.0,
+        1.125,
+        1.25,
+        1.375,
+        1.5,
+        1.625,
+        1.75,
+        1.875,
+        2.0,
+        2.25,
+        2.5,
+        2.75,
+        3.0,
+        3.25,
+    ]
 
 
 def test_below_zero_the_neighbors_are_the_mirror_image():
