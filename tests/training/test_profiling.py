@@ -96,6 +96,19 @@ def test_a_pause_outside_the_loader_is_not_blamed_on_it(written):
     assert "never waited" in verdict(written(pause), found)
 
 
+def test_only_what_it_is_called_for_is_taken_from_the_file(written):
+    own_operator, instant = event("forward", 3, 4), {"ph": "i", "cat": "user_annotation", "name": "backward", "ts": 5e6}
+    trace = written([*step(2, 0), own_operator, instant])
+    assert [span.name for span in trace.phases] == ["forward", "backward", "update"]
+    assert len(written([mark("ProfilerStep#1", 0, 9), event("aten::mm", 1, 2)]).steps) == 1  # no phase is marked
+
+
+def test_what_runs_before_the_first_step_and_after_the_last_does_not_count():
+    before, inside, after = Span("op", -5.0, -3.0), Span("op", 4.0, 5.0), Span("op", 12.0, 13.0)
+    trace = Trace((Span("ProfilerStep#1", 0.0, 10.0),), (), (), (before, inside, after))
+    assert [(gap.start, gap.end) for gap in trace.gaps(0.5)] == [(0.0, 4.0), (5.0, 10.0)]
+
+
 def test_on_a_gpu_only_what_the_gpu_does_counts(written):
     events = [*step(2, 0), event("gemm", 4, 20, "kernel", 7, launch=11), event("adam", 29, 36, "kernel", 7, launch=12)]
     events += [
@@ -189,6 +202,7 @@ def test_a_real_trace_has_its_steps_phases_and_operators(profiled, batches):
 def test_a_planted_wait_is_in_the_trace_and_the_batches_are_the_same(profiled, batches, fresh, workers):
     pause = 0.05
     slow = training.slow_to_read(batches, pause, every=2, workers=workers)
+    assert slow.num_workers == workers
     assert [b["input_ids"].tolist() for b in slow] == [b["input_ids"].tolist() for b in batches]
     trace = profiled(training.slow_to_read(batches, pause, every=2, workers=workers), steps=4, skip=2).trace()
     if not workers:  # what a worker hides depends on the machine
@@ -233,7 +247,10 @@ def test_throughput_is_work_over_time_over_the_peak():
     found = training.throughput(training.History(steps=rows(flops=8.1e12)), machine("T4"))
     assert (found.tokens_per_second, found.flops_per_second) == (5.0, pytest.approx(8.1e12))
     assert found.utilization == pytest.approx(1.0)
-    half = training.throughput(training.History(steps=rows(flops=65e12 / 2)), machine("T4"), "float16", skip=2)
+    late = [{**row, "seconds": row["seconds"] + 99} for row in rows(flops=8.1e12)]  # the first step warms up
+    assert training.throughput(training.History(steps=late), machine("T4")) == found
+    slow_second = [{**row, "seconds": row["seconds"] + 9 * (row["step"] > 1)} for row in rows(flops=65e12 / 2)]
+    half = training.throughput(training.History(steps=slow_second), machine("T4"), "float16", skip=2)
     assert half.utilization == pytest.approx(0.5)
 
 

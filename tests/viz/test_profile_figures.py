@@ -66,6 +66,16 @@ def test_bars_of_operators_add_up_and_the_rest_is_one_bar():
     assert legend == ["forward", "backward", "update"]
 
 
+def test_the_phases_of_one_bar_stand_one_after_the_other():
+    both = [Span("aten::copy_", 0.001, 0.003), Span("aten::copy_", 0.005, 0.008)]
+    table = Trace(trace().steps, trace().phases, trace().loading, tuple(both)).operator_seconds()
+    axes = viz.operator_seconds_figure(table)[0].axes[0]
+    assert [(patch.get_x(), patch.get_width()) for patch in axes.patches] == [
+        (0, pytest.approx(2)),
+        (pytest.approx(2), pytest.approx(3)),
+    ]
+
+
 def test_a_table_without_operators_is_refused():
     with pytest.raises(ValueError, match="record steps"):
         viz.operator_seconds_figure(Trace((Span("s", 0.0, 1.0),), (), (), ()).operator_seconds())
