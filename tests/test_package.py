@@ -19,7 +19,7 @@ FLOORS = [
     {"errors", "files", "units"},
     {"settings"},
     {"hub", "distributed"},
-    {"autodiff", "data", "hardware", "models", "optim"},
+    {"autodiff", "data", "hardware", "models", "optim", "precision"},
     {"memory"},
     {"training", "ledger"},
     {"viz", "grading"},
@@ -32,6 +32,7 @@ ORACLES = {
         "bitsandbytes": set(),
         "transformers": set(),
     },
+    "precision": {"torch.amp": set(), "torch.cuda.amp": set(), "torch.autocast": set(), "torch.finfo": set()},
     "autodiff": {"torch": set()},  # the engine stands on NumPy alone
 }
 

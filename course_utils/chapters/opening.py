@@ -3,7 +3,7 @@
 import logging
 import random
 
-from course_utils.settings import settings
+from course_utils.settings import set_variable, settings, variables
 
 
 def begin() -> None:
@@ -34,6 +34,8 @@ def _seed_everything(seed: int) -> None:
 def _quiet_the_libraries() -> None:
     """Errors still show; progress bars and remarks about the libraries' own doings do not."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    if not variables("KINETO_LOG_LEVEL"):
+        set_variable("KINETO_LOG_LEVEL", "99")  # read once, when anything is profiled for the first time
     import datasets
     from transformers.utils import logging as transformers_logging
 

@@ -9,7 +9,10 @@ from course_utils.training.history import History
 from course_utils.training.in_backward import UpdateInBackward
 from course_utils.training.loop import Run, train, train_step
 from course_utils.training.plugins import Autocast, ClipGradients, Plugin
+from course_utils.training.profiling import Profile, slow_to_read, throughput
+from course_utils.training.scaling import ScaleLoss
 from course_utils.training.schedules import linear_decay
+from course_utils.training.trace import read_trace, verdict
 
 # Imported when first used: they load Accelerate and Transformers' Trainer.
 _LATER = {"train_with_accelerate": "with_accelerate", "train_with_trainer": "with_trainer"}
@@ -20,16 +23,22 @@ __all__ = [
     "ClipGradients",
     "History",
     "Plugin",
+    "Profile",
     "Run",
     "SaveCheckpoints",
+    "ScaleLoss",
     "UpdateInBackward",
     "accumulated_step",
     "counted_terms",
     "evaluate",
     "linear_decay",
+    "read_trace",
+    "slow_to_read",
+    "throughput",
     "train",
     "train_step",
     "updates",
+    "verdict",
     *_LATER,
 ]
 

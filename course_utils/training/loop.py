@@ -155,12 +155,12 @@ class Run:
         return loss
 
     def update(self) -> None:
-        """Move the parameters, then the schedule, then drop the gradients."""
+        """Move the parameters, then the schedule unless a plug-in left the step out, then drop the gradients."""
         with phase("update"):
             self._call("before_update")
             # Each plug-in wraps what the ones before it left of the optimizer's step.
-            reduce(lambda step, plugin: partial(plugin.update, self, step), self.plugins, self.optimizer.step)()
-            if self.schedule is not None:
+            made = reduce(lambda step, plugin: partial(plugin.update, self, step), self.plugins, self.optimizer.step)()
+            if self.schedule is not None and made is not False:
                 self.schedule.step()
             self.optimizer.zero_grad()
 

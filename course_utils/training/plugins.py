@@ -39,9 +39,12 @@ class Plugin:
     def before_update(self, run: "Run") -> None:
         """After the backward pass, before the optimizer's step."""
 
-    def update(self, run: "Run", step: Callable[[], None]) -> None:
-        """Around the optimizer's step: call `step` to make it, or leave it out. The gradients are dropped afterwards."""
-        step()
+    def update(self, run: "Run", step: Callable[[], object]) -> object:
+        """Around the optimizer's step: call `step` and return what it gave, or leave it out and return False.
+
+        After False the schedule waits as well. The gradients are dropped in any case.
+        """
+        return step()
 
     def after_step(self, run: "Run") -> None:
         """After each batch, whether or not it ended in an update."""

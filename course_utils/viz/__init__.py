@@ -17,7 +17,7 @@ from course_utils.viz.adafactor import (
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
-from course_utils.viz.comparison import losses_against_bytes, losses_over_seeds
+from course_utils.viz.comparison import losses_against_bytes, losses_apart, losses_over_seeds
 from course_utils.viz.descent import (
     STEERED,
     family_figure,
@@ -31,6 +31,15 @@ from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
 from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
+from course_utils.viz.precision import (
+    exponents_figure,
+    formats_figure,
+    mixed_precision_figure,
+    number_figure,
+    number_picker,
+    scale_window_figure,
+)
+from course_utils.viz.profile import operator_seconds_figure, trace_figure
 from course_utils.viz.quantization import (
     blocks_figure,
     code_book_figure,
@@ -63,17 +72,24 @@ __all__ = [
     "decision_figure",
     "difference",
     "estimate_figure",
+    "exponents_figure",
     "factoring_figure",
     "family_figure",
+    "formats_figure",
     "graph_figure",
     "groups_figure",
     "instants_figure",
     "learning_curves",
     "ledger_figure",
     "losses_against_bytes",
+    "losses_apart",
     "losses_over_seeds",
     "memory_calculator",
+    "mixed_precision_figure",
     "noise_figure",
+    "number_figure",
+    "number_picker",
+    "operator_seconds_figure",
     "paths_figure",
     "peak_against_batch",
     "peaks_figure",
@@ -82,6 +98,7 @@ __all__ = [
     "play_raggedness",
     "quadratic_figure",
     "saved_by_part_figure",
+    "scale_window_figure",
     "schedules_figure",
     "show",
     "small_gradients_figure",
@@ -90,5 +107,6 @@ __all__ = [
     "state_cycle_figure",
     "steering_figure",
     "timeline_figure",
+    "trace_figure",
     "use_course_style",
 ]

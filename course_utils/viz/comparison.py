@@ -44,6 +44,34 @@ def losses_over_seeds(runs: Runs, window: int = 5, seconds: bool = False) -> tup
     return figure, f"Training loss, mean and range over {max(map(len, runs.values()))} seeds: {'; '.join(said)}."
 
 
+def losses_apart(runs: Runs, reference: str, window: int = 5) -> tuple[Figure, str]:
+    """How far each name's loss lies above that of `reference`, seed by seed: the mean over seeds, and their range.
+
+    A loss is the mean of its last `window` steps. Raises `CourseError` as `losses_over_seeds` does.
+    """
+    _check(runs)
+    figure, axes = subplots(layout="constrained")
+    zero, said = _smooth(runs[reference], window), []
+    for number, (name, histories) in enumerate(runs.items()):
+        if name == reference:
+            continue
+        apart = _smooth(histories, window) - zero
+        look = {"color": COLORS[_COLORS[number]], "linestyle": _STYLES[number % len(_STYLES)]}
+        axes.fill_between(
+            apart.index, apart.min(axis=1), apart.max(axis=1), color=look["color"], alpha=0.2, linewidth=0
+        )
+        axes.plot(apart.index, apart.mean(axis=1), **look, label=name)
+        end = apart.iloc[-1]
+        said.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
+    axes.axhline(0, color=COLORS["ink"], linewidth=0.8)
+    axes.set(xlabel="step", ylabel=f"training loss less that of {reference}")
+    axes.legend()
+    return (
+        figure,
+        f"Training loss less that of {reference}, mean and range over {zero.shape[1]} seeds: {'; '.join(said)}.",
+    )
+
+
 def losses_against_bytes(runs: Runs, bytes_of: Mapping[str, int], what: str, last: int = 20) -> tuple[Figure, str]:
     """Loss over the last `last` steps (median of the runs, least to most) against `bytes_of` each name, called `what`."""
     _check(runs)

@@ -102,6 +102,16 @@ def test_bands_reach_from_the_least_to_the_most_of_the_runs():
     assert len(viz.losses_over_seeds(runs)[0].axes) == 1
 
 
+def test_losses_apart_are_paired_by_seed():
+    runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0))], "B": [history((2.5, 2.0)), history((4.5, 3.0))]}
+    figure, alt = viz.losses_apart(runs, "A", window=1)
+    assert [list(line.get_ydata()) for line in figure.axes[0].lines[:1]] == [[0.5, 0.5]]
+    band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (0.0, 1.0)
+    assert "B ends +0.500 from it (+0.000 to +1.000)" in alt
+    assert labels_are_there(figure)
+
+
 def test_losses_stand_against_bytes():
     runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0))], "B": [history((1.0, 1.0))]}
     figure, alt = viz.losses_against_bytes(runs, {"A": 2 * MiB, "B": 0}, "state", last=1)

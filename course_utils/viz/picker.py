@@ -1,0 +1,66 @@
+"""A control for one number in one format: a value to type, a slider of powers of two, and bits to click."""
+
+from math import isfinite
+
+from ipywidgets import Box, Button, Dropdown, FloatText, IntSlider, VBox
+from traitlets import Tuple
+
+from course_utils.precision import FORMATS
+
+_NAMES = ("sign", "exponent", "mantissa")
+
+
+class NumberPicker(VBox):
+    """Its `value` is (format name, bit pattern, the number that was asked for); the pattern is that number, rounded."""
+
+    value = Tuple()
+
+    def __init__(self, name: str = "fp16", number: float = 0.1):
+        wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
+        self.format = Dropdown(options=list(FORMATS), value=name, description="format", **wide)
+        self.number = FloatText(number, description="number", **wide)
+        self.power = IntSlider(0, -60, 60, description="times 2 to the", continuous_update=False, **wide)
+        self.bits = Box(layout={"display": "flex", "flex_flow": "row wrap"})
+        self._flipped = False
+        super().__init__([self.format, self.number, self.power, self.bits])
+        for control in (self.format, self.number, self.power):
+            control.observe(self._read, names="value")
+        self._read()
+
+    @property
+    def wanted(self) -> float:
+        """The typed number times the slider's power of two."""
+        return self.number.value * 2.0**self.power.value
+
+    def flip(self, place: int) -> None:
+        """Turn the bit at `place`, counted from the left, and ask for the number that the pattern then is."""
+        number = FORMATS[self.format.value]
+        pattern = self.value[1] ^ 1 << (number.bits - 1 - place)
+        self._flipped = True
+        if isfinite(number.value(pattern)):  # else the field keeps the last number that can be typed
+            self.number.value, self.power.value = number.value(pattern), 0
+        self._flipped = False
+        self._show(pattern, number.value(pattern))
+
+    def _read(self, _=None) -> None:
+        if not self._flipped:
+            self._show(FORMATS[self.format.value].pattern(self.wanted), self.wanted)
+
+    def _show(self, pattern: int, wanted: float) -> None:
+        number = FORMATS[self.format.value]
+        if len(self.bits.children) != number.bits:
+            self.bits.children = [self._button(place) for place in range(number.bits)]
+        for button, bit in zip(self.bits.children, f"{pattern:0{number.bits}b}", strict=True):
+            button.description = bit
+            button.tooltip = f"{_part(number, self.bits.children.index(button))} bit, {bit}: click to flip"
+        self.value = (number.name, pattern, wanted)
+
+    def _button(self, place: int) -> Button:
+        style = ("warning", "info", "success")[_NAMES.index(_part(FORMATS[self.format.value], place))]
+        button = Button(button_style=style, layout={"width": "2.1em", "padding": "0", "margin": "1px"})
+        button.on_click(lambda _: self.flip(place))
+        return button
+
+
+def _part(number, place: int) -> str:
+    return _NAMES[(place > 0) + (place > number.exponent_bits)]

@@ -1,0 +1,152 @@
+"""Formats by arithmetic, held against torch's types: every pattern of 8 and 16 bits, and any float32."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.errors import CourseError
+from course_utils.precision import FORMATS, Format
+from course_utils.precision.formats import in_binary, in_decimal
+
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8 e4m3": torch.float8_e4m3fn,
+    "fp8 e5m2": torch.float8_e5m2,
+}
+INTEGERS = {8: torch.uint8, 16: torch.uint16, 32: torch.int32}
+# torch 2.13 casts what is too large to 448; versions before cast it to NaN.
+TORCH_SATURATES = {"fp8 e4m3": torch.tensor(1e4).to(torch.float8_e4m3fn).float().item() == 448}
+any_float = st.floats(width=32)
+
+
+def same(first, second):
+    return torch.equal(first.nan_to_num(nan=12345.0), second.nan_to_num(nan=12345.0))
+
+
+def narrow_names():
+    return [name for name in DTYPES if FORMATS[name].bits <= 16]
+
+
+@pytest.mark.parametrize("name", narrow_names())
+def test_every_pattern_means_what_torch_says(name):
+    number = FORMATS[name]
+    patterns = range(2**number.bits)
+    theirs = torch.tensor(patterns, dtype=INTEGERS[number.bits]).view(DTYPES[name]).double()
+    ours = torch.tensor([number.value(pattern) for pattern in patterns], dtype=torch.float64)
+    assert same(ours, theirs)
+    assert torch.equal(torch.signbit(ours[~ours.isnan()]), torch.signbit(theirs[~theirs.isnan()]))
+
+
+@pytest.mark.parametrize("name", narrow_names())
+def test_a_pattern_is_found_again_from_its_value(name):
+    number = FORMATS[name]
+    for pattern in range(0, 2**number.bits, 1 if number.bits == 8 else 7):
+        value = number.value(pattern)
+        assert math.isnan(value) or number.pattern(value) == pattern
+    assert math.isnan(number.value(number.pattern(math.nan)))
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_limits_are_torch_s(name):
+    number, theirs = FORMATS[name], torch.finfo(DTYPES[name])
+    assert number.largest == theirs.max
+    assert number.smallest_normal == theirs.smallest_normal
+    assert number.smallest_subnormal == number.value(1)
+    assert number.spacing(1.0) == theirs.eps
+
+
+def test_tf32_has_the_range_of_fp32_and_the_mantissa_of_fp16():
+    tf32, fp32, fp16 = (FORMATS[name] for name in ("tf32", "fp32", "fp16"))
+    assert tf32.smallest_normal == fp32.smallest_normal
+    assert tf32.spacing(1.0) == fp16.spacing(1.0)
+    assert tf32.bits == 19
+
+
+@pytest.mark.parametrize("name", [name for name in DTYPES if name != "fp32"])
+@given(values=st.lists(any_float, min_size=1, max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_rounding_is_torch_s_cast(name, values):
+    tensor = torch.tensor(values, dtype=torch.float32)
+    ours = FORMATS[name].nearest(tensor, saturate=TORCH_SATURATES.get(name, False))
+    assert same(ours, tensor.to(DTYPES[name]).float())
+
+
+@pytest.mark.parametrize("name", [name for name in DTYPES if name != "fp32"])
+def test_rounding_is_torch_s_cast_at_every_midpoint_and_beside_it(name):
+    number = FORMATS[name]
+    top = number.pattern(number.largest)
+    values = torch.tensor([number.value(p) for p in range(0, top, max(1, top // 3000))], dtype=torch.float64)
+    middle = (values + number.spacings(values) / 2).float()
+    for tensor in (middle, middle.nextafter(torch.tensor(math.inf)), middle.nextafter(torch.tensor(-math.inf))):
+        assert same(number.nearest(tensor), tensor.to(DTYPES[name]).float())
+
+
+@given(value=st.floats(-(2.0**100), 2.0**100, width=32))
+@settings(max_examples=100, deadline=None)
+def test_tf32_keeps_ten_bits_of_the_mantissa(value):
+    """The oracle works on the bits of float32: add half of the last bit kept (ties to even), then cut 13 bits off."""
+    bits = torch.tensor(value, dtype=torch.float32).view(torch.int32).item() & 0xFFFFFFFF
+    bits = (bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF & 0xFFFFFFFF
+    expected = torch.tensor(bits, dtype=torch.int64).to(torch.int32).view(torch.float32)
+    assert torch.equal(FORMATS["tf32"].nearest(torch.tensor(value, dtype=torch.float32)), expected)
+
+
+@given(value=st.floats(width=32, allow_nan=False, allow_infinity=False))
+@settings(max_examples=100, deadline=None)
+def test_every_format_rounds_to_one_of_two_neighbors_within_half_a_spacing(value):
+    for number in FORMATS.values():
+        rounded = number.nearest(torch.tensor(value, dtype=torch.float64), saturate=True).item()
+        assert number.value(number.pattern(rounded)) == rounded
+        if abs(value) <= number.largest:
+            assert abs(rounded - value) <= number.spacing(value) / 2
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rounding_by_chance_takes_a_neighbor_and_is_right_on_average(name):
+    number, generator = FORMATS[name], torch.Generator().manual_seed(0)
+    for value in (1.3, -0.0371, 3.3 * number.smallest_subnormal):
+        spacing = number.spacing(value)
+        drawn = number.by_chance(torch.full((20_000,), value, dtype=torch.float64), generator)
+        assert set(drawn.tolist()) == {math.floor(value / spacing) * spacing, math.ceil(value / spacing) * spacing}
+        assert abs(drawn.mean().item() - value) < 0.02 * spacing
+
+
+def test_a_number_of_the_format_is_never_moved_by_chance():
+    number = FORMATS["bf16"]
+    values = torch.tensor([number.value(p) for p in range(0, 0x7F80, 97)], dtype=torch.float64)
+    assert torch.equal(number.by_chance(values), values)
+    assert torch.equal(number.by_chance(-values), -values)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_too_large_is_infinite_or_nan_or_saturated(name):
+    number = FORMATS[name]
+    beyond = torch.tensor([2.1 * number.largest, -math.inf], dtype=torch.float64)
+    assert number.nearest(beyond, saturate=True).tolist() == [number.largest, -number.largest]
+    plain = number.nearest(beyond)
+    assert plain.isinf().all() if number.infinities else plain.isnan().all()
+    assert number.nearest(torch.tensor(math.nan), saturate=True).isnan()
+
+
+def test_the_slides_number_in_decimal_and_in_binary():
+    assert in_decimal(0.125) == "+1.25 · 10^-1"
+    assert in_binary(0.125) == "+1.0 · 2^-3"
+    assert in_binary(-12.0) == "-1.5 · 2^3"
+    assert in_binary(0.0) == "+0.0"
+    assert FORMATS["fp16"].fields(FORMATS["fp16"].pattern(0.125)) == (0, -3 + 15, 0)
+
+
+def test_a_pattern_of_too_many_bits_is_refused():
+    with pytest.raises(CourseError, match="is no pattern of 8 bits"):
+        FORMATS["fp8 e5m2"].value(256)
+
+
+def test_a_format_may_be_made_up():
+    tiny = Format("fp4 e2m1", 2, 1, infinities=False)
+    positive = [tiny.value(pattern) for pattern in range(7)]
+    assert positive == [0, 0.5, 1, 1.5, 2, 3, 4]

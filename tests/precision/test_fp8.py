@@ -1,0 +1,56 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.errors import CourseError
+from course_utils.precision import FORMATS, fp8
+
+E4M3, E5M2 = FORMATS["fp8 e4m3"], FORMATS["fp8 e5m2"]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@given(power=st.integers(-20, 20), seed=st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_with_a_fitting_scale_the_error_does_not_depend_on_the_size(power, seed):
+    values = normal(16, 16, seed=seed)
+    errors = []
+    for tensor in (values, values * 2.0**power):
+        scale = fp8.fitting_scale(tensor.abs().max().item(), E4M3)
+        errors.append(fp8.relative_error(fp8.quantized(tensor, E4M3, scale), tensor))
+    assert errors[0] == pytest.approx(errors[1], rel=1e-3)
+    assert errors[0] < 2.0**-4
+
+
+def test_the_product_is_torch_s_types_multiplied_in_float32():
+    a, b = normal(8, 16), normal(16, 4, seed=1)
+    ours = fp8.product(a, b, (E4M3, E5M2), (64.0, 8.0))
+    left = (a * 64).to(torch.float8_e4m3fn).float() / 64
+    right = (b * 8).to(torch.float8_e5m2).float() / 8
+    assert torch.equal(ours, left @ right)
+
+
+def test_without_a_scale_small_gradients_vanish():
+    gradient = 1e-7 * normal(8, 8)
+    assert (fp8.quantized(gradient, E5M2, 1.0) == 0).all()
+    assert fp8.relative_error(fp8.quantized(gradient, E5M2, fp8.fitting_scale(4e-7, E5M2)), gradient) < 0.1
+
+
+def test_a_delayed_scale_looks_back_over_its_history():
+    scale = fp8.DelayedScale(E4M3, history=2)
+    sizes = (1.0, 8.0, 2.0, 2.0, 2.0)
+    given_out = [scale.next(torch.tensor([size])) for size in sizes]
+    assert given_out == [E4M3.largest / size for size in (1.0, 1.0, 8.0, 8.0, 2.0)]
+
+
+def test_a_margin_leaves_powers_of_two():
+    assert fp8.fitting_scale(1.0, E4M3, margin=3) == E4M3.largest / 8
+    assert fp8.fitting_scale(0.0, E4M3) == 1.0
+
+
+def test_no_history_is_refused():
+    with pytest.raises(CourseError, match="at least 1 use"):
+        fp8.DelayedScale(E4M3, history=0)

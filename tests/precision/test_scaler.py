@@ -1,0 +1,114 @@
+"""The scaler by hand against torch's, decision by decision, on streams in which gradients overflow."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.errors import CourseError
+from course_utils.precision import LossScaler
+
+FINITE = st.floats(-4.0, 4.0, width=32)
+gradient = st.one_of(FINITE, FINITE, FINITE, st.sampled_from([math.inf, -math.inf, math.nan]))
+streams = st.lists(st.tuples(gradient, gradient, st.booleans()), min_size=1, max_size=14)
+options = st.fixed_dictionaries(
+    {
+        "init_scale": st.sampled_from([1.0, 3.0, 2.0**16, 2.0**127]),
+        "growth_factor": st.sampled_from([2.0, 1.7, 4.0]),
+        "backoff_factor": st.sampled_from([0.5, 0.25, 0.3]),
+        "growth_interval": st.integers(1, 4),
+    }
+)
+
+
+def drive(scaler, stream):
+    """Per update: the scale after it, the count of finite ones, the parameters."""
+    weights = [torch.ones(2, requires_grad=True), torch.ones((), requires_grad=True)]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    rows = []
+    for first, second, unscales in stream:
+        optimizer.zero_grad()
+        loss = (weights[0] * torch.tensor([first, 0.5])).sum() + weights[1] * second
+        scaler.scale(loss).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        state = scaler.state_dict()
+        rows.append((scaler.get_scale(), state["_growth_tracker"], [w.detach().clone() for w in weights]))
+    return rows
+
+
+@given(options=options, stream=streams)
+@settings(max_examples=80, deadline=None)
+def test_every_decision_is_torch_s(options, stream):
+    ours, theirs = drive(LossScaler(**options), stream), drive(torch.amp.GradScaler("cpu", **options), stream)
+    for (scale, count, weights), (its_scale, its_count, its_weights) in zip(ours, theirs, strict=True):
+        assert (scale, count) == (its_scale, its_count)
+        for w, its in zip(weights, its_weights, strict=True):
+            assert torch.allclose(w, its, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@given(stream=streams, cut=st.integers(0, 14))
+@settings(max_examples=40, deadline=None)
+def test_its_state_goes_over_to_torch_s_and_comes_back(stream, cut):
+    ours = LossScaler(growth_interval=2)
+    drive(ours, stream[:cut])
+    theirs = torch.amp.GradScaler("cpu")
+    theirs.load_state_dict(ours.state_dict())
+    again = LossScaler()
+    again.load_state_dict(theirs.state_dict())
+    rest = stream[cut:]
+    assert [row[:2] for row in drive(again, rest)] == [row[:2] for row in drive(theirs, rest)]
+
+
+def test_an_update_with_an_overflow_is_left_out_and_counted():
+    scaler = LossScaler(init_scale=8.0)
+    rows = drive(scaler, [(1.0, 1.0, False), (math.inf, 1.0, False), (1.0, math.nan, True)])
+    assert [row[0] for row in rows] == [8.0, 4.0, 2.0]
+    assert torch.equal(rows[0][2][0], rows[2][2][0])
+    assert scaler.state_dict()["skipped"] == scaler.skipped == 2
+
+
+def test_a_scale_that_cannot_fall_any_more_says_that_it_is_not_the_cause():
+    with pytest.raises(CourseError, match="not finite at any scale"):
+        drive(LossScaler(), [(math.nan, 0.0, False)] * 170)
+
+
+def test_two_optimizers_step_by_themselves_but_share_the_scale():
+    ours, theirs = LossScaler(8.0), torch.amp.GradScaler("cpu", 8.0)
+    for scaler in (ours, theirs):
+        healthy, broken = (torch.ones((), requires_grad=True) for _ in range(2))
+        optimizers = [torch.optim.SGD([p], lr=0.5) for p in (healthy, broken)]
+        scaler.scale(healthy + broken * math.inf).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        assert (healthy.item(), broken.item(), scaler.get_scale()) == (0.5, 1.0, 4.0)
+
+
+def test_what_makes_no_sense_is_refused():
+    p = torch.ones(2, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([p], lr=0.1), LossScaler()
+    with pytest.raises(CourseError, match="Nothing was unscaled"):
+        scaler.update()
+    p.grad = torch.ones(2)
+    scaler.unscale_(optimizer)
+    with pytest.raises(CourseError, match="unscaled already"):
+        scaler.unscale_(optimizer)
+    half = torch.ones(2, dtype=torch.float16, requires_grad=True)
+    half.grad = torch.ones_like(half)
+    with pytest.raises(CourseError, match="float16 and would underflow again"):
+        scaler.unscale_(torch.optim.SGD([half], lr=0.1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"init_scale": 0}, {"growth_factor": 1}, {"backoff_factor": 1}, {"backoff_factor": 0}, {"growth_interval": 0}],
+)
+def test_a_factor_out_of_range_is_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LossScaler(**wrong)
