@@ -60,7 +60,11 @@ def segment_curves_figure(curves: Mapping[str, Mapping[str, Mapping[int, float]]
             axes.plot(list(line), y, linestyle=style, marker=marker, color=COLORS[color], linewidth=width, label=name)
         lowest, blocks = min(line, key=line.get), max(line)
         axes.axvline(sqrt(blocks), color=COLORS["warning"], linestyle=":", linewidth=1.4, label=f"√{blocks}")
-        place = {"xytext": (0, 16), "textcoords": "offset points", "ha": "right" if lowest > blocks / 2 else "left"}
+        place = {
+            "xytext": (-6 if lowest > blocks / 2 else 10, 20),
+            "textcoords": "offset points",
+            "ha": "right" if lowest > blocks / 2 else "left",
+        }
         arrow = {"arrowstyle": "->", "color": COLORS["ink"]}
         axes.annotate(f"lowest at {lowest}", (lowest, line[lowest] / size), arrowprops=arrow, **place)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -74,8 +78,8 @@ def segment_curves_figure(curves: Mapping[str, Mapping[str, Mapping[int, float]]
 def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Figure, str]:
     """A point per way to train: its memory and its time, both relative to the first one's."""
     figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    colors = ("ink", "first", "second", "third", "fourth", "recomputed")
-    markers = ("s", "o", "^", "D", "v", "P")
+    colors = ("ink", "first", "second", "third", "fourth", "recomputed", "activations")
+    markers = ("s", "o", "^", "D", "v", "P", "X")
     for (name, (memory, seconds)), color, marker in zip(ways.items(), colors, markers, strict=False):
         axes.plot(
             memory, seconds, marker, color=COLORS[color], markersize=8, label=f"{name}: {memory:.2f}, {seconds:.2f}"
