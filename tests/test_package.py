@@ -19,7 +19,7 @@ FLOORS = [
     {"errors", "files", "units"},
     {"settings"},
     {"hub", "distributed"},
-    {"autodiff", "data", "hardware", "models", "optim", "precision"},
+    {"autodiff", "data", "hardware", "models", "optim", "precision", "techniques"},
     {"memory"},
     {"training", "ledger"},
     {"viz", "grading"},
@@ -33,6 +33,11 @@ ORACLES = {
         "transformers": set(),
     },
     "precision": {"torch.amp": set(), "torch.cuda.amp": set(), "torch.autocast": set(), "torch.finfo": set()},
+    "techniques": {
+        "torch.utils.checkpoint": set(),
+        "torch.autograd.graph.save_on_cpu": set(),
+        "transformers": set(),
+    },
     "autodiff": {"torch": set()},  # the engine stands on NumPy alone
 }
 

@@ -16,6 +16,12 @@ from course_utils.viz.adafactor import (
 )
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
+from course_utils.viz.checkpointing import (
+    recompute_figure,
+    segment_curves_figure,
+    segments_figure,
+    time_and_memory_figure,
+)
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
 from course_utils.viz.comparison import losses_against_bytes, losses_apart, losses_over_seeds
 from course_utils.viz.descent import (
@@ -97,15 +103,19 @@ __all__ = [
     "play_estimate",
     "play_raggedness",
     "quadratic_figure",
+    "recompute_figure",
     "saved_by_part_figure",
     "scale_window_figure",
     "schedules_figure",
+    "segment_curves_figure",
+    "segments_figure",
     "show",
     "small_gradients_figure",
     "source",
     "stagnation_figure",
     "state_cycle_figure",
     "steering_figure",
+    "time_and_memory_figure",
     "timeline_figure",
     "trace_figure",
     "use_course_style",
