@@ -7,7 +7,7 @@ from importlib import import_module
 
 _ROOMS = (
     "autodiff", "chapters", "cli", "data", "distributed", "doctor", "errors", "files", "grading", "hardware", "hub",
-    "ledger", "memory", "models", "optim", "settings", "training", "units", "viz",
+    "ledger", "memory", "models", "optim", "settings", "techniques", "training", "units", "viz",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ FLOORS = [
     {"errors", "files", "units"},
     {"settings"},
     {"hub", "distributed"},
-    {"autodiff", "data", "hardware", "models", "optim"},
+    {"autodiff", "data", "hardware", "models", "optim", "techniques"},
     {"memory"},
     {"training", "ledger"},
     {"viz", "grading"},
@@ -30,6 +30,11 @@ ORACLES = {
     "optim": {
         "torch.optim": {"Optimizer"},  # bookkeeping only: the one name of torch.optim that is allowed
         "bitsandbytes": set(),
+        "transformers": set(),
+    },
+    "techniques": {
+        "torch.utils.checkpoint": set(),
+        "torch.autograd.graph.save_on_cpu": set(),
         "transformers": set(),
     },
     "autodiff": {"torch": set()},  # the engine stands on NumPy alone

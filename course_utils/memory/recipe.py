@@ -20,7 +20,9 @@ class Recipe:
     Adafactor, Transformers' Adafactor, and bitsandbytes' 8-bit AdamW. `precision`: `fp32`; `bf16` for parameters, gradients
     and state in bfloat16; `autocast` for float32 parameters and bfloat16 where that is safe. `batch` is the examples of one
     micro-batch, `sequence` its tokens each (a ConvNet has none), `accumulation` the micro-batches of an update. With
-    `checkpointing` every block of a transformer is recomputed in backward. `clipping` scales the gradients to norm 1.
+    `checkpointing` every block of a transformer is recomputed in backward, or, with `segments`, so many runs of blocks.
+    With `saved_on_disk` what backward needs waits in a file (`techniques.SavedOnDisk`). `clipping` scales the gradients
+    to norm 1.
 
     `zero_stage` shards over `ranks` devices, as ZeRO does (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients
     too, 3 parameters too. With `offload` the optimizer's state lies, and its update happens, in the memory of the host.
@@ -33,6 +35,8 @@ class Recipe:
     sequence: int = 128
     accumulation: int = 1
     checkpointing: bool = False
+    segments: int | None = None
+    saved_on_disk: bool = False
     attention: str = "sdpa"
     clipping: bool = False
     zero_stage: int = 0
@@ -45,9 +49,19 @@ class Recipe:
             _require_one_of(name, getattr(self, name), known)
         for name in ("batch", "sequence", "accumulation", "ranks"):
             _require_count(name, getattr(self, name))
-        for name in ("checkpointing", "clipping", "offload"):
+        for name in ("checkpointing", "saved_on_disk", "clipping", "offload"):
             if not isinstance(getattr(self, name), bool):
                 raise CourseError(f"{name} must be True or False, not {getattr(self, name)!r}.")
+        if self.checkpointing and self.saved_on_disk:
+            raise CourseError(
+                "Nothing is known about checkpointing and saved_on_disk together; leave one of the two out."
+            )
+        if self.segments is not None:
+            _require_count("segments", self.segments)
+            if not self.checkpointing:
+                raise CourseError(
+                    f"segments={self.segments} says how to checkpoint; add checkpointing=True, or leave it out."
+                )
         if self.zero_stage and self.ranks == 1:
             raise CourseError(
                 f"zero_stage={self.zero_stage} has nothing to shard over with ranks=1; give more ranks, or zero_stage=0."

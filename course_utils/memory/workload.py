@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from course_utils import models
 from course_utils.errors import CourseError
@@ -12,6 +14,7 @@ from course_utils.memory.optimizers import COSTS
 from course_utils.memory.phases import phase
 from course_utils.memory.recipe import Recipe, require_positions
 from course_utils.models import ConvNetConfig
+from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
 
 class Workload:
@@ -35,13 +38,13 @@ class Workload:
         if hasattr(model, "set_attn_implementation"):
             model.set_attn_implementation(recipe.attention)
         if recipe.checkpointing:
-            _checkpoint_every_block(model)
+            _checkpoint(model, recipe.segments)
         return model, COSTS[recipe.optimizer].make(model.parameters()), batches
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[dict]) -> None:
         """Forward and backward over the micro-batches, then one update; the gradients are dropped at the end."""
         for batch in batches:
-            with phase("forward"), self._precision():
+            with phase("forward"), self._precision(), self._saving(model):
                 loss = model(**batch).loss / len(batches)
             with phase("backward"):
                 loss.backward()
@@ -51,6 +54,9 @@ class Workload:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
             optimizer.step()
             optimizer.zero_grad()
+
+    def _saving(self, model: nn.Module):
+        return SavedOnDisk(model, smallest=1) if self.recipe.saved_on_disk else nullcontext()
 
     def _precision(self):
         return torch.autocast("cpu", torch.bfloat16) if self.recipe.precision == "autocast" else nullcontext()
@@ -71,7 +77,11 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
 
 
-def _checkpoint_every_block(model: nn.Module) -> None:
+def _checkpoint(model: nn.Module, segments: int | None) -> None:
+    """By Transformers, which knows only single blocks; segments by torch's function."""
+    if segments is not None:
+        checkpoint_blocks(model, segments, using=partial(checkpoint, use_reentrant=False))
+        return
     # The newer of two names for the same thing; Transformers 5.0 knows only the older.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})

@@ -116,6 +116,9 @@ CASES = [
     (llama(), {}),
     (llama(), {"precision": "bf16", "batch": 1, "optimizer": "adafactor"}),
     (llama(5), {"checkpointing": True}),
+    (distilbert(), {"checkpointing": True, "segments": 1}),
+    (gpt2(), {"checkpointing": True, "segments": 2, "accumulation": 2}),
+    (llama(5), {"checkpointing": True, "segments": 2, "attention": "eager"}),
     (llama(5, num_key_value_heads=1), {"optimizer": "sgd"}),
     (llama(tie_word_embeddings=True, vocab_size=9000), {"precision": "autocast", "batch": 1}),
     (llama(attention_dropout=0.1), {"attention": "eager", "accumulation": 2}),
@@ -157,6 +160,15 @@ def test_the_peak_of_every_phase_is_what_the_allocator_counts(config, changes, m
     before = predicted.peak_instant.by_kind
     assert {kind: before.get(kind, 0) for kind in resident} == resident
     assert predicted_phases(predicted) == pytest.approx(phases, rel=2e-3)
+
+
+@pytest.mark.parametrize("config", [distilbert(), gpt2(), llama(5)], ids=name_of)
+def test_what_is_saved_on_disk_takes_no_memory(config):
+    """Nothing that is saved hides how long local names live, so it is a little less exact."""
+    recipe = Recipe(**FEW, saved_on_disk=True, accumulation=2)
+    _, phases = measured_step(config, recipe)
+    assert predicted_phases(estimate(config, recipe)) == pytest.approx(phases, rel=0.02)
+    assert phases["backward"] < 0.9 * measured_step(config, Recipe(**FEW, accumulation=2))[1]["backward"]
 
 
 def refuse(*args, **options):
@@ -309,6 +321,9 @@ def test_the_working_of_any_instant_can_be_shown():
         ({"ranks": 1.5}, r"ranks must be"),
         ({"zero_stage": 2}, r"nothing to shard over with ranks=1; give more ranks"),
         ({"offload": True}, r"take device='cuda'"),
+        ({"segments": 2}, "add checkpointing=True"),
+        ({"segments": 0, "checkpointing": True}, "segments must be a whole number from 1 on"),
+        ({"saved_on_disk": True, "checkpointing": True}, "leave one of the two out"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
@@ -322,10 +337,11 @@ def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
         ("gpt5", Recipe(), "No model is called 'gpt5'"),
         (object(), Recipe(), "There are no formulas for object; take one of DistilBertForSequenceClassification"),
         (CONVNET, Recipe(checkpointing=True), "no blocks to checkpoint"),
+        (gpt2(), Recipe(sequence=8, checkpointing=True, segments=3), "2 blocks cannot be cut into 3 segments"),
         (gpt2(), Recipe(sequence=81), "81 tokens is longer than the model's 80 positions"),
         (llama(hidden_act="mish"), Recipe(sequence=8), "no formula for the activation 'mish'"),
     ],
-    ids=["name", "no configuration", "ConvNet", "positions", "activation"],
+    ids=["name", "no configuration", "ConvNet", "segments", "positions", "activation"],
 )
 def test_a_model_that_does_not_suit_is_refused(config, recipe, sentence):
     with pytest.raises(CourseError, match=sentence):

@@ -1,6 +1,7 @@
 """What the pencil must know of a model: its tensors, and the operations of its forward pass."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 from math import prod
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from course_utils.memory.estimate.operations import (
 )
 from course_utils.memory.estimate.tape import Parameter, Tape, Tensor
 from course_utils.memory.recipe import Recipe
+from course_utils.techniques import segment_ranges
 
 Weights = dict[str, Parameter]
 
@@ -104,15 +106,20 @@ class TransformerModel(PencilModel):
 
     def run_blocks(self, tape: Tape, x: Tensor, block) -> Tensor:
         """All blocks, each `block(index, x)`, checkpointed if the recipe says so."""
+
+        def run(x: Tensor, indices: range) -> Tensor:
+            for index in indices:
+                tape.part = f"block {index + 1}"
+                x = block(index, x)
+            return x
+
+        if not self.recipe.checkpointing:
+            return run(x, range(self.blocks))
         import torch
 
-        for index in range(self.blocks):
-            tape.part = f"block {index + 1}"
-            if self.recipe.checkpointing:
-                random_state = torch.get_rng_state().nbytes
-                x = tape.checkpoint(lambda x, index=index: block(index, x), x, random_state)
-            else:
-                x = block(index, x)
+        for indices in segment_ranges(self.blocks, self.recipe.segments or self.blocks):
+            tape.part = f"block {indices[0] + 1}"
+            x = tape.checkpoint(partial(run, indices=indices), x, torch.get_rng_state().nbytes)
         return x
 
     def next_token_loss(self, tape: Tape, logits: Tensor) -> Tensor:

@@ -68,7 +68,8 @@ def _gathered(model: PencilModel, part: str, recipe: Recipe, log: Log) -> Piece:
 
 def _forward_and_backward(model: PencilModel, weights: Weights, recipe: Recipe, log: Log) -> None:
     log.mark("forward")
-    tape = Tape(log, recipe.device, recipe.precision == "autocast", Shards.of(recipe).of_gradients)
+    kept = Shards.of(recipe).of_gradients
+    tape = Tape(log, recipe.device, recipe.precision == "autocast", kept, recipe.saved_on_disk)
     loss = model.loss(tape, weights)
     tape.end_forward()
     tape.backward(loss)

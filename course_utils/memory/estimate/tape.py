@@ -80,11 +80,18 @@ class Tape:
     """The operations of one forward pass; `backward` goes back over them. All that they make is booked in `log`.
 
     `device` is "cpu" or "cuda", whose operators differ; `autocast` says whether matrix products run in bfloat16. Of a
-    finished gradient of n bytes `kept(n)` are kept: all, or this rank's part.
+    finished gradient of n bytes `kept(n)` are kept: all, or this rank's part. What is `saved_on_disk` takes no memory.
     """
 
-    def __init__(self, log: Log, device: str = "cpu", autocast: bool = False, kept: Callable = lambda size: size):
-        self.log, self.device, self.autocast, self._kept = log, device, autocast, kept
+    def __init__(
+        self,
+        log: Log,
+        device: str = "cpu",
+        autocast: bool = False,
+        kept: Callable = lambda size: size,
+        saved_on_disk: bool = False,
+    ):
+        self.log, self.device, self.autocast, self._kept, self._on_disk = log, device, autocast, kept, saved_on_disk
         self.part, self._kind = "", "activations"
         self._nodes: list[_Node] = []
         self._stretch: _Stretch | None = None
@@ -103,6 +110,8 @@ class Tape:
     def save(self, *tensors: Tensor) -> list:
         """Keep `tensors` for the way back; in a checkpointed stretch only their places are noted, for when it runs again."""
         stretch = self._stretch
+        if self._on_disk:
+            return []
         if stretch is None:
             return [tensor.piece for tensor in tensors]
         if stretch.recomputed is None:
@@ -176,14 +185,15 @@ class Tape:
     def _recompute(self, stretch: _Stretch) -> None:
         if stretch.recomputed is not None:
             return
-        stretch.recomputed, self._stretch, self._kind = [], stretch, "recomputed"
+        part, self._stretch, self._kind = self.part, stretch, "recomputed"
+        stretch.recomputed = []
         state_now = self.log.new(stretch.random_state, self._kind, "state of the random numbers", self.part)
         try:
             stretch.again()
         except _Enough:
             del state_now
         finally:
-            self._stretch, self._kind = None, "temporaries"
+            self.part, self._stretch, self._kind = part, None, "temporaries"
             self.end_forward()
 
     @staticmethod

@@ -1,0 +1,110 @@
+"""Blocks in segments: the same gradients, the blocks run again, and the model as it was afterwards."""
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.checkpoint import checkpoint as torchs
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.settings import Scale
+from course_utils.techniques import (
+    ForwardCount,
+    blocks_of,
+    checkpoint,
+    checkpoint_blocks,
+    checkpoint_by_hooks,
+    segment_ranges,
+)
+
+SMALL = Scale("small", 5, 32, 2, 300, 16, 4, 1, 1, 1)
+WAYS = {
+    "by hooks": checkpoint_by_hooks,
+    "re-entrant": checkpoint,
+    "torch's": partial(torchs, use_reentrant=False),
+}
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))))
+def test_ranges_cover_every_block_once_in_order_and_differ_by_one_at_most(sizes):
+    ranges = segment_ranges(*sizes)
+    assert [index for run in ranges for index in run] == list(range(sizes[0]))
+    lengths = [len(run) for run in ranges]
+    assert len(ranges) == sizes[1]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] - lengths[-1] <= 1
+
+
+@pytest.mark.parametrize("segments", [0, -1, 6])
+def test_a_number_of_segments_out_of_range_is_refused(segments):
+    with pytest.raises(CourseError, match="give a number from 1 to 5"):
+        segment_ranges(5, segments)
+
+
+def batch(name):
+    ids = torch.randint(1, 300, (3, 16), generator=torch.Generator().manual_seed(0))
+    if name != "distilbert":
+        return {"input_ids": ids, "labels": ids.clone()}
+    mask = torch.ones_like(ids)
+    mask[0, 9:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 2])}
+
+
+def gradients(model, batch):
+    model.zero_grad()
+    torch.manual_seed(3)
+    loss = model(**batch).loss
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
+
+
+def counted(model, run):
+    with ForwardCount(blocks_of(model)) as count:
+        run()
+    return count.calls
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", models.FAMILIES)
+def test_transformers_train_as_without(name, way):
+    model = models.build(name, labels=3 if name == "distilbert" else None, scale=SMALL).double()
+    inputs = batch(name)
+    model.config.use_cache = False  # a cache lays keys and values out otherwise, and then products round otherwise
+    plain = gradients(model, inputs)
+    keys, forward = list(model.state_dict()), [block.forward for block in blocks_of(model)]
+    for segments in (1, 2, None):
+        with checkpoint_blocks(model, segments, WAYS[way]):
+            assert list(model.state_dict()) == keys
+            found = []
+            assert counted(model, lambda found=found: found.extend(gradients(model, inputs))) == [2] * 5
+            assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+    assert [block.forward for block in blocks_of(model)] == forward
+    assert counted(model, lambda: gradients(model, inputs)) == [1] * 5
+
+
+def test_the_cache_is_off_meanwhile_and_removing_twice_does_nothing():
+    model = models.build("gpt2", scale=SMALL)
+    checkpointed = checkpoint_blocks(model)
+    assert not model.config.use_cache
+    with pytest.raises(CourseError, match="already"):
+        checkpoint_blocks(model)
+    checkpointed.remove()
+    checkpointed.remove()
+    assert model.config.use_cache
+    with pytest.raises(ValueError, match="on the way"), checkpoint_blocks(model):
+        raise ValueError("on the way")
+    assert model.config.use_cache
+
+
+def test_blocks_may_be_given_and_must_be_somewhere():
+    chain = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    with pytest.raises(CourseError, match="pass its blocks"):
+        checkpoint_blocks(chain)
+    x = torch.randn(2, 4)
+    plain = chain(x)
+    with checkpoint_blocks(chain, 2, blocks=chain):
+        assert torch.equal(chain(x), plain)
