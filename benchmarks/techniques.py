@@ -1,0 +1,128 @@
+"""Time and peak of a step of a small DistilBERT with each technique of a single device, alone and combined.
+
+Every group is timed in one run, its ways in turn; the first of a group is what the others are divided by. All ways train the
+same model on the same batch, which is large enough for activations to count. The peak is the allocator's, and beside it stands
+what `memory.estimate` says of it.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import torch
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+from benchmarks.side_by_side import compare
+from course_utils import memory, models
+from course_utils.memory.optimizers import COSTS
+from course_utils.memory.workload import random_batch
+from course_utils.settings import settings
+from course_utils.techniques import checkpoint, checkpoint_blocks, checkpoint_by_hooks
+from course_utils.training import Autocast, accumulated_step
+from course_utils.units import MiB, format_seconds
+
+K = 4
+SIZES = {"dim": 256, "hidden_dim": 1024, "n_layers": 4, "n_heads": 8, "vocab_size": 8000}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make the same step: `k` micro-batches of an update, how blocks are checkpointed, and whether under autocast."""
+
+    k: int = 1
+    checkpoint: Callable | None = None
+    autocast: bool = False
+    batch: int = 16
+    sequence: int = 128
+
+    @property
+    def recipe(self) -> memory.Recipe:
+        """What `memory.estimate` is told of it."""
+        return memory.Recipe(
+            precision="autocast" if self.autocast else "fp32",
+            batch=self.batch // self.k,
+            sequence=self.sequence,
+            accumulation=self.k,
+            checkpointing=self.checkpoint is not None,
+            device=settings().device.type,
+        )
+
+    def checkpointed(self, model: torch.nn.Module) -> AbstractContextManager:
+        """The model with every block checkpointed, or as it is."""
+        return checkpoint_blocks(model, using=self.checkpoint) if self.checkpoint else nullcontext()
+
+    def step(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: dict) -> None:
+        """One update from the whole batch."""
+        parts = [
+            dict(zip(batch, rows, strict=True)) for rows in zip(*(v.chunk(self.k) for v in batch.values()), strict=True)
+        ]
+        with self.checkpointed(model):
+            accumulated_step(model, optimizer, parts, [Autocast()] if self.autocast else [])
+        if settings().device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def groups() -> dict[str, dict[str, Way]]:
+    """By name: torch's way of checkpointing before the same by hand, and every combination of the three techniques."""
+    by_hooks = {"checkpoint": checkpoint_by_hooks}
+    return {
+        "Checkpointing every block, re-entrant": {
+            "torch": Way(checkpoint=partial(torch_checkpoint, use_reentrant=True)),
+            "by hand": Way(checkpoint=checkpoint),
+        },
+        "Checkpointing every block, by saved-tensor hooks": {
+            "torch": Way(checkpoint=partial(torch_checkpoint, use_reentrant=False)),
+            "by hand": Way(checkpoint=checkpoint_by_hooks),
+        },
+        "Alone and combined": {
+            "none": Way(),
+            "accumulation": Way(K),
+            "checkpointing": Way(**by_hooks),
+            "autocast": Way(autocast=True),
+            "accumulation, checkpointing": Way(K, **by_hooks),
+            "accumulation, autocast": Way(K, autocast=True),
+            "checkpointing, autocast": Way(**by_hooks, autocast=True),
+            "all three": Way(K, **by_hooks, autocast=True),
+        },
+    }
+
+
+def rows(ways: Mapping[str, Way], rounds: int) -> Iterator[str]:
+    """A table row for each way: median time, ratio to the first way round by round, peak, predicted peak and its error."""
+    model = (
+        models.from_configuration(models.configuration("distilbert", labels=10, **SIZES)).to(settings().device).train()
+    )
+    optimizer = COSTS[Way().recipe.optimizer].make(model.parameters())
+    batch = {name: value.to(settings().device) for name, value in random_batch(model, Way().recipe).items()}
+    steps = {name: partial(way.step, model, optimizer, batch) for name, way in ways.items()}
+    peaks = {name: memory.measure(step, model, optimizer, timed=0).peak for name, step in steps.items()}
+    seconds = compare(steps, rounds)
+    reference = next(iter(seconds.values()))
+    for name, times in seconds.items():
+        ratios = sorted(t / r for t, r in zip(times, reference, strict=True))
+        spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        predicted = memory.estimate(model.config, ways[name].recipe).peak
+        sizes = f"{peaks[name] / MiB:.1f} | {predicted / MiB:.1f} | {predicted / peaks[name] - 1:+.2%}"
+        yield f"| {name} | {format_seconds(median(times))} | {spread} | {sizes} |"
+
+
+def main():
+    """Print a table per group."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("groups", nargs="*", help="which groups; by default all")
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    for name, ways in groups().items():
+        if not arguments.groups or name in arguments.groups:
+            print(
+                f"\n**{name}**\n\n| | step | its ratio to the first: median (min to max) | peak, MiB | predicted | off by |"
+            )
+            print("|---|---|---|---|---|---|")
+            print("\n".join(rows(ways, arguments.rounds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
