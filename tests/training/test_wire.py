@@ -1,0 +1,29 @@
+"""What is counted as sent, beside the counter of a network interface that nobody else uses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+IN_A_NETWORK_OF_ITS_OWN = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+
+def possible() -> bool:
+    try:
+        return subprocess.run([*IN_A_NETWORK_OF_ITS_OWN, "true"], capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not possible(), reason="needs Linux, iproute2 and the right to make a network namespace")
+def test_the_interface_sends_what_the_hook_counts():
+    """Around a ring each of 2 ranks sends 2(N-1)/N = 1 times what it reduces; DDP also sends the model once to begin with."""
+    command = [*IN_A_NETWORK_OF_ITS_OWN, sys.executable, str(Path(__file__).with_name("counted_wire.py"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["reduced"] == (4 + 1 + 4) * found["model"]
+    assert found["sent"] == pytest.approx(2 * found["reduced"] + found["ways"] * found["model"], rel=0.02)
