@@ -1,7 +1,7 @@
 """Gradient checkpointing by hand, twice: keep the inputs of a function, drop what it computes, compute it again in backward.
 
 `checkpoint` is a node of the graph of its own that runs a second backward pass inside the first; `checkpoint_by_hooks`
-leaves the graph as it is and replaces what its nodes save. Both follow Chen et al. 2016, section 3.
+leaves the graph as it is and replaces what its nodes save. Both follow Chen et al. 2016, section 4.
 """
 
 import weakref
@@ -76,7 +76,8 @@ def checkpoint_by_hooks(
     and no input needs to require a gradient. Results of the operators in `keep`, such as `torch.ops.aten.mm.default`, are
     kept rather than computed again (selective checkpointing); then backward can go through only once.
 
-    Backward raises `CourseError` where the function does not save the same again.
+    Backward raises `CourseError` where the function saves fewer tensors when it runs again, or others in shape, type or
+    device, and where it changes in place what it has saved. Values are not compared.
     """
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
@@ -114,7 +115,7 @@ class _Frame:
         def fill(tensor):
             tensor = tensor.detach()  # else the graph of this run would keep itself alive
             if (place := self.places[len(kinds)]()) is not None:
-                place.tensor = tensor
+                place.fill(tensor)
             kinds.append(_kind(tensor))
             if len(kinds) == len(self.places):
                 raise _Enough
@@ -136,10 +137,18 @@ class _Place:
     def __init__(self, frame: _Frame):
         self.frame, self.tensor = frame, None
 
+    def fill(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.version = tensor, tensor._version
+
     def look_up(self) -> torch.Tensor:
         if self.tensor is None:
             self.frame.fill_places()
         tensor, self.tensor = self.tensor, None
+        if tensor._version != self.version:
+            raise CourseError(
+                f"The checkpointed function changes in place a tensor {list(tensor.shape)} that backward needs as it was; "
+                "use the operation that makes a new tensor."
+            )
         return tensor
 
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_utils.errors import CourseError
 
 MATRIX_PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default})
-"""The operators behind linear layers: nearly all the work of a transformer, and a small part of what it saves."""
+"""The products of matrices in linear layers, and in attention unless it is one fused operator (as often on a GPU)."""
 
 
 class Keeper:

@@ -20,11 +20,13 @@ class SavedOnDisk(saved_tensors_hooks):
     """A context in which autograd saves to a file, and from which backward reads by memory mapping.
 
     Parameters and buffers of `model` stay where they are, since they exist anyway, and so does what is smaller than
-    `smallest` bytes. Memory shared by several saved tensors is written once. `bytes_written` and `pieces_written` count
-    what has been written since the context was entered. The file has no name: it is gone with the last tensor in it, or
-    with the process, however that ends. `folder` is by default the course's own, as the system's temporary one may lie in memory.
+    `smallest` bytes, empty or sparse. Memory shared by several saved tensors is written once. `bytes_written` and
+    `pieces_written` count what has been written since the context was entered. The file has no name: it is gone with the
+    last tensor in it, or with the process, however that ends. `folder` is by default the course's own, as the system's
+    temporary one may lie in memory.
 
-    Raises `CourseError` when the file cannot be written. Saving costs one write, backward one read, per byte.
+    Raises `CourseError` when the file cannot be written, when the same context is entered again inside itself, and in
+    backward when what stayed where it was has been changed in place since. Saving costs one write, backward one read, per byte.
     """
 
     def __init__(self, model: nn.Module | None = None, *, smallest: int = 16_384, folder: Path | str | None = None):
@@ -33,8 +35,11 @@ class SavedOnDisk(saved_tensors_hooks):
         self._resident = {StorageWeakRef(tensor.untyped_storage()) for tensor in kept}
         self.smallest, self.folder = smallest, Path(settings().home if folder is None else folder)
         self.bytes_written = self.pieces_written = 0
+        self._file = None
 
     def __enter__(self):
+        if self._file is not None:
+            raise CourseError("This SavedOnDisk is at work already; make another one for a context inside it.")
         self.bytes_written = self.pieces_written = 0
         self._written: dict[tuple, _Piece] = {}
         try:
@@ -47,13 +52,15 @@ class SavedOnDisk(saved_tensors_hooks):
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        del self._file, self._written  # from here on only what was saved keeps the file
+        self._file, self._written = None, {}  # from here on only what was saved keeps the file
 
     def _save(self, tensor: torch.Tensor):
+        if tensor.layout != torch.strided or tensor.untyped_storage().nbytes() < max(1, self.smallest):
+            return _Stayed(tensor)
         storage = tensor.untyped_storage()
         reference = StorageWeakRef(storage)
-        if storage.nbytes() < self.smallest or reference in self._resident:
-            return tensor.detach()  # the tensor itself would hold the graph that holds it
+        if reference in self._resident:
+            return _Stayed(tensor)
         key = (reference, tensor._version)
         if key not in self._written:
             self._written[key] = self._write(storage, tensor.device)
@@ -88,17 +95,37 @@ class _Piece:
 
 
 class _Saved:
-    """A tensor in a piece: shape, strides, type and device."""
+    """A tensor in a piece: shape, strides, type, device, and whether its numbers are to be read conjugated or negated."""
 
     def __init__(self, piece: _Piece, tensor: torch.Tensor):
         self.piece, self.dtype, self.device = piece, tensor.dtype, tensor.device
         self.place = tensor.storage_offset(), tensor.shape, tensor.stride()
+        self.conjugated, self.negated = tensor.is_conj(), tensor.is_neg()
+
+    def load(self) -> torch.Tensor:
+        tensor = torch.empty(0, dtype=self.dtype, device="cpu").set_(self.piece.mapped(), *self.place)
+        tensor = tensor.conj() if self.conjugated else tensor
+        return (torch._neg_view(tensor) if self.negated else tensor).to(self.device)
 
 
-def _load(saved: "_Saved | torch.Tensor") -> torch.Tensor:
-    if isinstance(saved, torch.Tensor):
-        return saved
-    return torch.empty(0, dtype=saved.dtype).set_(saved.piece.mapped(), *saved.place).to(saved.device)
+class _Stayed:
+    """A tensor that was left where it is."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor.detach()  # the tensor itself would hold the graph that holds it
+        self.version = tensor._version
+
+    def load(self) -> torch.Tensor:
+        if self.tensor._version != self.version:
+            raise CourseError(
+                f"A tensor {list(self.tensor.shape)} that backward needs was changed in place after it was saved; call "
+                "backward before, or use the operation that makes a new tensor."
+            )
+        return self.tensor
+
+
+def _load(saved: "_Saved | _Stayed") -> torch.Tensor:
+    return saved.load()
 
 
 def _write_all(file, numbers: memoryview) -> None:

@@ -124,6 +124,12 @@ class _Stand:
     def __call__(self, *args, **kwargs):
         return self.call(*args, **kwargs)
 
+    def __deepcopy__(self, _):
+        # The copy's blocks would compute with the parameters of the original.
+        raise CourseError(
+            "A model cannot be copied while its blocks are checkpointed; remove() the checkpoints before."
+        )
+
 
 def _config_with_cache(model: nn.Module):
     """The configuration of a model that keeps keys and values, or None."""

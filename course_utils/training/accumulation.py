@@ -106,4 +106,5 @@ def accumulated_step(
 def _shifts_labels(model: nn.Module) -> bool:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return type(model).__name__ in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    names = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    return any(kind.__name__ in names for kind in type(model).__mro__)  # also for a class of the reader's own

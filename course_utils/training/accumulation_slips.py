@@ -41,17 +41,17 @@ class ForgetsToZero(Accumulate):
 
     _left = ()
 
-    def forward(self, run):
-        """Put back what the loop has dropped."""
+    def before_update(self, run):
+        """Finish the gradient, and add the one before, which the loop has dropped."""
+        super().before_update(run)
         for parameter, gradient in self._left:
-            parameter.grad = gradient
-        self._left = ()
-        return nullcontext()
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def update(self, run, step):
         """Remember the gradients that the loop is about to drop."""
-        step()
+        made = step()
         self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
+        return made
 
 
 class ZeroesEachTime(Accumulate):
@@ -64,7 +64,10 @@ class ZeroesEachTime(Accumulate):
 
 
 class ClipsEachTime(Accumulate):
-    """The sum so far is clipped after every micro-batch, not once when it is whole."""
+    """The sum so far is clipped after every micro-batch, not once when it is whole.
+
+    The sum is in units of T₁, about k times the mean that it becomes; so the bound is k times `max_norm` until then.
+    """
 
     def __init__(self, k: int, max_norm: float):
         super().__init__(k)
@@ -72,7 +75,7 @@ class ClipsEachTime(Accumulate):
 
     def wants_update(self, run):
         """Clip, then decide as ever."""
-        torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.max_norm)
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.k * self.max_norm)
         return super().wants_update(run)
 
 

@@ -404,3 +404,32 @@ def test_nothing_stays_alive_when_the_result_is_dropped():
             assert watched() is None
     finally:
         gc.enable()
+
+
+@BOTH
+def test_in_place_change_of_what_was_saved_is_refused_as_without_checkpoint(ours):
+    """Torch's own checkpoint by hooks gives a wrong gradient here, and says nothing."""
+    x, w = (torch.randn(4, requires_grad=True) for _ in range(2))
+
+    def function(x):
+        return x.exp().mul_(2) * w
+
+    with pytest.raises((CourseError, RuntimeError), match="in place|inplace"):
+        ours(function, x).sum().backward()
+
+
+def test_re_entrant_peak_is_higher_by_the_result_and_its_gradient():
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.LayerNorm(64)) for _ in range(8)))
+    x = torch.randn(4096, 64, requires_grad=True)
+
+    def peak(using):
+        def step():
+            y = x
+            for block in blocks:
+                y = using(block, y)
+            y.square().sum().backward()
+
+        return memory.measure(step, blocks, timed=0).peak
+
+    assert (peak(checkpoint) - peak(checkpoint_by_hooks)) / x.nbytes == pytest.approx(2, abs=0.2)

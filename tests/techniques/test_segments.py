@@ -1,5 +1,6 @@
 """Blocks in segments: the same gradients, the blocks run again, and the model as it was afterwards."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -108,3 +109,10 @@ def test_blocks_may_be_given_and_must_be_somewhere():
     plain = chain(x)
     with checkpoint_blocks(chain, 2, blocks=chain):
         assert torch.equal(chain(x), plain)
+
+
+def test_a_checkpointed_model_is_not_copied():
+    model = models.build("distilbert", labels=2, scale=SMALL)
+    with checkpoint_blocks(model), pytest.raises(CourseError, match="cannot be copied"):
+        copy.deepcopy(model)
+    copy.deepcopy(model)

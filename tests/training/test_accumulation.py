@@ -377,3 +377,11 @@ def test_the_order_among_plugins_that_rescale_does_not_matter():
     right, _ = trained(batches, [Accumulate(2), ClipGradients(0.05)])
     for plugins in ([Accumulate(2), Scaled()], [Scaled(), Accumulate(2)]):
         assert_same(trained(batches, [*plugins, ClipGradients(0.05)])[0], right)
+
+
+def test_a_class_of_the_readers_own_shifts_labels_like_the_class_it_extends():
+    model = models.build("llama")
+    own = type("Mine", (type(model),), {})
+    batch = {"labels": torch.arange(6).view(2, 3)}
+    model.__class__ = own
+    assert training.counted_terms(model, batch) == 4

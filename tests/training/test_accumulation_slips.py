@@ -79,7 +79,7 @@ def _clip_in_units(model, first):
     unit = len(first["labels"])
     for p in model.parameters():
         p.grad /= unit
-    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    nn.utils.clip_grad_norm_(model.parameters(), K * CLIP)
     for p in model.parameters():
         p.grad *= unit
 
@@ -120,10 +120,21 @@ def test_without_zeroing_every_update_holds_the_gradients_before_it(batches):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     training.train(model, optimizer, Loader(batches[:6]), plugins=[slips.ForgetsToZero(K), Look()], progress=False)
     one, two = (joint_gradient(batches[i : i + 3]) for i in (0, 3))
-    # What was left over counts again, in the units of the second group: T of its first micro-batch, over ΣT.
-    units = COUNTS[3] / sum(COUNTS[3:6])
     assert torch.allclose(seen[0], one)
-    assert torch.allclose(seen[1], two + units * one)
+    assert torch.allclose(seen[1], two + one)
+
+
+def test_clipping_each_time_with_equal_micro_batches_is_the_loop_that_divides_by_k_and_clips_each_time(batches):
+    equal = Loader({name: value[:2] for name, value in batch.items()} for batch in batches if len(batch["labels"]) > 1)[
+        :K
+    ]
+    model = Regression()
+    for batch in equal:
+        (model(**batch).loss / K).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    torch.optim.SGD(model.parameters(), lr=RATE).step()
+    expected = nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert torch.allclose(trained(Loader(equal), slips.ClipsEachTime(K, CLIP)), expected, rtol=0, atol=1e-6)
 
 
 def joint_gradient(batches):
