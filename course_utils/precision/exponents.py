@@ -13,12 +13,14 @@ from course_utils.precision.formats import Format
 def gradients_of(model: nn.Module, objective: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
     """Every gradient that a backward pass of `objective()` computes at a linear layer: of its output and of its parameters.
 
-    Those of the outputs are what autocast computes in a narrow type; nothing is left in the parameters.
+    Those of the outputs are what autocast computes in a narrow type. A layer whose output needs no gradient has none.
+    Nothing is left in the parameters.
     """
     found: list[torch.Tensor] = []
 
     def keep(module, inputs, output):
-        output.register_hook(lambda gradient: found.append(gradient.detach()))
+        if output.requires_grad:
+            output.register_hook(lambda gradient: found.append(gradient.detach()))
 
     hooks = [module.register_forward_hook(keep) for module in model.modules() if isinstance(module, nn.Linear)]
     try:
@@ -27,7 +29,8 @@ def gradients_of(model: nn.Module, objective: Callable[[], torch.Tensor]) -> lis
     finally:
         for hook in hooks:
             hook.remove()
-    parameters = [p for m in model.modules() if isinstance(m, nn.Linear) for p in m.parameters()]
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    parameters = nn.ModuleList(layers).parameters()  # a weight that two layers share comes once
     found += [p.grad.clone() for p in parameters if p.grad is not None]
     model.zero_grad()
     return found

@@ -108,7 +108,7 @@ class Format:
     ) -> torch.Tensor:
         """Each element rounded to one of its two neighbors by chance, so that the mean is right: *stochastic rounding*.
 
-        The upper is taken with a chance equal to the share of the way that lies below it (Gupta et al. 2015, section 3.2).
+        The upper is taken with a chance equal to the share of the way that lies below it (Gupta et al. 2015).
         """
         spacings = self.spacings(values)
         draws = torch.rand(values.shape, generator=generator, device=values.device, dtype=torch.float64)

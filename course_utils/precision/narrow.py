@@ -25,7 +25,7 @@ class RoundToNearest(torch.optim.Optimizer):
     """Moves 16-bit parameters by an optimizer of float32 copies, and rounds to nearest: a small update is lost.
 
     `make(groups)` builds that optimizer. Its state is float32; a copy lives only while its parameter is updated. Parameters
-    of 32 bits are moved as they are.
+    of 32 bits are moved as they are. Raises `CourseError` for those of 64.
     """
 
     kept_bytes = 0
@@ -36,6 +36,9 @@ class RoundToNearest(torch.optim.Optimizer):
         groups = groups if groups and isinstance(groups[0], dict) else [{"params": groups}]
         groups = [{**group, "params": list(group["params"])} for group in groups]
         self._wide = {theta: _nothing(theta) for group in groups for theta in group["params"]}
+        for theta in self._wide:
+            if theta.dtype != torch.float32:
+                format_of(theta.dtype)
         self.kept: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         self.inner = make([{**group, "params": [self._wide[p] for p in group["params"]]} for group in groups])
         super().__init__(groups, self.inner.defaults)

@@ -4,7 +4,7 @@ Micikevicius et al. (2018), *Mixed Precision Training*, section 3.2.
 """
 
 from collections.abc import Iterator
-from math import isfinite
+from math import inf, isfinite
 
 import torch
 
@@ -25,7 +25,7 @@ class LossScaler:
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
     ):
-        _require(init_scale > 0, f"init_scale={init_scale} must be above 0.")
+        _require(0 < _as_float32(init_scale) < inf, f"init_scale={init_scale} must be above 0 and finite in float32.")
         _require(growth_factor > 1, f"growth_factor={growth_factor} must be above 1, or the scale never grows.")
         _require(0 < backoff_factor < 1, f"backoff_factor={backoff_factor} must lie between 0 and 1.")
         _require(growth_interval >= 1, f"growth_interval={growth_interval} must be at least 1 update.")
@@ -48,10 +48,9 @@ class LossScaler:
         """
         if id(optimizer) in self._overflowed:
             raise CourseError("These gradients were unscaled already; call update() before the next unscale_().")
-        self._overflowed[id(optimizer)] = False
-        for gradient in _gradients(optimizer):
-            if not gradient.isfinite().all():
-                self._overflowed[id(optimizer)] = True
+        gradients = list(_gradients(optimizer))
+        self._overflowed[id(optimizer)] = not all(gradient.isfinite().all() for gradient in gradients)
+        for gradient in gradients:
             gradient.mul_(1 / self._scale)
 
     def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -120,7 +119,7 @@ def _gradients(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         if parameter.grad.dtype == torch.float16:
             raise CourseError(
                 "A gradient is float16 and would underflow again when it is divided by the scale; "
-                "keep the parameters in float32 and use autocast, or use precision.KeepMasters."
+                "keep the parameters in float32, where they are the master weights, and use autocast."
             )
         yield parameter.grad
 

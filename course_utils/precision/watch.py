@@ -38,7 +38,10 @@ class OperatorTypes(TorchDispatchMode):
 
 
 class FirstNonFinite:
-    """What `watch_finite` found: `found`, one sentence for each tensor with an inf or a NaN, in the order they came."""
+    """What `watch_finite` found: `found`, a sentence each time a tensor with an inf or a NaN came by, in that order.
+
+    The output of a module that is also the output of the one around it comes by twice.
+    """
 
     def __init__(self):
         self.found: list[str] = []

@@ -117,5 +117,5 @@ def slow_to_read(batches: DataLoader, seconds: float, every: int = 1, workers: i
     With `workers` that many processes read ahead, each two batches, and each counts `every` for itself.
     """
     rows = Waiting(batches.dataset, seconds, every)
-    options = {"sampler": batches.sampler, "collate_fn": batches.collate_fn, "generator": batches.generator}
+    options = {name: getattr(batches, name) for name in ("sampler", "collate_fn", "generator", "drop_last")}
     return DataLoader(rows, batches.batch_size, num_workers=workers, **options)

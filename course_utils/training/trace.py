@@ -141,7 +141,8 @@ class Trace:
 def read_trace(path: Path | str) -> Trace:
     """Read the file that `export_chrome_trace` wrote (`.json` or `.json.gz`); phases are marks named as `PHASES`.
 
-    Raises `CourseError` where there is no such file, or where it has no steps: `profiler.step()` was never called.
+    Raises `CourseError` where there is no such file, where it is not whole, and where it has no steps: `profiler.step()` was
+    never called.
     """
     events = [event for event in _events(Path(path)) if event.get("ph") == "X"]
     begins = [event["ts"] for event in events if _is_step(event)]
@@ -192,10 +193,15 @@ def verdict(trace: Trace, gaps: Iterable[Gap]) -> str:
 
 def _events(path: Path) -> list[dict]:
     if not path.is_file():
-        raise CourseError(f"There is no trace at {path}; record one first.")
+        raise CourseError(f"There is no trace at {path}; record one first, where there is room and you may write.")
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        return json.load(file)["traceEvents"]
+    try:
+        with opened(path, "rt", encoding="utf-8") as file:
+            return json.load(file)["traceEvents"]
+    except (ValueError, EOFError, KeyError) as error:  # the profiler's library writes on a full disk without an error
+        raise CourseError(
+            f"{path.name} holds no whole trace; see that the disk has room, and record it again."
+        ) from error
 
 
 def _is_step(event: dict) -> bool:

@@ -7,7 +7,7 @@ from traitlets import Tuple
 
 from course_utils.precision import FORMATS
 
-_NAMES = ("sign", "exponent", "mantissa")
+_STYLES = {"sign": "warning", "exponent": "info", "mantissa": "success"}
 
 
 class NumberPicker(VBox):
@@ -50,17 +50,17 @@ class NumberPicker(VBox):
         number = FORMATS[self.format.value]
         if len(self.bits.children) != number.bits:
             self.bits.children = [self._button(place) for place in range(number.bits)]
-        for button, bit in zip(self.bits.children, f"{pattern:0{number.bits}b}", strict=True):
-            button.description = bit
-            button.tooltip = f"{_part(number, self.bits.children.index(button))} bit, {bit}: click to flip"
+        for place, bit in enumerate(f"{pattern:0{number.bits}b}"):
+            button, part = self.bits.children[place], _part(number, place)
+            button.description, button.button_style = bit, _STYLES[part]
+            button.tooltip = f"{part} bit, {bit}: click to flip"
         self.value = (number.name, pattern, wanted)
 
     def _button(self, place: int) -> Button:
-        style = ("warning", "info", "success")[_NAMES.index(_part(FORMATS[self.format.value], place))]
-        button = Button(button_style=style, layout={"width": "2.1em", "padding": "0", "margin": "1px"})
+        button = Button(layout={"width": "2.1em", "padding": "0", "margin": "1px"})
         button.on_click(lambda _: self.flip(place))
         return button
 
 
 def _part(number, place: int) -> str:
-    return _NAMES[(place > 0) + (place > number.exponent_bits)]
+    return list(_STYLES)[(place > 0) + (place > number.exponent_bits)]

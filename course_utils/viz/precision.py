@@ -101,11 +101,11 @@ def exponents_figure(
     top.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
     top.grid(visible=False, axis="y")
     top.set_title("Ranges of formats (pale: subnormal numbers, which lose mantissa bits)")
-    middle = _median(Counter(counts)) + shift
+    middle = _median(Counter(counts)) + shift + 1  # the upper end of its power of two
     below_fp16 = sum(n for e, n in counts.items() if e + shift < -25) / total
     return figure, (
         f"Histogram of {total:,} gradients over powers of two, times S = {scale:g}: from 2^{min(levels) + shift} to "
-        f"2^{max(levels) + shift}, half of them below 2^{middle}; {below_fp16:.1%} lie below 2^-25, half of fp16's smallest."
+        f"2^{max(levels) + shift + 1}, half of them below 2^{middle}; {below_fp16:.1%} lie below 2^-25, half of fp16's smallest."
     )
 
 

@@ -54,3 +54,16 @@ def test_a_margin_leaves_powers_of_two():
 def test_no_history_is_refused():
     with pytest.raises(CourseError, match="at least 1 use"):
         fp8.DelayedScale(E4M3, history=0)
+
+
+def test_very_small_values_do_not_become_nan():
+    values = torch.tensor([0.0, 1e-38, 3e-39, 1e-45])
+    scale = fp8.fitting_scale(values.max().item(), E5M2)
+    assert fp8.relative_error(fp8.quantized(values, E5M2, scale).double(), values.double()) < 2**-3
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_an_overflow_does_not_enter_the_history(bad):
+    delayed = fp8.DelayedScale(E5M2, history=3)
+    scales = [delayed.next(torch.tensor([size, 0.5])) for size in (bad, 1.0, bad, 1.0)]
+    assert scales == [1.0, E5M2.largest, E5M2.largest, E5M2.largest]

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from course_utils import memory, optim
+from course_utils.errors import CourseError
 from course_utils.precision import (
     FORMATS,
     KeepMasters,
@@ -135,3 +136,8 @@ def test_a_schedule_reaches_the_optimizer_inside():
 def test_the_share_that_did_not_move():
     before = [torch.zeros(3), torch.zeros(1)]
     assert unmoved_share(before, [torch.tensor([0.0, 1.0, 0.0]), torch.ones(1)]) == 0.5
+
+
+def test_parameters_of_64_bits_are_refused():
+    with pytest.raises(CourseError, match="not a type of 16 bits"):
+        RoundToNearest([torch.ones(2, dtype=torch.float64, requires_grad=True)], adamw)

@@ -101,13 +101,25 @@ def test_what_makes_no_sense_is_refused():
         scaler.unscale_(optimizer)
     half = torch.ones(2, dtype=torch.float16, requires_grad=True)
     half.grad = torch.ones_like(half)
-    with pytest.raises(CourseError, match="float16 and would underflow again"):
-        scaler.unscale_(torch.optim.SGD([half], lr=0.1))
+    p.grad = torch.ones(2)
+    both = torch.optim.SGD([p, half], lr=0.1)
+    for _ in range(2):
+        with pytest.raises(CourseError, match="float16 and would underflow again"):
+            scaler.unscale_(both)
+    assert torch.equal(p.grad, torch.ones(2))
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"init_scale": 0}, {"growth_factor": 1}, {"backoff_factor": 1}, {"backoff_factor": 0}, {"growth_interval": 0}],
+    [
+        {"init_scale": 0},
+        {"init_scale": 1e-50},
+        {"init_scale": math.inf},
+        {"growth_factor": 1},
+        {"backoff_factor": 1},
+        {"backoff_factor": 0},
+        {"growth_interval": 0},
+    ],
 )
 def test_a_factor_out_of_range_is_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

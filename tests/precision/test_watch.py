@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from course_utils.precision import FORMATS, OperatorTypes, exponent_counts, gradients_of, loss_in, watch_finite
 
@@ -87,3 +88,35 @@ def test_gradients_of_outputs_and_parameters_are_collected():
     assert sorted(tuple(g.shape) for g in found) == sorted([(5, 2), (5, 4), (4, 3), (4,), (2, 4), (2,)])
     assert torch.equal(next(g for g in found if g.shape == (5, 2)), torch.ones(5, 2))
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_layer_that_needs_no_gradient_is_left_out():
+    model = make_model()
+    model[0].requires_grad_(False)
+    found = gradients_of(model, lambda: model(torch.ones(5, 3)).sum())
+    assert sorted(tuple(g.shape) for g in found) == [(2,), (2, 4), (5, 2)]
+
+
+def test_a_weight_that_two_layers_share_is_counted_once():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    found = gradients_of(model, lambda: model(torch.ones(5, 3)).sum())
+    assert sorted(tuple(g.shape) for g in found) == [(3,), (3,), (3, 3), (5, 3), (5, 3)]
+
+
+def test_gradients_are_those_without_checkpointing():
+    class Checkpointed(nn.Module):
+        def __init__(self, reentrant):
+            super().__init__()
+            self.inner, self.reentrant = make_model(), reentrant
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+
+    for reentrant in (True, False):
+        model, x = Checkpointed(reentrant), torch.ones(5, 3, requires_grad=True)
+        expected = gradients_of(model.inner, lambda model=model, x=x: model.inner(x).sum())
+        found = gradients_of(model, lambda model=model, x=x: model(x).sum())
+        parameters = [p for p in found if p.shape[0] != 5]
+        assert all(torch.equal(a, b) for a, b in zip(parameters, expected[2:], strict=True))
+        assert len(found) >= len(expected) - 1

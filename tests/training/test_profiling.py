@@ -210,6 +210,11 @@ def test_a_planted_wait_is_in_the_trace_and_the_batches_are_the_same(profiled, b
         assert len(stalls) == 2
 
 
+def test_a_last_batch_that_is_left_out_stays_left_out():
+    batches = torch.utils.data.DataLoader(range(5), batch_size=2, drop_last=True)
+    assert [b.tolist() for b in training.slow_to_read(batches, 0.0)] == [[0, 1], [2, 3]]
+
+
 def test_waits_come_with_every_nth_batch(monkeypatch):
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
@@ -266,6 +271,15 @@ def test_throughput_refuses_what_it_cannot_judge(steps, dtype, skip):
 def test_what_cannot_be_read_is_refused_with_a_sentence(tmp_path, written, profiled, batches):
     with pytest.raises(CourseError, match="record one first"):
         read_trace(tmp_path / "nowhere.json")
+    for name in ("cut.json", "cut.json.gz"):
+        opened = gzip.open if name.endswith("gz") else open
+        with opened(tmp_path / name, "wt") as file:
+            file.write('{"traceEvents": [{"ph": "X", "na')
+        with pytest.raises(CourseError, match="no whole trace"):
+            read_trace(tmp_path / name)
+    (tmp_path / "cut.json.gz").write_bytes((tmp_path / "cut.json.gz").read_bytes()[:-9])
+    with pytest.raises(CourseError, match="no whole trace"):
+        read_trace(tmp_path / "cut.json.gz")
     with pytest.raises(CourseError, match=r"call profiler\.step\(\) after each"):
         written([event("aten::mm", 0, 1)])
     with pytest.raises(CourseError, match="train for more than 50 steps"):

@@ -25,6 +25,7 @@ def test_the_histogram_moves_with_the_scale():
     heights = [patch.get_height() for patch in figure.axes[1].patches]
     assert heights == [25.0, 25.0, 50.0]
     assert "25.0% lie below 2^-25" in alt
+    assert "from 2^-30 to 2^1, half of them below 2^-1" in alt
     assert "0.0% lie below 2^-25" in viz.exponents_figure(counts, scale=2.0**10)[1]
 
 
@@ -89,6 +90,15 @@ def test_the_control_rounds_what_is_typed_and_shows_its_bits():
     assert [button.description for button in picker.bits.children] == list("00101110")
     picker.power.value = 3
     assert picker.value == pattern("fp8 e5m2", 0.8)
+
+
+@pytest.mark.parametrize(("first", "second"), [("fp16", "bf16"), ("fp8 e4m3", "fp8 e5m2")])
+def test_bits_are_colored_as_the_format_divides_them(first, second):
+    picker = viz.number_picker(first, 0.1)
+    picker.format.value = second
+    styles = [button.button_style for button in picker.bits.children]
+    number = FORMATS[second]
+    assert styles == ["warning"] + ["info"] * number.exponent_bits + ["success"] * number.mantissa_bits
 
 
 def test_a_click_on_a_bit_flips_it_and_the_number_follows():
