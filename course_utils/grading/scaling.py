@@ -44,7 +44,7 @@ def drive(make: Callable, inputs: dict) -> dict:
     """What scaler `make(**options)` does over one stream: per step the scale before and after it, whether the optimizer
     stepped, and the parameters."""
     parameters = {name: value.clone().requires_grad_() for name, value in inputs["parameters"].items()}
-    optimizer = _Counting(parameters.values(), lr=_RATE)
+    optimizer = _Counting([{"params": [parameter]} for parameter in parameters.values()], lr=_RATE)
     scaler = make(**inputs["options"])
     steps = []
     for number, gradients in enumerate(inputs["gradients"]):
