@@ -10,6 +10,7 @@ from course_utils.grading.question import Tolerance, Values
 
 _MOST_BITS, _MOST_LETTERS, _MOST_NAMES = 100, 60, 3
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_EXACT = 1e6  # tolerances from which on a difference is no matter of rounding
 STEPS = "steps"
 """A list of this name holds one entry per step, counted from 1 for the reader."""
 
@@ -196,12 +197,13 @@ def _element(path, index, right, wrong, count: int, total: int, tolerance) -> Di
 
 
 def _off(right, wrong, distance: float) -> str:
-    times = f": {_factor(distance)} times the tolerance away" if isfinite(distance) else ""
+    counts = type(right) is int and type(wrong) is int and distance >= _EXACT  # of counts the two numbers say all
+    times = f": {_factor(distance)} times the tolerance away" if isfinite(distance) and not counts else ""
     return f"is {_short(wrong)} where {_short(right)} is right{times}"
 
 
 def _factor(number: float) -> str:
-    if number < 1e6:
+    if number < _EXACT:
         return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
     digit, _, power = f"{number:.0e}".partition("e")
     return f"{digit}·10{str(int(power)).translate(_RAISED)}"
