@@ -149,7 +149,9 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "sharded" else []) for kind in KINDS]
+)
 def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", kind]) == 0
     assert main(["new", "question", "99_test"]) == 0
