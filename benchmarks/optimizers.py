@@ -3,13 +3,12 @@
 Every group is timed in one run, its ways in turn; the first of a group is what the others are divided by.
 """
 
-import argparse
 from collections.abc import Callable, Iterator
 from statistics import median
 
 import torch
 
-from benchmarks.side_by_side import compare
+from benchmarks.side_by_side import compare, print_tables
 from course_utils import memory, models, optim
 from course_utils.settings import settings
 from course_utils.units import MiB, format_seconds
@@ -80,15 +79,9 @@ def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 def main():
     """Print a table per group."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", help="which groups; by default all")
-    parser.add_argument("--rounds", type=int, default=10)
-    arguments = parser.parse_args()
-    for name, ways in groups().items():
-        if not arguments.groups or name in arguments.groups:
-            print(f"\n**{name}**\n\n| | step | its ratio to the first: median (min to max) | state, MiB | ratio |")
-            print("|---|---|---|---|---|")
-            print("\n".join(rows(ways, arguments.rounds)), flush=True)
+    print_tables(
+        __doc__, groups(), "| | step | its ratio to the first: median (min to max) | state, MiB | ratio |", rows
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Time several ways of doing one thing in turn, so that a machine whose speed drifts is fair to all of them."""
 
+import argparse
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from greenlet import getcurrent, greenlet
 
@@ -65,3 +66,17 @@ def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:
         spread = f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
         median = format_seconds(statistics.median(times) / unit)
         print(f"{name:{width}s}   {median:>10s}   {statistics.median(ratios):.3f} {spread}")
+
+
+def print_tables(
+    purpose: str, groups: Mapping[str, Mapping], head: str, rows: Callable[[Mapping, int], Iterable[str]]
+) -> None:
+    """What a benchmark's command does: a Markdown table for each group that was asked for, `rows(ways, rounds)` below `head`."""
+    parser = argparse.ArgumentParser(description=purpose)
+    parser.add_argument("groups", nargs="*", help="which groups; by default all")
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    for name, ways in groups.items():
+        if not arguments.groups or name in arguments.groups:
+            print(f"\n**{name}**\n\n{head}\n{'|---' * head.count(' |')}|")
+            print("\n".join(rows(ways, arguments.rounds)), flush=True)

@@ -5,7 +5,6 @@ same model on the same batch, which is large enough for activations to count. Th
 what `memory.estimate` says of it.
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from statistics import median
 import torch
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from benchmarks.side_by_side import compare
+from benchmarks.side_by_side import compare, print_tables
 from course_utils import memory, models
 from course_utils.memory.optimizers import COSTS
 from course_utils.memory.workload import random_batch
@@ -111,17 +110,12 @@ def rows(ways: Mapping[str, Way], rounds: int) -> Iterator[str]:
 
 def main():
     """Print a table per group."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", help="which groups; by default all")
-    parser.add_argument("--rounds", type=int, default=10)
-    arguments = parser.parse_args()
-    for name, ways in groups().items():
-        if not arguments.groups or name in arguments.groups:
-            print(
-                f"\n**{name}**\n\n| | step | its ratio to the first: median (min to max) | peak, MiB | predicted | off by |"
-            )
-            print("|---|---|---|---|---|---|")
-            print("\n".join(rows(ways, arguments.rounds)), flush=True)
+    print_tables(
+        __doc__,
+        groups(),
+        "| | step | its ratio to the first: median (min to max) | peak, MiB | predicted | off by |",
+        rows,
+    )
 
 
 if __name__ == "__main__":
