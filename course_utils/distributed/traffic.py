@@ -1,0 +1,185 @@
+"""What a rank sends and receives, collective by collective: the ledger of the wire.
+
+Two ways lead into it. What is built here by hand notes every message where it sends it. What torch.distributed does inside
+one operator, also for DDP, FSDP2 or Accelerate, is seen where the operator is called, and booked as a ring sends it, which is
+the least that leaves every rank with the same load (Patarasu & Yuan 2009). N is the number of ranks.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course_utils.errors import CourseError
+
+_open: list["Traffic"] = []
+_unbooked: list[None] = []
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One collective, or one message, as this rank saw it.
+
+    `sent` and `received` are bytes without headers, in `messages` sends. `started` is in seconds since the ledger was opened.
+    """
+
+    collective: str
+    sent: int
+    received: int
+    messages: int
+    started: float
+
+
+class Traffic:
+    """The ledger of one rank."""
+
+    def __init__(self):
+        self.entries: list[Entry] = []
+        self._opened = time.perf_counter()
+
+    def note(self, collective: str, sent: int, received: int, messages: int) -> None:
+        """Write one entry."""
+        self.entries.append(Entry(collective, sent, received, messages, time.perf_counter() - self._opened))
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank sent."""
+        return sum(entry.sent for entry in self.entries)
+
+    @property
+    def received(self) -> int:
+        """Bytes that this rank received."""
+        return sum(entry.received for entry in self.entries)
+
+    @property
+    def messages(self) -> int:
+        """Sends of this rank."""
+        return sum(entry.messages for entry in self.entries)
+
+    def frame(self) -> pd.DataFrame:
+        """A row per kind of collective: its calls, bytes sent and received, and messages."""
+        rows = pd.DataFrame([asdict(entry) for entry in self.entries], columns=list(Entry.__dataclass_fields__))
+        table = rows.groupby("collective", sort=False)[["sent", "received", "messages"]].sum()
+        table.insert(0, "calls", rows.groupby("collective", sort=False).size())
+        return table
+
+
+@contextmanager
+def counted() -> Iterator[Traffic]:
+    """A ledger of all that this rank sends meanwhile, also in the backward pass. Ledgers may be open inside each other."""
+    ledger = Traffic()
+    _open.append(ledger)
+    try:
+        with _Watcher(ledger):
+            yield ledger
+    finally:
+        _open.remove(ledger)
+
+
+@contextmanager
+def unbooked() -> Iterator[None]:
+    """What torch.distributed does meanwhile is in no ledger."""
+    _unbooked.append(None)
+    try:
+        yield
+    finally:
+        _unbooked.pop()
+
+
+@contextmanager
+def booked_as(collective: str) -> Iterator[Traffic]:
+    """For collectives by hand: the messages noted in the ledger it gives become one entry of every open ledger.
+
+    The sends and receives of torch.distributed that carry them are not booked again.
+    """
+    messages = Traffic()
+    with unbooked():
+        yield messages
+    for ledger in _open:
+        ledger.note(collective, messages.sent, messages.received, messages.messages)
+
+
+class _Watcher(TorchDispatchMode):
+    """Books the operators of torch.distributed."""
+
+    def __init__(self, ledger: Traffic):
+        super().__init__()
+        self.ledger = ledger
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace in ("c10d", "_c10d_functional") and not _unbooked:
+            self._book(func.overloadpacket.__name__.strip("_"), args)
+        return func(*args, **(kwargs or {}))
+
+    def _book(self, name: str, args: tuple) -> None:
+        if name in _SILENT:
+            return
+        if name not in _BOOKED:
+            raise CourseError(
+                f"The ledger does not know what torch.distributed's {name} sends; leave it out of what is counted."
+            )
+        collective, load = _BOOKED[name]
+        self.ledger.note(collective, *load(args, _ranks(args)))
+
+
+def _ranks(args: tuple) -> int:
+    """The size of the group that an operator was called with: as an object, or by its name."""
+    for argument in args:
+        if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+            return dist.ProcessGroup.unbox(argument).size()
+    names = [argument for argument in args if isinstance(argument, str)]
+    return dist.distributed_c10d._resolve_process_group(names[-1]).size() if names else dist.get_world_size()
+
+
+def _bytes(tree) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _all_reduce(args, ranks):
+    """2 (N − 1) pieces of an N-th each, out and in."""
+    load = 2 * (ranks - 1) * _bytes(args[0]) // ranks
+    return load, load, 2 * (ranks - 1)
+
+
+def _of_piece(position: int) -> Callable:
+    """N − 1 pieces, out and in; the argument at `position` is one of them."""
+
+    def load(args, ranks):
+        moved = (ranks - 1) * _bytes(args[position])
+        return moved, moved, ranks - 1
+
+    return load
+
+
+def _of_whole(args, ranks):
+    """N − 1 of the N pieces of the first argument, out and in."""
+    moved = (ranks - 1) * _bytes(args[0]) // ranks
+    return moved, moved, ranks - 1
+
+
+def _broadcast(args, ranks):
+    """Handed on from rank to rank: all but the root receive it, all but the one before the root send it."""
+    size, root, rank = _bytes(args[0]), args[2], dist.get_rank()
+    return size * ((rank + 1) % ranks != root), size * (rank != root), int((rank + 1) % ranks != root)
+
+
+_SILENT = {"barrier", "monitored_barrier", "wait_tensor"}
+_BOOKED = {
+    "allreduce": ("all-reduce", _all_reduce),
+    "all_reduce": ("all-reduce", _all_reduce),
+    "allgather": ("all-gather", _of_piece(1)),
+    "allgather_base": ("all-gather", _of_piece(1)),
+    "all_gather_into_tensor": ("all-gather", _of_piece(0)),
+    "reduce_scatter": ("reduce-scatter", _of_piece(0)),
+    "reduce_scatter_base": ("reduce-scatter", _of_piece(0)),
+    "reduce_scatter_tensor": ("reduce-scatter", _of_whole),
+    "broadcast": ("broadcast", _broadcast),
+    "send": ("send", lambda args, ranks: (_bytes(args[0]), 0, 1)),
+    "recv": ("receive", lambda args, ranks: (0, _bytes(args[0]), 0)),
+}

@@ -1,0 +1,173 @@
+"""Data parallelism by hand: several ranks on disjoint data beside one process on all of it, and beside torch's DDP."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils.distributed import RankError, launch
+from course_utils.distributed.ddp import DDP
+from course_utils.distributed.traffic import counted
+
+STEPS = 10
+
+
+class Net(nn.Module):
+    """A layer that is used twice under two names, a frozen one, one that only even steps of rank 0 use, and one that nobody uses."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.first, self.frozen = nn.Linear(6, 8), nn.Linear(8, 8)
+            self.seldom, self.never, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 6)
+            self.tied = nn.Linear(8, 8)
+        self.again = self.tied
+        self.frozen.requires_grad_(False)
+        self.register_buffer("shift", torch.full((8,), float(seed)))
+
+    def forward(self, x, seldom=False):
+        hidden = torch.tanh(self.frozen(torch.tanh(self.first(x)))) + self.shift
+        hidden = self.again(torch.tanh(self.tied(hidden)))
+        return self.last(self.seldom(hidden) if seldom else hidden)
+
+
+def data(rank, step):
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return torch.randn(5, 6, generator=generator)
+
+
+def uses_seldom(rank, step):
+    return rank == 0 and step % 2 == 0
+
+
+def optimizer_of(module):
+    return torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-2)
+
+
+def on_rank(wrap, micro_batches=1):
+    """The state after every step on this rank, and whether the ranks' gradients differed without synchronization."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = wrap(Net(seed=rank))
+    optimizer, states = optimizer_of(model), []
+    for step in range(STEPS):
+        for i in range(micro_batches):
+            share = rank * micro_batches + i
+            more = i + 1 < micro_batches
+            with model.no_sync() if more else torch.enable_grad():
+                loss = model(data(share, step), seldom=uses_seldom(share, step)).square().mean() / micro_batches
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        states.append({name: value.clone() for name, value in model.module.state_dict().items()})
+    never = model.module.never.weight.grad
+    return states, never is None, ranks
+
+
+def alone(shares):
+    """One process that accumulates every rank's micro-batches."""
+    model = Net(seed=0)
+    optimizer, states = optimizer_of(model), []
+    for step in range(STEPS):
+        for share in range(shares):
+            (model(data(share, step), seldom=uses_seldom(share, step)).square().mean() / shares).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        states.append({name: value.clone() for name, value in model.state_dict().items()})
+    return states
+
+
+def ours(**options):
+    return lambda module: DDP(module, **options)
+
+
+def torchs(module):
+    return nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
+
+
+WRAPPERS = {
+    "torch's collectives": ours(),
+    "small buckets": ours(bucket_bytes=100),
+    "ring": ours(by="ring"),
+    "torch's DDP": torchs,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_two_ranks_are_bit_equal_to_one_process_that_accumulates(wrap):
+    expected = alone(2)
+    for states, never_used_has_none, _ in launch(on_rank, 2, wrap):
+        assert never_used_has_none
+        for step, (right, state) in enumerate(zip(expected, states, strict=True), start=1):
+            for name in right:
+                assert torch.equal(state[name], right[name]), f"step {step}, {name}"
+
+
+@pytest.mark.parametrize("wrap", [ours(), ours(by="ring")], ids=["torch's collectives", "ring"])
+def test_four_ranks_are_close_to_one_process(wrap):
+    expected = alone(4)[-1]
+    for states, _, ranks in launch(on_rank, 4, wrap):
+        assert ranks == 4
+        for name, right in expected.items():
+            assert (states[-1][name] - right).norm() <= 1e-6 * right.norm(), name
+
+
+def test_no_sync_adds_up_and_one_backward_averages_the_sum():
+    expected = alone(4)[-1]
+    for states, *_ in launch(on_rank, 2, ours(), 2):
+        for name, right in expected.items():
+            torch.testing.assert_close(states[-1][name], right, rtol=1e-5, atol=1e-7)
+
+
+def gradients(wrap):
+    """This rank's gradients, alone and averaged, and how many all-reduces ran before backward came to the first layer."""
+    model, early = wrap(Net(seed=dist.get_rank())), []
+    own = Net(seed=0)
+    own.load_state_dict(model.module.state_dict())
+    own(data(dist.get_rank(), 0)).square().mean().backward()
+    with counted() as ledger:
+        model.module.first.bias.register_hook(lambda _: early.append(len(ledger.entries)))
+        with model.no_sync():
+            model(data(dist.get_rank(), 0)).square().mean().backward()
+        quiet, single = len(ledger.entries), model.module.last.bias.grad.clone()
+        model.zero_grad()
+        model(data(dist.get_rank(), 0)).square().mean().backward()
+    return own.last.bias.grad, single, model.module.last.bias.grad, quiet, early[-1], ledger.sent
+
+
+def test_gradients_differ_before_synchronization_and_are_their_mean_after():
+    (own, single, mean, quiet, early, _), (other_own, other_single, other_mean, *_) = launch(
+        gradients, 2, ours(bucket_bytes=100)
+    )
+    assert torch.equal(own, single)
+    assert torch.equal(other_own, other_single)
+    assert not torch.equal(own, other_own)
+    assert torch.equal(mean, other_mean)
+    assert torch.equal(mean, (own + other_own) / 2)
+    assert quiet == 0
+    assert early > 0, "communication begins while backward goes on"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_sends_the_gradients_as_a_ring_does(ranks):
+    model = Net()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    elements = sum(p.numel() for p in trained) + len(trained)  # each tensor has one number more: is it used?
+    for *_, sent in launch(gradients, ranks, ours()):
+        assert sent == 2 * (ranks - 1) * 4 * elements // ranks
+
+
+def nothing_to_train():
+    DDP(nn.Linear(2, 2).requires_grad_(False))
+
+
+def by_pigeon():
+    DDP(nn.Linear(2, 2), by="pigeon")
+
+
+@pytest.mark.parametrize(
+    ("work", "said"), [(nothing_to_train, "nothing to average"), (by_pigeon, "by 'torch' or by 'ring'")]
+)
+def test_what_cannot_be_is_said(work, said):
+    with pytest.raises(RankError, match=said):
+        launch(work, 1)

@@ -1,0 +1,147 @@
+"""The ring by hand beside torch's own collectives, and what is booked beside what a ring must send."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils.distributed import RankError, launch, ring
+from course_utils.distributed.traffic import counted
+
+SHAPES = [(12,), (3, 5), (1,), (2, 0), (64,)]
+
+
+def mine(shape, dtype=torch.float64, rank=None):
+    generator = torch.Generator().manual_seed(100 + (dist.get_rank() if rank is None else rank))
+    return torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def beside_torch():
+    """Every shape through each collective: ours, torch's, and what the ledger has of ours."""
+    found = []
+    for shape in SHAPES:
+        ours, theirs = mine(shape), mine(shape)
+        before = ours.clone()
+        with counted() as reduced:
+            ring.all_reduce(ours)
+        dist.all_reduce(theirs)
+        with counted() as scattered:
+            piece = ring.reduce_scatter(before)
+        with counted() as gathered:
+            whole = ring.all_gather(piece, before.numel())
+        found.append((ours, theirs, whole, before, [ledger.entries for ledger in (reduced, scattered, gathered)]))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_sums_are_torchs_and_the_same_bits_on_every_rank(ranks):
+    results = launch(beside_torch, ranks)
+    for rank, found in enumerate(results):
+        for shape, (ours, theirs, whole, before, _), (first, *_) in zip(SHAPES, found, results[0], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+            assert torch.equal(ours, first)
+            assert torch.equal(whole.view(shape), ours)
+            assert torch.equal(before, mine(shape, rank=rank)), "reduce_scatter changed what it was given"
+            assert ranks == 1 or not before.numel() or not torch.equal(before, ours), "the ranks differ beforehand"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_all_ranks_together_send_what_a_ring_must(ranks):
+    results = launch(beside_torch, ranks)
+    for i, shape in enumerate(SHAPES):
+        size = 8 * torch.Size(shape).numel()
+        for j, passes in enumerate((2, 1, 1)):
+            entries = [found[i][-1][j] for found in results]
+            assert all(len(entry) == 1 for entry in entries)
+            assert sum(entry[0].sent for entry in entries) == passes * (ranks - 1) * size
+            assert sum(entry[0].received for entry in entries) == passes * (ranks - 1) * size
+            assert {entry[0].messages for entry in entries} == {passes * (ranks - 1)}
+
+
+def a_view_that_is_not_contiguous():
+    tensor = mine((4, 6)).t()
+    whole = mine((4, 6))
+    ring.all_reduce(tensor)
+    dist.all_reduce(whole)
+    return torch.allclose(tensor, whole.t())
+
+
+def test_a_view_is_summed_in_place():
+    assert launch(a_view_that_is_not_contiguous, 2) == [True, True]
+
+
+def of_different_shapes():
+    ring.all_reduce(torch.ones(3 + dist.get_rank()))
+
+
+def of_different_types():
+    ring.all_reduce(torch.ones(3, dtype=[torch.float32, torch.float64][dist.get_rank()]))
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (of_different_shapes, r"Rank 1 brings \[4\] of float32 .* rank 0 \[3\] of float32"),
+        (of_different_types, r"Rank 1 brings \[3\] of float64"),
+    ],
+)
+def test_ranks_that_bring_different_tensors_are_told_which(work, said):
+    with pytest.raises(RankError, match=said):
+        launch(work, 2, seconds=30)
+
+
+def test_a_piece_of_the_wrong_size_is_refused():
+    with pytest.raises(RankError, match="brings a piece of 3 elements, but of 10 elements its piece has 5"):
+        launch(lambda: ring.all_gather(torch.ones(3), 10), 2, seconds=30)
+
+
+def torchs_own():
+    """torch's collectives, DDP and FSDP2, each in a ledger: their entries by kind, and CommDebugMode's counts of FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    ranks, tensor = dist.get_world_size(), torch.ones(12)
+    with counted() as plain:
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 0)
+        dist.all_gather([torch.empty(12) for _ in range(ranks)], tensor)
+        dist.barrier()
+    wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
+    with counted() as ddp:
+        wrapped(torch.ones(2, 4)).sum().backward()
+    sharded = fully_shard(nn.Linear(6, 6, bias=False), mesh=init_device_mesh("cpu", (ranks,)))
+    with counted() as fsdp, CommDebugMode() as theirs:
+        sharded(torch.ones(2, 6)).sum().backward()
+    calls = {str(name).rsplit(".", 1)[-1]: count for name, count in theirs.get_comm_counts().items()}
+    return [{entry.collective: entry for entry in ledger.entries} for ledger in (plain, ddp, fsdp)], calls
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_what_torch_sends_is_booked_too(ranks):
+    for rank, ((plain, ddp, fsdp), calls) in enumerate(launch(torchs_own, ranks)):
+        assert set(plain) == {"all-reduce", "broadcast", "all-gather"}
+        assert plain["all-reduce"].sent == 2 * (ranks - 1) * 48 // ranks
+        assert plain["all-gather"].sent == (ranks - 1) * 48
+        assert plain["broadcast"].sent == 48 * (rank != ranks - 1)
+        assert plain["broadcast"].received == 48 * (rank != 0)
+        assert (set(ddp), ddp["all-reduce"].sent) == ({"all-reduce"}, 2 * (ranks - 1) * 4 * 15 // ranks)
+        weight = 6 * 6 * 4
+        assert fsdp["all-gather"].sent == fsdp["reduce-scatter"].sent == (ranks - 1) * weight // ranks
+        assert sum(calls.values()) == len(fsdp)
+
+
+def ledgers_inside_each_other():
+    with counted() as outer:
+        ring.all_reduce(torch.ones(4))
+        with counted() as inner:
+            ring.all_reduce(torch.ones(8))
+            dist.all_reduce(torch.ones(8))
+    return outer.frame(), inner.frame(), outer.sent
+
+
+def test_ledgers_may_lie_inside_each_other():
+    outer, inner, sent = launch(ledgers_inside_each_other, 2)[0]
+    assert inner.loc["all-reduce"].to_dict() == {"calls": 2, "sent": 64, "received": 64, "messages": 4}
+    assert (outer.loc["all-reduce", "calls"], sent) == (3, 80)
