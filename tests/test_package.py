@@ -33,6 +33,13 @@ ORACLES = {
         "transformers": set(),
     },
     "precision": {"torch.amp": set(), "torch.cuda.amp": set(), "torch.autocast": set(), "torch.finfo": set()},
+    "distributed": {
+        "torch.nn.parallel": set(),
+        "torch.distributed.fsdp": set(),
+        "torch.distributed.tensor": set(),
+        "torch.distributed.optim": set(),
+        "torch.distributed.algorithms": set(),
+    },
     "techniques": {
         "torch.utils.checkpoint": set(),
         "torch.autograd.graph.save_on_cpu": set(),

@@ -1,5 +1,10 @@
-"""Several processes on one machine, as ranks of one `torch.distributed` group: started, watched and ended."""
+"""Several processes on one machine, as ranks of one `torch.distributed` group: started, watched and ended.
 
+And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`.
+"""
+
+from course_utils.distributed.ddp import DDP
 from course_utils.distributed.launch import SECONDS, RankError, launch
+from course_utils.distributed.traffic import Traffic, counted
 
-__all__ = ["SECONDS", "RankError", "launch"]
+__all__ = ["DDP", "SECONDS", "RankError", "Traffic", "counted", "launch"]

@@ -40,7 +40,9 @@ class DDP(nn.Module):
                 parameter.register_post_accumulate_grad_hook(self._arrived(bucket))
 
     def forward(self, *args, **kwargs):
-        """The module's own."""
+        """The module's own; what a failed backward pass left half done is dropped."""
+        if self._running:
+            self._end()
         return self.module(*args, **kwargs)
 
     @contextmanager
@@ -77,6 +79,11 @@ class DDP(nn.Module):
         self._begin(lambda _: True)
         for bucket in self._buckets:
             bucket.finish()
+        self._end()
+
+    def _end(self) -> None:
+        for bucket in self._buckets:
+            bucket.reset()
         self._running = False
 
 
@@ -85,7 +92,7 @@ class _Bucket:
 
     def __init__(self, parameters: list[nn.Parameter], by: str):
         self.parameters, self.by = parameters, by
-        self._reset()
+        self.there, self.wait = set(), None
 
     @property
     def is_full(self) -> bool:
@@ -116,9 +123,10 @@ class _Bucket:
         for parameter, mean, count in zip(self.parameters, means, owners.tolist(), strict=True):
             if count:
                 parameter.grad = _or_zeros(parameter).copy_((mean / dist.get_world_size()).view_as(parameter))
-        self._reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        if self.has_begun:
+            self.wait()
         self.there, self.buffer, self.wait = set(), None, None
 
 

@@ -9,14 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _open: list["Traffic"] = []
 _unbooked: list[None] = []
@@ -62,8 +65,10 @@ class Traffic:
         """Sends of this rank."""
         return sum(entry.messages for entry in self.entries)
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """A row per kind of collective: its calls, bytes sent and received, and messages."""
+        import pandas as pd  # ranks need none, and have to start quickly
+
         rows = pd.DataFrame([asdict(entry) for entry in self.entries], columns=list(Entry.__dataclass_fields__))
         table = rows.groupby("collective", sort=False)[["sent", "received", "messages"]].sum()
         table.insert(0, "calls", rows.groupby("collective", sort=False).size())

@@ -13,7 +13,7 @@ STEPS = 10
 
 
 class Net(nn.Module):
-    """A layer that is used twice under two names, a frozen one, one that only even steps of rank 0 use, and one that nobody uses."""
+    """A layer used twice under two names, a frozen one, one that only even steps of rank 0 use, one that nobody uses."""
 
     def __init__(self, seed: int = 0):
         super().__init__()
@@ -155,6 +155,31 @@ def test_a_rank_sends_the_gradients_as_a_ring_does(ranks):
     elements = sum(p.numel() for p in trained) + len(trained)  # each tensor has one number more: is it used?
     for *_, sent in launch(gradients, ranks, ours()):
         assert sent == 2 * (ranks - 1) * 4 * elements // ranks
+
+
+def after_a_failure():
+    """Backward fails on every rank after the first bucket is on its way; then one that does not."""
+    model = DDP(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), bucket_bytes=1)
+    rank, fails = dist.get_rank(), True
+
+    def hook(gradient):
+        if fails:
+            raise ValueError("on purpose")
+
+    model.module[0].weight.register_hook(hook)
+    try:
+        model(torch.ones(2, 4)).sum().backward()
+    except ValueError:
+        fails = False
+        model.zero_grad()
+    model((rank + 1) * torch.ones(2, 4)).sum().backward()
+    return model.module[1].bias.grad, model.module[0].bias.grad, model.module[0].weight.grad
+
+
+def test_a_backward_pass_that_failed_leaves_nothing_behind():
+    first, second = launch(after_a_failure, 2, seconds=30)
+    assert torch.equal(first[0], torch.full((4,), 2.0))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
 def nothing_to_train():

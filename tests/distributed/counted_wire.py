@@ -1,4 +1,4 @@
-"""Run by `test_wire.py` in a network of its own: what its loopback interface sends for each way of accumulating on ranks."""
+"""Run by `test_wire.py` in a network of its own: what its loopback interface sends, and what is booked of it."""
 
 import json
 from functools import partial
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_utils import models
-from course_utils.distributed import launch
+from course_utils.distributed import DDP, counted, launch, ring
 from course_utils.training.data_parallel import WAYS, accumulate_on_rank
 
 K, RANKS = 4, 2
@@ -30,12 +30,27 @@ def on_rank(shares):
     return sent() - before, sum(reduced)
 
 
+def by_hand():
+    """Bytes that all ranks together send for rings, torch's own collectives and DDP by hand, and those in this rank's ledger."""
+    dist.barrier()
+    before, numbers = sent(), torch.ones(1_000_000)
+    with counted() as ledger:
+        ring.all_reduce(numbers)
+        ring.all_gather(ring.reduce_scatter(numbers), len(numbers))
+        dist.all_reduce(numbers)
+        DDP(torch.nn.Linear(1000, 1000))(torch.ones(2, 1000)).sum().backward()
+        dist.barrier()
+    return sent() - before, ledger.sent
+
+
 if __name__ == "__main__":
     ids = torch.randint(1, 100, (4, 16))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-    counted, payload = launch(on_rank, RANKS, [[batch] * K] * RANKS)[0]
+    total, payload = launch(on_rank, RANKS, [[batch] * K] * RANKS)[0]
     print(
         json.dumps(
-            {"sent": counted, "reduced": payload, "model": 4 * models.parameter_count(BUILD()), "ways": len(WAYS)}
+            {"sent": total, "reduced": payload, "model": 4 * models.parameter_count(BUILD()), "ways": len(WAYS)}
         )
     )
+    ranks = launch(by_hand, RANKS)
+    print(json.dumps({"sent": ranks[0][0], "booked": sum(booked for _, booked in ranks)}))
