@@ -48,9 +48,7 @@ if __name__ == "__main__":
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
     total, payload = launch(on_rank, RANKS, [[batch] * K] * RANKS)[0]
     print(
-        json.dumps(
-            {"sent": total, "reduced": payload, "model": 4 * models.parameter_count(BUILD()), "ways": len(WAYS)}
-        )
+        json.dumps({"sent": total, "reduced": payload, "model": 4 * models.parameter_count(BUILD()), "ways": len(WAYS)})
     )
     ranks = launch(by_hand, RANKS)
     print(json.dumps({"sent": ranks[0][0], "booked": sum(booked for _, booked in ranks)}))

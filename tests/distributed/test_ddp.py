@@ -8,6 +8,7 @@ from torch import nn
 from course_utils.distributed import RankError, launch
 from course_utils.distributed.ddp import DDP
 from course_utils.distributed.traffic import counted
+from course_utils.techniques import checkpoint, checkpoint_by_hooks
 
 STEPS = 10
 
@@ -182,6 +183,47 @@ def test_a_backward_pass_that_failed_leaves_nothing_behind():
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
+def under_checkpoints(ways):
+    """Gradients of layers that are used twice, each time inside a checkpoint, and the all-reduces that it took."""
+    rank, found = dist.get_rank(), {}
+    for name, checkpointed in ways.items():
+        torch.manual_seed(0)
+        model = DDP(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), bucket_bytes=1)
+        hidden = data(rank, 0)[:, :4].requires_grad_()
+        with counted() as ledger:
+            for _ in range(2):
+                hidden = checkpointed(model, hidden)
+            hidden.square().mean().backward()
+        found[name] = [p.grad for p in model.parameters()], len(ledger.entries)
+    return found
+
+
+def test_inside_checkpoints_gradients_are_the_same():
+    """A re-entrant checkpoint has backward passes of its own; each ends with a mean, and the mean of means is the mean."""
+    ways = {"none": lambda function, x: function(x), "by hooks": checkpoint_by_hooks, "re-entrant": checkpoint}
+    for found in launch(under_checkpoints, 2, ways):
+        expected, calls = found["none"]
+        assert calls == found["by hooks"][1] < found["re-entrant"][1]
+        for name in ways:
+            for right, gradient in zip(expected, found[name][0], strict=True):
+                torch.testing.assert_close(gradient, right, rtol=1e-6, atol=1e-8)
+
+
+class UsedTwice(nn.Module):
+    """One layer in two re-entrant checkpoints, behind a head whose gradients come first."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.layer, checkpoint(self.layer, x)))
+
+
+def too_early():
+    DDP(UsedTwice(), bucket_bytes=1)(torch.ones(2, 4, requires_grad=True)).sum().backward()
+
+
 def nothing_to_train():
     DDP(nn.Linear(2, 2).requires_grad_(False))
 
@@ -191,7 +233,12 @@ def by_pigeon():
 
 
 @pytest.mark.parametrize(
-    ("work", "said"), [(nothing_to_train, "nothing to average"), (by_pigeon, "by 'torch' or by 'ring'")]
+    ("work", "said"),
+    [
+        (nothing_to_train, "nothing to average"),
+        (by_pigeon, "by 'torch' or by 'ring'"),
+        (too_early, "came twice .* checkpoint by hooks"),
+    ],
 )
 def test_what_cannot_be_is_said(work, said):
     with pytest.raises(RankError, match=said):
