@@ -174,7 +174,7 @@ def _broadcast(args, ranks):
     return size * ((rank + 1) % ranks != root), size * (rank != root), int((rank + 1) % ranks != root)
 
 
-_SILENT = {"barrier", "monitored_barrier", "wait_tensor"}
+_SILENT = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"}
 _BOOKED = {
     "allreduce": ("all-reduce", _all_reduce),
     "all_reduce": ("all-reduce", _all_reduce),

@@ -7,6 +7,7 @@ from torch import nn
 
 from course_utils.distributed import RankError, launch, ring
 from course_utils.distributed.traffic import counted
+from course_utils.errors import CourseError
 
 SHAPES = [(12,), (3, 5), (1,), (2, 0), (64,)]
 
@@ -130,6 +131,35 @@ def test_what_torch_sends_is_booked_too(ranks):
         weight = 6 * 6 * 4
         assert fsdp["all-gather"].sent == fsdp["reduce-scatter"].sent == (ranks - 1) * weight // ranks
         assert sum(calls.values()) == len(fsdp)
+
+
+def functional():
+    """The collectives that give a new tensor, as DTensor and compiled code call them; then one that is not known."""
+    from torch.distributed import _functional_collectives as collectives
+
+    group, numbers, found = dist.group.WORLD, torch.ones(12), {}
+    calls = {
+        "all-reduce": lambda: collectives.all_reduce(numbers, "sum", group),
+        "all-gather": lambda: collectives.all_gather_tensor(numbers, 0, group),
+        "reduce-scatter": lambda: collectives.reduce_scatter_tensor(numbers, "sum", 0, group),
+    }
+    for name, call in calls.items():
+        with counted() as ledger:
+            found[name] = call().sum().item()
+        (entry,) = ledger.entries
+        found[name] = found[name], entry.collective, entry.sent, entry.received, entry.messages
+    with pytest.raises(CourseError, match="does not know what torch.distributed's alltoall_base sends"), counted():
+        dist.all_to_all_single(torch.empty(12), numbers)
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_functional_collectives_are_booked_and_unknown_ones_are_refused(ranks):
+    whole, piece = 48 * (ranks - 1), 48 * (ranks - 1) // ranks
+    for found in launch(functional, ranks):
+        assert found["all-reduce"] == (12 * ranks, "all-reduce", 2 * piece, 2 * piece, 2 * (ranks - 1))
+        assert found["all-gather"] == (12 * ranks, "all-gather", whole, whole, ranks - 1)
+        assert found["reduce-scatter"] == (12, "reduce-scatter", piece, piece, ranks - 1)
 
 
 def ledgers_inside_each_other():
