@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -328,9 +328,7 @@ def _paper(question: Question, entry: Mapping, seed: int | None) -> Paper:
     named = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(hidden, 1)]
     cases = (*public, *named)
     sent = tuple(encoding.dump(case.inputs) for case in cases)
-    known = {id(case.inputs): question.expected(case.inputs) for case in cases}
-    once = replace(question, expected=lambda inputs: known[id(inputs)])
-    return Paper(once, entry, cases, len(public), sent, _without_answers(question))
+    return Paper(question.knowing(cases), entry, cases, len(public), sent, _without_answers(question))
 
 
 def _without_answers(question: Question) -> bytes:

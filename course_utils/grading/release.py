@@ -10,7 +10,7 @@ from course_utils.files import replacing
 from course_utils.grading.prints import _away
 from course_utils.grading.question import Question
 from course_utils.grading.source import SETS, Authored, load_solutions, marker, mistaken, read_plain
-from course_utils.grading.zoo import faults, prints
+from course_utils.grading.zoo import Trial
 
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}
 _KEPT_METADATA = ("tags", "slideshow")
@@ -73,7 +73,7 @@ def facts(question: Question) -> str:
 
 def set_entry(authored: Authored) -> dict:
     """One question as a learner's machine may know it."""
-    question = authored.question
+    question, trial = authored.question, Trial(authored)
     plain = ("id", "title", "points", "difficulty", "minutes", "answer", "parts", "reveal")
     entry = {
         **{name: getattr(question, name) for name in plain},
@@ -83,25 +83,25 @@ def set_entry(authored: Authored) -> dict:
         "code": authored.code,
         "stub": authored.stub,
         "has_hidden": question.hidden is not None,
-        "mistakes": _named(authored),
+        "mistakes": _named(authored, trial),
     }
-    for fault in faults(authored, entry):
+    for fault in trial.faults(entry):
         raise CourseError(f"{question.id} cannot be released: {fault}")
     return entry
 
 
-def _named(authored: Authored) -> dict[str, dict]:
+def _named(authored: Authored, trial: Trial) -> dict[str, dict]:
     try:
-        return _mistakes(authored)
+        return _mistakes(authored, trial)
     except CourseError as error:
         raise CourseError(f"{authored.question.id} cannot be released: {error}") from None
 
 
-def _mistakes(authored: Authored) -> dict[str, dict]:
+def _mistakes(authored: Authored, trial: Trial) -> dict[str, dict]:
     """Every known mistake with its prints on as few cases as tell all of them, and the solution, apart."""
     sources = {mistake.name: mistaken(authored.solution, mistake) for mistake in authored.question.mistakes}
-    found = {name: prints(authored, source) for name, source in sources.items()}
-    telling = _telling_cases([prints(authored, authored.solution), *found.values()]) if found else []
+    found = {name: trial.prints(source) for name, source in sources.items()}
+    telling = _telling_cases([trial.prints(authored.solution), *found.values()]) if found else []
     return {
         mistake.name: {
             "sentence": mistake.sentence,

@@ -27,6 +27,10 @@ ROOT = Path(__file__).parents[2]
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 EXERCISES = ROOT / "exercises"
 EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+# Ranks start for every answer and every case.
+QUICK_KINDS = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "sharded" else []) for kind in KINDS]
+)
 # A line this short says nothing: `return total`, `])`.
 TELLING = 16
 
@@ -149,9 +153,7 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "sharded" else []) for kind in KINDS]
-)
+@QUICK_KINDS
 def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", kind]) == 0
     assert main(["new", "question", "99_test"]) == 0
@@ -168,7 +170,7 @@ def test_there_is_a_skeleton_of_every_kind():
     assert sorted(set(built) - {"at_most"}) == sorted(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@QUICK_KINDS
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_text(tmp_path / "99_test.ipynb", made)

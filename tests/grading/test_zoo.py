@@ -54,8 +54,10 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
         assert "is not written yet" in verdict.sentence or "is still `...`" in verdict.sentence or verdict.difference
 
 
+@pytest.mark.slow
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
+    """Slow, since a release asks the same: `test_every_generated_file_is_what_the_solutions_say`."""
     found = zoo.result(authored, mistaken(authored.solution, mistake), entry(name, authored))
     assert not found.passed
     assert found.points < found.of
