@@ -5,6 +5,8 @@ one process does with the whole batch is right: the loss is a mean, and all shar
 Rajbhandari et al. 2020).
 """
 
+import weakref
+from collections.abc import Iterable
 from random import Random
 
 import torch
@@ -49,13 +51,16 @@ def together(wrap, inputs: dict, world_size: int) -> dict:
 def on_rank(wrap, inputs: dict) -> dict:
     """What this rank of a running process group gets: the full state after each step, what it keeps then and what it sent."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    module = wrap(module_of(inputs, inputs["others"] if rank else inputs["state"]))
+    plain = module_of(inputs, inputs["others"] if rank else inputs["state"])
+    own = [weakref.ref(parameter) for parameter in plain.parameters()]
+    module = wrap(plain)
+    del plain  # what is left of it now is what the wrapper keeps
     _refuse_libraries(module)
     share = [[part.chunk(world_size)[rank] for part in batch] for batch in inputs["batches"]]
     steps, passes = trained(module, share, inputs["backwards"])
     return {
         STEPS: steps,
-        KEPT: elements_kept(module),
+        KEPT: elements_kept([*module.parameters(), *(p for reference in own if (p := reference()) is not None)]),
         SENT: max(ledger.sent for ledger in passes),
         COLLECTIVES: max(len(ledger.entries) for ledger in passes),
     }
@@ -113,11 +118,9 @@ def full_state(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in inner.items()}
 
 
-def elements_kept(module: nn.Module) -> int:
-    """Elements in the memory behind this rank's parameters, what is shared counted once."""
-    storages = {
-        p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() // p.element_size() for p in module.parameters()
-    }
+def elements_kept(parameters: Iterable[torch.Tensor]) -> int:
+    """Elements in the memory behind `parameters`, what is shared counted once."""
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() // p.element_size() for p in parameters}
     return sum(storages.values())
 
 
