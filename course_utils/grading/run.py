@@ -27,6 +27,7 @@ from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 SECONDS = 20.0
 """The time limit of one case."""
 _AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
+_ABORTED = f"exit code {-signal.SIGABRT}"  # gloo's way to end
 _LONGEST_TEXT, _LONGEST_LINE = 300, 120
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
 _INSTALLED = tuple(
@@ -97,7 +98,8 @@ def _of_rank(error: RankError) -> Outcome:
     if error.kind == "TypeError" and not line:
         return Outcome("signature", text=_cut(error.text))
     if not error.kind:
-        return Outcome("died", text=f"rank {error.rank} {error.text}")
+        sizes = "; ranks that bring different sizes to a collective end like this" if _ABORTED in error.text else ""
+        return Outcome("died", text=f"rank {error.rank} {error.text}{sizes}")
     text = f"{error.kind}: {error.text}" if error.text else error.kind
     return Outcome("exception", text=f"{_cut(text)} (on rank {error.rank})", line=line)
 

@@ -35,7 +35,7 @@ def cases(random: Random) -> list[Case]:
     """
     return [
         _case(random, "three steps", (8, 16, 4)),
-        _case(random, "sizes that no number of ranks divides", (5, 7, 3)),
+        _case(random, "sizes that no number of ranks divides", (8, 7, 5)),
         _case(random, "a frozen layer", (6, 10, 4), frozen=("0.weight", "0.bias")),
         _case(random, "two backwards to a step", (6, 10, 4), backwards=2),
         _case(random, "ranks that begin with other weights", (6, 10, 4), other=True),

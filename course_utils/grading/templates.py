@@ -519,8 +519,8 @@ class Replicas(torch.nn.Module):
 _COLLECTIVE = Skeleton(
     "From the left",
     "Write `from_the_left(tensor)`, which all N ranks of a process group call at once, each with a tensor of one shape. It "
-    "returns the tensor of the rank before, and on rank 0 that of the last; on one rank alone, the tensor itself. Every rank sends one "
-    "message, to the next rank (none, where it is alone).",
+    "returns the tensor of the rank before, and on rank 0 that of the last; on one rank alone, the tensor itself. Every "
+    "rank sends one message, to the next rank (none, where it is alone).",
     '''\
 import torch
 
