@@ -5,6 +5,7 @@ one process does with the whole batch is right: the loss is a mean, and all shar
 Rajbhandari et al. 2020).
 """
 
+import gc
 import weakref
 from collections.abc import Iterable
 from random import Random
@@ -58,6 +59,7 @@ def on_rank(wrap, inputs: dict) -> dict:
     _refuse_libraries(module)
     share = [[part.chunk(world_size)[rank] for part in batch] for batch in inputs["batches"]]
     steps, passes = trained(module, share, inputs["backwards"])
+    gc.collect()  # parameters of the plain module may hang in a circle
     return {
         STEPS: steps,
         KEPT: elements_kept([*module.parameters(), *(p for reference in own if (p := reference()) is not None)]),
