@@ -33,7 +33,7 @@ def case(name: str, calls: dict[str, list[dict]]) -> Case:
 def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...]) -> dict:
     """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does."""
     calls = inputs["calls"]
-    found = launch(watched, world_size(calls), on_rank, use, answer, calls, in_place, seconds=SECONDS)
+    found = launch(watched, world_size(calls), PATIENCE, on_rank, use, answer, calls, in_place, seconds=SECONDS)
     return {call: {f"rank {rank}": values[call] for rank, values in enumerate(found)} for call in calls}
 
 
@@ -70,8 +70,8 @@ def counts(ledger: Traffic, partners: list[int]) -> dict:
     }
 
 
-def watched(work: Callable, *arguments):
-    """`work(*arguments)` in a thread of its own; raises `TimeoutError` from where it stands after `PATIENCE` seconds.
+def watched(seconds: float, work: Callable, *arguments):
+    """`work(*arguments)` in a thread of its own; raises `TimeoutError` from where it stands after so many seconds.
 
     A rank that waits in a collective hears of no signal, so the main thread tells what it waits for.
     """
@@ -85,10 +85,10 @@ def watched(work: Callable, *arguments):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(seconds)
     if not ended:
         late = TimeoutError(
-            f"not done after {PATIENCE:g} s; look for a loop or for a message that nobody sends or receives"
+            f"not done after {seconds:g} s; look for a loop or for a message that nobody sends or receives"
         )
         raise late.with_traceback(_traceback(sys._current_frames().get(thread.ident)))
     if "error" in ended:

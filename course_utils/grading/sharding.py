@@ -17,7 +17,7 @@ from torch import nn
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import STEPS
 from course_utils.grading.question import Case, Tolerance
-from course_utils.grading.ranks import SECONDS, watched
+from course_utils.grading.ranks import PATIENCE, SECONDS, watched
 from course_utils.grading.run import ForeignError
 
 TOLERANCE = Tolerance(relative=1e-7, absolute=1e-9)
@@ -45,7 +45,7 @@ def cases(random: Random) -> list[Case]:
 
 def together(wrap, inputs: dict, world_size: int) -> dict:
     """What every rank gets, by `"rank 0"`, `"rank 1"`, …; raises as `launch` does."""
-    results = launch(watched, world_size, on_rank, wrap, inputs, seconds=SECONDS)
+    results = launch(watched, world_size, PATIENCE, on_rank, wrap, inputs, seconds=SECONDS)
     return {f"rank {rank}": values for rank, values in enumerate(results)}
 
 

@@ -1,7 +1,6 @@
 """Functions that all ranks call at once: judged by their values and by what is counted, with a sentence for each way to fail."""
 
 import re
-import time
 
 import pytest
 import torch
@@ -102,12 +101,10 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
     lonely = defined(
         "import torch.distributed as d\ndef answer(piece):\n    d.recv(piece, 1 - d.get_rank())\n    return piece"
     )
-    monkeypatch.setattr(ranks, "PATIENCE", 1.0)
-    with pytest.raises(TimeoutError, match="not done after 1 s"):
-        ranks.watched(lambda: time.sleep(3))
+    monkeypatch.setattr(ranks, "PATIENCE", 1.5)
     found = result(ring(2), lonely).verdicts[0]
     assert found.kind == "exception"
-    assert re.search(r"TimeoutError: not done after \d s; .*\(on rank \d\) at your line 3", found.sentence)
+    assert re.search(r"TimeoutError: not done after 1\.5 s; .*\(on rank \d\) at your line 3", found.sentence)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,8 @@ def checkout(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "sharded" else []) for kind in KINDS]
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in ("sharded", "collective") else []) for kind in KINDS],
 )
 def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", kind]) == 0
