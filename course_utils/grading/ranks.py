@@ -19,8 +19,8 @@ from course_utils.grading.values import plain, same
 
 SECONDS = 15.0
 """The time limit of the ranks, start included: below that of a case, so that it can be said what they waited for."""
-PATIENCE = 6.0
-"""How long the work on a rank may take, which is tiny."""
+PATIENCE = 10.0
+"""How long the work on a rank may take, which is tiny where nothing else runs."""
 MESSAGES, BYTES, PARTNERS, COLLECTIVES = "messages sent", "bytes sent", "ranks sent to", "collectives"
 LEFT = "arguments left as they were"
 
