@@ -27,6 +27,7 @@ from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 SECONDS = 20.0
 """The time limit of one case."""
 _AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
+_ABORTED = f"exit code {-signal.SIGABRT}"  # gloo's way to end
 _LONGEST_TEXT, _LONGEST_LINE = 300, 120
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
 _INSTALLED = tuple(
@@ -87,15 +88,18 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
 
 def _of_rank(error: RankError) -> Outcome:
     """What went wrong on a rank, told as if it had gone wrong here."""
-    line = _line(*error.place) if error.place else ""
+    is_learners = error.place and not error.place[0].startswith("<question")
+    line = _line(*error.place) if is_learners else ""
     if error.kind == "NotImplementedError" and UNTOUCHED in error.text:
         return Outcome("untouched")
-    if error.kind == ForeignError.__name__:
-        return Outcome("foreign", text=error.text)
+    kinds = {"ForeignError": "foreign", "UnfitError": "unsafe", "UnansweredError": "untouched"}
+    if error.kind in kinds:
+        return Outcome(kinds[error.kind], text=_cut(error.text))
     if error.kind == "TypeError" and not line:
         return Outcome("signature", text=_cut(error.text))
     if not error.kind:
-        return Outcome("died", text=f"rank {error.rank} {error.text}")
+        sizes = "; ranks that bring different sizes to a collective end like this" if _ABORTED in error.text else ""
+        return Outcome("died", text=f"rank {error.rank} {error.text}{sizes}")
     text = f"{error.kind}: {error.text}" if error.text else error.kind
     return Outcome("exception", text=f"{_cut(text)} (on rank {error.rank})", line=line)
 

@@ -29,7 +29,8 @@ EXERCISES = ROOT / "exercises"
 EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 # Ranks start for every answer and every case.
 QUICK_KINDS = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "sharded" else []) for kind in KINDS]
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in ("sharded", "collective") else []) for kind in KINDS],
 )
 # A line this short says nothing: `return total`, `])`.
 TELLING = 16
@@ -217,7 +218,10 @@ def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, cap
 
 def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
-    assert "there are function, stream, scaler, sharded, account, cost, choice, design" in capsys.readouterr().err
+    assert (
+        "there are function, stream, scaler, sharded, collective, account, cost, choice, design"
+        in capsys.readouterr().err
+    )
     assert not list((checkout / "solutions").iterdir())
 
 

@@ -114,6 +114,8 @@ class answer(torch.nn.Module):
             mine = torch.nn.Parameter(whole[self.rank * size : (self.rank + 1) * size].clone(), p.requires_grad)
             self.register_parameter(name.replace(".", "_"), mine)
         self.shapes = {name: p.shape for name, p in module.named_parameters()}
+        for p in module.parameters():
+            p.data = p.data.new_empty(0)
 
     def whole(self, name):
         mine = getattr(self, name.replace(".", "_"))
@@ -145,5 +147,6 @@ WRONG_SHARDED = {
     "keeps the gradient of its own share": ("dist.all_reduce(grad)", "pass"),
     "does not broadcast": ("dist.broadcast(p.data, 0)", "pass"),
     "keeps the whole parameter behind its shard": ("size].clone()", "size]"),
+    "leaves the module its own parameters": ("p.data = p.data.new_empty(0)", "pass"),
     "takes the other rank's gradient": ("[dist.get_rank()].clone()", "[1 - dist.get_rank()].clone()"),
 }
