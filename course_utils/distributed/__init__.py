@@ -1,7 +1,7 @@
 """Several processes on one machine, as ranks of one `torch.distributed` group: started, watched and ended.
 
-And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`, `LocalSGD`,
-and gradients in 8 bits (`QuantizedMean`).
+And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`,
+`LocalSGD`, and gradients in 8 bits (`QuantizedMean`).
 """
 
 from course_utils.distributed.ddp import DDP

@@ -56,8 +56,9 @@ class LocalSGD:
     - `also` are other tensors to be averaged, such as `module.buffers()`; of them whole numbers stay as they are.
     - `outer` is an `Outer`, to step from the last average towards the mean; it keeps two more copies of the parameters.
 
-    Every rank begins with what rank 0 has of these; of a module with all of it, frozen parameters and buffers too. `every` may be changed on the way, on all ranks alike: 1 at first and more
-    later is post-local SGD (Lin et al. 2020). After the last step call `finish`. `by` is "torch" or "ring".
+    Every rank begins with what rank 0 has of these; of a module with all of it, frozen parameters and buffers too. `every`
+    may be changed on the way, on all ranks alike: 1 at first and more later is post-local SGD (Lin et al. 2020). After the
+    last step call `finish`. `by` is "torch" or "ring".
     Raises `CourseError` for settings that cannot be.
     """
 

@@ -88,7 +88,7 @@ def both(optimizer_of, **options):
 
 @pytest.mark.parametrize(("ranks", "by", "state"), [(1, "torch", "keep"), (2, "torch", "average"), (4, "ring", "keep")])
 def test_with_one_local_step_and_sgd_it_is_data_parallelism(ranks, by, state):
-    """Also where each rank keeps its momentum: it is linear in the gradients, so the mean of its steps is the step of the mean."""
+    """Also where each rank keeps its momentum: linear in the gradients, the mean of its steps is the step of the mean."""
     for ours, ddps in launch(partial(both, by=by, state=state), ranks, momentum):
         for step, (theta, right) in enumerate(zip(ours, ddps, strict=True), start=1):
             torch.testing.assert_close(theta, right, rtol=1e-12, atol=1e-12, msg=lambda m, s=step: f"step {s}: {m}")
