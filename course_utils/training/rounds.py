@@ -19,8 +19,10 @@ class Plan:
 
     `every`, `state` and `outer` are those of `LocalSGD`; with `every=0` gradients are averaged at each step by DDP, and with
     `gradients` by what `gradients(parameters)` gives, such as `QuantizedMean`. `look` is the number of steps between
-    two looks at the ranks' mean. Without `finish` a last, shorter round stays apart; where the ranks are not `alike` each begins
-    with parameters of its own, put there after what keeps them together has made them alike. `watch` looks at the drift after every step. What looking sends is in no ledger.
+    two looks at the ranks' mean, and `watch` looks at the drift after every step; what looking sends is in no ledger.
+
+    Two slips: without `finish` a last, shorter round stays apart; where ranks are not `alike` each begins with parameters of
+    its own, put there after what keeps them together has made them alike.
     """
 
     optimizer: Callable
@@ -51,15 +53,20 @@ class Path:
 
 def train_on_rank(
     build: Callable[[], nn.Module],
-    shares: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    kinds: Mapping[str, Sequence[tuple[torch.Tensor, torch.Tensor]]],
     judged_on: tuple[torch.Tensor, torch.Tensor],
     plans: Mapping[str, Plan],
-) -> dict[str, Path]:
-    """To be launched: every plan from the same beginning, on this rank's share. Shares are (inputs, labels), with a row each.
+) -> dict[str, dict[str, Path]]:
+    """To be launched: on each kind of data every plan from the same beginning, on this rank's share.
 
-    `build` gives a classifier without dropout, whose parameters are alike on all ranks.
+    `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `judged_on`. `build` gives a
+    classifier without dropout, whose parameters are alike on all ranks. Returns paths by kind and plan.
     """
-    return {name: _follow(plan, build(), shares[dist.get_rank()], judged_on) for name, plan in plans.items()}
+    rank = dist.get_rank()
+    return {
+        kind: {name: _follow(plan, build(), shares[rank], judged_on) for name, plan in plans.items()}
+        for kind, shares in kinds.items()
+    }
 
 
 def _follow(plan: Plan, model: nn.Module, share: tuple, judged_on: tuple) -> Path:

@@ -74,7 +74,7 @@ def drift_figure(
 def losses_of_ways_figure(
     paths: Mapping[str, Path], computing: float, bandwidth: float, network: str
 ) -> tuple[Figure, str]:
-    """Loss of the mean of the ranks of the ranks' mean three times: at equal steps, at equal bytes, at equal seconds on a stated network.
+    """Loss of the ranks' mean at equal steps, at equal bytes, at equal seconds on a stated network.
 
     `computing` is the seconds of a step, `bandwidth` bytes a second out of a rank.
     """
@@ -96,24 +96,27 @@ def losses_of_ways_figure(
         f"{format_seconds(times[name][-1])}"
         for name, path in paths.items()
     )
-    return figure, f"Loss of the mean of the ranks against steps, bytes sent and seconds on {network}. {said}."
+    return figure, f"Loss of the ranks' mean against steps, bytes sent and seconds on {network}. {said}."
 
 
-def losses_against_every_figure(ends: Mapping[str, Mapping[int, float]], level: float) -> tuple[Figure, str]:
-    """The loss after equally many steps against H: a line per kind of data; `level` is that of averaged gradients."""
+def losses_against_every_figure(
+    ends: Mapping[str, Mapping[int, float]], levels: Mapping[str, float]
+) -> tuple[Figure, str]:
+    """The loss after equally many steps against H: a line per kind of data, dotted at what averaged gradients give."""
     figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
     for (name, line), color, marker in zip(ends.items(), _ORDER, _MARKERS, strict=False):
         axes.plot(list(line), list(line.values()), marker=marker, color=COLORS[color], label=name)
-    axes.axhline(level, color=COLORS["ink"], linestyle=":", linewidth=1.2, label="gradients averaged at each step")
+        axes.axhline(levels[name], color=COLORS[color], linestyle=":", linewidth=1.4, label=f"{name}, DDP")
     everies = sorted({h for line in ends.values() for h in line})
     axes.set(xscale="log", xlabel="H, steps between two averages", ylabel="loss on all data\nafter equally many steps")
     axes.set_xticks(everies, [f"{h}" for h in everies])
     axes.minorticks_off()
-    figure.legend(loc="outside upper center", ncols=3)
+    figure.legend(loc="outside upper center", ncols=4)
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{v:.2f} at H = {h}" for h, v in line.items()) for name, line in ends.items()
+        f"{name}: " + ", ".join(f"{v:.2f} at H = {h}" for h, v in line.items()) + f", DDP {levels[name]:.2f}"
+        for name, line in ends.items()
     )
-    return figure, f"Loss of the mean of the ranks against H. {said}; with gradients averaged at each step {level:.2f}."
+    return figure, f"Loss of the ranks' mean against H. {said}."
 
 
 def bowls(ranks: int, heterogeneity: float) -> tuple[np.ndarray, np.ndarray]:
