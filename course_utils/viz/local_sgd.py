@@ -59,9 +59,9 @@ def drift_figure(
 ) -> tuple[Figure, str]:
     """How far a rank is from the mean of all, against its steps: a line per run, `(step, distance)` in order."""
     figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    for (name, points), color in zip(drifts.items(), _ORDER, strict=False):
-        steps, distances = zip(*points, strict=True)
-        axes.plot([0, *steps], [distances[0] if steps[0] == 0 else 0, *distances], color=COLORS[color], label=name)
+    # The first lines are the thicker ones, so that a later one on top leaves them visible.
+    for (name, points), color, width in zip(drifts.items(), _ORDER, (3.6, 2.2, 1.6, 1.2, 1, 1, 1), strict=False):
+        axes.plot(*zip(*points, strict=True), color=COLORS[color], linewidth=width, label=name)
     axes.set(xlabel="step", ylabel=ylabel, xlim=(0, None), ylim=(0, None))
     figure.legend(loc="outside upper center", ncols=min(4, len(drifts)))
     said = "; ".join(

@@ -29,10 +29,10 @@ def test_busy_shares_are_those_of_the_formula():
     assert "slow: 10% at H = 1, 50% at H = 9; fast: 100%" in alt
 
 
-def test_drift_starts_at_zero_and_says_its_end():
+def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
     figure, alt = viz.drift_figure({"H = 2": [(1, 1.0), (2, 2.0), (2, 0.0)]})
     (line,) = figure.axes[0].lines
-    assert list(line.get_ydata()) == [0, 1, 2, 0]
+    assert list(line.get_ydata()) == [1, 2, 0]
     assert "at most 2, 0 at the end" in alt
 
 
