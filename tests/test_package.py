@@ -39,6 +39,7 @@ ORACLES = {
         "torch.distributed.tensor": set(),
         "torch.distributed.optim": set(),
         "torch.distributed.algorithms": set(),
+        "accelerate": set(),
     },
     "techniques": {
         "torch.utils.checkpoint": set(),

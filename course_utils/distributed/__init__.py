@@ -1,10 +1,13 @@
 """Several processes on one machine, as ranks of one `torch.distributed` group: started, watched and ended.
 
-And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`.
+And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`,
+`LocalSGD`, and gradients in 8 bits (`QuantizedMean`).
 """
 
 from course_utils.distributed.ddp import DDP
 from course_utils.distributed.launch import SECONDS, RankError, launch
+from course_utils.distributed.local_sgd import LocalSGD, Outer
+from course_utils.distributed.quantized import QuantizedMean
 from course_utils.distributed.traffic import Traffic, counted
 
-__all__ = ["DDP", "SECONDS", "RankError", "Traffic", "counted", "launch"]
+__all__ = ["DDP", "SECONDS", "LocalSGD", "Outer", "QuantizedMean", "RankError", "Traffic", "counted", "launch"]

@@ -33,7 +33,7 @@ class DDP(nn.Module):
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), 0)
         # Backward comes to the last layers first.
-        self._buckets = [_Bucket(members, self._by) for members in _in_buckets(reversed(trained), bucket_bytes)]
+        self._buckets = [_Bucket(members, self._by) for members in in_buckets(reversed(trained), bucket_bytes)]
         self._running = False
         for bucket in self._buckets:
             for parameter in bucket.parameters:
@@ -134,7 +134,7 @@ def _or_zeros(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _in_buckets(parameters: Iterable[nn.Parameter], size: int) -> list[list[nn.Parameter]]:
+def in_buckets(parameters: Iterable[torch.Tensor], size: int) -> list[list[torch.Tensor]]:
     """In order; a bucket is closed when it has `size` bytes, and where the type or the device changes."""
     buckets, filled, kind = [], size, None
     for parameter in parameters:

@@ -35,6 +35,14 @@ from course_utils.viz.descent import (
 from course_utils.viz.differences import difference
 from course_utils.viz.display import play, show, source, use_course_style
 from course_utils.viz.ledger import beside_figure, ledger_figure
+from course_utils.viz.local_sgd import (
+    busy_figure,
+    drift_figure,
+    local_rounds_figure,
+    losses_against_every_figure,
+    losses_of_ways_figure,
+    play_local_drift,
+)
 from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
 from course_utils.viz.precision import (
@@ -65,6 +73,7 @@ __all__ = [
     "adafactor_schedules_figure",
     "beside_figure",
     "blocks_figure",
+    "busy_figure",
     "bytes_by_optimizer",
     "calculator_figure",
     "calculator_working",
@@ -77,6 +86,7 @@ __all__ = [
     "decay_paths_figure",
     "decision_figure",
     "difference",
+    "drift_figure",
     "estimate_figure",
     "exponents_figure",
     "factoring_figure",
@@ -87,8 +97,11 @@ __all__ = [
     "instants_figure",
     "learning_curves",
     "ledger_figure",
+    "local_rounds_figure",
     "losses_against_bytes",
+    "losses_against_every_figure",
     "losses_apart",
+    "losses_of_ways_figure",
     "losses_over_seeds",
     "memory_calculator",
     "mixed_precision_figure",
@@ -101,6 +114,7 @@ __all__ = [
     "peaks_figure",
     "play",
     "play_estimate",
+    "play_local_drift",
     "play_raggedness",
     "quadratic_figure",
     "recompute_figure",

@@ -1,0 +1,223 @@
+"""Figures of local SGD: rounds in time, what networks leave of it, drift between ranks, and loss against what was sent."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course_utils.training.rounds import Path
+from course_utils.units import format_bytes, format_seconds
+from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
+from course_utils.viz.style import COLORS
+
+_ORDER = ("first", "second", "third", "fourth", "gradients", "activations", "ink")
+_MARKERS = "osD^vPX"
+_SENDING = 0.8  # of a step's time, in the picture of the idea
+_PLAY_STEPS = 60
+
+
+def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple[Figure, str]:
+    """The idea: ranks that send after every step, above ranks that send after `every` steps and diverge in between."""
+    figure, axes = subplots(2, 1, figsize=(7.6, 3.6), layout="constrained", sharex=True)
+    for panel, h, title in ((axes[0], 1, "an average of gradients at each step"), (axes[1], every, f"H = {every}")):
+        _draw_rounds(panel, ranks, h, steps)
+        panel.set(title=title if h == 1 else f"{title}: an average of parameters at each round of {every} steps")
+    axes[1].set(xlabel="time")
+    handles, labels = patches(("a step of a rank", "first"), ("all ranks send", "gradients"))
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure, (
+        f"{ranks} ranks make {steps} steps each. Above all ranks send after every step, {steps} times. Below they send after "
+        f"every {every} steps, {steps // every} times, and are done sooner; within a round the ranks' parameters part."
+    )
+
+
+def busy_figure(computing: float, sending: Mapping[str, float], everies: Sequence[int]) -> tuple[Figure, str]:
+    """The share of time in which ranks compute: a row per network, a mark per number of steps between two averages.
+
+    `computing` is the seconds of a step, `sending` by network those of one average; nothing overlaps.
+    """
+    figure, axes = subplots(figsize=(7.6, 1.1 + 0.45 * len(sending)), layout="constrained")
+    names = list(sending)
+    for every, color, marker in zip(everies, _ORDER, _MARKERS, strict=False):
+        shares = [computing / (computing + sending[name] / every) for name in names]
+        axes.plot([100 * s for s in shares], names, marker, color=COLORS[color], label=f"H = {every:,}", markersize=7)
+    axes.set(xlim=(-2, 102), xlabel="share of time in which the ranks compute, %")
+    axes.invert_yaxis()
+    axes.margins(y=0.15)
+    figure.legend(loc="outside upper center", ncols=len(everies))
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{computing / (computing + sending[name] / h):.0%} at H = {h:,}" for h in everies)
+        for name in names
+    )
+    return figure, f"A step computes for {format_seconds(computing)}. Share of the time spent computing, {said}."
+
+
+def drift_figure(
+    drifts: Mapping[str, Sequence[tuple[int, float]]], ylabel: str = "distance to the mean"
+) -> tuple[Figure, str]:
+    """How far a rank is from the mean of all, against its steps: a line per run, `(step, distance)` in order."""
+    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
+    # The first lines are the thicker ones, so that a later one on top leaves them visible.
+    for (name, points), color, width in zip(drifts.items(), _ORDER, (3.6, 2.2, 1.6, 1.2, 1, 1, 1), strict=False):
+        axes.plot(*zip(*points, strict=True), color=COLORS[color], linewidth=width, label=name)
+    axes.set(xlabel="step", ylabel=ylabel, xlim=(0, None), ylim=(0, None))
+    figure.legend(loc="outside upper center", ncols=min(4, len(drifts)))
+    said = "; ".join(
+        f"{name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end"
+        for name, points in drifts.items()
+    )
+    return figure, f"Distance of a rank to the mean of all ranks against steps. {said}."
+
+
+def losses_of_ways_figure(
+    paths: Mapping[str, Path], computing: float, bandwidth: float, network: str
+) -> tuple[Figure, str]:
+    """Loss of the ranks' mean at equal steps, at equal bytes, at equal seconds on a stated network.
+
+    `computing` is the seconds of a step, `bandwidth` bytes a second out of a rank.
+    """
+    figure, panels = subplots(1, 3, figsize=(7.6, 3.2), layout="constrained", sharey=True)
+    _, size = unit = byte_unit(max(path.sent[-1] for path in paths.values()))
+    times = {name: _seconds(path, computing, bandwidth) for name, path in paths.items()}
+    time_unit, second = second_unit(max(max(line) for line in times.values()))
+    for (name, path), color, marker in zip(paths.items(), _ORDER, _MARKERS, strict=False):
+        style = {"color": COLORS[color], "marker": marker, "markersize": 4, "label": name}
+        panels[0].plot(path.steps, path.losses, **style)
+        panels[1].plot([sent / size for sent in path.sent], path.losses, **style)
+        panels[2].plot([t / second for t in times[name]], path.losses, **style)
+    panels[0].set(xlabel="steps", ylabel="loss of the mean on all data")
+    panels[1].set(xlabel=f"sent by a rank, {unit[0]}", xscale="log")
+    panels[2].set(xlabel=f"time, {time_unit}\n({network})", xscale="log")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=min(4, len(paths)))
+    said = "; ".join(
+        f"{name}: {path.losses[-1]:.2f} after {path.steps[-1]} steps, {format_bytes(path.sent[-1])} sent, "
+        f"{format_seconds(times[name][-1])}"
+        for name, path in paths.items()
+    )
+    return figure, f"Loss of the ranks' mean against steps, bytes sent and seconds on {network}. {said}."
+
+
+def losses_against_every_figure(
+    ends: Mapping[str, Mapping[int, float]], levels: Mapping[str, float]
+) -> tuple[Figure, str]:
+    """The loss after equally many steps against H: a line per kind of data, dotted at what averaged gradients give."""
+    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
+    for (name, line), color, marker in zip(ends.items(), _ORDER, _MARKERS, strict=False):
+        axes.plot(list(line), list(line.values()), marker=marker, color=COLORS[color], label=name)
+        axes.axhline(levels[name], color=COLORS[color], linestyle=":", linewidth=1.4, label=f"{name}, DDP")
+    everies = sorted({h for line in ends.values() for h in line})
+    axes.set(xscale="log", xlabel="H, steps between two averages", ylabel="loss on all data\nafter equally many steps")
+    axes.set_xticks(everies, [f"{h}" for h in everies])
+    axes.minorticks_off()
+    figure.legend(loc="outside upper center", ncols=4)
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{v:.2f} at H = {h}" for h, v in line.items()) + f", DDP {levels[name]:.2f}"
+        for name, line in ends.items()
+    )
+    return figure, f"Loss of the ranks' mean against H. {said}."
+
+
+def bowls(ranks: int, heterogeneity: float) -> tuple[np.ndarray, np.ndarray]:
+    """A quadratic bowl for each rank: matrices [ranks, 2, 2], each steep in another direction, and lowest points [ranks, 2],
+    on a circle of radius `heterogeneity` around (0, 0)."""
+    angles = 0.4 + 2 * np.pi * np.arange(ranks) / ranks
+    steep = np.stack([np.cos(angles / 2), np.sin(angles / 2)], axis=1)
+    matrices = 0.12 * np.eye(2) + 0.88 * steep[:, :, None] * steep[:, None, :]
+    centers = heterogeneity * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return matrices, centers
+
+
+def joint_minimum(matrices: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Where the mean of the bowls is lowest: (Σ A)⁻¹ Σ A c."""
+    return np.linalg.solve(matrices.sum(0), np.einsum("rij,rj->i", matrices, centers))
+
+
+def local_paths(
+    every: int, matrices: np.ndarray, centers: np.ndarray, rate: float, start=(-2.2, 1.4), steps: int = _PLAY_STEPS
+) -> np.ndarray:
+    """Every rank's place before and after each of `steps` local steps, [steps + 1, ranks, 2]; after `every` steps all go
+    on from their mean, which is then the place of that step. θ ← θ − α A (θ − c)."""
+    place = np.tile(np.asarray(start, dtype=float), (len(centers), 1))
+    places = [place]
+    for step in range(1, steps + 1):
+        place = place - rate * np.einsum("rij,rj->ri", matrices, place - centers)
+        places.append(place)
+        if step % every == 0:
+            place = np.tile(place.mean(0), (len(place), 1))
+    return np.stack(places)
+
+
+def play_local_drift(
+    every: int = 10, heterogeneity: float = 1.0, ranks: int = 3, rate: float = 0.3
+) -> tuple[Figure, str]:
+    """Play: ranks in bowls of their own, where they go between averages, and where their mean ends."""
+    matrices, centers = bowls(ranks, heterogeneity)
+    places, lowest = local_paths(every, matrices, centers, rate), joint_minimum(matrices, centers)
+    means = places.mean(1)
+    figure, (plane, line) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained", width_ratios=(1.5, 1))
+    _draw_contours(plane, matrices, centers)
+    for rank, color in zip(range(ranks), cycle(_ORDER[:4])):
+        for begin in range(0, len(places) - 1, every):
+            # A round starts from the mean, not from where the rank was.
+            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
+            plane.plot(*track.T, color=COLORS[color], linewidth=1)
+        plane.plot(*centers[rank], "x", color=COLORS[color], markersize=8, markeredgewidth=2)
+    plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="mean")
+    plane.plot(
+        *lowest, "*", color=COLORS["warning"], markersize=15, markeredgecolor=COLORS["ink"], label="joint minimum"
+    )
+    plane.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
+    plane.legend(loc="lower right")
+    drifts = _sawtooth(places, every)
+    line.plot(*zip(*drifts, strict=True), color=COLORS["first"])
+    line.set(xlabel="step", ylabel="distance to the mean\n(over all ranks)", xlim=(0, None), ylim=(0, None))
+    off = float(np.linalg.norm(means[len(places) - 1 - (len(places) - 1) % every] - lowest))
+    rounds = (len(places) - 1) // every
+    figure.suptitle(
+        f"{rounds} averages in {len(places) - 1} steps; the last is {off:.2f} from the joint minimum", fontsize=11
+    )
+    return figure, (
+        f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, learning rate {rate:g}. "
+        f"They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} averages the mean is {off:.2f} from "
+        "the joint minimum."
+    )
+
+
+def _sawtooth(places: np.ndarray, every: int) -> list[tuple[int, float]]:
+    """Root mean square distance of the ranks to their mean, before and after each average."""
+    spread = np.sqrt(((places - places.mean(1, keepdims=True)) ** 2).sum(2).mean(1))
+    points = [(0, 0.0)]
+    for step in range(1, len(places)):
+        points.append((step, float(spread[step])))
+        if step % every == 0:
+            points.append((step, 0.0))
+    return points
+
+
+def _draw_contours(axes, matrices: np.ndarray, centers: np.ndarray) -> None:
+    x, y = np.meshgrid(np.linspace(-2.7, 2.7, 80), np.linspace(-2.4, 2.4, 80))
+    apart = np.stack([x, y], axis=-1)[None] - centers[:, None, None, :]
+    height = 0.5 * np.einsum("rxyi,rij,rxyj->xy", apart, matrices, apart) / len(centers)
+    axes.contour(x, y, height, levels=9, colors=COLORS["grid"], linewidths=1)
+    axes.grid(visible=False)
+
+
+def _seconds(path: Path, computing: float, bandwidth: float) -> list[float]:
+    return [step * computing + sent / bandwidth for step, sent in zip(path.steps, path.sent, strict=True)]
+
+
+def _draw_rounds(axes, ranks: int, every: int, steps: int) -> None:
+    for rank in range(ranks):
+        edge = 0.0
+        for step in range(1, steps + 1):
+            axes.add_patch(Rectangle((edge + 0.04, rank - 0.32), 0.92, 0.64, color=COLORS["first"]))
+            edge += 1
+            if step % every == 0:
+                axes.add_patch(Rectangle((edge, rank - 0.5), _SENDING, 1, color=COLORS["gradients"]))
+                edge += _SENDING
+    axes.set(xlim=(0, steps * (1 + _SENDING) + 0.1), ylim=(ranks - 0.4, -0.6), xticks=[])
+    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    axes.grid(visible=False)
+    axes.tick_params(length=0)

@@ -1,0 +1,111 @@
+"""Gradients in 8 bits: unbiased, a byte an element on the wire, and coarse ones that need error feedback."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from course_utils.distributed import QuantizedMean, RankError, counted, launch
+from course_utils.distributed.quantized import BLOCK, dequantize, quantize
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def meant(tensor, *arguments, **options):
+    return dequantize(*quantize(tensor, *arguments, **options), tensor, *arguments[:1])
+
+
+def test_rounding_by_chance_is_right_on_average():
+    tensor, draw = torch.randn(300, generator=draws()), draws(1)
+    for levels in (1, 127):
+        mean = torch.stack([meant(tensor, levels, draw=draw) for _ in range(4000)]).mean(0)
+        step = tensor.abs().max() / levels
+        # At most half a step of standard deviation a draw: four thousand draws, and five deviations.
+        assert ((mean - tensor).abs() < 5 * 0.5 * step / 4000**0.5).all(), levels
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 3 * BLOCK), st.integers(1, 127), st.booleans(), st.floats(1e-30, 1e30))
+def test_no_element_is_off_by_more_than_a_step(size, levels, by_chance, scale):
+    tensor = scale * torch.randn(size, generator=draws(size))
+    codes, scales = quantize(tensor, levels, by_chance, draws())
+    assert codes.dtype == torch.int8
+    assert codes.abs().max() <= levels
+    off = torch.nn.functional.pad((dequantize(codes, scales, tensor, levels) - tensor).abs(), (0, -size % BLOCK))
+    most = (1 if by_chance else 0.5) * (1 + 1e-3) * scales / levels
+    assert (off.view(-1, BLOCK) <= most).all()
+
+
+def test_zeros_stay_zero_and_shape_and_type_come_back():
+    assert torch.equal(meant(torch.zeros(3, 5)), torch.zeros(3, 5))
+    half = torch.randn(3, 5).bfloat16()
+    assert meant(half).shape == (3, 5)
+    assert meant(half).dtype == torch.bfloat16
+
+
+def one_mean(levels):
+    """This rank's gradient, the mean it gets, what it sends, and a parameter without a gradient."""
+    layer, unused = nn.Linear(100, 50), nn.Linear(2, 2)
+    averaging = QuantizedMean([*layer.parameters(), *unused.parameters()], levels)
+    layer(torch.randn(8, 100, generator=draws(dist.get_rank()))).square().mean().backward()
+    own = layer.weight.grad.clone()
+    with counted() as ledger:
+        averaging.average()
+    return own, layer.weight.grad, ledger.sent, ledger.messages, unused.weight.grad
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_everybody_gets_the_same_mean_for_a_byte_an_element(ranks):
+    results = launch(one_mean, ranks, 127)
+    own = torch.stack([result[0] for result in results])
+    blocks = -(-(50 * 100 + 50 + 6) // BLOCK)
+    for _, mean, sent, messages, unused in results:
+        assert torch.equal(mean, results[0][1])
+        assert (mean - own.mean(0)).abs().max() < own.abs().max() / 127
+        assert sent == (ranks - 1) * blocks * (BLOCK + 4)
+        assert messages == 2 * (ranks - 1)
+        assert torch.equal(unused, torch.zeros(2, 2))
+
+
+def losses(ways):
+    """The loss of a small regression at the end, by way of averaging, with a share of the data on each rank."""
+    draw = draws()
+    x, truth = torch.randn(64, 20, generator=draw), torch.randn(20, 1, generator=draw)
+    # A few columns are much larger, so that to the nearest of −1, 0 and 1 all others are rounded away.
+    x[:, 0] *= 10
+    y, share = x @ truth, slice(dist.get_rank(), None, dist.get_world_size())
+    found = {}
+    for name, options in ways.items():
+        theta = nn.Parameter(torch.zeros(20, 1))
+        averaging, optimizer = QuantizedMean([theta], **options), torch.optim.SGD([theta], lr=0.004)
+        for _ in range(600):
+            (x[share] @ theta - y[share]).square().mean().backward()
+            averaging.average()
+            optimizer.step()
+            optimizer.zero_grad()
+        found[name] = (x @ theta - y).square().mean().item()
+    return found
+
+
+def test_coarse_rounding_needs_error_feedback():
+    nearest = {"levels": 1, "by_chance": False}
+    ways = {"127 levels": {}, "nearest": nearest, "with feedback": nearest | {"error_feedback": True}}
+    found = launch(losses, 2, ways)[0]
+    assert found["127 levels"] < 0.1
+    assert found["with feedback"] < 0.1 * found["nearest"]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: QuantizedMean(nn.Linear(2, 2).parameters(), levels=128), "128 levels"),
+        (lambda: QuantizedMean(nn.Linear(2, 2).requires_grad_(False).parameters()), "nothing to average"),
+    ],
+)
+def test_what_cannot_be_is_said(make, said):
+    with pytest.raises(RankError, match=said):
+        launch(make, 1)
