@@ -72,7 +72,7 @@ def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds
         set_variable("GLOO_SOCKET_IFNAME", loopback)
     # A file to meet at, since a free port found beforehand may be taken a moment later.
     meeting = (folder / _MEETING).as_uri()
-    limit = timedelta(seconds=seconds)
+    limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=limit)
     result = work(*arguments)
     dist.destroy_process_group()  # not after a failure: the others would fail of it before this rank has told its own

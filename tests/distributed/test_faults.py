@@ -81,7 +81,7 @@ FAULTS = {
     lists_of_other_sizes: r"Rank \d of 2 stopped with RuntimeError: .*invalid tensor size",
     sums_of_other_sizes: r"Rank \d of 2 (stopped with RuntimeError|was killed by SIGABRT): .*fewer elements|other shapes or types",
     wider: r"Rank 1 wraps another module .* has weight \(\[4, 4\] of float32, trained\) where rank 0 has weight \(\[3, 4\]",
-    deeper: r"Rank 1 wraps another module .* it has 1\.weight \(.*\) where rank 0 has nothing more; build the same",
+    deeper: r"Rank 1 wraps another module .* it has 1\.weight \(.*\) where rank 0 has nothing more; build",
     shallower: r"Rank 1 wraps another module .* it has nothing more where rank 0 has 1\.weight",
     frozen: r"it has 1\.weight \(\[4, 4\] of float32, not trained\) where rank 0 has 1\.weight \(.*, trained\)",
     of_another_type: r"it has weight \(\[4, 4\] of float64, trained\) where rank 0 has weight \(\[4, 4\] of float32",
