@@ -187,4 +187,5 @@ _BOOKED = {
     "broadcast": ("broadcast", _broadcast),
     "send": ("send", lambda args, ranks: (_bytes(args[0]), 0, 1)),
     "recv": ("receive", lambda args, ranks: (0, _bytes(args[0]), 0)),
+    "recv_any_source": ("receive", lambda args, ranks: (0, _bytes(args[0]), 0)),
 }

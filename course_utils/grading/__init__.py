@@ -5,7 +5,7 @@ from importlib import import_module
 _HOMES = {
     "check": ("FailedCheckError", "Checker", "exercise"),
     "compare": ("Rule", "at_most"),
-    "kinds": ("account", "choice", "cost", "design", "function", "scaler", "sharded", "stream"),
+    "kinds": ("account", "choice", "collective", "cost", "design", "function", "scaler", "sharded", "stream"),
     "question": ("Case", "Mistake", "Question", "Tolerance", "Variant"),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}

@@ -91,12 +91,21 @@ def scaler(**asked) -> Question:
     return Question(run=run, expected=expected, **{**given, **asked})
 
 
-def sharded(*, world_size: int = 2, kept: Callable[[int, int], float] | None = None, **asked) -> Question:
+def sharded(
+    *,
+    world_size: int = 2,
+    kept: Callable[[int, int], float] | None = None,
+    sent: Callable[[int, int], float] | None = None,
+    collectives: float = inf,
+    **asked,
+) -> Question:
     """A wrapper of modules, `answer(module)`, trained on `world_size` real processes, against one process on whole batches.
 
     `kept(elements, world_size)` is the most elements of parameters that a rank may keep between steps, for a module of so
-    many; without it they may all stay. Values: on every rank the full state after each step (from `full_state_dict()`, or
-    from `.module`), and the elements kept. Without `public` and `hidden` the cases are those of `sharding.cases`.
+    many; without it they may all stay. `sent(bytes, world_size)` is the most that a rank may send for one forward and backward
+    of a module of so many bytes, in at most so many `collectives`. Values: on every rank the full state after each step (from
+    `full_state_dict()`, or from `.module`), and what is counted. Without `public` and `hidden` the cases are those of
+    `sharding.cases`.
     """
     from course_utils.grading import sharding
 
@@ -106,11 +115,58 @@ def sharded(*, world_size: int = 2, kept: Callable[[int, int], float] | None = N
     def expected(inputs):
         right = _judged(sharding.alone(inputs))
         elements = sum(value.numel() for value in inputs["state"].values())
-        most = at_most(kept(elements, world_size) if kept else inf)
-        return {f"rank {rank}": {**right, sharding.KEPT: most} for rank in range(world_size)}
+        size = sum(value.nbytes for value in inputs["state"].values())
+        most = {
+            sharding.KEPT: kept(elements, world_size) if kept else inf,
+            sharding.SENT: sent(size, world_size) if sent else inf,
+            sharding.COLLECTIVES: collectives,
+        }
+        limits = {name: at_most(limit) for name, limit in most.items()}
+        return {f"rank {rank}": {**right, **limits} for rank in range(world_size)}
 
     fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
     return Question(run=run, expected=expected, **{**fixed, "counted": (sharding.KEPT,), **asked})
+
+
+def collective(
+    oracle: Callable[[int, list[dict]], object],
+    *,
+    use: Callable | None = None,
+    sends: Callable[[int, list[dict]], Mapping] | None = None,
+    in_place: tuple[str, ...] = (),
+    **asked,
+) -> Question:
+    """A function that every rank of a process group calls at once, each with inputs of its own, judged by values and sends.
+
+    Cases come from `ranks.case(name, {call: [inputs of rank 0, of rank 1, …]})`; all calls of a case have as many ranks, and
+    are made in one start of them. `oracle(rank, inputs of all ranks)` gives what is right on a rank. Inputs named in
+    `in_place` are to be changed, all others must stay. `use(answer, **inputs)` is what a rank does with the answer: calls it,
+    unless told otherwise.
+    `sends(rank, inputs of all ranks)` says how much a rank may send, by the names `ranks.MESSAGES`, `BYTES`, `PARTNERS` and
+    `COLLECTIVES`: a float is the most that is allowed, anything else must be met. Values: by call and rank.
+    """
+    from course_utils.grading import ranks
+
+    def simply(answer, **inputs):
+        return answer(**inputs)
+
+    used = use or simply
+
+    def run(answer, inputs):
+        return ranks.together(used, answer, inputs, in_place)
+
+    def right(rank, given):
+        result = oracle(rank, copy.deepcopy(given))
+        values = result if type(result) is dict else {"result": result}
+        return {**_judged(values), ranks.LEFT: True, **ranks.limits(sends(rank, given) if sends else {})}
+
+    def expected(inputs):
+        return {
+            call: {f"rank {rank}": right(rank, given) for rank in range(len(given))}
+            for call, given in inputs["calls"].items()
+        }
+
+    return Question(run=run, expected=expected, **{"counted": (ranks.MESSAGES, ranks.BYTES), **asked})
 
 
 def account(

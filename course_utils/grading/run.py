@@ -87,11 +87,13 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
 
 def _of_rank(error: RankError) -> Outcome:
     """What went wrong on a rank, told as if it had gone wrong here."""
-    line = _line(*error.place) if error.place else ""
+    is_learners = error.place and not error.place[0].startswith("<question")
+    line = _line(*error.place) if is_learners else ""
     if error.kind == "NotImplementedError" and UNTOUCHED in error.text:
         return Outcome("untouched")
-    if error.kind == ForeignError.__name__:
-        return Outcome("foreign", text=error.text)
+    kinds = {"ForeignError": "foreign", "UnfitError": "unsafe", "UnansweredError": "untouched"}
+    if error.kind in kinds:
+        return Outcome(kinds[error.kind], text=_cut(error.text))
     if error.kind == "TypeError" and not line:
         return Outcome("signature", text=_cut(error.text))
     if not error.kind:

@@ -11,16 +11,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils.distributed import launch
+from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import STEPS
 from course_utils.grading.question import Case, Tolerance
+from course_utils.grading.ranks import SECONDS, watched
 from course_utils.grading.run import ForeignError
 
 TOLERANCE = Tolerance(relative=1e-7, absolute=1e-9)
 """float64, summed in another order."""
 KEPT = "elements of parameters kept"
-SECONDS = 15.0
-"""The time limit of the ranks: below that of a case, so that what they wait for in vain is said and not only that they wait."""
+SENT = "bytes sent for a forward and backward"
+COLLECTIVES = "collectives of a forward and backward"
 _RATE, _MOMENTUM = 0.1, 0.9
 
 
@@ -41,22 +42,28 @@ def cases(random: Random) -> list[Case]:
 
 def together(wrap, inputs: dict, world_size: int) -> dict:
     """What every rank gets, by `"rank 0"`, `"rank 1"`, …; raises as `launch` does."""
-    results = launch(on_rank, world_size, wrap, inputs, seconds=SECONDS)
+    results = launch(watched, world_size, on_rank, wrap, inputs, seconds=SECONDS)
     return {f"rank {rank}": values for rank, values in enumerate(results)}
 
 
 def on_rank(wrap, inputs: dict) -> dict:
-    """What this rank of a running process group gets: the full state after each step, and the elements it keeps then."""
+    """What this rank of a running process group gets: the full state after each step, what it keeps then and what it sent."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     module = wrap(module_of(inputs, inputs["others"] if rank else inputs["state"]))
     _refuse_libraries(module)
     share = [[part.chunk(world_size)[rank] for part in batch] for batch in inputs["batches"]]
-    return trained(module, share, inputs["backwards"], kept=True)
+    steps, passes = trained(module, share, inputs["backwards"])
+    return {
+        STEPS: steps,
+        KEPT: elements_kept(module),
+        SENT: max(ledger.sent for ledger in passes),
+        COLLECTIVES: max(len(ledger.entries) for ledger in passes),
+    }
 
 
 def alone(inputs: dict) -> dict:
     """The same in one process, on the whole batches."""
-    return trained(module_of(inputs, inputs["state"]), inputs["batches"], inputs["backwards"], kept=False)
+    return {STEPS: trained(module_of(inputs, inputs["state"]), inputs["batches"], inputs["backwards"])[0]}
 
 
 def _refuse_libraries(module: nn.Module) -> None:
@@ -78,17 +85,22 @@ def module_of(inputs: dict, state: dict) -> nn.Module:
     return module
 
 
-def trained(module: nn.Module, batches: list, backwards: int, kept: bool) -> dict:
-    """Steps of gradient descent with momentum: the loss of a step is the mean over its batches."""
+def trained(module: nn.Module, batches: list, backwards: int) -> tuple[list[dict], list[Traffic]]:
+    """Steps of gradient descent with momentum: the loss of a step is the mean over its batches.
+
+    The full state after each step, and what each forward and backward sent.
+    """
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=_RATE, momentum=_MOMENTUM)
-    steps = []
+    steps, passes = [], []
     for first in range(0, len(batches), backwards):
         for x, y in batches[first : first + backwards]:
-            (nn.functional.mse_loss(module(x), y) / backwards).backward()
+            with counted() as ledger:
+                (nn.functional.mse_loss(module(x), y) / backwards).backward()
+            passes.append(ledger)
         optimizer.step()
         optimizer.zero_grad()
         steps.append(full_state(module))
-    return {STEPS: steps, **({KEPT: elements_kept(module)} if kept else {})}
+    return steps, passes
 
 
 def full_state(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -516,11 +516,105 @@ class Replicas(torch.nn.Module):
         return self.module(*inputs)''',
 )
 
+_COLLECTIVE = Skeleton(
+    "From the left",
+    "Write `from_the_left(tensor)`, which all N ranks of a process group call at once, each with a tensor of one shape. It "
+    "returns the tensor of the rank before, and on rank 0 that of the last; on one rank alone, the tensor itself. Every rank sends one "
+    "message, to the next rank (none, where it is alone).",
+    '''\
+import torch
+
+from course_utils.grading import Mistake, Variant, collective
+from course_utils.grading.ranks import COLLECTIVES, PARTNERS, case
+
+
+def oracle(rank, given):
+    return given[rank - 1]["tensor"]
+
+
+def sends(rank, given):
+    others = [(rank + 1) % len(given)] if len(given) > 1 else []
+    return {{PARTNERS: others, COLLECTIVES: 0}}
+
+
+def drawn(random, ranks, *shapes):
+    generator = torch.Generator().manual_seed(random.getrandbits(31))
+    calls = {{
+        f"shape {{list(shape)}}": [{{"tensor": torch.randn(shape, generator=generator)}} for _ in range(ranks)]
+        for shape in shapes
+    }}
+    return case(f"{{ranks}} ranks", calls)
+
+
+def public(random):
+    return [drawn(random, 3, (2,), (2, 3)), drawn(random, 2, (4,)), drawn(random, 1, (2,))]
+
+
+question = collective(
+    oracle,
+    sends=sends,
+{fields}    answer="from_the_left",
+    public=public,
+)
+# HIDDEN
+
+
+def hidden(random):
+    return [drawn(random, ranks, (random.randint(1, 9),)) for ranks in (2, 4)]
+
+
+mistakes = [
+    Mistake(
+        "from the right",
+        "This is the tensor of the next rank.",
+        (("rank + 1", "rank - 1"), ("before, (rank - 1)", "before, (rank + 1)")),
+    ),
+    Mistake("its own", "A rank returns what it had: return what has come.", (("return before", "return tensor"),), 1),
+]
+variants = [
+    Variant(
+        "in a batch",
+        """\\
+import torch
+import torch.distributed as dist
+
+
+def from_the_left(tensor):
+    ranks = dist.get_world_size()
+    if ranks == 1:
+        return tensor
+    came = torch.zeros_like(tensor)
+    right, left = (dist.get_rank() + 1) % ranks, (dist.get_rank() - 1) % ranks
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, right), dist.P2POp(dist.irecv, came, left)]):
+        work.wait()
+    return came
+""",
+    )
+]
+# END HIDDEN''',
+    '''\
+import torch
+import torch.distributed as dist
+
+
+def from_the_left(tensor):
+    """The tensor of the rank before."""
+    ### BEGIN SOLUTION
+    rank, ranks, before = dist.get_rank(), dist.get_world_size(), tensor.clone()
+    if ranks > 1:
+        sending = dist.isend(tensor, (rank + 1) % ranks)
+        dist.recv(before, (rank - 1) % ranks)
+        sending.wait()
+    return before
+    ### END SOLUTION''',
+)
+
 KINDS = {
     "function": _FUNCTION,
     "stream": _STREAM,
     "scaler": _SCALER,
     "sharded": _SHARDED,
+    "collective": _COLLECTIVE,
     "account": _ACCOUNT,
     "cost": _COST,
     "choice": _CHOICE,

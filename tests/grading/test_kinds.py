@@ -6,28 +6,13 @@ import re
 import pytest
 import torch
 from adamw_answers import ADAMW, EAGER, FLAT, HALF, RIGHT, WRONG
-from asking import HINTS
+from asking import ASKED, defined, result
 from wrapper_answers import DDP, SCALER, SHARDED, WRONG_SCALERS, WRONG_SHARDED
 
 from course_utils import optim
 from course_utils.grading import sharding, streams
-from course_utils.grading.judge import grade
 from course_utils.grading.kinds import account, choice, cost, design, function, scaler, sharded, stream
 from course_utils.grading.question import Case
-from course_utils.grading.run import run_case
-
-ASKED = {"id": "q1", "title": "T", "points": 3, "difficulty": 2, "minutes": 5, "hints": HINTS, "answer": "answer"}
-
-
-def defined(source: str):
-    names = {"__name__": "__main__", "torch": torch}
-    exec(compile(source, "<cell>", "exec"), names)
-    return names["answer"]
-
-
-def result(question, answer, seed=None):
-    cases = question.cases() if seed is None else question.cases(seed)
-    return grade(question, cases, [run_case(question, answer, case) for case in cases])
 
 
 def patched(*patches: str, source: str = ADAMW) -> str:

@@ -215,7 +215,10 @@ def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, cap
 
 def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
-    assert "there are function, stream, scaler, sharded, account, cost, choice, design" in capsys.readouterr().err
+    assert (
+        "there are function, stream, scaler, sharded, collective, account, cost, choice, design"
+        in capsys.readouterr().err
+    )
     assert not list((checkout / "solutions").iterdir())
 
 

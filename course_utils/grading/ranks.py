@@ -1,0 +1,128 @@
+"""An answer used on every rank of a process group at once: what it gives there, and what it sends for that.
+
+Values alone cannot tell a ring from a rank that collects everything, so sends are counted where torch.distributed does them.
+"""
+
+import copy
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils.distributed import Traffic, counted, launch
+from course_utils.grading.compare import Rule, at_most
+from course_utils.grading.question import Case
+from course_utils.grading.values import plain, same
+
+SECONDS = 15.0
+"""The time limit of the ranks, start included: below that of a case, so that it can be said what they waited for."""
+PATIENCE = 6.0
+"""How long the work on a rank may take, which is tiny."""
+MESSAGES, BYTES, PARTNERS, COLLECTIVES = "messages sent", "bytes sent", "ranks sent to", "collectives"
+LEFT = "arguments left as they were"
+
+
+def case(name: str, calls: dict[str, list[dict]]) -> Case:
+    """A case of several calls in one start of the ranks: each has a name, and the inputs of rank 0, rank 1, …"""
+    return Case(name, {"calls": calls})
+
+
+def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...]) -> dict:
+    """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does."""
+    calls = inputs["calls"]
+    found = launch(watched, world_size(calls), on_rank, use, answer, calls, in_place, seconds=SECONDS)
+    return {call: {f"rank {rank}": values[call] for rank, values in enumerate(found)} for call in calls}
+
+
+def world_size(calls: dict[str, list[dict]]) -> int:
+    """How many ranks the calls are for."""
+    return len(next(iter(calls.values())))
+
+
+def on_rank(use: Callable, answer, calls: dict[str, list[dict]], in_place: tuple[str, ...]) -> dict:
+    """What this rank of a running process group gets, by call."""
+    return {name: _called(use, answer, given[dist.get_rank()], in_place) for name, given in calls.items()}
+
+
+def anything() -> Rule:
+    """Stands for a count that is not asked about."""
+    return Rule(lambda got: None)
+
+
+def limits(exact_or_most: dict) -> dict:
+    """All that is counted, with a rule for each: a float is the most that is allowed, anything else is compared."""
+    rules = {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
+    return {**dict.fromkeys((MESSAGES, BYTES, PARTNERS, COLLECTIVES), anything()), **rules}
+
+
+def counts(ledger: Traffic, partners: list[int]) -> dict:
+    """Numbers of messages and collectives, bytes, and to whom messages went; a collective's own messages are not counted."""
+    sends = [entry for entry in ledger.entries if entry.collective == "send"]
+    collectives = [entry for entry in ledger.entries if entry.collective not in ("send", "receive")]
+    return {
+        MESSAGES: len(sends),
+        BYTES: ledger.sent,
+        PARTNERS: sorted(set(partners)),
+        COLLECTIVES: len(collectives),
+    }
+
+
+def watched(work: Callable, *arguments):
+    """`work(*arguments)` in a thread of its own; raises `TimeoutError` from where it stands after `PATIENCE` seconds.
+
+    A rank that waits in a collective hears of no signal, so the main thread tells what it waits for.
+    """
+    ended: dict = {}
+
+    def run() -> None:
+        try:
+            ended["result"] = work(*arguments)
+        except BaseException as error:
+            ended["error"] = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if not ended:
+        late = TimeoutError(
+            f"not done after {PATIENCE:g} s; look for a loop or for a message that nobody sends or receives"
+        )
+        raise late.with_traceback(_traceback(sys._current_frames().get(thread.ident)))
+    if "error" in ended:
+        raise ended["error"]
+    return ended["result"]
+
+
+def _called(use: Callable, answer, given: dict, in_place: tuple[str, ...]) -> dict:
+    mine = copy.deepcopy(given)
+    dist.barrier()  # else a fast rank of the next call could be taken for a slow one of this
+    with counted() as ledger, _Partners() as partners:
+        result = use(answer, **mine)
+    values = plain(result if type(result) is dict else {"result": result})
+    left = all(same(given[name], mine[name]) for name in given if name not in in_place)
+    return {**values, **{name: plain(mine[name]) for name in in_place}, LEFT: left, **counts(ledger, partners.ranks)}
+
+
+class _Partners(TorchDispatchMode):
+    """Notes to which ranks messages go."""
+
+    def __init__(self):
+        super().__init__()
+        self.ranks: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d" and func.overloadpacket.__name__ == "send":
+            self.ranks.append(args[2])
+        return func(*args, **(kwargs or {}))
+
+
+def _traceback(frame: FrameType | None) -> TracebackType | None:
+    """The way to where a thread stands, as an exception raised there would show it."""
+    trace = None
+    while frame:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return trace

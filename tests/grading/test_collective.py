@@ -1,0 +1,143 @@
+"""Functions that all ranks call at once: judged by their values and by what is counted, with a sentence for each way to fail."""
+
+import re
+import time
+
+import pytest
+import torch
+from asking import ASKED, defined, result
+from collective_answers import RIGHT_RINGS, RING, WRONG_RINGS
+from wrapper_answers import SHARDED
+
+from course_utils.grading import ranks, sharding
+from course_utils.grading.kinds import collective, sharded
+
+
+def patched(old, new):
+    assert RING.count(old) == 1
+    return RING.replace(old, new)
+
+
+def gathered(rank, given):
+    return torch.cat([inputs["piece"] for inputs in given])
+
+
+def around(rank, given):
+    others = len(given) - 1
+    size = others * given[0]["piece"].nbytes
+    return {ranks.MESSAGES: others, ranks.BYTES: float(size), ranks.PARTNERS: [(rank + 1) % len(given)][:others]}
+
+
+def pieces(count):
+    return [{"piece": torch.arange(2.0) + rank} for rank in range(count)]
+
+
+def ring(*counts, **asked):
+    cases = [ranks.case(f"{n} ranks", {"a vector": pieces(n)}) for n in counts or (3,)]
+    return collective(gathered, sends=around, public=lambda _: cases, **ASKED, **asked)
+
+
+@pytest.mark.parametrize("name", [None, *RIGHT_RINGS])
+def test_a_ring_passes_in_any_style(name):
+    source = patched(*RIGHT_RINGS[name]) if name else RING
+    assert [v.sentence for v in result(ring(3, 2, 1), defined(source)).verdicts if not v.passed] == []
+
+
+@pytest.mark.parametrize("name", WRONG_RINGS)
+def test_a_ring_that_is_none_fails_by_name_though_its_values_are_right(name):
+    old, new, said = WRONG_RINGS[name]
+    [verdict] = result(ring(), defined(patched(old, new))).verdicts
+    assert verdict.sentence.startswith(said)
+
+
+def test_more_bytes_than_allowed_and_collectives_are_said():
+    twice = defined(
+        "import torch.distributed as d\ndef answer(x):\n    d.all_reduce(x.clone())\n    d.barrier()\n    return x"
+    )
+    limits = {ranks.BYTES: 10.0, ranks.COLLECTIVES: 0}
+    question = collective(
+        lambda rank, given: given[rank]["x"],
+        sends=lambda rank, given: limits,
+        public=lambda _: [ranks.case("two", {"call": [{"x": torch.ones(4)} for _ in range(2)]})],
+        **ASKED,
+    )
+    found = result(question, twice).verdicts[0].sentence
+    assert found == "`call · rank 0 · bytes sent` is 16 where at most 10 is allowed."
+    limits[ranks.BYTES] = 16.0
+    found = result(question, twice).verdicts[0].sentence
+    assert found == "`call · rank 0 · collectives` is 1 where 0 is right."
+
+
+def test_what_is_to_be_changed_in_place_is_compared_and_nothing_else_may_change():
+    def doubled(rank, given):
+        given[rank]["x"].mul_(2)
+        return {"x": given[rank]["x"]}
+
+    cases = [ranks.case("two", {"call": [{"x": torch.ones(2), "y": torch.ones(2)} for _ in range(2)]})]
+    question = collective(doubled, in_place=("x",), public=lambda _: cases, **ASKED)
+    assert result(question, defined("def answer(x, y):\n    x.mul_(2)\n    return {}")).passed
+    found = result(question, defined("def answer(x, y):\n    y.copy_(x.mul_(2))\n    return {}")).verdicts[0]
+    assert "`call · rank 0 · arguments left as they were` is False" in found.sentence
+    assert not result(question, defined("def answer(x, y):\n    return {'x': 2 * x}")).passed
+
+
+def test_an_answer_may_be_used_in_steps():
+    def use(answer, start):
+        counter = answer(start)
+        return {"steps": [counter() for _ in range(2)]}
+
+    question = collective(
+        lambda rank, given: {"steps": [given[rank]["start"] + 1, given[rank]["start"] + 2]},
+        use=use,
+        public=lambda _: [ranks.case("two", {"call": [{"start": 5}, {"start": 7}]})],
+        **ASKED,
+    )
+    counting = "import itertools\ndef answer(start):\n    numbers = itertools.count(start + 1)\n    return lambda: next(numbers)"
+    assert result(question, defined(counting)).passed
+    found = result(question, defined(counting.replace("start + 1", "6"))).verdicts[0].sentence
+    assert found == "After step 1, `call · rank 1` is 6 where 8 is right."
+
+
+def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
+    lonely = defined(
+        "import torch.distributed as d\ndef answer(piece):\n    d.recv(piece, 1 - d.get_rank())\n    return piece"
+    )
+    monkeypatch.setattr(ranks, "PATIENCE", 1.0)
+    with pytest.raises(TimeoutError, match="not done after 1 s"):
+        ranks.watched(lambda: time.sleep(3))
+    found = result(ring(2), lonely).verdicts[0]
+    assert found.kind == "exception"
+    assert re.search(r"TimeoutError: not done after \d s; .*\(on rank \d\) at your line 3", found.sentence)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        ("raise ValueError('no luck')", "exception", r"ValueError: no luck \(on rank \d\) at your line 1"),
+        ("raise NotImplementedError('write your answer here')", "untouched", "not written yet"),
+        ("import os; os._exit(3)", "died", r"rank \d died without a word \(exit code 3\)"),
+        ("return object()", "unsafe", "of type"),
+    ],
+)
+def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, said):
+    [verdict] = result(ring(), defined(f"def answer(piece): {body}")).verdicts
+    assert (verdict.kind, bool(re.search(said, verdict.sentence))) == (kind, True), verdict.sentence
+
+
+def test_a_call_that_does_not_fit_is_told():
+    [verdict] = result(ring(), defined("def answer(): return 1")).verdicts
+    assert verdict.kind == "signature"
+
+
+def test_a_wrapper_may_be_held_to_bytes_and_collectives():
+    def asked(**limits):
+        return sharded(public=lambda random: sharding.cases(random)[:1], **limits, **ASKED)
+
+    # 2 ranks: an all-gather of half the bytes and an all-reduce of all, for each of the four parameters
+    assert result(asked(sent=lambda size, n: 1.5 * size, collectives=8), defined(SHARDED)).passed
+    [verdict] = result(asked(sent=lambda size, n: size), defined(SHARDED)).verdicts
+    assert (
+        "`rank 0 · bytes sent for a forward and backward` is 2,544 where at most 1,696 is allowed." in verdict.sentence
+    )
+    [verdict] = result(asked(collectives=3), defined(SHARDED)).verdicts
+    assert "`rank 0 · collectives of a forward and backward` is 8 where at most 3 is allowed." in verdict.sentence
