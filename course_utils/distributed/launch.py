@@ -140,6 +140,10 @@ def _report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
 
 
 def _death(code: int) -> str:
+    if code == 1:  # with a report where it came as far as the work
+        return (
+            'ended before its work began (exit code 1); a script must call `launch` under `if __name__ == "__main__":`'
+        )
     if code >= 0:
         return f"died without a word (exit code {code})"
     name = signal.Signals(-code).name

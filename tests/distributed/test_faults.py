@@ -79,7 +79,7 @@ FAULTS = {
     done_early: r"Rank 0 of 2 .* still waited in a collective when another rank had ended \(rank 1\), which called fewer",
     gone: r"Rank 0 of 2 ended before its work was done \(exit code 0\)",
     lists_of_other_sizes: r"Rank \d of 2 stopped with RuntimeError: .*invalid tensor size",
-    sums_of_other_sizes: r"Rank \d of 2 (stopped with RuntimeError|was killed by SIGABRT): .*fewer elements|other shapes or types",
+    sums_of_other_sizes: r"Rank \d of 2 (stopped with \w+|was killed by SIGABRT): .*fewer elements|other shapes or types",
     wider: r"Rank 1 wraps another module .* has weight \(\[4, 4\] of float32, trained\) where rank 0 has weight \(\[3, 4\]",
     deeper: r"Rank 1 wraps another module .* it has 1\.weight \(.*\) where rank 0 has nothing more; build",
     shallower: r"Rank 1 wraps another module .* it has nothing more where rank 0 has 1\.weight",
@@ -149,6 +149,14 @@ def test_ranks_meet_at_a_file_so_no_port_can_be_taken_and_that_of_a_users_own_is
     assert launch(lambda: os.environ["MASTER_PORT"], 2) == [str(taken_port)] * 2
     with pytest.raises(RankError, match=rf"Rank 0 of 1 stopped with DistNetworkError: .*{taken_port}.*EADDRINUSE"):
         launch(at_a_taken_port, 1, taken_port, seconds=60)
+
+
+def test_a_script_without_its_guard_is_told(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from course_utils.distributed import launch\nlaunch(print, 1)\n")
+    said = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60).stderr
+    assert "RankError: Rank 0 of 1 ended before its work began" in said.splitlines()[-1]
+    assert "under `if __name__ ==" in said.splitlines()[-1]
 
 
 def on_one_core():
