@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 
+from course_utils.distributed.agreement import first_other
 from course_utils.distributed.collectives import begin_all_reduce, require_way
 from course_utils.errors import CourseError
 from course_utils.units import MiB
@@ -21,7 +22,8 @@ class DDP(nn.Module):
     zero gradient there; one that no rank uses keeps what it has. Loss and batch shares should be alike: it is a plain mean.
     Backward must reach some parameter on every rank, else the others wait for it in vain.
 
-    `by` is "torch" or "ring" (`collectives`). Raises `CourseError` where nothing is to be trained.
+    `by` is "torch" or "ring" (`collectives`). Raises `CourseError` where nothing is to be trained, or where the ranks' modules
+    are not alike.
     """
 
     def __init__(self, module: nn.Module, bucket_bytes: int = 25 * MiB, by: str = "torch"):
@@ -30,6 +32,7 @@ class DDP(nn.Module):
         if not trained:
             raise CourseError("No parameter of the module requires a gradient, so there is nothing to average.")
         self.module, self._by, self._averaging = module, require_way(by), True
+        _require_alike(module)
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), 0)
         # Backward comes to the last layers first.
@@ -128,6 +131,22 @@ class _Bucket:
         if self.has_begun:
             self.wait()
         self.there, self.buffer, self.wait = set(), None, None
+
+
+def _require_alike(module: nn.Module) -> None:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if found := first_other([_described(name, tensor) for name, tensor in tensors]):
+        rank, theirs, first = found
+        other = next((each for each in theirs if each not in first), "nothing more")
+        own = next((each for each in first if each not in theirs), "nothing more")
+        raise CourseError(
+            f"Rank {rank} wraps another module than rank 0: it has {other} where rank 0 has {own}; build the same on all ranks."
+        )
+
+
+def _described(name: str, tensor: torch.Tensor) -> str:
+    trained = "trained" if tensor.requires_grad else "not trained"
+    return f"{name} ({list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}, {trained})"
 
 
 def _or_zeros(parameter: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,13 @@ in a notebook crosses by value. A script must call `launch` under `if __name__ =
 
 import multiprocessing
 import pickle
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -22,7 +24,13 @@ from course_utils.errors import CourseError
 SECONDS = 120.0
 """How long the ranks may take, unless `launch` is told otherwise."""
 _METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-_GRACE = 0.5  # seconds in which the ranks beside a failed one may say what they saw
+_GRACE = 0.5  # seconds in which ranks may say what they saw, or where they are
+
+_OFTEN = {
+    "SIGKILL": ", as the system does where memory runs out",
+    "SIGABRT": ", as gloo does where ranks bring different shapes or types to one collective",
+    "SIGSEGV": ", as happens where compiled code reads outside its memory",
+}
 
 
 class RankError(CourseError):
@@ -35,7 +43,8 @@ class RankError(CourseError):
     def __init__(self, rank: int, world_size: int, report: dict):
         self.rank, self.kind, self.text = rank, report["kind"], report["text"]
         self.place, self.trace = report["place"], report["trace"]
-        what = f"stopped with {self.kind}: {self.text}" if self.kind else self.text
+        text = self.text.rstrip(".")
+        what = f"stopped with {self.kind}: {text}" if self.kind else text
         where = f", at line {self.place[1]} of {self.place[0]}" if self.place else ""
         ended = "; the other ranks were ended" if world_size > 1 else ""
         super().__init__(f"Rank {rank} of {world_size} {what}{where}{ended}.")
@@ -46,25 +55,29 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
 
     On every rank a gloo process group stands already, and torch has its share of this process's threads; `torch.distributed`
     tells the rank. Arguments and results are copied (pickled). Raises `RankError` with the first failure of a rank, and
-    `CourseError` where they are not done within `seconds`; no rank is left behind in any event.
+    `CourseError` where they are not done within `seconds`, with where each of them was; no rank is left behind in any event.
     """
     if world_size < 1:
         raise CourseError(f"{world_size} ranks cannot be started; give a world size from 1 on.")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         job = worker.write_job(Path(folder), work, arguments, seconds)
-        ranks = _started(job, world_size)
-        try:
-            _await(ranks, Path(folder), seconds)
-        finally:
-            _end(ranks)
-        return [worker.read_result(Path(folder), rank) for rank in range(world_size)]
+        asked, asking = multiprocessing.Pipe(duplex=False)
+        with asked, asking:
+            ranks = _started(job, world_size, asked)
+            try:
+                _await(ranks, Path(folder), seconds, asking)
+            finally:
+                _end(ranks)
+        return [_result(Path(folder), rank, world_size) for rank in range(world_size)]
 
 
-def _started(job: Path, world_size: int) -> list[BaseProcess]:
+def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]:
     context = multiprocessing.get_context(_METHOD)
     if _METHOD == "forkserver":
         context.set_forkserver_preload(["course_utils.distributed.preload"])
-    ranks = [context.Process(target=worker.main, args=(job, i, world_size), daemon=True) for i in range(world_size)]
+    ranks = [
+        context.Process(target=worker.main, args=(job, i, world_size, asked), daemon=True) for i in range(world_size)
+    ]
     for i, rank in enumerate(ranks):
         try:
             rank.start()
@@ -74,19 +87,35 @@ def _started(job: Path, world_size: int) -> list[BaseProcess]:
     return ranks
 
 
-def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> None:
+def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, asking: Connection) -> None:
     """Return when every rank has ended well; raises as `launch` does."""
     deadline, running = time.monotonic() + seconds, list(ranks)
     while running:
         ended = wait([rank.sentinel for rank in running], max(0.0, deadline - time.monotonic()))
         if not ended:
+            asking.send_bytes(b"where?")
             raise CourseError(
-                f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended; look for a collective that one "
-                "rank calls and another does not, or give `launch` more `seconds`."
+                f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended: {_whereabouts(ranks, folder)}; look "
+                "for a collective that one rank calls and another does not, or give `launch` more `seconds`."
             )
+        for rank in running:
+            if rank.sentinel in ended:
+                rank.join()  # a spawned rank closes its sentinel a moment before its exit code can be had
         running = [rank for rank in running if rank.sentinel not in ended]
         if any(rank.exitcode for rank in ranks if rank not in running):
             raise _failure(ranks, running, folder)
+
+
+def _whereabouts(ranks: Sequence[BaseProcess], folder: Path) -> str:
+    """Where each rank is, by its own word; one that holds on to the interpreter, or is stopped, has none."""
+    deadline, places = time.monotonic() + _GRACE, {}
+    while len(places) < len(ranks) and time.monotonic() < deadline:
+        for number, rank in enumerate(ranks):
+            with suppress(OSError):
+                places[number] = worker.read_whereabouts(folder, number) if rank.is_alive() else "had ended"
+        time.sleep(_GRACE / 50)
+    said = [f"rank {number} {places.get(number, 'gives no answer')}" for number in range(len(ranks))]
+    return ", ".join(said)
 
 
 def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: Path) -> RankError:
@@ -94,8 +123,12 @@ def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: P
     wait([rank.sentinel for rank in running], _GRACE)
     reports = [_report(rank, folder, number) for number, rank in enumerate(ranks) if rank.exitcode]
     number, report = min(reports, key=lambda numbered: numbered[1]["time"])
-    if "gloo" in report["text"] and any(rank.exitcode == 0 for rank in ranks):
-        report["text"] = "another rank had ended when this one still waited for it in a collective"
+    done = [str(other) for other, rank in enumerate(ranks) if rank.exitcode == 0]
+    if "gloo" in report["text"] and done:
+        report["text"] = (
+            f"it still waited in a collective when another rank had ended (rank {' and '.join(done)}), which called fewer of "
+            "them or brought fewer elements"
+        )
     return RankError(number, len(ranks), report)
 
 
@@ -103,8 +136,30 @@ def _report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
     try:
         return number, worker.read_report(folder, number)
     except (OSError, pickle.UnpicklingError, EOFError):
-        text = f"died without a word (exit code {rank.exitcode})"
-        return number, {"kind": "", "text": text, "place": None, "trace": "", "time": 0.0}
+        return number, _silent(_death(rank.exitcode))
+
+
+def _death(code: int) -> str:
+    if code == 1:  # with a report where it came as far as the work
+        return (
+            'ended before its work began (exit code 1); a script must call `launch` under `if __name__ == "__main__":`'
+        )
+    if code >= 0:
+        return f"died without a word (exit code {code})"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}{_OFTEN.get(name, '')}"
+
+
+def _result(folder: Path, number: int, world_size: int):
+    try:
+        return worker.read_result(folder, number)
+    except FileNotFoundError:
+        raise RankError(number, world_size, _silent("ended before its work was done (exit code 0)")) from None
+
+
+def _silent(text: str) -> dict:
+    """The report of a rank that left none."""
+    return {"kind": "", "text": text, "place": None, "trace": "", "time": 0.0}
 
 
 def _end(ranks: Sequence[BaseProcess]) -> None:

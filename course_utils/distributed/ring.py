@@ -8,7 +8,8 @@ handed around, so all N ranks hold the same bits.
 import torch
 import torch.distributed as dist
 
-from course_utils.distributed.traffic import Traffic, booked_as, unbooked
+from course_utils.distributed.agreement import first_other
+from course_utils.distributed.traffic import Traffic, booked_as
 from course_utils.errors import CourseError
 
 
@@ -88,13 +89,9 @@ def _exchanged(outgoing: torch.Tensor, incoming: torch.Tensor, ledger: Traffic) 
 
 
 def _require_alike(tensor: torch.Tensor) -> None:
-    """Compare shapes and types with the others; the few bytes of it are not booked."""
-    described: list = [None] * dist.get_world_size()
-    with unbooked():
-        dist.all_gather_object(described, (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")))
-    for rank, other in enumerate(described):
-        if other != described[0]:
-            raise CourseError(
-                f"Rank {rank} brings {list(other[0])} of {other[1]} to a collective, rank 0 {list(described[0][0])} of "
-                f"{described[0][1]}; all ranks must bring the same."
-            )
+    if found := first_other((list(tensor.shape), str(tensor.dtype).removeprefix("torch."))):
+        rank, other, first = found
+        raise CourseError(
+            f"Rank {rank} brings {other[0]} of {other[1]} to a collective, rank 0 {first[0]} of {first[1]}; all ranks must "
+            "bring the same."
+        )

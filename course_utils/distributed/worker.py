@@ -8,9 +8,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
 
 import cloudpickle
 import torch
@@ -33,9 +36,12 @@ def write_job(folder: Path, work: Callable, arguments: tuple, seconds: float) ->
     return job
 
 
-def main(job: Path, rank: int, world_size: int) -> None:
-    """One rank: what it returns goes into a file; what it raises goes into another, and the exit code is 1."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def main(job: Path, rank: int, world_size: int, asked: Connection) -> None:
+    """One rank: what it returns goes into a file; what it raises goes into another, and the exit code is 1.
+
+    Once `asked` can be read, a third file says where the rank is; `asked` is all ranks' own, so nobody reads it.
+    """
+    threading.Thread(target=_watch, args=(asked, _whereabouts(job.parent, rank)), daemon=True).start()
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
@@ -55,28 +61,52 @@ def read_report(folder: Path, rank: int) -> dict:
     return pickle.loads(_failure(folder, rank).read_bytes())
 
 
+def read_whereabouts(folder: Path, rank: int) -> str:
+    """Where the rank was when it was asked; raises `OSError` before it has said so."""
+    return pickle.loads(_whereabouts(folder, rank).read_bytes())
+
+
 def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
     # Gloo would look up the host's name to find its interface, and many a laptop's name leads nowhere.
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         set_variable("GLOO_SOCKET_IFNAME", loopback)
     # A file to meet at, since a free port found beforehand may be taken a moment later.
     meeting = (folder / _MEETING).as_uri()
-    limit = timedelta(seconds=seconds)
+    limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=limit)
     result = work(*arguments)
     dist.destroy_process_group()  # not after a failure: the others would fail of it before this rank has told its own
     return result
 
 
-def _end_with_parent() -> None:
-    """However the process ends that asked for this one."""
-    parent_process().join()
+def _watch(asked: Connection, answer: Path) -> None:
+    """Say where this rank is, if asked; end when the process ends that started it, however that came."""
+    parent = parent_process().sentinel
+    if parent not in wait([parent, asked]):
+        with suppress(OSError):  # the folder goes with the process that asked
+            _store(answer, _place_of(sys._current_frames()[threading.main_thread().ident]))
+        wait([parent])
     os._exit(1)
+
+
+def _place_of(frame: FrameType) -> str:
+    """The line of the learner's own that is being run, and the public function that it calls there."""
+    inside = ""
+    for each, line in traceback.walk_stack(frame):
+        if _is_own(each.f_code.co_filename):
+            return f"{inside}at line {line} of {each.f_code.co_filename}"
+        if not each.f_code.co_name.startswith(("_", "<", "wrapper")):
+            inside = f"in {each.f_code.co_name} "
+    return f"{inside}outside the work"
+
+
+def _is_own(file: str) -> bool:
+    return not (file.startswith("<frozen") or str(Path(file).resolve()).startswith(_OF_OTHERS))
 
 
 def _told(error: BaseException) -> dict:
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [place for place in frames if not str(Path(place[0]).resolve()).startswith(_OF_OTHERS)]
+    own = [place for place in frames if _is_own(place[0])]
     return {
         "kind": type(error).__name__,
         "text": " ".join(str(error).split()),
@@ -97,3 +127,7 @@ def _result(folder: Path, rank: int) -> Path:
 
 def _failure(folder: Path, rank: int) -> Path:
     return folder / f"failure-{rank}"
+
+
+def _whereabouts(folder: Path, rank: int) -> Path:
+    return folder / f"whereabouts-{rank}"

@@ -87,13 +87,19 @@ def test_a_rank_that_dies_without_a_word_is_told():
 
 
 def test_a_rank_that_waits_for_one_that_has_ended_is_told_so():
-    with pytest.raises(RankError, match=r"Rank 1 of 2 .*another rank had ended when this one still waited"):
+    with pytest.raises(
+        RankError, match=r"Rank 1 of 2 .*still waited in a collective when another rank had ended \(rank 0\)"
+    ):
         launch(lonely, 2)
 
 
 def test_ranks_that_wait_for_ever_are_ended(tmp_path):
-    with pytest.raises(CourseError, match=r"2 ranks were not done after 3 s and were ended"):
+    with pytest.raises(CourseError, match=r"2 ranks were not done after 3 s and were ended") as told:
         launch(alone, 2, tmp_path, seconds=3)
+    waits, sleeps = _line_of("dist.all_reduce(torch.ones(1))  # the other"), _line_of("time.sleep(60)\n")
+    assert f"rank 0 in all_reduce at line {waits} of {__file__}, rank 1 at line {sleeps} of {__file__};" in str(
+        told.value
+    )
     assert not any(psutil.pid_exists(int(each.read_text())) for each in tmp_path.iterdir())
 
 
@@ -114,6 +120,10 @@ def test_ranks_end_with_the_process_that_asked_for_them(tmp_path):
 def test_a_world_without_ranks_is_refused():
     with pytest.raises(CourseError, match="give a world size from 1 on"):
         launch(together, 0)
+
+
+def _line_of(text: str) -> int:
+    return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(True), start=1) if text in line)
 
 
 def _wait_for(condition, seconds: float = 30.0) -> None:

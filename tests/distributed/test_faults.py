@@ -1,0 +1,253 @@
+"""What goes wrong among ranks: told within the time, with the rank and the cause, and nothing is left running."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils.distributed import DDP, RankError, launch, ring
+from course_utils.distributed import launch as launching
+from course_utils.distributed.traffic import counted
+from course_utils.errors import CourseError
+
+
+def killed():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def leaving():
+    if dist.get_rank() == 1:
+        sys.exit(3)
+    dist.barrier()
+
+
+def done_early():
+    if dist.get_rank() == 0:
+        dist.barrier()
+
+
+def gone():
+    os._exit(0)
+
+
+def lists_of_other_sizes():
+    dist.all_gather([torch.empty(3) for _ in range(2)], torch.ones(3 + dist.get_rank()))
+
+
+def sums_of_other_sizes():
+    dist.all_reduce(torch.ones(3 + dist.get_rank()))
+
+
+def wider():
+    DDP(nn.Linear(4, 3 + dist.get_rank()))
+
+
+def deeper():
+    DDP(nn.Sequential(*[nn.Linear(4, 4) for _ in range(1 + dist.get_rank())]))
+
+
+def shallower():
+    DDP(nn.Sequential(*[nn.Linear(4, 4) for _ in range(2 - dist.get_rank())]))
+
+
+def frozen():
+    DDP(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(dist.get_rank() == 0)))
+
+
+def of_another_type():
+    DDP(nn.Linear(4, 4, dtype=[torch.float32, torch.float64][dist.get_rank()]))
+
+
+def at_a_taken_port(port):
+    dist.TCPStore("127.0.0.1", port, 1, is_master=True)
+
+
+FAULTS = {
+    killed: "Rank 1 of 2 was killed by SIGKILL, as the system does where memory runs out",
+    leaving: r"Rank 1 of 2 stopped with SystemExit: 3, at line \d+",
+    done_early: r"Rank 0 of 2 .* still waited in a collective when another rank had ended \(rank 1\), which called fewer",
+    gone: r"Rank 0 of 2 ended before its work was done \(exit code 0\)",
+    lists_of_other_sizes: r"Rank \d of 2 stopped with RuntimeError: .*invalid tensor size",
+    sums_of_other_sizes: r"Rank \d of 2 (stopped with \w+|was killed by SIGABRT): .*fewer elements|other shapes or types",
+    wider: r"Rank 1 wraps another module .* has weight \(\[4, 4\] of float32, trained\) where rank 0 has weight \(\[3, 4\]",
+    deeper: r"Rank 1 wraps another module .* it has 1\.weight \(.*\) where rank 0 has nothing more; build",
+    shallower: r"Rank 1 wraps another module .* it has nothing more where rank 0 has 1\.weight",
+    frozen: r"it has 1\.weight \(\[4, 4\] of float32, not trained\) where rank 0 has 1\.weight \(.*, trained\)",
+    of_another_type: r"it has weight \(\[4, 4\] of float64, trained\) where rank 0 has weight \(\[4, 4\] of float32",
+}
+
+
+def descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+@pytest.fixture
+def leaves_nothing():
+    launch(dist.get_rank, 1)  # the fork server stays
+    before = descendants()
+    yield
+    wait_for(lambda: descendants() <= before)
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+@pytest.mark.parametrize(("work", "said"), FAULTS.items(), ids=[work.__name__ for work in FAULTS])
+def test_a_fault_is_told_with_its_rank_and_cause(work, said):
+    with pytest.raises(RankError, match=said):
+        launch(work, 2, seconds=60)
+
+
+def test_a_module_that_is_not_alike_would_have_passed_unnoticed():
+    """Why the modules are compared: gloo fills 12 of 16 elements and says nothing."""
+
+    def unnoticed():
+        weights = torch.full((3 + dist.get_rank(), 4), float(dist.get_rank()))
+        dist.broadcast(weights, 0)
+        return weights.sum().item()
+
+    assert launch(unnoticed, 2, seconds=60) == [0, 4]
+
+
+def apart():
+    """Rank 0 waits for a sum, rank 1 computes for ever, rank 2 has been stopped."""
+    if dist.get_rank() == 0:
+        ring.all_reduce(torch.ones(1))
+    if dist.get_rank() == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        torch.ones(10).sum()
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_ranks_that_hang_are_told_with_the_line_of_each():
+    said = r"rank 0 in all_reduce at line \d+ of .*, rank 1 at line \d+ of .*, rank 2 gives no answer; look for a collective"
+    with pytest.raises(CourseError, match=r"The 3 ranks were not done after 4 s and were ended: " + said):
+        launch(apart, 3, seconds=4)
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_ranks_meet_at_a_file_so_no_port_can_be_taken_and_that_of_a_users_own_is_told(monkeypatch, taken_port):
+    monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", "spawn")  # a fork server has an older environment
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(taken_port))
+    assert launch(lambda: os.environ["MASTER_PORT"], 2) == [str(taken_port)] * 2
+    with pytest.raises(RankError, match=rf"Rank 0 of 1 stopped with DistNetworkError: .*{taken_port}.*EADDRINUSE"):
+        launch(at_a_taken_port, 1, taken_port, seconds=60)
+
+
+def test_a_script_without_its_guard_is_told(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from course_utils.distributed import launch\nlaunch(print, 1)\n")
+    said = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60).stderr
+    assert "RankError: Rank 0 of 1 ended before its work began" in said.splitlines()[-1]
+    assert "under `if __name__ ==" in said.splitlines()[-1]
+
+
+def on_one_core():
+    """The sums of the ring and the gradients of DDP, with all ranks on the same core."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    rank = dist.get_rank()
+    ring.all_reduce(numbers := torch.full((7,), float(rank)))
+    wrapped = DDP(nn.Linear(3, 2), by="ring")
+    with counted() as ledger:
+        wrapped(torch.full((1, 3), float(rank))).sum().backward()
+    return numbers[0].item(), wrapped.module.weight.grad[0, 0].item(), ledger.sent
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+@pytest.mark.parametrize("ranks", [1, 5])
+def test_a_world_of_one_and_more_ranks_than_cores(ranks):
+    found = launch(on_one_core, ranks, seconds=60)
+    assert [(total, mean) for total, mean, _ in found] == [(sum(range(ranks)), sum(range(ranks)) / ranks)] * ranks
+    assert sum(sent for *_, sent in found) == 2 * (ranks - 1) * 4 * (3 * 2 + 2 + 2)
+
+
+CELLS = [
+    """
+import torch
+import torch.distributed as dist
+from torch import nn
+from course_utils.distributed import DDP, launch
+
+model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.ones(64, 256)).sum().backward()
+    optimizer.step()
+
+
+def work(scale):
+    wrapped = DDP(nn.Linear(3, 1))
+    wrapped(torch.full((1, 3), scale * dist.get_rank())).sum().backward()
+    return wrapped.module.weight.grad[0, 0].item()
+""",
+    "first = launch(work, 2, 1.0, seconds=60)",
+    "model(torch.ones(64, 256)).sum().backward()\noptimizer.step()",
+    "second = launch(work, 2, 2.0, seconds=60)\nprint(first, second)",
+]
+
+
+def test_twice_from_a_kernel_that_has_trained(tmp_path):
+    import nbformat  # here, because every rank imports this module
+    from nbclient import NotebookClient
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    assert notebook.cells[-1].outputs[0]["text"] == "[0.5, 0.5] [1.0, 1.0]\n"
+
+
+def waiting(folder):
+    (folder / f"{dist.get_rank()}").write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize(
+    "send", [pytest.param("kill", marks=pytest.mark.slow), "killpg"], ids=["the process", "all of a terminal"]
+)
+def test_an_interrupt_ends_the_ranks(tmp_path, send):
+    """Jupyter interrupts the kernel, Ctrl-C in a terminal all processes at once."""
+    code = (
+        "import sys; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_faults as here\n"
+        "if __name__ == '__main__': here.launch(here.waiting, 2, Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), os.path.dirname(__file__)]
+    asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        wait_for(lambda: len(pids(tmp_path)) == 2)
+        everything = psutil.Process(asking.pid).children(recursive=True)
+        getattr(os, send)(asking.pid, signal.SIGINT)
+        said = asking.communicate(timeout=30)[1]
+    finally:
+        asking.kill()
+        asking.wait()
+    assert "KeyboardInterrupt" in said.splitlines()[-1]
+    assert set(pids(tmp_path)) <= {each.pid for each in everything}
+    wait_for(lambda: not any(each.is_running() for each in everything))
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(text) for each in folder.iterdir() if (text := each.read_text())]
+
+
+def wait_for(condition, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
