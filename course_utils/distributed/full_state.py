@@ -56,7 +56,9 @@ def load_into_optimizer(optimizer: torch.optim.Optimizer, flats: list[Flat], ful
         if all(entries):
             optimizer.state[flat.shard] = {kind: _merged(flat, kind, entries) for kind in entries[0]}
         elif any(entries):
-            raise CourseError("The saved state has some parameters of a row and not others; cut the module as it was cut.")
+            raise CourseError(
+                "The saved state has some parameters of a row and not others; cut the module as it was cut."
+            )
 
 
 def _by_names(flat: Flat, part: torch.Tensor) -> dict[str, torch.Tensor]:

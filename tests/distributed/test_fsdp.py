@@ -190,7 +190,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         y = torch.tanh(self.linear(x))
-        return {"tensor": y, "tuple": (x, y), "dict": {"y": y}, "object": Answer(y), "no gradient": y.detach()}[self.form]
+        return {"tensor": y, "tuple": (x, y), "dict": {"y": y}, "object": Answer(y), "no gradient": y.detach()}[
+            self.form
+        ]
 
 
 class Odd(nn.Module):
@@ -258,3 +260,183 @@ def test_all_forms_of_units_and_checkpoints_have_the_right_gradients(reshards, b
             for name, right in truth.state_dict().items():
                 assert torch.equal(start[name], before[name])
                 torch.testing.assert_close(end[name], right, rtol=1e-5, atol=1e-6, msg=f"{case}, {name}")
+
+
+def runs_on(saved, steps):
+    """Some steps from what another number of ranks saved, over four shares of the data."""
+    model = FSDP(Net(), units=nn.Linear)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if saved is not None:
+        model.load_full_state_dict(saved[0])
+        model.load_full_optimizer_state(optimizer, saved[1])
+    shares = range(dist.get_rank(), 4, dist.get_world_size())
+    train(model, shares, steps, seldom=False, optimizer=optimizer)
+    return model.full_state_dict(), model.full_optimizer_state(optimizer), sum(p.numel() for p in model.parameters())
+
+
+def test_a_run_goes_on_with_another_number_of_ranks():
+    saved, kept = None, []
+    for start, ranks in ((0, 2), (3, 4), (6, 1)):
+        *saved, elements = launch(runs_on, ranks, saved, range(start, start + 3))[0]
+        kept.append(elements)
+    assert kept[1] < kept[0] < kept[2]
+    plain = Net()
+    truth = torch.optim.AdamW(plain.parameters(), lr=1e-2)
+    expected = train(plain, range(4), range(9), seldom=False, optimizer=truth)[-1]
+    for name, right in expected.items():
+        torch.testing.assert_close(saved[0][name], right, rtol=1e-4, atol=1e-5, msg=name)
+    for name, parameter in plain.named_parameters():
+        for kind, right in truth.state.get(parameter, {}).items():
+            torch.testing.assert_close(saved[1]["state"][name][kind], right, rtol=1e-4, atol=1e-6)
+
+
+def clipped(max_norm):
+    model = FSDP(Net(), units=nn.Linear)
+    model(data(dist.get_rank(), 0)).square().mean().backward()
+    norm = model.clip_grad_norm_(max_norm)
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    return norm, model.full_state_dict()
+
+
+@pytest.mark.parametrize("max_norm", [0.01, 100.0])
+def test_clipping_is_that_of_the_whole_model(max_norm):
+    plain = Net()
+    for share in (0, 1):
+        (plain(data(share, 0)).square().mean() / 2).backward()
+    expected = nn.utils.clip_grad_norm_(plain.parameters(), max_norm)
+    torch.optim.SGD(plain.parameters(), lr=1.0).step()
+    for norm, state in launch(clipped, 2, max_norm):
+        torch.testing.assert_close(norm, expected)
+        torch.testing.assert_close(state, dict(plain.state_dict()), rtol=1e-5, atol=1e-6)
+
+
+def in_halves(dtype):
+    """Gradients of ours and of torch's in `dtype`, both as whole tensors by name; the bytes that travelled."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    warnings.simplefilter("ignore")
+    x, sent = data(dist.get_rank(), 0), []
+    model = FSDP(Net(), units=nn.Linear, compute_dtype=dtype)
+    with counted() as ledger:
+        out = model(x)
+        out.float().square().mean().backward()
+    sent.append(ledger.sent)
+    ours = {}
+    for flat in (flat for unit in model.units for flat in unit.flats if flat.shard.grad is not None):
+        for member, view in zip(flat.members, flat.views(flat.whole_of(flat.shard.grad)), strict=True):
+            ours[member.names[0]] = view
+    net = Net()
+    for part in net.modules():
+        if isinstance(part, nn.Linear):
+            fully_shard(part, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
+    fully_shard(net, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
+    net(x).float().square().mean().backward()
+    theirs = {name: p.grad.full_tensor() for name, p in net.named_parameters() if p.grad is not None}
+    return out.dtype, {p.dtype for p in model.parameters()}, ours, theirs, sent[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_with_float32_masters_is_that_of_fully_shard(dtype):
+    used = sum(p.numel() for part in parts(Net()) for p in part.parameters())
+    trained = used - sum(p.numel() for p in Net().frozen.parameters())
+    for out, kept, ours, theirs, sent in launch(in_halves, 2, dtype):
+        assert out == dtype
+        assert kept == {torch.float32}
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert ours[name].dtype == torch.float32
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-2, atol=1e-4, msg=name)
+        gathered = used + sum(p.numel() for p in Net().tied.parameters())  # once more, for its second use
+        assert sent == pytest.approx(2 * (2 * gathered + trained) / 2, rel=0.02)
+
+
+def gathered_ahead(prefetch):
+    """Units that are there, or on their way, whenever one begins to compute, in the second of two steps."""
+    net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    model, seen = FSDP(net, nn.Linear, prefetch=prefetch), []
+    for i, layer in enumerate(net):
+        layer.register_forward_pre_hook(lambda *_, i=i: seen.append((i, there(model))))
+        layer.register_forward_hook(
+            lambda m, x, y, i=i: y.register_hook(lambda _: seen.append((i, there(model)))) and None
+        )
+    for _ in range(2):
+        seen.clear()
+        model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    return seen
+
+
+def there(model):
+    return [unit.name for unit in model.units if any(flat.is_there for flat in unit.flats)]
+
+
+def test_the_next_unit_is_on_its_way_while_one_computes_and_no_more_than_two_are_there():
+    for seen in launch(gathered_ahead, 2, True):
+        forward, backward = seen[:4], seen[4:]
+        assert forward == [(i, [str(j) for j in (i, i + 1) if j < 4]) for i in range(4)]
+        assert backward == [(i, [str(j) for j in (i - 1, i) if j >= 0]) for i in (3, 2, 1, 0)]
+    for seen in launch(gathered_ahead, 2, False):
+        assert [alone for _, alone in seen] == [[str(i)] for i in (0, 1, 2, 3, 3, 2, 1, 0)]
+
+
+def after_a_failure():
+    """A backward pass fails half-way on every rank; then one that does not."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model, fails = FSDP(net, nn.Linear), [True]
+
+    def hook(gradient):
+        if fails:
+            raise ValueError("on purpose")
+
+    def forward():
+        hidden = net[0](torch.ones(2, 4))
+        hidden.register_hook(hook)
+        return net[2](net[1](hidden))
+
+    net.forward = lambda x: forward()
+    try:
+        model(None).sum().backward()
+    except ValueError:
+        fails.clear()
+        model.zero_grad()
+    model(None).sum().backward()
+    return [p.grad for p in model.parameters()], model.gathered_bytes
+
+
+def test_a_backward_pass_that_failed_leaves_nothing_behind():
+    alone = launch(after_a_failure, 1)[0][0]
+    for rank, (gradients, gathered) in enumerate(launch(after_a_failure, 2, seconds=30)):
+        assert gathered == 0
+        assert len(gradients) == len(alone) == 3
+        assert all(g is not None for g in gradients), rank
+
+
+def other_units():
+    net = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+    net.forward = lambda x: net[dist.get_rank()](x)
+    FSDP(net, nn.Linear)(torch.ones(2, 4)).sum().backward()
+
+
+def no_such_unit():
+    FSDP(nn.Linear(2, 2), nn.Conv2d)
+
+
+def foreign_state():
+    FSDP(nn.Linear(2, 2)).load_full_state_dict({"weight": torch.zeros(3, 2), "bias": torch.zeros(2)})
+
+
+def foreign_names():
+    FSDP(nn.Linear(2, 2)).load_full_state_dict({"weights": torch.zeros(2, 2)})
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (other_units, "used different units"),
+        (no_such_unit, "No module of Linear is of units"),
+        (foreign_state, r"weight has shape \[3, 2\]"),
+        (foreign_names, r"lacks \['weight', 'bias'\]"),
+    ],
+)
+def test_what_cannot_be_is_said(work, said):
+    with pytest.raises(RankError, match=said):
+        launch(work, 2, seconds=30)
