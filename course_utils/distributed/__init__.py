@@ -1,6 +1,7 @@
 """Several processes on one machine, as ranks of one `torch.distributed` group: started, watched and ended.
 
-And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`.
+And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`,
+`ShardedOptimizer` (ZeRO-1), `FSDP` (ZeRO-2 and 3).
 """
 
 from course_utils.distributed.ddp import DDP

@@ -1,4 +1,4 @@
-"""Parameters in one row, of which every rank keeps an N-th: gathered for the moment they are needed (Zhao et al. 2023, section 3)."""
+"""Parameters in one row, of which every rank keeps an N-th: gathered while they are needed (Zhao et al. 2023, section 3)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +13,10 @@ from course_utils.distributed.collectives import begin_all_gather, begin_reduce_
 
 @dataclass(eq=False)
 class Member:
-    """A parameter of the plain module (None once it is cut up), the modules and attributes that hold it, and its names, several where it is tied."""
+    """A parameter of the plain module, None once it is cut up, and where that has it: modules with attributes, and names.
+
+    It has several where it is tied.
+    """
 
     parameter: nn.Parameter | None
     holders: list[tuple[nn.Module, str]] = field(default_factory=list)
