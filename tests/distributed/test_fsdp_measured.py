@@ -21,7 +21,7 @@ def test_transformers_in_shards_are_bit_equal_to_one_process_under_all_checkpoin
             assert torch.equal(state[name], second[family, checkpoint, whole][name])
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
     elements = models.parameter_count(work.model_of("gpt2"))
     found = launch(work.sent, ranks)
@@ -30,7 +30,7 @@ def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
         assert counted == pytest.approx(memory.communication(method, elements, ranks).bytes, rel=0.01), method
 
 
-@pytest.mark.parametrize(("ranks", "stages"), [(2, (1, 2, 3)), (4, (3,))])
+@pytest.mark.parametrize(("ranks", "stages"), [(2, (1, 2, 3)), pytest.param(4, (3,), marks=pytest.mark.slow)])
 def test_the_peak_of_a_rank_is_predicted_within_5_percent(ranks, stages):
     """In stage 2 FSDP keeps its shards beside the whole parameters, which ZeRO's stage 2 does not have."""
     config = models.configuration("gpt2", **LARGER)
