@@ -39,7 +39,10 @@ ORACLES = {
         "torch.distributed.tensor": set(),
         "torch.distributed.optim": set(),
         "torch.distributed.algorithms": set(),
+        "torch.distributed._composable": set(),
+        "torch.distributed.checkpoint": set(),
         "accelerate": set(),
+        "deepspeed": set(),
     },
     "techniques": {
         "torch.utils.checkpoint": set(),

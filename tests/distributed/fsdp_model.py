@@ -1,0 +1,124 @@
+"""A small language model and its batches, for ranks that train it in several ways."""
+
+import torch
+import torch.distributed as dist
+
+from course_utils import memory, models, techniques
+from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
+from course_utils.memory.workload import random_batch
+
+SIZES = {
+    "gpt2": {
+        "n_embd": 64,
+        "n_layer": 3,
+        "n_head": 4,
+        "vocab_size": 600,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+    "llama": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 600,
+    },
+    "distilbert": {
+        "dim": 64,
+        "hidden_dim": 128,
+        "n_layers": 2,
+        "n_heads": 4,
+        "vocab_size": 600,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+}
+UPDATES = 2
+
+
+def model_of(family, seed=0):
+    return models.from_configuration(models.configuration(family, **SIZES[family]), seed)
+
+
+def block_of(model):
+    return type(techniques.blocks_of(model)[0])
+
+
+def batch(share, step):
+    tokens = torch.randint(5, 600, (2, 16), generator=torch.Generator().manual_seed(1000 * share + step))
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def trained(model, shares, optimizer=None):
+    """Plain SGD: without momentum or decay a zero gradient and none are the same."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(UPDATES):
+        for share in shares:
+            (model(**batch(share, step)).loss / len(shares)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def sharded_families(families):
+    """By family, checkpoint and units: the full state after some updates."""
+    found = {}
+    for family in families:
+        for name, using in (
+            ("none", None),
+            ("by hooks", techniques.checkpoint_by_hooks),
+            ("re-entrant", techniques.checkpoint),
+        ):
+            for whole in (False, True):
+                plain = model_of(family, seed=dist.get_rank())
+                model = FSDP(plain, None if whole else block_of(plain))
+                if using is None:
+                    trained(model, [dist.get_rank()])
+                else:
+                    with techniques.checkpoint_blocks(plain, using=using):
+                        trained(model, [dist.get_rank()])
+                found[family, name, whole] = model.full_state_dict()
+    return found
+
+
+def sent():
+    """Bytes that this rank sends in some updates, by method, with the number of the model's elements."""
+    found, rank = {}, dist.get_rank()
+    for method in ("ddp", "zero1", "zero2", "zero3"):
+        plain = model_of("gpt2")
+        model, optimizer = plain, None
+        if method == "ddp":
+            model = DDP(plain)
+        elif method == "zero1":
+            optimizer = ShardedOptimizer(plain.parameters(), torch.optim.SGD, average=True, lr=0.1)
+        else:
+            model = FSDP(plain, block_of(plain), reshard_after_forward=method == "zero3")
+        with counted() as ledger:
+            trained(model, [rank], optimizer)
+        found[method] = ledger.sent
+    return found
+
+
+def peaks(stages, sizes):
+    """The allocator's peak on this rank by stage of ZeRO, and the bytes of its shards."""
+    found = {}
+    for stage in stages:
+        recipe = memory.Recipe(batch=4, sequence=64, zero_stage=stage, ranks=dist.get_world_size())
+        plain = models.from_configuration(models.configuration("gpt2", **sizes), seed=0)
+        inputs = random_batch(plain, recipe)
+        if stage == 1:
+            model = DDP(plain)
+            optimizer = ShardedOptimizer(plain.parameters(), torch.optim.AdamW, foreach=False)
+        else:
+            model = FSDP(plain, block_of(plain), reshard_after_forward=stage == 3)
+            optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        measured = memory.measure(lambda: step(model, optimizer, inputs), model, optimizer, timed=0)  # noqa: B023
+        found[stage] = measured.peak, sum(p.nbytes for p in model.parameters())
+    return found
+
+
+def step(model, optimizer, inputs):
+    model(**inputs).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()

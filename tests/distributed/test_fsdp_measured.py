@@ -1,0 +1,40 @@
+"""What sharding sends and keeps, as counted and as the allocator saw it, beside the predictions; and real models in it."""
+
+import fsdp_model as work
+import pytest
+import torch
+
+from course_utils import memory, models
+from course_utils.distributed import launch
+
+LARGER = {"n_embd": 128, "n_layer": 4, "n_head": 4, "vocab_size": 2000}
+
+
+def test_transformers_in_shards_are_bit_equal_to_one_process_under_all_checkpoints():
+    families = ("gpt2", "llama", "distilbert")
+    expected = {family: work.trained(work.model_of(family), [0, 1]).state_dict() for family in families}
+    first, second = launch(work.sharded_families, 2, families)
+    for (family, checkpoint, whole), state in first.items():
+        assert list(state) == list(expected[family])
+        for name, right in expected[family].items():
+            assert torch.equal(state[name], right), f"{family}, {checkpoint}, {whole}, {name}"
+            assert torch.equal(state[name], second[family, checkpoint, whole][name])
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
+    elements = models.parameter_count(work.model_of("gpt2"))
+    found = launch(work.sent, ranks)
+    for method in ("ddp", "zero1", "zero2", "zero3"):
+        counted = sum(sent[method] for sent in found) / ranks / work.UPDATES
+        assert counted == pytest.approx(memory.communication(method, elements, ranks).bytes, rel=0.01), method
+
+
+@pytest.mark.parametrize(("ranks", "stages"), [(2, (1, 2, 3)), pytest.param(4, (3,), marks=pytest.mark.slow)])
+def test_the_peak_of_a_rank_is_predicted_within_5_percent(ranks, stages):
+    """In stage 2 FSDP keeps its shards beside the whole parameters, which ZeRO's stage 2 does not have."""
+    config = models.configuration("gpt2", **LARGER)
+    for found in launch(work.peaks, ranks, stages, LARGER):
+        for stage, (peak, shards) in found.items():
+            predicted = memory.estimate(config, memory.Recipe(batch=4, sequence=64, zero_stage=stage, ranks=ranks)).peak
+            assert predicted + (stage == 2) * shards == pytest.approx(peak, rel=0.05), f"stage {stage}"
