@@ -53,6 +53,7 @@ from course_utils.viz.quantization import (
     stagnation_figure,
     state_cycle_figure,
 )
+from course_utils.viz.sharding import lanes_figure, lengths_figure, play_sharding, sharding_figure, units_figure
 from course_utils.viz.style import COLORS
 from course_utils.viz.timeline import timeline_figure
 from course_utils.viz.training import compare_losses, learning_curves
@@ -85,8 +86,10 @@ __all__ = [
     "graph_figure",
     "groups_figure",
     "instants_figure",
+    "lanes_figure",
     "learning_curves",
     "ledger_figure",
+    "lengths_figure",
     "losses_against_bytes",
     "losses_apart",
     "losses_over_seeds",
@@ -102,6 +105,7 @@ __all__ = [
     "play",
     "play_estimate",
     "play_raggedness",
+    "play_sharding",
     "quadratic_figure",
     "recompute_figure",
     "saved_by_part_figure",
@@ -109,6 +113,7 @@ __all__ = [
     "schedules_figure",
     "segment_curves_figure",
     "segments_figure",
+    "sharding_figure",
     "show",
     "small_gradients_figure",
     "source",
@@ -118,5 +123,6 @@ __all__ = [
     "time_and_memory_figure",
     "timeline_figure",
     "trace_figure",
+    "units_figure",
     "use_course_style",
 ]
