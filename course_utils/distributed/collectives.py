@@ -27,3 +27,35 @@ def begin_all_reduce(tensor: torch.Tensor, by: str = "torch") -> Callable[[], ob
         ring.all_reduce(tensor)
         return lambda: None
     return dist.all_reduce(tensor, async_op=True).wait
+
+
+def begin_broadcast(tensor: torch.Tensor, owner: int, by: str = "torch") -> Callable[[], object]:
+    """Begin to give every rank what rank `owner` has in `tensor`, in place; call the result to wait for the end."""
+    if by == "ring":
+        ring.broadcast(tensor, owner)
+        return lambda: None
+    return dist.broadcast(tensor, owner, async_op=True).wait
+
+
+def begin_reduce(tensor: torch.Tensor, owner: int, by: str = "torch") -> Callable[[], object]:
+    """Begin to sum `tensor` over all ranks for rank `owner`; the others have something else in it afterwards."""
+    if by == "ring":
+        ring.reduce(tensor, owner)
+        return lambda: None
+    return dist.reduce(tensor, owner, async_op=True).wait
+
+
+def begin_all_gather(whole: torch.Tensor, piece: torch.Tensor, by: str = "torch") -> Callable[[], object]:
+    """Begin to fill flat `whole` with the pieces of all ranks, which are all as long; call the result to wait for the end."""
+    if by == "ring":
+        whole.copy_(ring.all_gather(piece, whole.numel()))
+        return lambda: None
+    return dist.all_gather_into_tensor(whole, piece, async_op=True).wait
+
+
+def begin_reduce_scatter(piece: torch.Tensor, whole: torch.Tensor, by: str = "torch") -> Callable[[], object]:
+    """Begin to fill `piece` with this rank's N-th of the sum of flat `whole` over the N ranks; call the result to wait."""
+    if by == "ring":
+        piece.copy_(ring.reduce_scatter(whole))
+        return lambda: None
+    return dist.reduce_scatter_tensor(piece, whole, async_op=True).wait

@@ -5,6 +5,9 @@ and none carries more than (N − 1)/N of the tensor in a pass. Sums of floats a
 handed around, so all N ranks hold the same bits.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 
@@ -19,12 +22,10 @@ def all_reduce(tensor: torch.Tensor) -> None:
     shapes or types, before anything is sent of them.
     """
     _require_alike(tensor)
-    pieces = _pieces(flat := tensor.contiguous().view(-1))
-    with booked_as("all-reduce") as ledger:
+    with booked_as("all-reduce") as ledger, _flat(tensor) as flat:
+        pieces = _pieces(flat)
         _reduce_scatter(pieces, ledger)
         _all_gather(pieces, ledger)
-    if flat.data_ptr() != tensor.data_ptr():
-        tensor.copy_(flat.view_as(tensor))
 
 
 def reduce_scatter(tensor: torch.Tensor) -> torch.Tensor:
@@ -55,6 +56,52 @@ def all_gather(piece: torch.Tensor, length: int) -> torch.Tensor:
     with booked_as("all-gather") as ledger:
         _all_gather(pieces, ledger)
     return whole
+
+
+def broadcast(tensor: torch.Tensor, owner: int) -> None:
+    """Give every rank what rank `owner` has in `tensor`, in place: from neighbor to neighbor, around to the last.
+
+    A rank sends the tensor once, but for the last one, which sends nothing.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    with booked_as("broadcast") as ledger, _flat(tensor) as flat:
+        if rank != owner:
+            _received(flat, ledger)
+        if (rank + 1) % ranks != owner:
+            _send(flat, ledger)
+
+
+def reduce(tensor: torch.Tensor, owner: int) -> None:
+    """Sum `tensor` over all ranks for rank `owner`: each adds its own to what comes, and sends that on.
+
+    A rank sends the tensor once, but for the owner, which sends nothing. The others are left with sums of a part.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    with booked_as("reduce") as ledger, _flat(tensor) as flat:
+        if (rank - 1) % ranks != owner:
+            flat += _received(torch.empty_like(flat), ledger)
+        if rank != owner:
+            _send(flat, ledger)
+
+
+@contextmanager
+def _flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The elements in a row, which can be sent; what is done to them is done to `tensor`."""
+    flat = tensor.contiguous().view(-1)
+    yield flat
+    if flat.data_ptr() != tensor.data_ptr():
+        tensor.copy_(flat.view_as(tensor))
+
+
+def _send(flat: torch.Tensor, ledger: Traffic) -> None:
+    dist.send(flat, (dist.get_rank() + 1) % dist.get_world_size())
+    ledger.note("message", flat.nbytes, 0, 1)
+
+
+def _received(flat: torch.Tensor, ledger: Traffic) -> torch.Tensor:
+    dist.recv(flat, (dist.get_rank() - 1) % dist.get_world_size())
+    ledger.note("message", 0, flat.nbytes, 0)
+    return flat
 
 
 def _pieces(flat: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -174,6 +174,12 @@ def _broadcast(args, ranks):
     return size * ((rank + 1) % ranks != root), size * (rank != root), int((rank + 1) % ranks != root)
 
 
+def _reduce(args, ranks):
+    """Handed on around to the root: all but the root send it, all but the one behind the root receive it."""
+    size, root, rank = _bytes(args[0]), args[3], dist.get_rank()
+    return size * (rank != root), size * ((rank - 1) % ranks != root), int(rank != root)
+
+
 _SILENT = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"}
 _BOOKED = {
     "allreduce": ("all-reduce", _all_reduce),
@@ -185,6 +191,7 @@ _BOOKED = {
     "reduce_scatter_base": ("reduce-scatter", _of_piece(0)),
     "reduce_scatter_tensor": ("reduce-scatter", _of_whole),
     "broadcast": ("broadcast", _broadcast),
+    "reduce": ("reduce", _reduce),
     "send": ("send", lambda args, ranks: (_bytes(args[0]), 0, 1)),
     "recv": ("receive", lambda args, ranks: (0, _bytes(args[0]), 0)),
 }
