@@ -9,10 +9,11 @@ from torch import nn
 from torch.profiler import record_function
 
 from course_utils import models
-from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
+from course_utils.distributed import DDP, ShardedOptimizer, counted
 from course_utils.distributed.traffic import Entry, Traffic
 from course_utils.memory import Recipe
 from course_utils.memory.allocator import allocator_of
+from course_utils.settings import set_variable
 from course_utils.training.sharded_trace import Activity, trace_step
 
 RATE = 1e-3
@@ -57,9 +58,9 @@ def ddp(model: nn.Module) -> Setup:
 
 
 def zero1(model: nn.Module) -> Setup:
-    """The optimizer's state is shared out."""
-    wrapped = DDP(model)
-    return Setup(wrapped, ShardedOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=RATE, foreach=False), model.state_dict)
+    """The optimizer's state is shared out; each gradient goes to the owner of its state only."""
+    options = {"lr": RATE, "foreach": False, "average": True}
+    return Setup(model, ShardedOptimizer(model.parameters(), torch.optim.AdamW, **options), model.state_dict)
 
 
 def zero2(model: nn.Module, **options) -> Setup:
@@ -69,6 +70,7 @@ def zero2(model: nn.Module, **options) -> Setup:
 
 def zero3(model: nn.Module, **options) -> Setup:
     """Parameters too. A unit is a block, or what `units` says."""
+    from course_utils.distributed import FSDP
     options = {"units": blocks_of(model), **options}
     wrapped = FSDP(model, **options)
     return Setup(wrapped, adamw(wrapped.parameters()), wrapped.full_state_dict)
@@ -167,6 +169,14 @@ def train_alone(config, recipe: Recipe, ranks: int, steps: int = 3) -> dict[str,
         optimizer.step()
         optimizer.zero_grad()
     return model.state_dict()
+
+
+def as_under_torchrun() -> None:
+    """Set what `torchrun` tells each rank in its environment: Accelerate, Trainer and DeepSpeed ask there, not the group."""
+    rank, ranks = str(dist.get_rank()), str(dist.get_world_size())
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    for name, value in {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        set_variable(name, value)
 
 
 def batch_of(config, recipe: Recipe, rank: int) -> dict[str, torch.Tensor]:

@@ -132,30 +132,28 @@ def units_figure(table: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Peak of a rank and seconds on the wire against the number of units. {said}."
 
 
-def lengths_figure(largest: pd.DataFrame, published: Mapping[str, int]) -> tuple[Figure, str]:
-    """For each way of training (a column of `largest`, which has a row per length of the sequence), the lengths at which the
-    predicted largest batch is the published one."""
-    figure, axes = subplots(figsize=(7.6, 1.0 + 0.42 * len(published)), layout="constrained")
-    lengths, said = list(largest.index), []
-    for row, (name, batch) in enumerate(published.items()):
-        fits = [length for length in lengths if largest.loc[length, name] == batch]
-        near = [length for length in lengths if abs(largest.loc[length, name] - batch) <= max(1, 0.1 * batch)]
-        axes.plot(near, [row] * len(near), "o", markerfacecolor="none", markersize=8, color=COLORS["predicted"])
-        axes.plot(fits, [row] * len(fits), "s", color=COLORS["measured"])
-        said.append(f"{name} ({batch}): {_span(fits)}")
-    axes.set(yticks=range(len(published)), yticklabels=[f"{name}: {batch}" for name, batch in published.items()])
-    axes.set(xlabel="tokens of a sequence", xlim=(min(lengths), max(lengths)), ylim=(len(published) - 0.5, -0.5))
-    handles = [
-        axes.plot([], [], "s", color=COLORS["measured"])[0],
-        axes.plot([], [], "o", markerfacecolor="none", color=COLORS["predicted"])[0],
-    ]
-    labels = ["predicted largest batch is the published one", "within 1, or a tenth"]
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    return figure, "Lengths at which the predicted largest batch is the published one. " + "; ".join(said) + "."
+def lengths_figure(consistent: Mapping[str, tuple[int, int] | None], longest: int) -> tuple[Figure, str]:
+    """For each row of a table of largest batches, the lengths of a sequence (shortest, longest) that agree with it, or None.
+
+    `longest` is the most tokens that the model takes.
+    """
+    figure, axes = subplots(figsize=(7.6, 0.9 + 0.4 * len(consistent)), layout="constrained")
+    said = []
+    for row, (name, lengths) in enumerate(consistent.items()):
+        words = f"{lengths[0]} to {lengths[1]}" if lengths else "none"
+        start, end = lengths or (0, 0)
+        axes.barh(row, end - start + bool(lengths), left=start, height=0.6, color=COLORS["measured"])
+        axes.text(end + 0.012 * longest, row, words, va="center")
+        said.append(f"{name}: {words}")
+    axes.set(yticks=range(len(consistent)), yticklabels=list(consistent), ylim=(len(consistent) - 0.5, -0.5))
+    axes.set(xlabel="tokens of a sequence that agree with the row", xlim=(0, _nice(consistent, longest)))
+    axes.grid(axis="y", visible=False)
+    return figure, "Lengths of the sequence that agree with each row. " + "; ".join(said) + "."
 
 
-def _span(lengths: Sequence[int]) -> str:
-    return f"{min(lengths)} to {max(lengths)} tokens" if lengths else "none"
+def _nice(consistent: Mapping[str, tuple[int, int] | None], longest: int) -> float:
+    """Where the axis ends: a third beyond the longest bar, or at the model's longest sequence."""
+    return min(longest, 1.35 * max((lengths[1] for lengths in consistent.values() if lengths), default=longest))
 
 
 def _draw_kept(axes, corner: tuple[float, float], kind: str, rank: int | None, ranks: int) -> None:
