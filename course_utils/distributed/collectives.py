@@ -9,6 +9,9 @@ from course_utils.distributed import ring
 from course_utils.errors import CourseError
 
 WAYS = ("torch", "ring")
+# The new names of torch 2.13.
+_all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+_reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
 
 
 def require_way(by: str) -> str:
@@ -50,7 +53,7 @@ def begin_all_gather(whole: torch.Tensor, piece: torch.Tensor, by: str = "torch"
     if by == "ring":
         whole.copy_(ring.all_gather(piece, whole.numel()))
         return lambda: None
-    return dist.all_gather_into_tensor(whole, piece, async_op=True).wait
+    return _all_gather(whole, piece, async_op=True).wait
 
 
 def begin_reduce_scatter(piece: torch.Tensor, whole: torch.Tensor, by: str = "torch") -> Callable[[], object]:
@@ -58,4 +61,4 @@ def begin_reduce_scatter(piece: torch.Tensor, whole: torch.Tensor, by: str = "to
     if by == "ring":
         piece.copy_(ring.reduce_scatter(whole))
         return lambda: None
-    return dist.reduce_scatter_tensor(piece, whole, async_op=True).wait
+    return _reduce_scatter(piece, whole, async_op=True).wait
