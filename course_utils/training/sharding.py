@@ -9,11 +9,10 @@ from torch import nn
 from torch.profiler import record_function
 
 from course_utils import models
-from course_utils.distributed import DDP, ShardedOptimizer, counted
+from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
 from course_utils.distributed.traffic import Entry, Traffic
 from course_utils.memory import Recipe
 from course_utils.memory.allocator import allocator_of
-from course_utils.settings import set_variable
 from course_utils.training.sharded_trace import Activity, trace_step
 
 RATE = 1e-3
@@ -70,7 +69,6 @@ def zero2(model: nn.Module, **options) -> Setup:
 
 def zero3(model: nn.Module, **options) -> Setup:
     """Parameters too. A unit is a block, or what `units` says."""
-    from course_utils.distributed import FSDP
     options = {"units": blocks_of(model), **options}
     wrapped = FSDP(model, **options)
     return Setup(wrapped, adamw(wrapped.parameters()), wrapped.full_state_dict)
@@ -171,19 +169,23 @@ def train_alone(config, recipe: Recipe, ranks: int, steps: int = 3) -> dict[str,
     return model.state_dict()
 
 
-def as_under_torchrun() -> None:
-    """Set what `torchrun` tells each rank in its environment: Accelerate, Trainer and DeepSpeed ask there, not the group."""
-    rank, ranks = str(dist.get_rank()), str(dist.get_world_size())
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-    for name, value in {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
-        set_variable(name, value)
-
-
 def batch_of(config, recipe: Recipe, rank: int) -> dict[str, torch.Tensor]:
     """The batch of a rank, the same in every process."""
     draw = torch.Generator().manual_seed(1000 + rank)
     ids = torch.randint(1, config.vocab_size, (recipe.batch, recipe.sequence), generator=draw)
     return {"input_ids": ids, "labels": ids.clone()}
+
+
+def offloaded_step(model: nn.Module, host: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, batch: dict) -> None:
+    """A step whose update happens on copies of the parameters in the host's memory, `host`, which `optimizer` trains."""
+    model(**batch).loss.backward()
+    for parameter, copy in zip(model.parameters(), host, strict=True):
+        copy.grad, parameter.grad = parameter.grad.to("cpu"), None
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for parameter, copy in zip(model.parameters(), host, strict=True):
+            parameter.copy_(copy)
 
 
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
