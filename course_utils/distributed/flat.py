@@ -34,8 +34,10 @@ class Flat:
     """
 
     def __init__(self, members: list[Member], dtype: torch.dtype, by: str):
-        self.members, self._by, self.gradient, self._wait = members, by, None, None
+        self.members, self._by, self._wait = members, by, None
+        self.gradient, self.expected = None, 0  # what backward has given so far, and how often it still will
         self.shapes = [member.parameter.shape for member in members]
+        self._device = members[0].parameter.device
         row = self.in_a_row([member.parameter.detach() for member in members], members[0].parameter.dtype)
         dist.broadcast(row, 0)
         self.shard = nn.Parameter(self.own_part(row).clone(), requires_grad=members[0].parameter.requires_grad)
@@ -50,8 +52,7 @@ class Flat:
     def in_a_row(self, tensors, dtype: torch.dtype) -> torch.Tensor:
         """The tensors end to end, zeros for None and up to the next multiple of N."""
         sizes, ranks = [shape.numel() for shape in self.shapes], dist.get_world_size()
-        like = next(tensor for tensor in tensors if tensor is not None)
-        row = torch.zeros(-(-sum(sizes) // ranks) * ranks, dtype=dtype, device=like.device)
+        row = torch.zeros(-(-sum(sizes) // ranks) * ranks, dtype=dtype, device=self._device)
         for part, tensor in zip(row.split([*sizes, len(row) - sum(sizes)]), tensors, strict=False):
             if tensor is not None:
                 part.copy_(tensor.reshape(-1))
@@ -103,16 +104,23 @@ class Flat:
 
     def use(self, arrived: Callable) -> None:
         """Have the modules compute with what is gathered; backward calls `arrived(flat)` when its gradients are in `gradient`."""
+        if torch.is_grad_enabled() and self.shard.requires_grad and not within_backward():
+            self.expected += 1
         self._place(_Whole.apply(self.shard, self, arrived))
 
     def add(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         """Keep the members' gradients, or add them to those kept: these are then in the shard's type."""
+        self.expected -= 1
         row = self.in_a_row(gradients, self.whole.dtype)
         self.gradient = row if self.gradient is None else self.gradient.to(self.shard.dtype).add_(row)
 
     def begin_scatter(self) -> Callable[[], None]:
-        """Begin to sum the gradients over the ranks, in `dtype`; the result waits and adds the mean to `shard.grad`."""
-        row, self.gradient = self.gradient.to(self.whole.dtype), None
+        """Begin to sum the gradients over the ranks, in `dtype`; the result waits and adds the mean to `shard.grad`.
+
+        This rank's are zero where backward gave none.
+        """
+        row = self.in_a_row([None], self.whole.dtype) if self.gradient is None else self.gradient.to(self.whole.dtype)
+        self.gradient = None
         part = torch.empty_like(self.shard, dtype=row.dtype)
         wait = begin_reduce_scatter(part, row, self._by)
 
@@ -145,11 +153,21 @@ class _Whole(Function):
         return None, None, None
 
 
+def backward_task() -> int:
+    """The number of the backward pass at work, −1 outside of one; one inside another has a number of its own."""
+    return torch._C._current_graph_task_id()
+
+
+def within_backward() -> bool:
+    """Whether a backward pass is at work; a forward pass within it is a checkpoint's."""
+    return backward_task() != -1
+
+
 class Unit:
     """A module whose parameters are gathered at once, in a row for each kind: trained or frozen, by type and device."""
 
     def __init__(self, name: str, module: nn.Module, members: list[Member], compute_dtype: torch.dtype | None, by: str):
-        self.name, self.module, self.task = name, module, None
+        self.name, self.module, self.task, self.stays = name, module, None, False
         self.flats = [Flat(alike, _computed(alike, compute_dtype), by) for alike in _by_kind(members)]
         for number, flat in enumerate(self.flats):
             module.register_parameter(f"shard_{number}", flat.shard)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils.distributed import full_state
 from course_utils.distributed.collectives import require_way
-from course_utils.distributed.flat import Flat, Unit
+from course_utils.distributed.flat import Flat, Unit, backward_task, within_backward
 from course_utils.distributed.traffic import unbooked
 from course_utils.distributed.units import cut
 from course_utils.errors import CourseError
@@ -80,8 +80,7 @@ class FSDP(nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of any module; also what `no_sync` has kept is dropped."""
         super().zero_grad(set_to_none)
-        for flat in self._flats():
-            flat.gradient = None
+        self._drop_gradients()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -118,7 +117,7 @@ class FSDP(nn.Module):
 
     def _before_forward(self, unit: Unit):
         def hook(module, args, kwargs):
-            if not _within_backward():
+            if not within_backward():
                 if unit is self.units[0]:
                     self._begin_forward()
                 self._order.append(unit)
@@ -135,20 +134,19 @@ class FSDP(nn.Module):
         def hook(module, args, outputs):
             tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
             hooked = [tensor.register_hook(self._before_backward(unit)) for tensor in tensors if tensor.requires_grad]
-            # Where no gradient can be seen to come back, and yet may, backward must find everything in its place.
-            unseen = torch.is_grad_enabled() and not tensors
-            stays = not self._reshards and torch.is_grad_enabled() and hooked
-            if not (_within_backward() or unseen or stays):
-                unit.free()
-                if unit is self.units[0]:
-                    self._free_all()
+            if not within_backward():
+                # Where no tensor shows when its gradient comes back, backward must find all in its place.
+                unit.stays = torch.is_grad_enabled() and not (tensors and (self._reshards or not hooked))
+                self._free([unit] if unit is not self.units[0] else self.units)
 
         return hook
 
     def _begin_forward(self) -> None:
         """Also drops what a failed backward pass left, and parameters that an update has made old."""
         self._end_scatter()
-        self._free_all()
+        self._free(self.units, all_of_them=True)
+        if self._in_backward:
+            self._drop_gradients()
         self._in_backward, self._last_order, self._order, self._log = False, self._order, [], []
 
     def _free_frozen_before(self, unit: Unit, inputs) -> None:
@@ -176,22 +174,27 @@ class FSDP(nn.Module):
 
     def _successor(self, unit: Unit) -> Unit | None:
         """The unit that came next in the last forward pass; in backward, the one before in this."""
-        order = self._order[::-1] if _within_backward() else self._last_order
+        order = self._order[::-1] if within_backward() else self._last_order
         return dict(zip(order, order[1:], strict=False)).get(unit)
 
-    def _free_all(self) -> None:
-        for unit in self.units:
-            unit.free()
+    def _free(self, units: list[Unit], all_of_them: bool = False) -> None:
+        for unit in units:
+            if all_of_them or not unit.stays:
+                unit.free()
 
     # Backward
 
     def _before_backward(self, unit: Unit):
         def hook(gradient):
             self._begin_backward()
-            unit.task = _backward_task()
+            unit.task, unit.stays = backward_task(), False
             self._gather(unit)
 
         return hook
+
+    def _drop_gradients(self) -> None:
+        for flat in self._flats():
+            flat.gradient, flat.expected = None, 0
 
     def _begin_backward(self) -> None:
         if not self._in_backward:
@@ -199,11 +202,13 @@ class FSDP(nn.Module):
             Variable._execution_engine.queue_callback(self._finish)
 
     def _arrived(self, unit: Unit, flat: Flat) -> None:
-        """All gradients of a row are there, unless a backward pass inside the backward pass (a checkpoint's) brings a part."""
+        """Gradients of a row are there: all, unless the unit was used several times, or a checkpoint's backward brings a part."""
         self._begin_backward()
-        if unit.task == _backward_task():
-            self._scatter(unit, flat)
-            flat.free()
+        if unit.task == backward_task():
+            if flat.expected <= 0:
+                self._scatter(unit, flat)
+            if not unit.stays:
+                flat.free()
 
     def _scatter(self, unit: Unit, flat: Flat) -> None:
         if self._averages:
@@ -217,14 +222,15 @@ class FSDP(nn.Module):
             self._scattering = None
 
     def _finish(self) -> None:
-        """At the end of the backward pass: gradients that came in parts, and those that `no_sync` kept."""
-        for unit in self.units:
+        """At the end of the backward pass: gradients that came in parts, or not at all on this rank, or that `no_sync` kept."""
+        for unit in self.units[::-1]:
             for flat in unit.flats:
-                if flat.gradient is not None:
+                if flat.gradient is not None or flat.expected > 0:
                     self._scatter(unit, flat)
+                flat.expected = 0
             unit.task = None
         self._end_scatter()
-        self._free_all()
+        self._free(self.units, all_of_them=True)
         self._in_backward = False
         self._require_same_order()
 
@@ -239,12 +245,3 @@ class FSDP(nn.Module):
             raise CourseError(
                 "The ranks used different units in this step, so what was gathered is wrong; have every rank use the same units."
             )
-
-
-def _backward_task() -> int:
-    """The number of the backward pass at work, −1 outside of one; one inside another has a number of its own."""
-    return torch._C._current_graph_task_id()
-
-
-def _within_backward() -> bool:
-    return _backward_task() != -1

@@ -65,5 +65,6 @@ def _held(module: nn.Module, prefix: str, owner: nn.Module, chosen: set[int]) ->
     for attribute, parameter in module._parameters.items():
         if parameter is not None:
             yield prefix + attribute, module, attribute, parameter, owner
-    for name, child in module.named_children():
-        yield from _held(child, f"{prefix}{name}.", child if id(child) in chosen else owner, chosen)
+    for name, child in module._modules.items():  # named_children would leave out a second name
+        if child is not None:
+            yield from _held(child, f"{prefix}{name}.", child if id(child) in chosen else owner, chosen)

@@ -122,7 +122,7 @@ def _refuse(model: nn.Module, optimizer: torch.optim.Optimizer | None, timed: in
 
 def _refuse_others(made: list[torch.optim.Optimizer], model: nn.Module, optimizer) -> None:
     for other in made:
-        if other is not unwrapped(optimizer) and trains(other, model):
+        if other not in (optimizer, unwrapped(optimizer)) and trains(other, model):
             raise CourseError(
                 f"The step updates the model by an optimizer ({type(other).__name__}) that measure was not given; pass it too."
             )

@@ -70,6 +70,8 @@ class Meter(TorchDispatchMode):
         self._hooks.enter_context(observed_by(self._marked))
         # No operator makes the states of the random generator that checkpointing keeps for each block.
         self._hooks.enter_context(patch.object(torch, "get_rng_state", self._seeing(torch.get_rng_state)))
+        # Nor does one give memory back while the tensor stays, as sharding does with gathered parameters.
+        self._hooks.enter_context(patch.object(torch.UntypedStorage, "resize_", self._seeing_resize()))
         return super().__enter__()
 
     def __exit__(self, *error):
@@ -122,6 +124,18 @@ class Meter(TorchDispatchMode):
         def seen(*args, **kwargs) -> torch.Tensor:
             result = function(*args, **kwargs)
             self._see(result, function.__name__)
+            return result
+
+        return seen
+
+    def _seeing_resize(self) -> Callable[[torch.UntypedStorage, int], object]:
+        resize = torch.UntypedStorage.resize_
+
+        def seen(storage: torch.UntypedStorage, size: int) -> object:
+            result = resize(storage, size)
+            if known := self._alive.get(storage._cdata):
+                self._enter(self._phase_now())
+                self._resized(known[0], storage)
             return result
 
         return seen
@@ -211,7 +225,8 @@ class Meter(TorchDispatchMode):
                 self._pieces[known[0]].kind = kind
 
     def _graded(self, module: str, parameter: torch.Tensor) -> None:
-        self._mark_as("gradients", [parameter.grad], module=module)
+        if parameter.grad is not None:  # of a shard it comes later, when the ranks have summed it
+            self._mark_as("gradients", [parameter.grad], module=module)
 
     def _note_state(self, *_) -> None:
         if self.optimizer is not None:
@@ -245,6 +260,8 @@ class Meter(TorchDispatchMode):
 
     def _begin_update(self, *_) -> None:
         self._updating = True
+        for name, parameter in self.model.named_parameters():
+            self._graded(name.rpartition(".")[0], parameter)
 
     def _end_update(self, *_) -> None:
         self._updating = False

@@ -1,0 +1,260 @@
+"""Parameters, gradients and state in shards, beside one process that has everything, and beside torch's `fully_shard`."""
+
+import warnings
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils.distributed import FSDP, RankError, counted, launch
+from course_utils.techniques import checkpoint, checkpoint_by_hooks
+
+STEPS = 10
+
+
+class Net(nn.Module):
+    """A layer used twice under two names, a frozen one, one that only even steps of rank 0 use, one that nobody uses."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.first, self.frozen = nn.Linear(6, 8), nn.Linear(8, 8)
+            self.seldom, self.never, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 6)
+            self.tied = nn.Linear(8, 8)
+        self.again = self.tied
+        self.frozen.requires_grad_(False)
+        self.register_buffer("shift", torch.full((8,), float(seed)))
+
+    def forward(self, x, seldom=False):
+        hidden = torch.tanh(self.frozen(torch.tanh(self.first(x)))) + self.shift
+        hidden = self.again(torch.tanh(self.tied(hidden)))
+        return self.last(self.seldom(hidden) if seldom else hidden)
+
+
+def data(share, step):
+    return torch.randn(5, 6, generator=torch.Generator().manual_seed(1000 * share + step))
+
+
+def uses_seldom(share, step):
+    return share == 0 and step % 2 == 0
+
+
+def train(model, shares, steps=range(STEPS), seldom=True, optimizer=None, state=lambda model: model.state_dict()):
+    """The states after every step; what is not used has a zero gradient, as it has inside a shard of which a part is used."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    states = []
+    for step in steps:
+        for share in shares:
+            loss = model(data(share, step), seldom=seldom and uses_seldom(share, step)).square().mean() / len(shares)
+            loss.backward()
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+        states.append({name: value.clone() for name, value in state(model).items()})
+    return states
+
+
+def parts(net):
+    return [net.first, net.frozen, net.tied, net.last]
+
+
+OURS = {
+    "one unit": {},
+    "parts": {"units": parts},
+    "parts, ZeRO-2": {"units": parts, "reshard_after_forward": False},
+    "parts, no prefetch": {"units": parts, "prefetch": False},
+    "parts, ring": {"units": parts, "by": "ring"},
+    "at least 50": {"units": 50},
+}
+
+
+def ours(net, units=None, **options):
+    return FSDP(net, units(net) if callable(units) else units, **options)
+
+
+def our_ways(ways, seldom):
+    """By way, the states after every step, and the elements of this rank's shards and its state."""
+    found = {}
+    for name, options in ways.items():
+        model = ours(Net(seed=dist.get_rank()), **options)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+        states = train(model, [dist.get_rank()], seldom=seldom, optimizer=optimizer, state=FSDP.full_state_dict)
+        kept = sum(value.numel() for entry in optimizer.state.values() for value in entry.values() if value.ndim)
+        found[name] = states, sum(p.numel() for p in model.parameters()), kept, model.gathered_bytes
+    return found
+
+
+def torchs():
+    """The same by torch: it gathers the gradients of used parameters only, so all ranks must use the same."""
+    from torch.distributed.fsdp import fully_shard
+
+    warnings.simplefilter("ignore")
+    net = Net(seed=0)
+    for part in parts(net):
+        fully_shard(part)
+    fully_shard(net)
+
+    def full(model):
+        return {name: getattr(value, "full_tensor", lambda v=value: v)() for name, value in model.state_dict().items()}
+
+    return train(net, [dist.get_rank()], seldom=False, state=full)
+
+
+def assert_equal(expected, states, where=""):
+    for step, (right, state) in enumerate(zip(expected, states, strict=True), start=1):
+        assert list(state) == list(right)
+        for name in right:
+            assert torch.equal(state[name], right[name]), f"{where}, step {step}, {name}"
+
+
+def test_two_ranks_are_bit_equal_to_one_process_that_accumulates():
+    ways = {name: options for name, options in OURS.items() if name != "at least 50"}
+    for found in launch(our_ways, 2, ways, True):
+        for name, (states, elements, kept, gathered) in found.items():
+            assert_equal(train(Net(), [0, 1]), states, name)
+            assert elements < sum(p.numel() for p in Net().parameters()) / 2 + 8
+            assert kept < sum(p.numel() for p in Net().parameters() if p.requires_grad) + 16
+            assert gathered == 0
+
+
+def test_fully_shard_ours_and_one_process_are_bit_equal():
+    expected = train(Net(), [0, 1], seldom=False)
+    for states, found in zip(launch(torchs, 2), launch(our_ways, 2, {"parts": OURS["parts"]}, False), strict=True):
+        assert_equal(expected, states, "fully_shard")
+        assert_equal(expected, found["parts"][0], "ours")
+
+
+@pytest.mark.parametrize("name", ["parts", "parts, ring"])
+def test_four_ranks_are_close_to_one_process(name):
+    expected = train(Net(), range(4))[-1]
+    for found in launch(our_ways, 4, {name: OURS[name]}, True, seconds=60):
+        for key, right in expected.items():
+            assert (found[name][0][-1][key] - right).norm() <= 1e-6 * right.norm(), key
+
+
+def shards_and_gradients():
+    """Parameters of rank 1 before and after wrapping; gradients without and with synchronization; and what that took."""
+    rank = dist.get_rank()
+    plain = Net(seed=rank)
+    before = plain.first.weight.detach().clone()
+    model = FSDP(plain, units=nn.Linear)
+    start = Net()
+    start.load_state_dict(model.full_state_dict())
+    start(data(rank, 0)).square().mean().backward()
+    with counted() as ledger:
+        with model.no_sync():
+            model(data(rank, 0)).square().mean().backward()
+        alone = [p.grad for p in model.parameters()]
+        calls = ledger.frame()["calls"].to_dict()
+        model(data(rank, 1)).square().mean().backward()
+    unit = next(unit for unit in model.units if unit.name == "first")
+    whole = unit.flats[0].views(unit.flats[0].whole_of(unit.flats[0].shard.grad))
+    never = next(unit for unit in model.units if unit.name == "never").flats[0].shard.grad
+    return before, start.first.weight.detach(), start.first.weight.grad, whole[0], alone, calls, never
+
+
+def test_gradients_differ_before_synchronization_and_are_their_mean_after():
+    found = launch(shards_and_gradients, 2)
+    (before, start, own, mean, alone, calls, never), (other_before, other_start, other_own, other_mean, *_) = found
+    assert not torch.equal(before, other_before)
+    assert torch.equal(start, other_start)
+    assert not torch.equal(own, other_own)
+    assert torch.equal(mean, other_mean)
+    assert calls.keys() == {"all-gather"}
+    assert alone == [None] * len(alone)
+    assert never is None, "a unit that nobody used"
+    truth = Net()
+    truth.load_state_dict({**truth.state_dict(), "shift": torch.zeros(8)})
+    for share in (0, 1):
+        for step in (0, 1):
+            (truth(data(share, step)).square().mean() / 2).backward()
+    torch.testing.assert_close(mean, truth.first.weight.grad, rtol=1e-5, atol=1e-7)
+
+
+@dataclass
+class Answer:
+    value: torch.Tensor
+
+
+class Block(nn.Module):
+    """Its output in the form asked for."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.linear, self.form = nn.Linear(4, 4), form
+
+    def forward(self, x):
+        y = torch.tanh(self.linear(x))
+        return {"tensor": y, "tuple": (x, y), "dict": {"y": y}, "object": Answer(y), "no gradient": y.detach()}[self.form]
+
+
+class Odd(nn.Module):
+    """Blocks that answer in all forms, one inside another, one used twice, and one in two checkpoints."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.plain, self.pair, self.named, self.wrapped = map(Block, ("tensor", "tuple", "dict", "object"))
+        self.silent, self.outer = Block("no gradient"), nn.Sequential(nn.Linear(4, 4), Block("tensor"))
+        self.head = nn.Linear(4, 4)
+        self.head.weight = self.plain.linear.weight
+
+    def forward(self, x, checkpointed=lambda function, value: function(value)):
+        x = checkpointed(self.outer, checkpointed(self.plain, checkpointed(self.plain, x)))
+        x = self.wrapped(self.named(self.pair(x)[1])["y"]).value
+        return self.head(x + self.silent(x))
+
+
+WAYS = {
+    "none": lambda function, x: function(x),
+    "by hooks": checkpoint_by_hooks,
+    "re-entrant": checkpoint,
+    "torch's by hooks": lambda f, x: torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False),
+    "torch's re-entrant": lambda f, x: torch.utils.checkpoint.checkpoint(f, x, use_reentrant=True),
+}
+
+
+def inputs(share):
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(share)).requires_grad_()
+
+
+def oddities(reshards, by):
+    """Gradients of all forms, under all checkpoints, of two forward passes to one backward, with evaluations in between."""
+    found = {}
+    for units in (None, Block, (Block, nn.Sequential), 20):
+        for name, way in WAYS.items():
+            model = FSDP(Odd(), units, reshard_after_forward=reshards, by=by)
+            for _ in range(2):  # the second time the order is known
+                model.zero_grad()
+                with torch.no_grad():
+                    model(inputs(9))
+                assert model.gathered_bytes == 0, "after an evaluation"
+                x = inputs(dist.get_rank())
+                (model(x, checkpointed=way).square().mean() + model(2 * x).square().mean()).backward()
+                assert model.gathered_bytes == 0, "after backward"
+            state = {name: value.clone() for name, value in model.full_state_dict().items()}
+            torch.optim.SGD(model.parameters(), lr=1.0).step()
+            found[units, name] = state, model.full_state_dict(), x.grad
+    return found
+
+
+@pytest.mark.parametrize(("reshards", "by"), [(True, "torch"), (False, "ring")])
+def test_all_forms_of_units_and_checkpoints_have_the_right_gradients(reshards, by):
+    truth, grads = Odd(), []
+    for share in (0, 1):
+        x = inputs(share)
+        ((truth(x).square().mean() + truth(2 * x).square().mean()) / 2).backward()
+        grads.append(2 * x.grad)
+    before = {name: value.clone() for name, value in truth.state_dict().items()}
+    torch.optim.SGD([p for p in truth.parameters() if p.grad is not None], lr=1.0).step()
+    for rank, found in enumerate(launch(oddities, 2, reshards, by)):
+        for case, (start, end, gradient) in found.items():
+            torch.testing.assert_close(gradient, grads[rank], rtol=1e-5, atol=1e-7, msg=str(case))
+            for name, right in truth.state_dict().items():
+                assert torch.equal(start[name], before[name])
+                torch.testing.assert_close(end[name], right, rtol=1e-5, atol=1e-6, msg=f"{case}, {name}")
