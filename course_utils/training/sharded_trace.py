@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
+from course_utils.memory.allocator import quiet
 from course_utils.training.trace import PHASES
 
 _COLLECTIVES = {
@@ -41,8 +42,12 @@ class Activity:
 
 def trace_step(step: Callable[[], object]) -> list[Activity]:
     """Run `step`, whose phases are marked with `torch.profiler.record_function`, and read what it did on this rank."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        step()
+    profiler = profile(activities=[ProfilerActivity.CPU])
+    with quiet():
+        profiler.start()
+    step()
+    with quiet():
+        profiler.stop()
     return read_activities(_exported(profiler))
 
 

@@ -109,7 +109,9 @@ class _Plan:
 
     def backward(self) -> None:
         order = range(self.units - 1, -1, -1)
-        for unit, start, end in self._pass(order, "backward", _BACKWARD / self.units, gather=self.stage == 3 and self._gathers):
+        for unit, start, end in self._pass(
+            order, "backward", _BACKWARD / self.units, gather=self.stage == 3 and self._gathers
+        ):
             self.schedule.hold(end, -self.activations / self.units)
             self._reduce(unit, start, end)
 
@@ -118,7 +120,9 @@ class _Plan:
         if self.stage == 1 and self.ranks > 1:
             self.schedule.add(WIRE, "all-gather", 0, end, self.around * self.units)
 
-    def _pass(self, order: Iterable[int], what: str, seconds: float, gather: bool) -> Iterator[tuple[int, float, float]]:
+    def _pass(
+        self, order: Iterable[int], what: str, seconds: float, gather: bool
+    ) -> Iterator[tuple[int, float, float]]:
         """(unit, start, end) of each unit's computation, with the gathers before them where they are wanted."""
         order, now = list(order), self._computed()
         ready = self._gather(order[0], now) if gather else now

@@ -95,7 +95,9 @@ def play_sharding(
     below.fill_between(times, totals, step="post", color=COLORS["activations"], alpha=0.5)
     below.step(times, totals, where="post", color=COLORS["ink"], linewidth=1.2)
     below.axhline(schedule.peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
-    below.text(schedule.end, schedule.peak, f"peak {schedule.peak:.2f} ", ha="right", va="bottom", color=COLORS["warning"])
+    below.text(
+        schedule.end, schedule.peak, f"peak {schedule.peak:.2f} ", ha="right", va="bottom", color=COLORS["warning"]
+    )
     below.set(ylabel="memory of a rank\n(parameters = 1)", ylim=(0, 5.2), xlim=(0, schedule.end))
     below.set_xlabel("time (forward pass of the model = 1)")
     whats = [what for what in _LOOKS if any(job.what == what for job in schedule.jobs)]

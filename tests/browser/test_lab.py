@@ -26,7 +26,18 @@ QUIET = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 START_TIMEOUT, RUN_TIMEOUT = 60, 240
-PLAYS = ("01", "02", "03", "04", "05", "05b", "06", "07", "08", "10")  # the calculator of chapter 00 has a test of its own
+PLAYS = (
+    "01",
+    "02",
+    "03",
+    "04",
+    "05",
+    "05b",
+    "06",
+    "07",
+    "08",
+    "10",
+)  # the calculator of chapter 00 has a test of its own
 
 
 @pytest.fixture

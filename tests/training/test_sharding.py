@@ -71,7 +71,9 @@ def test_the_timeline_has_every_collective_of_the_ledger(ranks, name):
 @pytest.mark.slow
 def test_hybrid_sharding_sends_shards_between_the_groups():
     seen = launch(partial(sharding.share, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
-    assert seen.traffic.frame()["sent"]["all-reduce"] == pytest.approx(memory.communication("ddp", P // 2, 2).bytes, rel=0.02)
+    assert seen.traffic.frame()["sent"]["all-reduce"] == pytest.approx(
+        memory.communication("ddp", P // 2, 2).bytes, rel=0.02
+    )
 
 
 def test_an_offloaded_step_is_a_step():
