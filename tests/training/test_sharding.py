@@ -12,9 +12,9 @@ from course_utils.memory import Recipe
 from course_utils.training import sharding
 from course_utils.training.sharded_trace import Activity, overlap, read_activities
 
-WIDTH = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
-LLAMA = models.configuration("llama", **WIDTH, vocab_size=64, num_hidden_layers=3)
-RECIPE = Recipe(batch=1, sequence=16)
+WIDTH = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}
+LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=8)
+RECIPE = Recipe(batch=1, sequence=32)
 METHODS = {"DDP": "ddp", "ZeRO-1": "zero1", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
 P = models.parameter_count(models.from_configuration(LLAMA))
 
@@ -51,10 +51,14 @@ def test_what_is_sent_is_what_the_formula_says(ranks, way):
     assert sent == pytest.approx(memory.communication(METHODS[way], P, 2).bytes, rel=0.01)
 
 
-def test_a_later_stage_has_a_lower_peak(ranks):
-    peaks = [ranks[0][0][way].peak for way in METHODS]
-    assert peaks[0] > peaks[1] > peaks[3]
-    assert peaks[2] > peaks[3], "what stays gathered must be seen"
+@pytest.mark.parametrize("way", METHODS)
+def test_the_peak_of_a_rank_is_the_predicted_one(ranks, way):
+    measured = min(seen[way].peak for seen, _ in ranks)  # gloo's threads may hold a buffer longer on one of them
+    assert measured == pytest.approx(sharding.predicted_peak(way, LLAMA, RECIPE, 2), rel=0.05)
+
+
+def test_what_stays_gathered_is_seen(ranks):
+    assert ranks[0][0]["ZeRO-2"].peak - ranks[0][0]["ZeRO-3"].peak > P  # a good part of 4P bytes
 
 
 @pytest.mark.parametrize("name", ["ours", "torch's"])
