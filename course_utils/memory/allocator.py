@@ -80,13 +80,13 @@ class CpuAllocator:
         if torch.autograd._profiler_enabled():  # a second one ends the first, and inside itself the process
             raise CourseError("Another profiler is running, or another measurement; end it before measuring.")
         profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        with _quiet():
+        with quiet():
             profiler.start()
         try:
             yield
         finally:
             self.begin_phase(None)
-            with _quiet():
+            with quiet():
                 profiler.stop()
         self._events = _trace(profiler)
 
@@ -131,7 +131,7 @@ def _trace(profiler: profile) -> list[dict]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep back what the profiler's library writes to the process's error stream when it starts and stops."""
     kept = os.dup(2)
     try:

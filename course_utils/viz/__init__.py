@@ -61,6 +61,7 @@ from course_utils.viz.quantization import (
     stagnation_figure,
     state_cycle_figure,
 )
+from course_utils.viz.sharding import lanes_figure, lengths_figure, play_sharding, sharding_figure, units_figure
 from course_utils.viz.style import COLORS
 from course_utils.viz.timeline import timeline_figure
 from course_utils.viz.training import compare_losses, learning_curves
@@ -95,9 +96,11 @@ __all__ = [
     "graph_figure",
     "groups_figure",
     "instants_figure",
+    "lanes_figure",
     "learning_curves",
     "ledger_figure",
     "local_rounds_figure",
+    "lengths_figure",
     "losses_against_bytes",
     "losses_against_every_figure",
     "losses_apart",
@@ -116,6 +119,7 @@ __all__ = [
     "play_estimate",
     "play_local_drift",
     "play_raggedness",
+    "play_sharding",
     "quadratic_figure",
     "recompute_figure",
     "saved_by_part_figure",
@@ -123,6 +127,7 @@ __all__ = [
     "schedules_figure",
     "segment_curves_figure",
     "segments_figure",
+    "sharding_figure",
     "show",
     "small_gradients_figure",
     "source",
@@ -132,5 +137,6 @@ __all__ = [
     "time_and_memory_figure",
     "timeline_figure",
     "trace_figure",
+    "units_figure",
     "use_course_style",
 ]
