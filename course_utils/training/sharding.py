@@ -1,6 +1,6 @@
 """The same training shared out in several ways on real ranks: bytes at the peak, bytes on the wire, the parameters after it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,7 +11,7 @@ from torch.profiler import record_function
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
 from course_utils.distributed.traffic import Entry, Traffic
-from course_utils.memory import Recipe, estimate
+from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.allocator import allocator_of
 from course_utils.training.sharded_trace import Activity, trace_step
 
@@ -120,21 +120,24 @@ def share(way: str, config, recipe: Recipe, **options) -> Seen:
 
     Everything lies in the processor's memory, whatever else the machine has.
     """
-    allocator = allocator_of(_HERE)
-    with allocator.recording(), allocator.measured():
-        allocator.begin_phase("building")
-        setup = WAYS[way](models.from_configuration(config), **options)
-        batch = batch_of(config, recipe, dist.get_rank())
-        losses = []
-        for number in range(1 + _MEASURED):
-            allocator.begin_phase(f"step {number}")
+    setup = WAYS[way](models.from_configuration(config), **options)
+    batch = batch_of(config, recipe, dist.get_rank())
+    losses, above = [setup.step(batch)], []
+    for _ in range(_MEASURED):
+        allocator = allocator_of(_HERE)
+        with allocator.recording(), allocator.measured():
             losses.append(setup.step(batch))
+        above.append(allocator.account().above_start)
+    state = list(_state(setup.optimizer))
+    kept = distinct_bytes(
+        [*map(_local, setup.model.parameters()), *setup.model.buffers(), *map(_local, state), *batch.values()]
+    )
     with counted() as ledger:
         losses.append(setup.step(batch))
     return Seen(
-        # What a thread of gloo's still holds of the collective before comes on top now and then.
-        min(size for phase, size in allocator.account().by_phase.items() if phase not in ("building", "step 0")),
-        {"parameters": _kept(setup.model.parameters()), "optimizer state": _kept(_state(setup.optimizer))},
+        # The account misses what a thread of gloo's is the last to release, and then goes on with too much.
+        kept + min(above),
+        {"parameters": _elements(setup.model.parameters()), "optimizer state": _elements(s for s in state if s.dim())},
         tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         ledger.entries,
         [loss.item() for loss in losses],
@@ -231,15 +234,14 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [
-        value
-        for state in optimizer.state.values()
-        for value in state.values()
-        if torch.is_tensor(value) and value.dim()
-    ]
+def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
 
 
-def _kept(tensors) -> int:
-    """Elements that lie on this rank."""
-    return sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors)
+def _elements(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(_local(tensor).numel() for tensor in tensors)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What lies on this rank of it."""
+    return getattr(tensor, "_local_tensor", tensor)
