@@ -1,4 +1,4 @@
-"""Collectives by hand, on messages between neighbors in a ring (Patarasu & Yuan 2009).
+"""Collectives by hand, on messages between neighbors in a ring (Patarasuk & Yuan 2009).
 
 Rank r sends to r + 1 and receives from r − 1, all at once, N − 1 times; so every link carries the same load at the same time,
 and none carries more than (N − 1)/N of the tensor in a pass. Sums of floats are made in one order for each piece and then

@@ -2,7 +2,8 @@
 
 Two ways lead into it. What is built here by hand notes every message where it sends it. What torch.distributed does inside
 one operator, also for DDP, FSDP2 or Accelerate, is seen where the operator is called, and booked as a ring sends it, which is
-the least that leaves every rank with the same load (Patarasu & Yuan 2009). N is the number of ranks.
+the least that leaves every rank with the same load (Patarasuk & Yuan 2009). A library may send more: gloo, which carries
+between processors, makes an all-reduce of every reduce-scatter. N is the number of ranks.
 """
 
 import time

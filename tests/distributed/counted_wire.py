@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_utils import models
-from course_utils.distributed import DDP, counted, launch, ring
+from course_utils.distributed import DDP, FSDP, LocalSGD, QuantizedMean, ShardedOptimizer, counted, launch, ring
 from course_utils.training.data_parallel import WAYS, accumulate_on_rank
 
 K, RANKS = 4, 2
@@ -43,6 +43,63 @@ def by_hand():
     return sent() - before, ledger.sent
 
 
+def layers():
+    """Layers of one size, and the loss that is made of them."""
+    return torch.nn.Sequential(*(torch.nn.Linear(500, 500) for _ in range(4)))
+
+
+def sharded(by):
+    model = FSDP(layers(), units=torch.nn.Linear, by=by)
+    return lambda: model(torch.ones(2, 500)).sum().backward()
+
+
+def sharded_update():
+    model = layers()
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, by="ring", lr=0.1, average=True)
+
+    def step():
+        model(torch.ones(2, 500)).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def coarse_gradients():
+    model = layers()
+    mean = QuantizedMean(model.parameters())
+
+    def step():
+        model(torch.ones(2, 500)).sum().backward()
+        mean.average()
+
+    return step
+
+
+STEPS = {
+    "FSDP, ring": partial(sharded, "ring"),
+    "ZeRO-1, ring": sharded_update,
+    "local SGD": lambda: LocalSGD(layers(), every=1).step,
+    "8 bits": coarse_gradients,
+    "FSDP, gloo": partial(sharded, "torch"),
+}
+
+
+def by_step():
+    """By way, bytes that all ranks together send in four steps, and those in this rank's ledger."""
+    found = {}
+    for name, make in STEPS.items():
+        step = make()
+        step()  # what is sent only once, to begin with
+        dist.barrier()
+        before = sent()
+        with counted() as ledger:
+            for _ in range(4):
+                step()
+            dist.barrier()
+        found[name] = sent() - before, ledger.sent
+    return found
+
+
 if __name__ == "__main__":
     ids = torch.randint(1, 100, (4, 16))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
@@ -52,3 +109,5 @@ if __name__ == "__main__":
     )
     ranks = launch(by_hand, RANKS)
     print(json.dumps({"sent": ranks[0][0], "booked": sum(booked for _, booked in ranks)}))
+    ranks = launch(by_step, RANKS)
+    print(json.dumps({name: (ranks[0][name][0], sum(rank[name][1] for rank in ranks)) for name in STEPS}))

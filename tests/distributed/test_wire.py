@@ -24,8 +24,13 @@ def test_the_interface_sends_what_is_booked():
     command = [*IN_A_NETWORK_OF_ITS_OWN, sys.executable, str(Path(__file__).with_name("counted_wire.py"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    accumulated, by_hand = map(json.loads, done.stdout.splitlines()[-2:])
+    accumulated, by_hand, by_step = map(json.loads, done.stdout.splitlines()[-3:])
     assert accumulated["reduced"] == (4 + 1 + 4) * accumulated["model"]
     begun = accumulated["ways"] * accumulated["model"]
     assert accumulated["sent"] == pytest.approx(2 * accumulated["reduced"] + begun, rel=0.02)
     assert by_hand["sent"] == pytest.approx(by_hand["booked"], rel=0.02)
+    through_gloo, booked_as_a_ring = by_step.pop("FSDP, gloo")
+    for name, (through, booked) in by_step.items():
+        assert through == pytest.approx(booked, rel=0.02), name
+    # Gloo makes an all-reduce of every reduce-scatter, one of the three passes of a step.
+    assert through_gloo == pytest.approx(4 / 3 * booked_as_a_ring, rel=0.02)
