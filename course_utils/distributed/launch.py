@@ -1,7 +1,7 @@
 """Starting ranks from a notebook or a script: `launch(work, 2, …)` gives what `work(…)` returns on each rank.
 
-Ranks are forked from a server that has imported torch and nothing more, because a fork of a process that has computed with
-torch hangs; where there are no fork servers (Windows), and by default on macOS, each rank starts afresh. A function defined
+Ranks are forked from a server that has imported torch and has never computed, because a fork of a process that has computed
+with torch hangs; where there are no fork servers (Windows), and by default on macOS, each rank starts afresh. A function defined
 in a notebook crosses by value. A script must call `launch` under `if __name__ == "__main__":`, as for all of Python's
 `multiprocessing`.
 """
@@ -18,12 +18,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import torch
+
 from course_utils.distributed import worker
 from course_utils.errors import CourseError
 
 SECONDS = 120.0
 """How long the ranks may take, unless `launch` is told otherwise."""
 _METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+_SLOW = ("course_utils.models", "course_utils.training", "transformers.models.")  # seconds for each rank
 _GRACE = 0.5  # seconds in which ranks may say what they saw, or where they are
 
 _OFTEN = {
@@ -74,7 +77,7 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
 def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]:
     context = multiprocessing.get_context(_METHOD)
     if _METHOD == "forkserver":
-        context.set_forkserver_preload(["course_utils.distributed.preload"])
+        context.set_forkserver_preload(_preloaded())
     ranks = [
         context.Process(target=worker.main, args=(job, i, world_size, asked), daemon=True) for i in range(world_size)
     ]
@@ -85,6 +88,13 @@ def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]
             _end(ranks[:i])
             raise
     return ranks
+
+
+def _preloaded() -> list[str]:
+    """What the server imports: what every rank needs, and what ranks would each import because this process works with it."""
+    # Where there is a GPU, models' modules may ask its driver, and that does not survive a fork.
+    slow = () if torch.cuda.is_available() else _SLOW
+    return ["course_utils.distributed.preload", *(name for name in list(sys.modules) if name.startswith(slow))]
 
 
 def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, asking: Connection) -> None:
