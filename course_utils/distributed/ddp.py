@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 
-from course_utils.distributed.agreement import first_other
+from course_utils.distributed.agreement import require_alike
 from course_utils.distributed.collectives import begin_all_reduce, require_way
 from course_utils.errors import CourseError
 from course_utils.units import MiB
@@ -32,7 +32,7 @@ class DDP(nn.Module):
         if not trained:
             raise CourseError("No parameter of the module requires a gradient, so there is nothing to average.")
         self.module, self._by, self._averaging = module, require_way(by), True
-        _require_alike(module)
+        require_alike([*module.named_parameters(), *module.named_buffers()])
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), 0)
         # Backward comes to the last layers first.
@@ -131,22 +131,6 @@ class _Bucket:
         if self.has_begun:
             self.wait()
         self.there, self.buffer, self.wait = set(), None, None
-
-
-def _require_alike(module: nn.Module) -> None:
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    if found := first_other([_described(name, tensor) for name, tensor in tensors]):
-        rank, theirs, first = found
-        other = next((each for each in theirs if each not in first), "nothing more")
-        own = next((each for each in first if each not in theirs), "nothing more")
-        raise CourseError(
-            f"Rank {rank} wraps another module than rank 0: it has {other} where rank 0 has {own}; build the same on all ranks."
-        )
-
-
-def _described(name: str, tensor: torch.Tensor) -> str:
-    trained = "trained" if tensor.requires_grad else "not trained"
-    return f"{name} ({list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}, {trained})"
 
 
 def _or_zeros(parameter: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils.distributed import full_state
+from course_utils.distributed.agreement import require_alike
 from course_utils.distributed.collectives import require_way
 from course_utils.distributed.flat import Flat, Unit, backward_task, within_backward
 from course_utils.distributed.traffic import unbooked
@@ -32,10 +33,13 @@ class FSDP(nn.Module):
     Every rank begins with the parameters and buffers of rank 0. With `compute_dtype` parameters are cast before they are sent,
     and so are floating-point inputs of units; gradients travel in it too, and become a mean in the shard's own type. A
     parameter that nobody uses has a zero gradient, a unit that nobody uses has none. Every rank must use the same units in
-    the same order: where they do not, `backward` raises `CourseError`, or waits until the time-out. An optimizer of the
-    shards sees rows of numbers and no matrices: right where it treats every element alike, as Adam does.
+    the same order: where they do not, the next `backward` raises `CourseError`, or waits until the time-out. Weights are only
+    there while their unit's forward or backward pass runs: read outside of it, by a penalty on weights say, they have no memory,
+    and the process may die of it. Buffers stay each rank's own. An optimizer of the shards sees rows of numbers and no matrices:
+    right where it treats every element alike, as Adam does.
 
-    `by` is "torch" or "ring" (`collectives`). Raises `CourseError` for units that the module does not have.
+    `by` is "torch" or "ring" (`collectives`). Raises `CourseError` for units that the module does not have, and where ranks bring
+    different modules.
     """
 
     def __init__(
@@ -50,14 +54,24 @@ class FSDP(nn.Module):
         super().__init__()
         self._names, self._compute_dtype = list(module.state_dict()), compute_dtype
         self._reshards, self._prefetches, self._averages = reshard_after_forward, prefetch, True
+        require_alike([*module.named_parameters(), *module.named_buffers()])
         for buffer in module.buffers():
             dist.broadcast(buffer, 0)
         self.module, self.units = module, cut(module, units, compute_dtype, require_way(by))
         self._scattering, self._in_backward = None, False
-        self._order, self._last_order, self._log = [], [], []
+        self._order, self._last_order, self._mark = [], [], 0
         for unit in self.units:
             unit.module.register_forward_pre_hook(self._before_forward(unit), with_kwargs=True, prepend=True)
             unit.module.register_forward_hook(self._after_forward(unit))
+
+    def __deepcopy__(self, memo):
+        raise CourseError(
+            "A sharded module cannot be copied, since its hooks gather the first one's shards; build another FSDP and give it "
+            "load_full_state_dict(full_state_dict())."
+        )
+
+    def _apply(self, fn, recurse=True):
+        raise CourseError("A sharded module stays as it is; move or cast the plain module before it is sharded.")
 
     def forward(self, *args, **kwargs):
         """The module's own."""
@@ -132,7 +146,7 @@ class FSDP(nn.Module):
 
     def _after_forward(self, unit: Unit):
         def hook(module, args, outputs):
-            tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+            tensors = list(_tensors_in(outputs, set()))
             hooked = [tensor.register_hook(self._before_backward(unit)) for tensor in tensors if tensor.requires_grad]
             if not within_backward():
                 # Where no tensor shows when its gradient comes back, backward must find all in its place.
@@ -147,7 +161,7 @@ class FSDP(nn.Module):
         self._free(self.units, all_of_them=True)
         if self._in_backward:
             self._drop_gradients()
-        self._in_backward, self._last_order, self._order, self._log = False, self._order, [], []
+        self._in_backward, self._last_order, self._order = False, self._order, []
 
     def _free_frozen_before(self, unit: Unit, inputs) -> None:
         """When the gradient comes out of the unit, backward is done with it, also with what gets no gradient itself."""
@@ -170,7 +184,7 @@ class FSDP(nn.Module):
 
     def _begin_gather(self, unit: Unit) -> None:
         if unit.begin_gather():
-            self._log.append(("gather", unit.name))
+            self._note("gather", unit)
 
     def _successor(self, unit: Unit) -> Unit | None:
         """The unit that came next in the last forward pass; in backward, the one before in this."""
@@ -213,7 +227,7 @@ class FSDP(nn.Module):
     def _scatter(self, unit: Unit, flat: Flat) -> None:
         if self._averages:
             self._end_scatter()
-            self._log.append(("scatter", unit.name))
+            self._note("scatter", unit)
             self._scattering = flat.begin_scatter()
 
     def _end_scatter(self) -> None:
@@ -234,14 +248,32 @@ class FSDP(nn.Module):
         self._in_backward = False
         self._require_same_order()
 
+    def _note(self, what: str, unit: Unit) -> None:
+        self._mark = crc32(f"{what} {unit.name}".encode(), self._mark)
+
     def _require_same_order(self) -> None:
-        """Units of one size could be taken for each other: the ranks compare what they gathered and sent, and when."""
-        mark = crc32(repr(self._log).encode())
-        ends = torch.tensor([mark, -mark], device=self.units[0].module.shard_0.device if self.units[0].flats else "cpu")
+        """Units of one size could be taken for each other: the ranks compare what they gathered and sent, and when.
+
+        Passes without backward count towards the next backward pass.
+        """
+        ends = torch.tensor(
+            [self._mark, -self._mark], device=self.units[0].module.shard_0.device if self.units[0].flats else "cpu"
+        )
         with unbooked():
             dist.all_reduce(ends, dist.ReduceOp.MAX)
-        self._log = []
+        self._mark = 0
         if ends.sum():
             raise CourseError(
-                "The ranks used different units in this step, so what was gathered is wrong; have every rank use the same units."
+                "The ranks used different units since the last backward pass, so what was gathered is wrong; have every rank "
+                "use the same units."
             )
+
+
+def _tensors_in(value, seen: set[int]) -> Iterator[torch.Tensor]:
+    """Also those in objects that are no containers, such as a dataclass or a cache of keys and values."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, type | nn.Module) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield from _tensors_in(vars(leaf), seen)

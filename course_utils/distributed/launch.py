@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,8 +32,8 @@ _GRACE = 0.5  # seconds in which ranks may say what they saw, or where they are
 
 _OFTEN = {
     "SIGKILL": ", as the system does where memory runs out",
-    "SIGABRT": ", as gloo does where ranks bring different shapes or types to one collective",
-    "SIGSEGV": ", as happens where compiled code reads outside its memory",
+    "SIGABRT": ", as gloo does where ranks bring different shapes or types to one collective or message",
+    "SIGSEGV": ", as happens where compiled code reads outside its memory, or a weight of FSDP is read while it is not gathered",
 }
 
 
@@ -57,11 +58,11 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
     """What `work(*arguments)` returns on each of `world_size` ranks, in their order.
 
     On every rank a gloo process group stands already, and torch has its share of this process's threads; `torch.distributed`
-    tells the rank. Arguments and results are copied (pickled). Raises `RankError` with the first failure of a rank, and
+    tells the rank. Arguments and results are copied (pickled). Ranks have the environment variables that this process had when it
+    first launched any. Raises `RankError` with the first failure of a rank, and
     `CourseError` where they are not done within `seconds`, with where each of them was; no rank is left behind in any event.
     """
-    if world_size < 1:
-        raise CourseError(f"{world_size} ranks cannot be started; give a world size from 1 on.")
+    _check(world_size, seconds)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         job = worker.write_job(Path(folder), work, arguments, seconds)
         asked, asking = multiprocessing.Pipe(duplex=False)
@@ -72,6 +73,15 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
             finally:
                 _end(ranks)
         return [_result(Path(folder), rank, world_size) for rank in range(world_size)]
+
+
+def _check(world_size: int, seconds: float) -> None:
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+        raise CourseError(f"{world_size!r} ranks cannot be started; give a world size from 1 on.")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
+        raise CourseError(f"Ranks cannot be given {seconds!r} seconds; give a number above 0.")
+    if multiprocessing.current_process().daemon:
+        raise CourseError("A rank cannot start ranks of its own; call `launch` outside of the work.")
 
 
 def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]:
@@ -165,6 +175,8 @@ def _result(folder: Path, number: int, world_size: int):
         return worker.read_result(folder, number)
     except FileNotFoundError:
         raise RankError(number, world_size, _silent("ended before its work was done (exit code 0)")) from None
+    except Exception as error:
+        raise RankError(number, world_size, _silent(f"gave a result that cannot be read here ({error})")) from error
 
 
 def _silent(text: str) -> dict:

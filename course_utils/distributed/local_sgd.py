@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from course_utils.distributed.agreement import first_other, require_alike
 from course_utils.distributed.collectives import begin_all_reduce, require_way
 from course_utils.distributed.ddp import in_buckets
 from course_utils.distributed.traffic import unbooked
@@ -59,7 +60,8 @@ class LocalSGD:
     Every rank begins with what rank 0 has of these; of a module with all of it, frozen parameters and buffers too. `every`
     may be changed on the way, on all ranks alike: 1 at first and more later is post-local SGD (Lin et al. 2020). After the
     last step call `finish`. `by` is "torch" or "ring".
-    Raises `CourseError` for settings that cannot be.
+    What is trained is what requires a gradient now. Raises `CourseError` for settings that cannot be, and where ranks bring
+    other tensors.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class LocalSGD:
         self._by, self._bucket_bytes = require_way(by), bucket_bytes
         self._also = [tensor for tensor in also if tensor.is_floating_point()]
         whole = (*trained.parameters(), *trained.buffers()) if isinstance(trained, nn.Module) else self.parameters
+        named = enumerate((*whole, *self._also))
+        require_alike((f"tensor {number}, averaged every {every} steps,", tensor) for number, tensor in named)
         for tensor in (*whole, *self._also):
             dist.broadcast(tensor.detach(), 0)
         self._start = [p.detach().clone() for p in self.parameters] if outer else []
@@ -179,17 +183,13 @@ def _trained(trained) -> list[torch.Tensor]:
         trained = [p for group in trained.param_groups for p in group["params"]]
     elif isinstance(trained, nn.Module):
         trained = trained.parameters()
-    return [p for p in trained if p.requires_grad]
+    return list(dict.fromkeys(p for p in trained if p.requires_grad))  # a tied one may be listed twice
 
 
 def _require_alike(sizes: list[list[int]]) -> None:
-    """Raise on every rank where one has state that another lacks; the few bytes of it are not booked."""
-    everyone: list = [None] * dist.get_world_size()
-    with unbooked():
-        dist.all_gather_object(everyone, sizes)
-    for rank, other in enumerate(everyone):
-        if other != everyone[0]:
-            raise CourseError(
-                f"Rank {rank} has optimizer state for other parameters than rank 0, as when only one of them used a layer; "
-                "average the parameters alone, with state='keep' or 'reset'."
-            )
+    """Raise on every rank where one has state that another lacks."""
+    if found := first_other(sizes):
+        raise CourseError(
+            f"Rank {found[0]} has optimizer state for other parameters than rank 0, as when only one of them used a layer; "
+            "average the parameters alone, with state='keep' or 'reset'."
+        )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
+from course_utils.distributed.agreement import require_alike
 from course_utils.errors import CourseError
 
 BLOCK = 2048
@@ -28,7 +29,7 @@ def quantize(
     flat = tensor.reshape(-1).float()
     blocks = torch.nn.functional.pad(flat, (0, -len(flat) % BLOCK)).view(-1, BLOCK)
     scales = blocks.abs().amax(1, keepdim=True)
-    exact = blocks * (levels / scales.clamp_min(torch.finfo(torch.float32).tiny))
+    exact = levels * (blocks / scales.clamp_min(torch.finfo(torch.float32).tiny))
     if by_chance:
         exact = (exact + torch.rand(exact.shape, generator=draw, device=exact.device)).floor()
     return exact.round().clamp(-levels, levels).to(torch.int8), scales
@@ -47,7 +48,8 @@ class QuantizedMean:
     in float32, for 8 as much. `levels` below 127 is coarser (1: only −1, 0 and 1), and still a byte an element.
     `error_feedback` keeps a copy of the gradients' size on each rank. `seed` is for the chance of rounding.
 
-    Raises `CourseError` where nothing is to be trained, or for levels outside 1 … 127.
+    Raises `CourseError` where nothing is to be trained, or for levels outside 1 … 127, and where ranks bring other
+    parameters.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class QuantizedMean:
         self._owed = torch.zeros(size, device=self.parameters[0].device) if error_feedback else None
         # Each rank its own chance: with one for all, errors would not average out.
         self._draw = torch.Generator(self.parameters[0].device).manual_seed(seed + dist.get_rank())
+        require_alike((f"parameter {number}", p) for number, p in enumerate(self.parameters))
         for parameter in self.parameters:
             dist.broadcast(parameter.detach(), 0)
 
@@ -85,7 +88,8 @@ class QuantizedMean:
             meant = meant + self._owed
         codes, scales = quantize(meant, self.levels, self.by_chance, self._draw)
         if self._owed is not None:
-            self._owed = meant - dequantize(codes, scales, meant, self.levels)
+            owed = meant - dequantize(codes, scales, meant, self.levels)
+            self._owed = torch.where(owed.isfinite(), owed, 0)  # else one infinite gradient would be owed for ever
         everyones = zip(_gathered(codes), _gathered(scales), strict=True)
         return sum(dequantize(*one, meant, self.levels) for one in everyones) / dist.get_world_size()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 import torch.distributed as dist
 
+from course_utils.distributed.agreement import require_alike
 from course_utils.distributed.collectives import begin_broadcast, begin_reduce, require_way
 from course_utils.errors import CourseError
 
@@ -13,22 +14,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
     """`optimizer_cls(params, **kwargs)` with its state shared out: `step()` updates this rank's share and hands it around.
 
     A share consists of whole tensors, so that every optimizer works as ever, also one that looks at rows, columns or blocks;
-    shares are as equal in size as that allows. Every rank must begin with the same parameters, and `.grad` must be the mean
-    over the ranks when `step()` is called, as `DDP` leaves it. With `average=True` no `DDP` is needed: the parameters begin as
-    rank 0's, and `step()` sends each gradient to its owner only, who takes the mean; `.grad` of the others' shares is then
-    dropped. A rank without a gradient counts as zero there, and a parameter without one on any rank is left alone.
+    shares of what is trained are as equal in size as that allows. Every rank must bring the same parameters, and `.grad` must be
+    the mean over the ranks when `step()` is called, as `DDP` leaves it. With `average=True` no `DDP` is needed: the parameters
+    begin as rank 0's, and `step()` sends each gradient to its owner only, who takes the mean; `.grad` of the others' shares is
+    then dropped, and before it gradients are each rank's own, not to be clipped. A rank without a gradient counts as zero
+    there, and a parameter without one on any rank is left alone.
 
     `optimizer` is the one around this rank's share; `state` is its state, and `param_groups`, which a scheduler may change,
-    have all parameters. `by` is "torch" or "ring" (`collectives`).
+    have all parameters. `by` is "torch" or "ring" (`collectives`). Raises `CourseError` where ranks bring other parameters.
     """
 
     def __init__(self, params, optimizer_cls: type, by: str = "torch", *, average: bool = False, **kwargs):
         self.optimizer, self._by, self._average = None, require_way(by), average
         self._owner, self._loads = {}, [0] * dist.get_world_size()
         super().__init__(params, kwargs)
+        require_alike((f"parameter {number}", p) for number, p in enumerate(self._parameters()))
         self._assign(self._parameters())
-        if average:
-            _wait([begin_broadcast(p.detach(), 0, by) for p in self._parameters()])
+        self._begin_alike(self._parameters())
         self.optimizer = optimizer_cls([self._share_of(group) for group in self.param_groups], **kwargs)
         self._take_over()
 
@@ -37,6 +39,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         if self.optimizer is not None:
             self._assign(self.param_groups[-1]["params"])
+            self._begin_alike(self.param_groups[-1]["params"])
             self.optimizer.add_param_group(self._share_of(self.param_groups[-1]))
             self._take_over()
 
@@ -52,7 +55,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for group, share in zip(self.param_groups, self.optimizer.param_groups, strict=True):
             share.update(_settings(group))
         self.optimizer.step()
-        _wait([begin_broadcast(p.detach(), self._owner[p], self._by) for p in self._parameters()])
+        self._take_over()
+        _wait([begin_broadcast(p.detach(), self._owner[p], self._by) for p in self._parameters() if p.requires_grad])
         return loss
 
     def state_dict(self) -> dict:
@@ -82,6 +86,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self._take_over()
 
+    def __deepcopy__(self, memo):
+        raise CourseError(
+            "A sharded optimizer cannot be copied; build another one and give it load_state_dict(state_dict())."
+        )
+
     def _parameters(self) -> list[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
@@ -90,7 +99,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for parameter in sorted(parameters, key=torch.numel, reverse=True):
             owner = self._loads.index(min(self._loads))
             self._owner[parameter] = owner
-            self._loads[owner] += parameter.numel()
+            self._loads[owner] += parameter.numel() * parameter.requires_grad
+
+    def _begin_alike(self, parameters: Iterable[torch.Tensor]) -> None:
+        if self._average:
+            _wait([begin_broadcast(p.detach(), 0, self._by) for p in parameters])
 
     def _is_own(self, parameter: torch.Tensor) -> bool:
         return self._owner[parameter] == dist.get_rank()
@@ -99,10 +112,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {**_settings(group), "params": [p for p in group["params"] if self._is_own(p)]}
 
     def _take_over(self) -> None:
-        """What the optimizer within has added: the defaults of its settings, and its state."""
+        """What the optimizer within has added: its defaults, what it notes in its groups, and its state."""
         for group, share in zip(self.param_groups, self.optimizer.param_groups, strict=True):
             group.update(_settings(share))
         self.state = self.optimizer.state
+        self.defaults = {**self.optimizer.defaults, **self.defaults}
 
     def _average_gradients(self) -> None:
         """The mean over the ranks in the owner's `.grad`, None in the others'."""

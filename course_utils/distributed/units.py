@@ -8,6 +8,8 @@ from torch import nn
 from course_utils.distributed.flat import Member, Unit
 from course_utils.errors import CourseError
 
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
 
 def cut(root: nn.Module, units, compute_dtype: torch.dtype | None, by: str) -> list[Unit]:
     """The units of `root`, itself the first; `units` as `FSDP` takes it.
@@ -35,13 +37,15 @@ def _chosen(root: nn.Module, units) -> list[nn.Module]:
         return []
     if isinstance(units, int):
         return _at_least(root, units)[0]
-    if isinstance(units, type | tuple):
+    if isinstance(units, type) or (isinstance(units, tuple) and all(isinstance(each, type) for each in units)):
         found = [module for module in root.modules() if isinstance(module, units)]
     else:
-        known = set(root.modules())
-        found = [module for module in units if module in known]
-    if not found:
-        raise CourseError(f"No module of {type(root).__name__} is of units={units!r}; name a class of its modules.")
+        found = [units] if isinstance(units, nn.Module) else list(units)
+    known = set(root.modules())
+    if not found or any(module not in known for module in found):
+        raise CourseError(f"{type(root).__name__} has no such modules as units={units!r}; name a class of its modules.")
+    if any(isinstance(module, _CONTAINERS) for module in found):
+        raise CourseError("A list of modules has no forward pass around which to gather it; name the modules in it.")
     return found
 
 
@@ -55,7 +59,7 @@ def _at_least(module: nn.Module, elements: int) -> tuple[list[nn.Module], int]:
         found += inside
         left += outside
     # Containers have no forward pass, around which to gather.
-    if left >= elements and not isinstance(module, nn.ModuleList | nn.ModuleDict):
+    if left >= elements and not isinstance(module, _CONTAINERS):
         return [*found, module], 0
     return found, left
 

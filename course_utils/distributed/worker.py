@@ -23,6 +23,7 @@ from course_utils.files import replacing
 from course_utils.settings import set_variable
 
 _JOB, _MEETING = "job", "meeting"
+_LONGEST = 1000
 _OF_OTHERS = tuple(
     str(Path(place).resolve())
     for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(__file__).parents[1])
@@ -74,8 +75,10 @@ def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds
     meeting = (folder / _MEETING).as_uri()
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=limit)
+    dist.barrier()  # else a rank that is done at once leaves while another still connects to it
     result = work(*arguments)
-    dist.destroy_process_group()  # not after a failure: the others would fail of it before this rank has told its own
+    if dist.is_initialized():  # work may have ended the group itself
+        dist.destroy_process_group()  # not after a failure: the others would fail of it before this rank has told its own
     return result
 
 
@@ -109,11 +112,20 @@ def _told(error: BaseException) -> dict:
     own = [place for place in frames if _is_own(place[0])]
     return {
         "kind": type(error).__name__,
-        "text": " ".join(str(error).split()),
+        "text": _message(error),
         "place": own[-1] if own else None,
         "trace": "".join(traceback.format_exception(error)),
         "time": time.time(),
     }
+
+
+def _message(error: BaseException) -> str:
+    """In one line of at most `_LONGEST` characters."""
+    try:
+        words = " ".join(str(error).split())
+    except Exception:  # an exception of the learner's own
+        return "an error that cannot say what it is"
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} …"
 
 
 def _store(path: Path, value) -> None:

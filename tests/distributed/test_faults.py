@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils.distributed import DDP, RankError, launch, ring
+from course_utils.distributed import DDP, LocalSGD, QuantizedMean, RankError, launch, ring
 from course_utils.distributed import launch as launching
 from course_utils.distributed.traffic import counted
 from course_utils.errors import CourseError
@@ -69,6 +69,35 @@ def of_another_type():
     DDP(nn.Linear(4, 4, dtype=[torch.float32, torch.float64][dist.get_rank()]))
 
 
+def averaged_in_other_shapes():
+    LocalSGD(nn.Linear(*((4, 3) if dist.get_rank() else (3, 4)), bias=False), 2)
+
+
+def averaged_at_other_steps():
+    LocalSGD(nn.Linear(2, 2), 2 + dist.get_rank())
+
+
+def coarse_in_other_shapes():
+    QuantizedMean(nn.Linear(4, 3 + dist.get_rank()).parameters())
+
+
+def ranks_of_its_own():
+    launch(dist.get_rank, 2)
+
+
+class SpeechlessError(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+def without_a_word():
+    raise SpeechlessError
+
+
+def at_length():
+    raise ValueError("x" * 5000)
+
+
 def at_a_taken_port(port):
     dist.TCPStore("127.0.0.1", port, 1, is_master=True)
 
@@ -80,10 +109,16 @@ FAULTS = {
     gone: r"Rank 0 of 2 ended before its work was done \(exit code 0\)",
     lists_of_other_sizes: r"Rank \d of 2 stopped with RuntimeError: .*invalid tensor size",
     sums_of_other_sizes: r"Rank \d of 2 (stopped with \w+|was killed by SIGABRT): .*fewer elements|other shapes or types",
-    wider: r"Rank 1 wraps another module .* has weight \(\[4, 4\] of float32, trained\) where rank 0 has weight \(\[3, 4\]",
-    deeper: r"Rank 1 wraps another module .* it has 1\.weight \(.*\) where rank 0 has nothing more; build",
-    shallower: r"Rank 1 wraps another module .* it has nothing more where rank 0 has 1\.weight",
+    wider: r"Rank 1 brings other tensors .* has weight \(\[4, 4\] of float32, trained\) where rank 0 has weight \(\[3, 4\]",
+    deeper: r"Rank 1 brings other tensors .* it has 1\.weight \(.*\) where rank 0 has nothing more; build",
+    shallower: r"Rank 1 brings other tensors .* it has nothing more where rank 0 has 1\.weight",
     frozen: r"it has 1\.weight \(\[4, 4\] of float32, not trained\) where rank 0 has 1\.weight \(.*, trained\)",
+    averaged_in_other_shapes: r"it has tensor 0, averaged every 2 steps, \(\[3, 4\]",
+    averaged_at_other_steps: r"it has tensor 0, averaged every 3 steps",
+    coarse_in_other_shapes: r"it has parameter 0 \(\[4, 4\]",
+    ranks_of_its_own: "A rank cannot start ranks of its own",
+    without_a_word: "stopped with SpeechlessError: an error that cannot say what it is",
+    at_length: r"stopped with ValueError: x{1000} …, at line",
     of_another_type: r"it has weight \(\[4, 4\] of float64, trained\) where rank 0 has weight \(\[4, 4\] of float32",
 }
 

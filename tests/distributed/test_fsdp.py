@@ -190,9 +190,13 @@ class Block(nn.Module):
 
     def forward(self, x):
         y = torch.tanh(self.linear(x))
-        return {"tensor": y, "tuple": (x, y), "dict": {"y": y}, "object": Answer(y), "no gradient": y.detach()}[
-            self.form
-        ]
+        return {
+            "tensor": y,
+            "tuple": (x, y),
+            "dict": {"y": y},
+            "object": (x.detach(), Answer(y)),
+            "no gradient": y.detach(),
+        }[self.form]
 
 
 class Odd(nn.Module):
@@ -208,7 +212,7 @@ class Odd(nn.Module):
 
     def forward(self, x, checkpointed=lambda function, value: function(value)):
         x = checkpointed(self.outer, checkpointed(self.plain, checkpointed(self.plain, x)))
-        x = self.wrapped(self.named(self.pair(x)[1])["y"]).value
+        x = self.wrapped(self.named(self.pair(x)[1])["y"])[1].value
         return self.head(x + self.silent(x))
 
 
@@ -416,6 +420,41 @@ def other_units():
     FSDP(net, nn.Linear)(torch.ones(2, 4)).sum().backward()
 
 
+def other_units_without_backward():
+    """Units of one size, each on one rank only, in a pass whose outputs nobody differentiates; then one like all others."""
+    model = FSDP(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear)
+    layers = model.module
+    model.module.forward = lambda x: layers[dist.get_rank()](x)
+    with torch.no_grad():
+        model(torch.ones(1, 2))
+    model.module.forward = lambda x: layers[1](layers[0](x))
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def foreign_unit():
+    model = nn.Sequential(nn.Linear(2, 2))
+    FSDP(model, [model[0], nn.Linear(2, 2)])
+
+
+def list_as_unit():
+    model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]))
+    FSDP(model, [model[0]])
+
+
+def copied():
+    import copy
+
+    copy.deepcopy(FSDP(nn.Linear(2, 2)))
+
+
+def cast():
+    FSDP(nn.Linear(2, 2)).to(torch.bfloat16)
+
+
+def other_shapes():
+    FSDP(nn.Linear(*((4, 6) if dist.get_rank() else (6, 4)), bias=False))
+
+
 def no_such_unit():
     FSDP(nn.Linear(2, 2), nn.Conv2d)
 
@@ -432,7 +471,13 @@ def foreign_names():
     ("work", "said"),
     [
         (other_units, "used different units"),
-        (no_such_unit, "No module of Linear is of units"),
+        (other_units_without_backward, "used different units"),
+        (no_such_unit, "Linear has no such modules as units"),
+        (foreign_unit, "Sequential has no such modules as units"),
+        (list_as_unit, "no forward pass around which"),
+        (copied, "cannot be copied"),
+        (cast, "before it is sharded"),
+        (other_shapes, r"weight \(\[6, 4\] of float32"),
         (foreign_state, r"weight has shape \[3, 2\]"),
         (foreign_names, r"lacks \['weight', 'bias'\]"),
     ],

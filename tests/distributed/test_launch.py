@@ -117,9 +117,53 @@ def test_ranks_end_with_the_process_that_asked_for_them(tmp_path):
     _wait_for(lambda: not any(psutil.pid_exists(int(each.read_text())) for each in tmp_path.iterdir()))
 
 
-def test_a_world_without_ranks_is_refused():
+@pytest.mark.parametrize("world_size", [0, True, 2.0])
+def test_a_world_without_ranks_is_refused(world_size):
     with pytest.raises(CourseError, match="give a world size from 1 on"):
-        launch(together, 0)
+        launch(together, world_size)
+
+
+@pytest.mark.parametrize("seconds", [0, None, float("inf"), float("nan")])
+def test_no_time_at_all_is_refused(seconds):
+    with pytest.raises(CourseError, match="give a number above 0"):
+        launch(together, 2, seconds=seconds)
+
+
+def end_of_the_group():
+    dist.destroy_process_group()
+    return "done"
+
+
+def test_work_may_end_its_group_itself():
+    assert launch(end_of_the_group, 2) == ["done", "done"]
+
+
+class NotHere:
+    def __reduce__(self):
+        return not_here, ()
+
+
+def not_here():
+    if not dist.is_initialized():
+        raise ValueError("not in this process")
+    return NotHere()
+
+
+def test_a_result_that_cannot_be_read_is_told_with_its_rank():
+    with pytest.raises(RankError, match="Rank 0 of 2 gave a result that cannot be read here .not in this process"):
+        launch(NotHere, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux gives a process its cores")
+def test_ranks_that_are_done_at_once_do_not_leave_the_others_alone():
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        for _ in range(40):
+            assert launch(dist.get_rank, 4) == [0, 1, 2, 3]
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def _line_of(text: str) -> int:

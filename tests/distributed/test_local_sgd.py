@@ -321,6 +321,18 @@ def test_what_cannot_be_is_said():
         assert expected.lower() in said[expected].lower()
 
 
+def listed_twice():
+    parameter = nn.Parameter(torch.full((1,), float(dist.get_rank())))
+    local = LocalSGD([parameter, parameter], 1, outer=Outer(rate=1.0, momentum=0.0))
+    parameter.data += dist.get_rank()
+    local.step()
+    return parameter.item()
+
+
+def test_a_parameter_that_is_listed_twice_is_averaged_once():
+    assert launch(listed_twice, 2) == [0.5, 0.5]
+
+
 def test_a_state_that_one_rank_lacks_is_refused_on_all():
     with pytest.raises(RankError, match="optimizer state for other parameters"):
         launch(one_rank_used_it, 2, seconds=30)

@@ -29,7 +29,7 @@ def test_rounding_by_chance_is_right_on_average():
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 3 * BLOCK), st.integers(1, 127), st.booleans(), st.floats(1e-30, 1e30))
+@given(st.integers(1, 3 * BLOCK), st.integers(1, 127), st.booleans(), st.floats(1e-36, 1e30))
 def test_no_element_is_off_by_more_than_a_step(size, levels, by_chance, scale):
     tensor = scale * torch.randn(size, generator=draws(size))
     codes, scales = quantize(tensor, levels, by_chance, draws())
@@ -42,6 +42,8 @@ def test_no_element_is_off_by_more_than_a_step(size, levels, by_chance, scale):
 
 def test_zeros_stay_zero_and_shape_and_type_come_back():
     assert torch.equal(meant(torch.zeros(3, 5)), torch.zeros(3, 5))
+    tiny = 1e-37 * torch.tensor([1.0, 0.1, 0.5, 0.0])
+    torch.testing.assert_close(meant(tiny, 127, False), tiny, rtol=0.05, atol=0)
     half = torch.randn(3, 5).bfloat16()
     assert meant(half).shape == (3, 5)
     assert meant(half).dtype == torch.bfloat16
@@ -109,3 +111,31 @@ def test_coarse_rounding_needs_error_feedback():
 def test_what_cannot_be_is_said(make, said):
     with pytest.raises(RankError, match=said):
         launch(make, 1)
+
+
+def with_an_infinity():
+    """What error feedback gives after a step whose gradient was infinite in one element; and both ranks' own rounding."""
+    parameter = nn.Parameter(torch.zeros(4))
+    averaging = QuantizedMean([parameter], error_feedback=True)
+    parameter.grad = torch.tensor([1.0, 2.0, torch.inf, 3.0])
+    averaging.average()
+    parameter.grad = torch.ones(4)
+    averaging.average()
+    return parameter.grad
+
+
+def test_an_infinite_gradient_is_not_owed_for_ever():
+    for gradient in launch(with_an_infinity, 2):
+        assert torch.equal(gradient, torch.ones(4))
+
+
+def by_chance():
+    parameter = nn.Parameter(torch.zeros(1000))
+    parameter.grad = torch.linspace(0, 1, 1000)
+    QuantizedMean([parameter], levels=1).average()
+    return parameter.grad
+
+
+def test_every_rank_has_its_own_chance():
+    """With one chance for both, the mean of equal gradients would be one rank's rounding: 0 or 1 everywhere."""
+    assert set(launch(by_chance, 2)[0].tolist()) == {0.0, 0.5, 1.0}
