@@ -62,8 +62,11 @@ def trainer_on_rank(config, recipe: Recipe, folder: str) -> Found:
     return _found(trainer.accelerator.distributed_type, trainer.model_wrapped, result.training_loss, sent)
 
 
-def deepspeed_on_rank(config, recipe: Recipe, stage: int) -> Found:
-    """As many steps as `sharding.share` makes, under DeepSpeed's ZeRO of that stage; counted is the last."""
+def deepspeed_on_rank(config, recipe: Recipe, stage: int, **zero) -> Found:
+    """As many steps as `sharding.share` makes, under DeepSpeed's ZeRO of that stage; counted is the last.
+
+    `zero` goes into its `zero_optimization`.
+    """
     announce()
     _be_quiet()
     set_variable("DS_ACCELERATOR", "cpu")  # else it looks for other devices, at length
@@ -73,7 +76,7 @@ def deepspeed_on_rank(config, recipe: Recipe, stage: int) -> Found:
 
         model = models.from_configuration(config)
         settings = {"train_micro_batch_size_per_gpu": recipe.batch, "zero_allow_untested_optimizer": True}
-        settings["zero_optimization"] = {"stage": stage}
+        settings["zero_optimization"] = {"stage": stage, **zero}
         engine = deepspeed.initialize(model=model, optimizer=adamw(model.parameters()), config=settings)[0]
     for _ in range(STEPS):
         with counted() as sent:

@@ -38,7 +38,8 @@ class Schedule:
     def curve(self) -> tuple[list[float], list[float]]:
         """Times and the memory from each of them on."""
         times, totals, total = [], [], 0.0
-        for time, change in sorted(self.changes, key=lambda pair: (pair[0], -pair[1])):
+        # What ends when something else begins has made room for it.
+        for time, change in sorted((round(time, 9), change) for time, change in self.changes):
             total += change
             times.append(time)
             totals.append(total)

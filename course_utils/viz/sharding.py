@@ -98,7 +98,9 @@ def play_sharding(
     below.text(
         schedule.end, schedule.peak, f"peak {schedule.peak:.2f} ", ha="right", va="bottom", color=COLORS["warning"]
     )
-    below.set(ylabel="memory of a rank\n(parameters = 1)", ylim=(0, 5.2), xlim=(0, schedule.end))
+    below.set(
+        ylabel="memory of a rank\n(parameters = 1)", ylim=(0, max(2.0, 1.2 * schedule.peak)), xlim=(0, schedule.end)
+    )
     below.set_xlabel("time (forward pass of the model = 1)")
     whats = [what for what in _LOOKS if any(job.what == what for job in schedule.jobs)]
     figure.legend(*_legend(whats), loc="outside upper center", ncols=len(whats))

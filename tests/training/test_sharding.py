@@ -39,10 +39,10 @@ def test_every_way_is_the_training_of_one_process(ranks):
 
 
 def test_each_keeps_its_share(ranks):
-    seen = ranks[0][0]
-    assert [seen[way].kept["parameters"] / P for way in METHODS] == pytest.approx([1, 1, 0.5, 0.5], rel=0.01)
-    assert [seen[way].kept["optimizer state"] / P for way in METHODS] == pytest.approx([2, 1, 1, 1], rel=0.05)
-    assert seen["FSDP2"].kinds == ("DTensor",)
+    for seen, _ in ranks:
+        assert [seen[way].kept["parameters"] / P for way in METHODS] == pytest.approx([1, 1, 0.5, 0.5], rel=0.01)
+        assert [seen[way].kept["optimizer state"] / P for way in METHODS] == pytest.approx([2, 1, 1, 1], rel=0.05)
+        assert seen["FSDP2"].kinds == ("DTensor",)
 
 
 @pytest.mark.parametrize("way", METHODS)
@@ -53,7 +53,7 @@ def test_what_is_sent_is_what_the_formula_says(ranks, way):
 
 @pytest.mark.parametrize("way", METHODS)
 def test_the_peak_of_a_rank_is_the_predicted_one(ranks, way):
-    measured = min(seen[way].peak for seen, _ in ranks)  # gloo's threads may hold a buffer longer on one of them
+    measured = max(seen[way].peak for seen, _ in ranks)
     assert measured == pytest.approx(sharding.predicted_peak(way, LLAMA, RECIPE, 2), rel=0.05)
 
 
