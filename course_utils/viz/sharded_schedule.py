@@ -37,13 +37,11 @@ class Schedule:
     @property
     def curve(self) -> tuple[list[float], list[float]]:
         """Times and the memory from each of them on."""
-        times, totals, total = [], [], 0.0
-        # What ends when something else begins has made room for it.
+        totals, total = {}, 0.0
         for time, change in sorted((round(time, 9), change) for time, change in self.changes):
             total += change
-            times.append(time)
-            totals.append(total)
-        return times, totals
+            totals[time] = total  # what ends when something else begins has made room for it
+        return list(totals), list(totals.values())
 
     @property
     def peak(self) -> float:
