@@ -44,7 +44,7 @@ def busy_figure(computing: float, sending: Mapping[str, float], everies: Sequenc
     names = list(sending)
     for every, color, marker in zip(everies, _ORDER, _MARKERS, strict=False):
         shares = [computing / (computing + sending[name] / every) for name in names]
-        style = {"color": COLORS[color], "markersize": 8, "markeredgecolor": COLORS["paper"]}
+        style = {"color": COLORS[color], "markersize": 9, "markeredgecolor": COLORS["paper"]}
         axes.plot([100 * s for s in shares], names, marker, label=f"H = {every:,}", clip_on=False, **style)
     axes.set(xlim=(-2, 102), xlabel="share of time in which the ranks compute, %")
     axes.invert_yaxis()
@@ -69,8 +69,9 @@ def drift_figure(
     names = list(dict.fromkeys(name for lines in drifts.values() for name in lines))
     colors = dict(zip(names, _ORDER, strict=False))
     for axes, (group, lines) in zip(panels[0], drifts.items(), strict=True):
-        for name, points in lines.items():
-            axes.plot(*zip(*points, strict=True), color=COLORS[colors[name]], label=name)
+        # The first lines are the thicker ones, so that a later one on top leaves them visible.
+        for width, (name, points) in zip(range(len(lines), 0, -1), lines.items(), strict=True):
+            axes.plot(*zip(*points, strict=True), color=COLORS[colors[name]], linewidth=0.4 + width, label=name)
         axes.set(xlabel="step", title=group)
     for axes, group in zip(panels[0], drifts, strict=True):
         top = (tops or {}).get(group, axes.get_ylim()[1])
