@@ -19,7 +19,8 @@ class Plan:
 
     `every`, `state` and `outer` are those of `LocalSGD`; with `every=0` gradients are averaged at each step by DDP, and with
     `gradients` by what `gradients(parameters)` gives, such as `QuantizedMean`. `look` is the number of steps between
-    two looks at the ranks' mean, and `watch` looks at the drift after every step; what looking sends is in no ledger.
+    two looks at the ranks' mean, and `watch` looks at the drift after every step; what looking sends is in no ledger. With
+    another `seed` the ranks draw other batches; they begin with the same parameters.
 
     Two slips: without `finish` a last, shorter round stays apart; where ranks are not `alike` each begins with parameters of
     its own, put there after what keeps them together has made them alike.
@@ -36,17 +37,19 @@ class Plan:
     batch: int = 16
     look: int = 40
     watch: bool = False
+    seed: int = 0
 
 
 @dataclass
 class Path:
     """What came of a plan, on one rank: after `steps` the mean of the ranks had `losses` on the judged data, and each rank
-    had sent `sent` bytes; `drifts` is the distance to the mean after every step, before and after averaging; `own` is the loss
-    of this rank's parameters at the end."""
+    had sent `sent` bytes in `messages`; `drifts` is the distance to the mean at the start and after every step, before and
+    after averaging; `own` is the loss of this rank's parameters at the end."""
 
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    messages: list[int] = field(default_factory=list)
     drifts: list[tuple[int, float]] = field(default_factory=list)
     own: float = 0.0
 
@@ -70,12 +73,14 @@ def train_on_rank(
 
 
 def _follow(plan: Plan, model: nn.Module, share: tuple, judged_on: tuple) -> Path:
-    path, draw = Path(), torch.Generator().manual_seed(dist.get_rank())
+    path, draw = Path(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.optimizer(model.parameters())
     with unbooked():
         forward, after_backward, after_update, finish = _together(plan, model, optimizer)
     if not plan.alike:
         _begin_apart(model)
+    if plan.watch:
+        path.drifts.append((0, drift(model.parameters())))
     with counted() as ledger:
         for step in range(1, plan.steps + 1):
             rows = torch.randint(len(share[1]), (plan.batch,), generator=draw)
@@ -112,6 +117,7 @@ def _together(plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 def _look(path: Path, step: int, model: nn.Module, judged_on: tuple, ledger: Traffic) -> None:
     path.steps.append(step)
     path.sent.append(ledger.sent)
+    path.messages.append(ledger.messages)
     path.losses.append(_loss_of_mean(model, judged_on))
 
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from course_utils.training.rounds import Path
 from course_utils.units import format_bytes, format_seconds
@@ -42,7 +44,8 @@ def busy_figure(computing: float, sending: Mapping[str, float], everies: Sequenc
     names = list(sending)
     for every, color, marker in zip(everies, _ORDER, _MARKERS, strict=False):
         shares = [computing / (computing + sending[name] / every) for name in names]
-        axes.plot([100 * s for s in shares], names, marker, color=COLORS[color], label=f"H = {every:,}", markersize=7)
+        style = {"color": COLORS[color], "markersize": 9, "markeredgecolor": COLORS["paper"]}
+        axes.plot([100 * s for s in shares], names, marker, label=f"H = {every:,}", clip_on=False, **style)
     axes.set(xlim=(-2, 102), xlabel="share of time in which the ranks compute, %")
     axes.invert_yaxis()
     axes.margins(y=0.15)
@@ -55,48 +58,60 @@ def busy_figure(computing: float, sending: Mapping[str, float], everies: Sequenc
 
 
 def drift_figure(
-    drifts: Mapping[str, Sequence[tuple[int, float]]], ylabel: str = "distance to the mean"
+    drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], tops: Mapping[str, float] | None = None
 ) -> tuple[Figure, str]:
-    """How far a rank is from the mean of all, against its steps: a line per run, `(step, distance)` in order."""
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    # The first lines are the thicker ones, so that a later one on top leaves them visible.
-    for (name, points), color, width in zip(drifts.items(), _ORDER, (3.6, 2.2, 1.6, 1.2, 1, 1, 1), strict=False):
-        axes.plot(*zip(*points, strict=True), color=COLORS[color], linewidth=width, label=name)
-    axes.set(xlabel="step", ylabel=ylabel, xlim=(0, None), ylim=(0, None))
-    figure.legend(loc="outside upper center", ncols=min(4, len(drifts)))
-    said = "; ".join(
-        f"{name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end"
-        for name, points in drifts.items()
-    )
+    """How far a rank is from the mean of all, against its steps: a panel per group, in it a line per run.
+
+    A line is `(step, distance)` in order. Panels share their height, unless `tops` gives one of them the highest distance it
+    is to show.
+    """
+    figure, panels = subplots(1, len(drifts), figsize=(7.6, 3.2), layout="constrained", sharey=not tops, squeeze=False)
+    names = list(dict.fromkeys(name for lines in drifts.values() for name in lines))
+    colors = dict(zip(names, _ORDER, strict=False))
+    for axes, (group, lines) in zip(panels[0], drifts.items(), strict=True):
+        # The first lines are the thicker ones, so that a later one on top leaves them visible.
+        for width, (name, points) in zip(range(len(lines), 0, -1), lines.items(), strict=True):
+            axes.plot(*zip(*points, strict=True), color=COLORS[colors[name]], linewidth=0.4 + width, label=name)
+        axes.set(xlabel="step", title=group)
+    for axes, group in zip(panels[0], drifts, strict=True):
+        top = (tops or {}).get(group, axes.get_ylim()[1])
+        axes.set_ylim(-0.03 * top, top)  # a line at 0 stands clear of the axis
+    panels[0][0].set(ylabel="distance to the mean")
+    handles = {label: h for axes in panels[0] for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(4, len(handles)))
+    said = "; ".join(_drift_in_words(group, lines) for group, lines in drifts.items() if group not in (tops or {}))
     return figure, f"Distance of a rank to the mean of all ranks against steps. {said}."
 
 
 def losses_of_ways_figure(
-    paths: Mapping[str, Path], computing: float, bandwidth: float, network: str
+    paths: Mapping[str, Path], computing: float, network: tuple[float, float], name: str
 ) -> tuple[Figure, str]:
     """Loss of the ranks' mean at equal steps, at equal bytes, at equal seconds on a stated network.
 
-    `computing` is the seconds of a step, `bandwidth` bytes a second out of a rank.
+    `computing` is the seconds of a step; `network` is bytes a second out of a rank and seconds a message, and has a `name`.
+    The axis of bytes begins with 0, where nothing was sent yet, and goes on in powers of ten.
     """
     figure, panels = subplots(1, 3, figsize=(7.6, 3.2), layout="constrained", sharey=True)
     _, size = unit = byte_unit(max(path.sent[-1] for path in paths.values()))
-    times = {name: _seconds(path, computing, bandwidth) for name, path in paths.items()}
+    times = {way: _seconds(path, computing, *network) for way, path in paths.items()}
     time_unit, second = second_unit(max(max(line) for line in times.values()))
-    for (name, path), color, marker in zip(paths.items(), _ORDER, _MARKERS, strict=False):
-        style = {"color": COLORS[color], "marker": marker, "markersize": 4, "label": name}
-        panels[0].plot(path.steps, path.losses, **style)
-        panels[1].plot([sent / size for sent in path.sent], path.losses, **style)
-        panels[2].plot([t / second for t in times[name]], path.losses, **style)
-    panels[0].set(xlabel="steps", ylabel="loss of the mean on all data")
-    panels[1].set(xlabel=f"sent by a rank, {unit[0]}", xscale="log")
-    panels[2].set(xlabel=f"time, {time_unit}\n({network})", xscale="log")
+    sent = {way: [sent / size for sent in path.sent] for way, path in paths.items()}
+    times_shown = {way: [t / second for t in line] for way, line in times.items()}
+    for (way, path), color in zip(paths.items(), _ORDER, strict=False):
+        for panel, x in zip(panels, (path.steps, sent[way], times_shown[way]), strict=True):
+            panel.plot(x, path.losses, color=COLORS[color], label=way)
+    panels[0].set(xlabel="steps", ylabel="loss of the mean")
+    panels[1].set(xlabel=f"sent by a rank, {unit[0]}")
+    panels[2].set(xlabel=f"time, {time_unit}\n({name})")
+    _decades(panels[1], [x for line in sent.values() for x in line])
+    _decades(panels[2], [x for line in times_shown.values() for x in line])
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=min(4, len(paths)))
     said = "; ".join(
-        f"{name}: {path.losses[-1]:.2f} after {path.steps[-1]} steps, {format_bytes(path.sent[-1])} sent, "
-        f"{format_seconds(times[name][-1])}"
-        for name, path in paths.items()
+        f"{way}: {path.losses[-1]:.2f} after {path.steps[-1]} steps, {format_bytes(path.sent[-1])} sent, "
+        f"{format_seconds(times[way][-1])}"
+        for way, path in paths.items()
     )
-    return figure, f"Loss of the ranks' mean against steps, bytes sent and seconds on {network}. {said}."
+    return figure, f"Loss of the ranks' mean against steps, bytes sent and seconds on {name}. {said}."
 
 
 def losses_against_every_figure(
@@ -108,7 +123,7 @@ def losses_against_every_figure(
         axes.plot(list(line), list(line.values()), marker=marker, color=COLORS[color], label=name)
         axes.axhline(levels[name], color=COLORS[color], linestyle=":", linewidth=1.4, label=f"{name}, DDP")
     everies = sorted({h for line in ends.values() for h in line})
-    axes.set(xscale="log", xlabel="H, steps between two averages", ylabel="loss on all data\nafter equally many steps")
+    axes.set(xscale="log", xlabel="H, steps between two averages", ylabel="loss of the mean\nafter equally many steps")
     axes.set_xticks(everies, [f"{h}" for h in everies])
     axes.minorticks_off()
     figure.legend(loc="outside upper center", ncols=4)
@@ -204,8 +219,29 @@ def _draw_contours(axes, matrices: np.ndarray, centers: np.ndarray) -> None:
     axes.grid(visible=False)
 
 
-def _seconds(path: Path, computing: float, bandwidth: float) -> list[float]:
-    return [step * computing + sent / bandwidth for step, sent in zip(path.steps, path.sent, strict=True)]
+def _drift_in_words(group: str, lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
+    said = (
+        f"{name} at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end"
+        for name, points in lines.items()
+    )
+    return f"{group}: {', '.join(said)}"
+
+
+def _seconds(path: Path, computing: float, bandwidth: float, latency: float) -> list[float]:
+    looks = zip(path.steps, path.sent, path.messages, strict=True)
+    return [step * computing + sent / bandwidth + messages * latency for step, sent, messages in looks]
+
+
+def _decades(axes: Axes, values: Sequence[float]) -> None:
+    """A scale in powers of ten, with a straight piece down to 0 where some of the values are 0."""
+    low, high = min(v for v in values if v > 0), max(values)
+    zero = [0.0] if 0 in values else []
+    scale = {"value": "symlog", "linthresh": low, "linscale": 0.5} if zero else {"value": "log"}
+    axes.set_xscale(**scale)
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    axes.xaxis.set_major_locator(FixedLocator([*zero, *(10.0**p for p in powers if 10.0**p >= low)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _draw_rounds(axes, ranks: int, every: int, steps: int) -> None:

@@ -30,20 +30,45 @@ def test_busy_shares_are_those_of_the_formula():
 
 
 def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
-    figure, alt = viz.drift_figure({"H = 2": [(1, 1.0), (2, 2.0), (2, 0.0)]})
-    (line,) = figure.axes[0].lines
-    assert list(line.get_ydata()) == [1, 2, 0]
-    assert "at most 2, 0 at the end" in alt
+    lines = {"H = 2": [(0, 0.0), (1, 1.0), (2, 2.0), (2, 0.0)], "DDP": [(0, 0.0), (2, 0.0)]}
+    figure, alt = viz.drift_figure({"mixed": lines, "by package": {"H = 2": [(0, 0.0), (1, 3.0)]}})
+    left, right = figure.axes
+    assert list(left.lines[0].get_ydata()) == [0, 1, 2, 0]
+    assert left.lines[0].get_color() == right.lines[0].get_color() != left.lines[1].get_color()
+    assert left.get_ylim() == right.get_ylim()
+    assert left.get_ylim()[0] < 0
+    assert left.get_ylim()[1] >= 3
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["H = 2", "DDP"]
+    assert "mixed: H = 2 at most 2, 0 at the end, DDP at most 0" in alt
+    assert "by package: H = 2 at most 3, 3 at the end" in alt
+
+
+def test_drift_can_be_looked_at_near_0_and_is_told_once():
+    lines = {"run": [(0, 250.0), (1, 2.0)]}
+    figure, alt = viz.drift_figure({"all": lines, "near 0": lines}, tops={"near 0": 5})
+    assert [axes.get_ylim()[1] >= 250 for axes in figure.axes] == [True, False]
+    assert figure.axes[1].get_ylim()[1] == 5
+    assert "near 0" not in alt
 
 
 def test_ways_are_drawn_against_steps_bytes_and_seconds():
-    paths = {"DDP": Path([10, 20], [2.0, 1.0], [1000, 2000]), "H = 5": Path([10, 20], [2.1, 1.1], [200, 400])}
-    figure, alt = viz.losses_of_ways_figure(paths, computing=0.1, bandwidth=1000, network="string")
-    assert [labels_of(axes) for axes in figure.axes] == 3 * [["DDP", "H = 5"]]
-    seconds = figure.axes[2].lines[0].get_xdata()
-    assert seconds == pytest.approx([2.0, 4.0])
+    ddp = Path([10, 20], [2.0, 1.0], [1000, 2000], [20, 40])
+    paths = {"DDP": ddp, "H = 20": Path([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
+    figure, alt = viz.losses_of_ways_figure(paths, computing=0.1, network=(1000, 0.5), name="string")
+    assert [labels_of(axes) for axes in figure.axes] == 3 * [["DDP", "H = 20"]]
+    assert figure.axes[2].lines[0].get_xdata() == pytest.approx([1 + 1 + 10, 2 + 2 + 20])
+    assert figure.axes[2].lines[1].get_xdata() == pytest.approx([1, 2 + 0.1 + 1])
     assert "1.00 after 20 steps" in alt
     assert "string" in figure.axes[2].get_xlabel()
+
+
+def test_bytes_begin_with_0_where_some_way_has_sent_nothing_yet():
+    silent, early = Path([1, 2], [2.0, 1.0], [0, 100], [0, 2]), Path([1, 2], [2.0, 1.0], [50, 100], [2, 4])
+    for way, scale in ((silent, "symlog"), (early, "log")):
+        figure, _ = viz.losses_of_ways_figure({"way": way}, 0.1, (1000, 0.5), "string")
+        assert figure.axes[1].get_xscale() == scale
+        assert (0 in figure.axes[1].get_xticks()) == (scale == "symlog")
+        assert figure.axes[2].get_xscale() == "log"
 
 
 def test_losses_against_every_have_a_level_for_each_kind():
