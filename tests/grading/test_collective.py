@@ -103,7 +103,7 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
     )
     monkeypatch.setattr(ranks, "PATIENCE", 1.5)
     found = result(ring(2), lonely).verdicts[0]
-    assert found.kind == "exception"
+    assert found.kind == "stuck"
     assert re.search(r"TimeoutError: not done after 1\.5 s; .*\(on rank \d\) at your line 3", found.sentence)
 
 
@@ -113,7 +113,7 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
         ("raise ValueError('no luck')", "exception", r"ValueError: no luck \(on rank \d\) at your line 1"),
         ("raise NotImplementedError('write your answer here')", "untouched", "not written yet"),
         ("import os; os._exit(3)", "died", r"rank \d died without a word \(exit code 3\)"),
-        ("import os; os.abort()", "died", "different sizes to a collective"),
+        ("import os; os.abort()", "died", "different shapes or types to one collective or message"),
         ("return object()", "unsafe", "of type"),
     ],
 )
