@@ -180,6 +180,11 @@ def test_known_slips_of_an_account_are_recognised(given, diagnosis):
     assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in found.verdicts)
 
 
+def test_a_unit_is_not_said_twice():
+    units = {"parameters": (1.0, "bytes"), "days": (2.0, "days"), "size in GB": (3.0, "GB")}
+    assert [case.name for case in account(units, **ASKED).cases()] == ["parameters in bytes", "days", "size in GB"]
+
+
 def test_an_account_tells_missing_numbers_stubs_and_other_types():
     assert result(bytes_asked(), {"peak": 2008}).verdicts[0].sentence == "`parameters` is missing."
     assert result(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
