@@ -102,12 +102,13 @@ def sharded(
 ) -> Question:
     """A wrapper of modules, `answer(module)`, trained on `world_size` real processes, against one process on whole batches.
 
-    `kept(elements, world_size)` is the most elements of parameters that a rank may keep between steps, for a module of so
-    many; without it they may all stay. `sent(bytes, world_size)` is the most that a rank may send for one forward and backward
-    of a module of so many bytes, in at most so many `collectives`. `begins(state of rank 0, rank, world_size)` gives the
-    parameters by name that a wrapper has when it is made; without it they may be any. A case may have `ranks` of its own in
-    place of `world_size`. Values: on every rank what it began with, the full state after each step (from `full_state_dict()`,
-    or from `.module`), and what is counted. Without `public` and `hidden` the cases are those of `sharding.cases`.
+    `kept(elements, world_size)` is the most elements that a rank may keep between steps, in parameters and whatever else the
+    wrapper holds, for a module of so many; without it they may all stay. `sent(bytes, world_size)` is the most that a rank
+    may send for one forward and backward of a module of so many bytes, in at most so many `collectives`. `begins(state of
+    rank 0, rank, world_size)` gives the parameters by name that a wrapper has when it is made; without it they may be any. A
+    case may have `ranks` of its own in place of `world_size`. Values: on every rank what it began with, the full state after
+    each step (from `full_state_dict()`, or from `.module`), and what is counted. Without `public` and `hidden` the cases are
+    those of `sharding.cases`.
     """
     from course_utils.grading import sharding
     from course_utils.grading.ranks import anything

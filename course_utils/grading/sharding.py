@@ -23,7 +23,7 @@ from course_utils.grading.run import ForeignError
 TOLERANCE = Tolerance(relative=1e-7, absolute=1e-9)
 """float64, summed in another order."""
 BEGUN = "parameters to begin with"
-KEPT = "elements of parameters kept"
+KEPT = "elements kept between steps"
 SENT = "bytes sent for a forward and backward"
 COLLECTIVES = "collectives of a forward and backward"
 _RATE, _MOMENTUM = 0.1, 0.9

@@ -228,7 +228,7 @@ def test_wrappers_are_judged_in_real_processes():
     half = sharded(kept=lambda elements, ranks: elements / ranks + 8, **ASKED)
     assert [v.sentence for v in result(half, defined(SHARDED), 1).verdicts if not v.passed] == []
     found = result(half, defined(DDP)).verdicts[0].sentence
-    assert "`rank 0 · elements of parameters kept` is 212 where at most 114 is allowed." in found
+    assert "`rank 0 · elements kept between steps` is 424 where at most 114 is allowed." in found
     three = sharded(world_size=3, **ASKED)
     assert result(three, defined(SHARDED)).passed
 
