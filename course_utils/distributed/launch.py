@@ -28,6 +28,7 @@ SECONDS = 120.0
 """How long the ranks may take, unless `launch` is told otherwise."""
 _METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 _SLOW = ("course_utils.models", "course_utils.training", "transformers.models.")  # seconds for each rank
+_BROKEN_OFF = "Connection closed by peer"  # gloo's words
 _GRACE = 0.5  # seconds in which ranks may say what they saw, or where they are
 
 _OFTEN = {
@@ -149,6 +150,8 @@ def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: P
             f"it still waited in a collective when another rank had ended (rank {' and '.join(done)}), which called fewer of "
             "them or brought fewer elements"
         )
+    elif _BROKEN_OFF in report["text"]:
+        report["text"] = "it lost the connection to another rank, which had ended or got what it did not wait for"
     return RankError(number, len(ranks), report)
 
 

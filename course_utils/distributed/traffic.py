@@ -26,6 +26,10 @@ _open: list["Traffic"] = []
 _unbooked: list[None] = []
 
 
+class UnbookedError(CourseError):
+    """An operator of torch.distributed of which the ledger does not know what it sends."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One collective, or one message, as this rank saw it.
@@ -127,7 +131,7 @@ class _Watcher(TorchDispatchMode):
         if name in _SILENT:
             return
         if name not in _BOOKED:
-            raise CourseError(
+            raise UnbookedError(
                 f"The ledger does not know what torch.distributed's {name} sends; leave it out of what is counted."
             )
         collective, load = _BOOKED[name]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from course_utils.errors import CourseError
 from course_utils.grading.definition import Definition, definition
-from course_utils.grading.judge import Outcome, Result, grade
+from course_utils.grading.judge import ENDLESS, Outcome, Result, grade
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import Question
 from course_utils.grading.run import SECONDS, is_untouched, run_case
@@ -69,7 +69,7 @@ class Checker:
         outcomes = []
         for case in question.cases():
             outcomes.append(run_case(question, answer, case, self.seconds))
-            if outcomes[-1].kind == "timeout":  # nobody waits for the same endless loop a dozen times
+            if outcomes[-1].kind in ENDLESS:  # nobody waits for the same endless loop a dozen times
                 outcomes += outcomes[-1:] * (len(question.cases()) - len(outcomes))
                 break
         return outcomes

@@ -28,7 +28,7 @@ def at_most(limit: float) -> Rule:
     def broken(got):
         if type(got) not in (int, float):
             return f"is {_kind(got)} where a number is expected"
-        return None if got <= limit else f"is {_short(got)} where at most {_short(limit)} is allowed"
+        return None if got <= limit else f"is {_short(got)} where at most {_limit(limit)} is allowed"
 
     return Rule(broken)
 
@@ -228,6 +228,12 @@ def _kind(value) -> str:
         return "a tensor"
     names = {bool: "a truth value", int: "a number", float: "a number", str: "a string", type(None): "None"}
     return {**names, list: "a list or tuple", dict: "a dict"}.get(type(value), f"of type {type(value).__name__}")
+
+
+def _limit(limit: float) -> str:
+    if float(limit).is_integer():
+        return _short(int(limit))
+    return f"{limit:,.2f}" if limit > 1 else _short(limit)
 
 
 def _short(value) -> str:

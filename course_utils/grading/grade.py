@@ -253,7 +253,9 @@ def _asked(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[li
                     message = talk.ask(inputs)
                 room -= len(message)
                 outcomes.append(_outcome(message) if room >= 0 else _TOO_LONG)
-                if room < 0 or outcomes[-1].kind == "timeout":  # nobody waits for the same endless loop a dozen times
+                if (
+                    room < 0 or outcomes[-1].kind in judge.ENDLESS
+                ):  # nobody waits for the same endless loop a dozen times
                     break
         except TornError:
             late = talk.late

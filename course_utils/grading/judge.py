@@ -10,7 +10,9 @@ from course_utils.grading.compare import Difference, compare
 from course_utils.grading.prints import diagnose
 from course_utils.grading.question import Case, Question
 
-KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "died", "unsafe")
+KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "stuck", "died", "unsafe")
+ENDLESS = ("timeout", "stuck")
+"""Kinds that the next case would end in too, after as long a time."""
 _HINT_FROM_TRY = (2, 4, 6)
 """A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth."""
 
@@ -91,6 +93,7 @@ def explain(question: Question, outcome: Outcome) -> str:
         "foreign": f"{name} rests on {text}, which it should replace: write your own.",
         "signature": f"{name} cannot be called as the exercise asks ({text}): compare its arguments with the statement.",
         "exception": f"{name} stopped with {text}{where}.",
+        "stuck": f"{name} stopped with {text}{where}.",
         "timeout": f"{name} was stopped after {text}: look for a loop that never ends{where}.",
         "died": f"The process died while {name} ran{': ' + text if text else ''}.",
         "unsafe": text or f"{name} gave something that cannot be judged.",

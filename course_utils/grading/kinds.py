@@ -97,32 +97,40 @@ def sharded(
     kept: Callable[[int, int], float] | None = None,
     sent: Callable[[int, int], float] | None = None,
     collectives: float = inf,
+    begins: Callable[[dict, int, int], dict] | None = None,
     **asked,
 ) -> Question:
     """A wrapper of modules, `answer(module)`, trained on `world_size` real processes, against one process on whole batches.
 
-    `kept(elements, world_size)` is the most elements of parameters that a rank may keep between steps, for a module of so
-    many; without it they may all stay. `sent(bytes, world_size)` is the most that a rank may send for one forward and backward
-    of a module of so many bytes, in at most so many `collectives`. Values: on every rank the full state after each step (from
-    `full_state_dict()`, or from `.module`), and what is counted. Without `public` and `hidden` the cases are those of
-    `sharding.cases`.
+    `kept(elements, world_size)` is the most elements that a rank may keep between steps, in parameters and whatever else the
+    wrapper holds, for a module of so many; without it they may all stay. `sent(bytes, world_size)` is the most that a rank
+    may send for one forward and backward of a module of so many bytes, in at most so many `collectives`. `begins(state of
+    rank 0, rank, world_size)` gives the parameters by name that a wrapper has when it is made; without it they may be any. A
+    case may have `ranks` of its own in place of `world_size`. Values: on every rank what it began with, the full state after
+    each step (from `full_state_dict()`, or from `.module`), and what is counted. Without `public` and `hidden` the cases are
+    those of `sharding.cases`.
     """
     from course_utils.grading import sharding
+    from course_utils.grading.ranks import anything
 
     def run(answer, inputs):
-        return sharding.together(answer, inputs, world_size)
+        return sharding.together(answer, inputs, inputs.get("ranks", world_size))
 
     def expected(inputs):
-        right = _judged(sharding.alone(inputs))
+        right, ranks = _judged(sharding.alone(inputs)), inputs.get("ranks", world_size)
         elements = sum(value.numel() for value in inputs["state"].values())
         size = sum(value.nbytes for value in inputs["state"].values())
         most = {
-            sharding.KEPT: kept(elements, world_size) if kept else inf,
-            sharding.SENT: sent(size, world_size) if sent else inf,
+            sharding.KEPT: kept(elements, ranks) if kept else inf,
+            sharding.SENT: sent(size, ranks) if sent else inf,
             sharding.COLLECTIVES: collectives,
         }
         limits = {name: at_most(limit) for name, limit in most.items()}
-        return {f"rank {rank}": {**right, **limits} for rank in range(world_size)}
+
+        def first(rank):
+            return _judged(begins(inputs["state"], rank, ranks)) if begins else anything()
+
+        return {f"rank {rank}": {sharding.BEGUN: first(rank), **right, **limits} for rank in range(ranks)}
 
     fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
     return Question(run=run, expected=expected, **{**fixed, "counted": (sharding.KEPT,), **asked})
@@ -200,7 +208,7 @@ def account(
         return _recognise(name, units[name], value, got.get(name), summands, tolerance)
 
     def public(_):
-        return [Case(f"{name} in {unit}", {"number": name}) for name, unit in units.items()]
+        return [Case(_in_unit(name, unit), {"number": name}) for name, unit in units.items()]
 
     fixed = {"parts": True, "reveal": False, "recognise": recognise, "tolerance": tolerance}
     return Question(run=run, expected=expected, public=public, **{**fixed, **asked})
@@ -269,6 +277,11 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **asked},
     )
+
+
+def _in_unit(name: str, unit: str) -> str:
+    """A number and its unit, which its name may say already."""
+    return name if name.split()[-1] == unit else f"{name} in {unit}"
 
 
 def _number(value):

@@ -30,6 +30,11 @@ def case(name: str, calls: dict[str, list[dict]]) -> Case:
     return Case(name, {"calls": calls})
 
 
+def so_many(count: int) -> str:
+    """How many ranks, in words: what a case is called by."""
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
 def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...]) -> dict:
     """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does."""
     calls = inputs["calls"]
@@ -88,7 +93,8 @@ def watched(seconds: float, work: Callable, *arguments):
     thread.join(seconds)
     if not ended:
         late = TimeoutError(
-            f"not done after {seconds:g} s; look for a loop or for a message that nobody sends or receives"
+            f"not done after {seconds:g} s; look for a loop, for a message that nobody sends or receives, for an `isend` whose "
+            "`wait()` is missing, or for collectives that not all ranks call equally often"
         )
         raise late.with_traceback(_traceback(sys._current_frames().get(thread.ident)))
     if "error" in ended:

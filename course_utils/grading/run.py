@@ -27,7 +27,9 @@ from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 SECONDS = 20.0
 """The time limit of one case."""
 _AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
-_ABORTED = f"exit code {-signal.SIGABRT}"  # gloo's way to end
+_COUNTED = (
+    "sends and receives, `broadcast`, `reduce`, `all_reduce`, `reduce_scatter`, `all_gather`, on lists or one tensor"
+)
 _LONGEST_TEXT, _LONGEST_LINE = 300, 120
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
 _INSTALLED = tuple(
@@ -95,13 +97,16 @@ def _of_rank(error: RankError) -> Outcome:
     kinds = {"ForeignError": "foreign", "UnfitError": "unsafe", "UnansweredError": "untouched"}
     if error.kind in kinds:
         return Outcome(kinds[error.kind], text=_cut(error.text))
+    if error.kind == "UnbookedError":
+        unknown = error.text.partition(";")[0].rstrip(".")
+        return Outcome("unsafe", text=f"{unknown}. Use what it can count: {_COUNTED}.")
     if error.kind == "TypeError" and not line:
         return Outcome("signature", text=_cut(error.text))
     if not error.kind:
-        sizes = "; ranks that bring different sizes to a collective end like this" if _ABORTED in error.text else ""
-        return Outcome("died", text=f"rank {error.rank} {error.text}{sizes}")
+        return Outcome("died", text=f"rank {error.rank} {error.text}")
     text = f"{error.kind}: {error.text}" if error.text else error.kind
-    return Outcome("exception", text=f"{_cut(text)} (on rank {error.rank})", line=line)
+    kind = "stuck" if error.kind == "TimeoutError" else "exception"
+    return Outcome(kind, text=f"{_cut(text)} (on rank {error.rank})", line=line)
 
 
 def learners_line(trace: TracebackType | None) -> str:

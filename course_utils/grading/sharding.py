@@ -17,12 +17,13 @@ from torch import nn
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import STEPS
 from course_utils.grading.question import Case, Tolerance
-from course_utils.grading.ranks import PATIENCE, SECONDS, watched
+from course_utils.grading.ranks import PATIENCE, SECONDS, so_many, watched
 from course_utils.grading.run import ForeignError
 
 TOLERANCE = Tolerance(relative=1e-7, absolute=1e-9)
 """float64, summed in another order."""
-KEPT = "elements of parameters kept"
+BEGUN = "parameters to begin with"
+KEPT = "elements kept between steps"
 SENT = "bytes sent for a forward and backward"
 COLLECTIVES = "collectives of a forward and backward"
 _RATE, _MOMENTUM = 0.1, 0.9
@@ -32,7 +33,8 @@ def cases(random: Random) -> list[Case]:
     """The cases of one draw: plain, sizes that do not divide by the ranks, a frozen layer, and gradients of several backwards.
 
     Inputs of a case: `sizes` of the layers; `state` by name, of rank 0, and `others`, which the other ranks begin with;
-    `batches`, pairs of inputs and targets; `frozen`, names of parameters; `backwards`, batches to a step.
+    `batches`, pairs of inputs and targets, for 1, 2, 3, 4, 6 or 12 ranks; `frozen`, names of parameters; `backwards`, batches
+    to a step.
     """
     return [
         _case(random, "three steps", (8, 16, 4)),
@@ -43,6 +45,11 @@ def cases(random: Random) -> list[Case]:
     ]
 
 
+def on(ranks: int, case: Case) -> Case:
+    """The same case on so many ranks."""
+    return Case(f"{case.name}, on {so_many(ranks)}", {**case.inputs, "ranks": ranks})
+
+
 def together(wrap, inputs: dict, world_size: int) -> dict:
     """What every rank gets, by `"rank 0"`, `"rank 1"`, …; raises as `launch` does."""
     results = launch(watched, world_size, PATIENCE, on_rank, wrap, inputs, seconds=SECONDS)
@@ -50,19 +57,23 @@ def together(wrap, inputs: dict, world_size: int) -> dict:
 
 
 def on_rank(wrap, inputs: dict) -> dict:
-    """What this rank of a running process group gets: the full state after each step, what it keeps then and what it sent."""
+    """What this rank of a running process group gets: what it begins with, the full state after each step, what it keeps then
+    and what it sent.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     plain = module_of(inputs, inputs["others"] if rank else inputs["state"])
     own = [weakref.ref(parameter) for parameter in plain.parameters()]
     module = wrap(plain)
     del plain  # what is left of it now is what the wrapper keeps
     _refuse_libraries(module)
+    begun = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     share = [[part.chunk(world_size)[rank] for part in batch] for batch in inputs["batches"]]
     steps, passes = trained(module, share, inputs["backwards"])
     gc.collect()  # parameters of the plain module may hang in a circle
     return {
+        BEGUN: begun,
         STEPS: steps,
-        KEPT: elements_kept([*module.parameters(), *(p for reference in own if (p := reference()) is not None)]),
+        KEPT: elements_kept([*held(module), *(p for reference in own if (p := reference()) is not None)]),
         SENT: max(ledger.sent for ledger in passes),
         COLLECTIVES: max(len(ledger.entries) for ledger in passes),
     }
@@ -120,9 +131,29 @@ def full_state(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in inner.items()}
 
 
-def elements_kept(parameters: Iterable[torch.Tensor]) -> int:
-    """Elements in the memory behind `parameters`, what is shared counted once."""
-    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() // p.element_size() for p in parameters}
+def held(root: object) -> list[torch.Tensor]:
+    """Tensors with fractions in `root`: in modules and what they have as attributes, in lists, tuples, sets and dicts."""
+    found, waiting, seen = [], [root], {}
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each  # kept, so that no other gets its id
+        if isinstance(each, torch.Tensor):
+            found += [each] if each.is_floating_point() else []
+        elif isinstance(each, nn.Module):
+            waiting.append(vars(each))
+        elif isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list | tuple | set):
+            waiting += each
+    return found
+
+
+def elements_kept(tensors: Iterable[torch.Tensor]) -> int:
+    """Elements in the memory behind `tensors`, what is shared counted once; on the device `meta` there is none."""
+    real = [tensor for tensor in tensors if tensor.device.type != "meta"]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in real}
     return sum(storages.values())
 
 

@@ -525,7 +525,7 @@ _COLLECTIVE = Skeleton(
 import torch
 
 from course_utils.grading import Mistake, Variant, collective
-from course_utils.grading.ranks import COLLECTIVES, PARTNERS, case
+from course_utils.grading.ranks import COLLECTIVES, PARTNERS, case, so_many
 
 
 def oracle(rank, given):
@@ -543,7 +543,7 @@ def drawn(random, ranks, *shapes):
         f"shape {{list(shape)}}": [{{"tensor": torch.randn(shape, generator=generator)}} for _ in range(ranks)]
         for shape in shapes
     }}
-    return case(f"{{ranks}} ranks", calls)
+    return case(so_many(ranks), calls)
 
 
 def public(random):

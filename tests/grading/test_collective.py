@@ -1,6 +1,7 @@
 """Functions that all ranks call at once: judged by their values and by what is counted, with a sentence for each way to fail."""
 
 import re
+from random import Random
 
 import pytest
 import torch
@@ -103,7 +104,8 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
     )
     monkeypatch.setattr(ranks, "PATIENCE", 1.5)
     found = result(ring(2), lonely).verdicts[0]
-    assert found.kind == "exception"
+    assert found.kind == "stuck"
+    assert "an `isend` whose `wait()` is missing" in found.sentence
     assert re.search(r"TimeoutError: not done after 1\.5 s; .*\(on rank \d\) at your line 3", found.sentence)
 
 
@@ -113,7 +115,7 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
         ("raise ValueError('no luck')", "exception", r"ValueError: no luck \(on rank \d\) at your line 1"),
         ("raise NotImplementedError('write your answer here')", "untouched", "not written yet"),
         ("import os; os._exit(3)", "died", r"rank \d died without a word \(exit code 3\)"),
-        ("import os; os.abort()", "died", "different sizes to a collective"),
+        ("import os; os.abort()", "died", "different shapes or types to one collective or message"),
         ("return object()", "unsafe", "of type"),
     ],
 )
@@ -139,3 +141,33 @@ def test_a_wrapper_may_be_held_to_bytes_and_collectives():
     )
     [verdict] = result(asked(collectives=3), defined(SHARDED)).verdicts
     assert "`rank 0 · collectives of a forward and backward` is 8 where at most 3 is allowed." in verdict.sentence
+
+
+def test_a_collective_that_cannot_be_counted_is_told_with_those_that_can():
+    everyone = defined(
+        "import torch.distributed as d\ndef answer(piece):\n"
+        "    d.all_to_all_single(out := piece.clone(), piece)\n    return out"
+    )
+    [verdict] = result(ring(2), everyone).verdicts
+    assert verdict.kind == "unsafe"
+    assert re.search(r"does not know what torch.distributed's alltoall\w* sends\. Use .*`all_gather`", verdict.sentence)
+
+
+def test_a_wrapper_may_be_held_to_what_it_begins_with_and_a_case_has_ranks_of_its_own():
+    def begins(state, rank, count):
+        assert count == 3
+        return {
+            name.replace(".", "_"): torch.nn.functional.pad(value.flatten(), (0, -value.numel() % 3)).chunk(3)[rank]
+            for name, value in state.items()
+        }
+
+    def asked(begins):
+        cases = [sharding.on(3, sharding.cases(Random(0))[0])]
+        return sharded(begins=begins, kept=lambda elements, n: elements / n + 8, public=lambda _: cases, **ASKED)
+
+    assert [v.sentence for v in result(asked(begins), defined(SHARDED)).verdicts if not v.passed] == []
+    ones = SHARDED.replace("torch.zeros(size * self.ranks", "torch.ones(size * self.ranks")
+    [verdict] = result(asked(begins), defined(ones)).verdicts
+    assert "`rank 2 · parameters to begin with · 0_weight[42]` is 1 where 0 is right" in verdict.sentence
+    [verdict] = result(asked(lambda *_: {}), defined(SHARDED)).verdicts
+    assert "`rank 0 · parameters to begin with · 0_weight` is there, but was not asked for" in verdict.sentence

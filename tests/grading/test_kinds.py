@@ -180,6 +180,11 @@ def test_known_slips_of_an_account_are_recognised(given, diagnosis):
     assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in found.verdicts)
 
 
+def test_a_unit_is_not_said_twice():
+    units = {"parameters": (1.0, "bytes"), "days": (2.0, "days"), "size in GB": (3.0, "GB")}
+    assert [case.name for case in account(units, **ASKED).cases()] == ["parameters in bytes", "days", "size in GB"]
+
+
 def test_an_account_tells_missing_numbers_stubs_and_other_types():
     assert result(bytes_asked(), {"peak": 2008}).verdicts[0].sentence == "`parameters` is missing."
     assert result(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
@@ -223,7 +228,7 @@ def test_wrappers_are_judged_in_real_processes():
     half = sharded(kept=lambda elements, ranks: elements / ranks + 8, **ASKED)
     assert [v.sentence for v in result(half, defined(SHARDED), 1).verdicts if not v.passed] == []
     found = result(half, defined(DDP)).verdicts[0].sentence
-    assert "`rank 0 · elements of parameters kept` is 212 where at most 114 is allowed." in found
+    assert "`rank 0 · elements kept between steps` is 424 where at most 114 is allowed." in found
     three = sharded(world_size=3, **ASKED)
     assert result(three, defined(SHARDED)).passed
 
@@ -253,7 +258,7 @@ def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, said):
 def test_a_collective_that_one_rank_never_calls_is_said():
     lonely = defined("import torch.distributed as d\ndef answer(m):\n    d.get_rank() or d.barrier()\n    return m")
     found = result(sharded(public=lambda r: sharding.cases(r)[:1], **ASKED), lonely)
-    assert "another rank had ended when this one still waited for it in a collective" in found.verdicts[0].sentence
+    assert "it still waited in a collective when another rank had ended" in found.verdicts[0].sentence
 
 
 def test_costs_are_counted_and_limited():

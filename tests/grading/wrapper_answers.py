@@ -148,5 +148,9 @@ WRONG_SHARDED = {
     "does not broadcast": ("dist.broadcast(p.data, 0)", "pass"),
     "keeps the whole parameter behind its shard": ("size].clone()", "size]"),
     "leaves the module its own parameters": ("p.data = p.data.new_empty(0)", "pass"),
+    "keeps what it gathered": (
+        "        return torch.func",
+        "        self.seen = {'last': [self.whole(name) for name in self.shapes]}\n        return torch.func",
+    ),
     "takes the other rank's gradient": ("[dist.get_rank()].clone()", "[1 - dist.get_rank()].clone()"),
 }
