@@ -64,7 +64,8 @@ def test_every_requirement_is_pinned_at_a_version_it_allows(requirement):
 
 
 def distributions(module: str) -> set[str]:
-    return {canonicalize_name(name) for name in packages_distributions().get(module, [])}
+    """By what is installed; a module of none, as of an extra that is not here, goes by its own name."""
+    return {canonicalize_name(name) for name in packages_distributions().get(module, [module])}
 
 
 def third_party_imports(path: Path) -> set[str]:
@@ -86,7 +87,7 @@ def declared(*extras: str) -> set[str]:
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/chapters": ("lab",), "course_utils/cli": ("lab",), "tests": ("lab", "dev")}
-EXTRAS["benchmarks"] = ("dev",)
+EXTRAS |= {"benchmarks": ("dev",), "course_utils/training": ("distributed",)}
 SOURCES = [path for folder in ("benchmarks", "course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

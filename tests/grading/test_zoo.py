@@ -48,7 +48,7 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
     found = zoo.result(authored, authored.stub, entry(name, authored))
     assert found.points == 0
     assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
-    for verdict in found.verdicts:
+    for verdict in (verdict for verdict in found.verdicts if not verdict.passed):  # a bug need not show in every case
         assert verdict.sentence
         assert "Traceback" not in verdict.sentence
         assert "is not written yet" in verdict.sentence or "is still `...`" in verdict.sentence or verdict.difference
