@@ -72,7 +72,7 @@ def probe_packages(requirements: list[str], version_of: Callable[[str], str | No
     good = []
     for name, bounds, extra in map(split_requirement, requirements):
         found = version_of(name)
-        if extra in ("dev", "distributed"):  # no chapter needs them
+        if extra not in ("", "lab"):  # no chapter needs it
             continue
         if found is not None and _allows(bounds, found):
             good.append(f"{name} {found}")

@@ -68,7 +68,7 @@ def test_a_bare_python_is_told_everything_that_is_missing(copy):
     assert "fix   course-utils, the course's own package, is not installed." in done.stdout
     for name, bounds, extra in map(packages.split_requirement, packages.requirements()):
         said = f"{name} is not installed." in done.stdout and f"pip install '{name}{bounds}'" in done.stdout
-        assert said == (extra != "dev"), name
+        assert said == (extra in ("", "lab")), name
     assert "To be put right:" in done.stdout
 
 
