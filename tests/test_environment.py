@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -63,9 +64,12 @@ def test_every_requirement_is_pinned_at_a_version_it_allows(requirement):
     assert wanted.specifier.contains(constrained()[canonicalize_name(wanted.name)])
 
 
+installed = cache(packages_distributions)
+
+
 def distributions(module: str) -> set[str]:
     """By what is installed; a module of none, as of an extra that is not here, goes by its own name."""
-    return {canonicalize_name(name) for name in packages_distributions().get(module, [module])}
+    return {canonicalize_name(name) for name in installed().get(module, [module])}
 
 
 def third_party_imports(path: Path) -> set[str]:

@@ -2,8 +2,20 @@
 
 import logging
 import random
+import sys
+from importlib import import_module
 
 from course_utils.settings import set_variable, settings, variables
+
+_QUIET = {
+    "DATASETS_VERBOSITY": "error",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "KINETO_LOG_LEVEL": "99",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+"""Variables that a library reads once: two of them when they are imported, torch's profiler at its first use."""
+_READ_THEM = {"datasets", "transformers"}
 
 
 def begin() -> None:
@@ -32,14 +44,12 @@ def _seed_everything(seed: int) -> None:
 
 
 def _quiet_the_libraries() -> None:
-    """Errors still show; progress bars and remarks about the libraries' own doings do not."""
+    """Errors still show; progress bars and remarks about the libraries' own doings do not. Imports none of them."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    if not variables("KINETO_LOG_LEVEL"):
-        set_variable("KINETO_LOG_LEVEL", "99")  # read once, when anything is profiled for the first time
-    import datasets
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    datasets.logging.set_verbosity_error()
-    datasets.disable_progress_bars()
+    for name, value in _QUIET.items():
+        if not variables(name):
+            set_variable(name, value)
+    for library in _READ_THEM.intersection(sys.modules):
+        log = import_module(f"{library}.utils.logging")
+        log.set_verbosity_error()
+        log.disable_progress_bar()

@@ -25,7 +25,7 @@ from course_utils.grading.judge import Outcome
 from course_utils.grading.wire import TornError, receive, send
 
 LONGEST_TEXT = 400
-_NOTEBOOKS_IMPORT = ("numpy", "datasets", "transformers.utils.logging", "matplotlib.pyplot", "psutil", "sympy")
+_NOTEBOOKS_IMPORT = ("numpy", "psutil", "course_utils.viz")
 """What nearly every notebook's first cell loads; a fork finds it there."""
 _STEP = {True: 0.1, False: 1.0}
 """Seconds between two looks of a guard, by whether it sees the processes of the sandbox only, or all of the machine's."""

@@ -1,5 +1,6 @@
 """From `solutions/NN_topic.ipynb` to what learners get: a notebook with holes, and a set that checks without the answers."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,7 +10,7 @@ from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.grading.prints import _away
 from course_utils.grading.question import Question
-from course_utils.grading.source import SETS, Authored, load_solutions, marker, mistaken, read_plain
+from course_utils.grading.source import SETS, Authored, load_solutions, marker, mistaken, read_cells, read_plain
 from course_utils.grading.zoo import Trial
 
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}
@@ -51,8 +52,22 @@ def released(path: Path, exercises: Path, sets: Path = SETS) -> Released:
         exercises / path.name,
         json_text(notebook),
         sets / f"{path.stem}.json",
-        json_text({"name": path.stem, "questions": [set_entry(each) for each in authored]}),
+        json_text({"name": path.stem, "source": _digest(path), "questions": [set_entry(each) for each in authored]}),
     )
+
+
+def is_released(path: Path, exercises: Path, sets: Path = SETS) -> bool:
+    """Whether both files were made from `path` as it stands: by the notebook's text and the set's digest, running no answer."""
+    notebook, stored = exercises / path.name, sets / f"{path.stem}.json"
+    if not (notebook.is_file() and stored.is_file()):
+        return False
+    text = json_text(exercise_notebook(read_plain(path), load_solutions(path)))
+    return notebook.read_bytes() == text.encode() and json.loads(stored.read_bytes()).get("source") == _digest(path)
+
+
+def _digest(path: Path) -> str:
+    """Of all cells' sources, hidden parts too."""
+    return hashlib.sha256(json.dumps([cell["source"] for cell in read_cells(path)]).encode()).hexdigest()
 
 
 def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:

@@ -1,7 +1,8 @@
 """A chapter begins alike every time."""
 
-import logging
 import random
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -10,6 +11,19 @@ import torch
 from course_utils import settings as settings_room
 from course_utils.chapters import begin, chapters_in, find_place
 from course_utils.errors import CourseError
+
+QUIET = """
+import logging, sys
+from course_utils.chapters import begin
+begin()
+imported = {"datasets", "transformers"} <= set(sys.modules)
+import datasets, huggingface_hub.utils
+from transformers.utils import logging as transformers_logging
+bars = transformers_logging.is_progress_bar_enabled() or not huggingface_hub.utils.are_progress_bars_disabled()
+remarks = logging.getLogger("bitsandbytes").isEnabledFor(logging.WARNING)
+print(imported, transformers_logging.get_verbosity(), datasets.are_progress_bars_disabled(), bars, remarks)
+assert datasets.logging.get_verbosity() == logging.ERROR
+"""
 
 
 def draw():
@@ -34,14 +48,13 @@ def test_another_seed_draws_other_numbers(monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("seed 7\n")
 
 
-def test_the_libraries_keep_quiet_but_for_errors():
-    import datasets
-    from transformers.utils import logging as transformers_logging
-
-    begin()
-    assert transformers_logging.get_verbosity() == logging.ERROR
-    assert datasets.are_progress_bars_disabled()
-    assert not logging.getLogger("bitsandbytes").isEnabledFor(logging.WARNING)
+@pytest.mark.parametrize("before", ["", "import datasets, transformers\n"], ids=["first", "imported before"])
+def test_the_libraries_keep_quiet_but_for_errors(before):
+    """Whether they are imported before or after; the chapter's beginning waits for none of them."""
+    said = subprocess.run(
+        [sys.executable, "-c", before + QUIET], capture_output=True, text=True, timeout=100, check=True
+    ).stdout
+    assert said.splitlines()[-1] == f"{bool(before)} 40 True False False"
 
 
 def test_a_bad_setting_is_one_sentence(monkeypatch):
