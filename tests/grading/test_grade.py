@@ -112,7 +112,7 @@ question = sharded(id="q1", title="Ranks", points=2, difficulty=3, minutes=9, hi
 
 
 @pytest.mark.parametrize(
-    "kind", ["namespaces", *(pytest.param(k, marks=pytest.mark.slow) for k in ("bwrap", "fork")), "fresh"]
+    "kind", ["namespaces", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bwrap", "fork", "fresh"))]
 )
 def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""

@@ -199,7 +199,9 @@ def test_there_is_a_skeleton_of_every_kind():
     assert sorted(set(built) - {"at_most"}) == sorted(KINDS)
 
 
-@QUICK_KINDS
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in KINDS]
+)
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_text(tmp_path / "99_test.ipynb", made)

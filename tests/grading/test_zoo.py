@@ -36,7 +36,7 @@ def for_all(kinds: str, values: list):
 
 
 @for_all("", QUESTIONS)
-@pytest.mark.parametrize("seed", [None, *SEEDS])
+@pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
     found = zoo.result(authored, authored.solution, entry(name, authored), seed)
     assert found.points == found.of, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
