@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from small_net import Net, data, uses_seldom
 from torch import nn
 
 from course_utils.distributed import RankError, launch
@@ -11,35 +12,6 @@ from course_utils.distributed.traffic import counted
 from course_utils.techniques import checkpoint, checkpoint_by_hooks
 
 STEPS = 10
-
-
-class Net(nn.Module):
-    """A layer used twice under two names, a frozen one, one that only even steps of rank 0 use, one that nobody uses."""
-
-    def __init__(self, seed: int = 0):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            self.first, self.frozen = nn.Linear(6, 8), nn.Linear(8, 8)
-            self.seldom, self.never, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 6)
-            self.tied = nn.Linear(8, 8)
-        self.again = self.tied
-        self.frozen.requires_grad_(False)
-        self.register_buffer("shift", torch.full((8,), float(seed)))
-
-    def forward(self, x, seldom=False):
-        hidden = torch.tanh(self.frozen(torch.tanh(self.first(x)))) + self.shift
-        hidden = self.again(torch.tanh(self.tied(hidden)))
-        return self.last(self.seldom(hidden) if seldom else hidden)
-
-
-def data(rank, step):
-    generator = torch.Generator().manual_seed(1000 * rank + step)
-    return torch.randn(5, 6, generator=generator)
-
-
-def uses_seldom(rank, step):
-    return rank == 0 and step % 2 == 0
 
 
 def optimizer_of(module):
