@@ -28,9 +28,8 @@ def release(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tiny(release, monkeypatch):
-    """The released set of two questions and the folder of its solutions; time limits are short."""
+    """The released set of two questions and the folder of its solutions."""
     monkeypatch.setattr(grade, "_GRACE", 1.5)
-    monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
     return release(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
 
 

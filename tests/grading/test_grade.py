@@ -44,7 +44,6 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
         "",
     ),
     "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + ANSWER, NEXT), [2, 1], ""),
-    "loop in a helper": (notebook("while True: pass", SETUP, ANSWER, NEXT), [2, 1], "Cell 1 stopped"),
     "duplicate": (notebook(SETUP, ANSWER.replace("*", "-"), ANSWER, NEXT), [2, 1], "all answer q1"),
     "missing": (notebook(SETUP, NEXT), [0, 1], "no `scale`"),
     "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], "another order"),
@@ -77,7 +76,7 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
 
 
 def test_honest_and_broken_submissions(tiny, tmp_path):
-    papers = grade.prepare(SET, tiny, SEED, seconds=3)
+    papers = grade.prepare(SET, tiny, SEED)
     submissions = written(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
     records = graded(submissions, papers, sandbox.best_kind(trust=True))
     assert {name: points(record) for name, record in records.items()} == {
@@ -87,6 +86,14 @@ def test_honest_and_broken_submissions(tiny, tmp_path):
         assert said in json.dumps(records[name], ensure_ascii=False), name
     again = graded(dict(reversed(submissions.items())), papers, sandbox.best_kind(trust=True), jobs=1)
     assert again == records
+
+
+def test_a_helper_that_never_ends_is_stopped_and_the_answers_are_graded(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
+    endless = written(tmp_path / "class", {"loop": notebook("while True: pass", SETUP, ANSWER, NEXT)})
+    (record,) = graded(endless, grade.prepare(SET, tiny, SEED), sandbox.best_kind(trust=True)).values()
+    assert points(record) == [2, 1]
+    assert "Cell 1 stopped" in json.dumps(record)
 
 
 @pytest.mark.slow
