@@ -27,8 +27,8 @@ def presentation(demo: Demo) -> "NotebookNode":
     planned = 0.0
     for number, (step, unseen, cell) in enumerate(plan(demo, read_notebook(demo.notebook)), start=1):
         planned += step.minutes
-        about = {"number": number, "title": step.title, "minutes": step.minutes, "until": planned}
-        add(new_markdown_cell, step.say, "step", **about, expect=expectations(step))
+        about = {"number": number, "title": step.title, "minutes": step.minutes, "until": planned, "held": step.covered}
+        add(new_markdown_cell, step.say, "step", **about, then=step.then, expect=expectations(step))
         if number == 1:
             add(new_code_cell, _OPENING, "unseen")
         for needed in unseen:

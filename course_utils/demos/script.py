@@ -10,7 +10,7 @@ from course_utils.errors import CourseError
 FOLDER = "demos"
 _KEYS = {
     "the demo": {"title", "minutes", "steps"},
-    "a step": {"title", "minutes", "say", "cell", "needs", "click", "expect"},
+    "a step": {"title", "minutes", "say", "then", "covered", "cell", "needs", "click", "expect"},
     "what is expected": {"text", "picture", "numbers"},
     "a number": {"of", "is", "within"},
 }
@@ -27,7 +27,8 @@ class Number:
 
 @dataclass(frozen=True)
 class Step:
-    """One page: `say` are the presenter's words; `cell` is run and shown; `click` sets controls of its figure by name.
+    """One page: `say` are the presenter's words, `then` those after the class has seen; `cell` is run and shown, or waits
+    `covered` until everybody has made a bet; `click` sets controls of its figure by name.
 
     Expected are words in the cell's output (`text`), words in the description of its last picture after the clicks
     (`picture`), and `numbers` in the kernel.
@@ -36,6 +37,8 @@ class Step:
     title: str
     minutes: float
     say: str
+    then: str
+    covered: bool
     cell: str | None
     needs: tuple[str, ...]
     click: dict
@@ -114,6 +117,8 @@ def _step(number: int, written: dict) -> Step:
             title=_words(written, "title"),
             minutes=_positive(written["minutes"]),
             say=_words(written, "say"),
+            then=_words(written, "then") if "then" in written else "",
+            covered=_flag(written, "covered"),
             cell=written.get("cell"),
             needs=_strings(written, "needs"),
             click=dict(written.get("click", {})),
@@ -134,6 +139,12 @@ def _words(written: dict, key: str) -> str:
     if not written[key].strip():
         raise ValueError(f"{key!r} is empty")
     return written[key].strip()
+
+
+def _flag(written: dict, key: str) -> bool:
+    if not isinstance(written.get(key, False), bool):
+        raise ValueError(f"{key!r} is neither true nor false")
+    return written.get(key, False)
 
 
 def _strings(written: dict, key: str) -> tuple[str, ...]:

@@ -39,10 +39,18 @@ const demo = (() => {
     if (turn) {
       event.preventDefault();
       show(shown + turn);
+    } else if (event.key.toLowerCase() === "s" && shown) {
+      reveal(step(shown));
     } else if (event.key.toLowerCase() === "e" && shown) {
       const expected = step(shown).querySelector(".expect");
       if (expected) expected.open = !expected.open;
     }
+  }
+
+  // What a bet is about stays covered until it is made.
+  function reveal(section) {
+    section.classList.add("revealed");
+    window.dispatchEvent(new Event("resize"));
   }
 
   function reached(number) {
@@ -67,6 +75,7 @@ const demo = (() => {
     document.body.dataset.ready = "yes";
     find("#previous").addEventListener("click", () => show(shown - 1));
     find("#next").addEventListener("click", () => show(shown + 1));
+    for (const button of document.querySelectorAll(".reveal")) button.addEventListener("click", () => reveal(button.closest(".step")));
     find("#clock").addEventListener("click", () => { began = Date.now(); update(); });
     document.addEventListener("keydown", key);
     began = Date.now();
