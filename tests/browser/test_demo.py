@@ -96,6 +96,8 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, browser):
     expect(page.locator("#where")).to_have_text(f"Step 1 of {count}")
     for number, step in enumerate(demo.steps, start=1):
         expect(page.locator(".step:visible h2")).to_have_text(step.title)
+        if step.covered:
+            uncover(page)
         if step.click:
             press_the_button(page)
         if number < count:
@@ -110,6 +112,14 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, browser):
     assert [
         url for url in asked if not url.startswith((address, "data:", "blob:", address.replace("http", "ws")))
     ] == []
+
+
+def uncover(page):
+    """By the key; before it, nothing that the bet is about is to be seen."""
+    output = page.locator(".step:visible .output").first
+    assert not output.is_visible()
+    page.keyboard.press("s")
+    assert output.is_visible()
 
 
 def press_the_button(page):
@@ -136,6 +146,8 @@ def press_the_button(page):
 def test_every_step_fits_the_width(address, browser, width, scheme):
     page = open_page(browser, address, width, scheme, [])
     for number in range(1, page.locator(".step").count() + 1):
+        page.keyboard.press("s")
+        page.keyboard.press("e")
         save_picture(page, f"demo-{width}-{scheme}-{number}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, f"step {number} is {wide} pixels wide"
