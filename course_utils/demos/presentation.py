@@ -45,7 +45,7 @@ def presentation(demo: Demo) -> "NotebookNode":
 
 def expectations(step: Step) -> list[str]:
     """What the presenter is to see, a line each."""
-    numbers = [f"{number.of} = {_number(number.value)}" for number in step.numbers]
+    numbers = [n.of if n.value is True else f"{n.of} = {_number(n.value)}" for n in step.numbers]
     return [*step.text, *numbers, *(f"In the picture: {words}" for words in step.picture)]
 
 
