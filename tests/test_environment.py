@@ -91,7 +91,7 @@ def declared(*extras: str) -> set[str]:
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/chapters": ("lab",), "course_utils/cli": ("lab",), "tests": ("lab", "dev")}
-EXTRAS |= {"benchmarks": ("dev",), "course_utils/training": ("distributed",)}
+EXTRAS |= {"course_utils/demos": ("lab",), "benchmarks": ("dev",), "course_utils/training": ("distributed",)}
 SOURCES = [path for folder in ("benchmarks", "course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
