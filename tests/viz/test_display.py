@@ -49,7 +49,7 @@ def test_moving_a_slider_draws_the_picture_of_the_new_value(shown):
 
     slider = widgets.IntSlider(3, 1, 9)
     viz.play(draw, height=slider)
-    panel, picture = shown
+    panel, _, picture = shown
     assert "application/vnd.jupyter.widget-view+json" in panel[0]
     assert picture[0]["text/plain"] == "a bar of height 3"
     slider.value = 7
