@@ -3,10 +3,18 @@
 from collections.abc import Iterator, Mapping
 
 _LETTER, _ROOM = 0.56, 1.2  # in em: a letter of a description, and what stands beside it
-_WIDEST = "36em"
+_WIDEST, _BUTTON = "36em", "7em"
 
 # ipywidgets connects no label with a slider or a row of buttons, and calls a slider's value by its place on the way.
-_NAMING = """<script>
+# Its handles are as good as white on white. And JupyterLab takes the arrow keys from a list of options, and letters from
+# all controls, for its shortcuts, unless the element itself says that it may not.
+_NAMING = """<style>
+.widget-vbox .slider-container .noUi-target .noUi-handle { background: #0072B2 !important; border-color: #0072B2; }
+.widget-vbox .widget-toggle-buttons .widget-label { text-align: right; }
+.widget-vbox :is(.noUi-handle, select, input, button):focus-visible {
+  outline: 2px solid var(--jp-ui-font-color1, currentColor) !important; outline-offset: 2px;
+}
+</style><script>
 if (!window.courseNamesControls) {
   const set = (element, name, text) => {
     if (element && text && element.getAttribute(name) !== text) element.setAttribute(name, text);
@@ -25,7 +33,9 @@ if (!window.courseNamesControls) {
       set(button, "aria-pressed", String(button.matches(".mod-active")));
   };
   const nameAll = () => {
-    document.querySelectorAll(".jupyter-widgets.widget-inline-hbox").forEach(nameOne);
+    document.querySelectorAll(".widget-vbox :has(> .widget-label)").forEach(nameOne);
+    document.querySelectorAll(".widget-vbox :is([role=slider], .widget-readout, select, input, button)").forEach(
+      (stop) => set(stop, "data-lm-suppress-shortcuts", "true"));
     document.querySelectorAll(".widget-button[title]").forEach((button) => set(button, "aria-label", button.title));
   };
   const watched = { subtree: true, childList: true, characterData: true,
@@ -51,6 +61,9 @@ def dress(controls: Mapping) -> None:
     for leaf in described:
         leaf.style.description_width = f"{_LETTER * longest + _ROOM:.1f}em"
     for leaf in every:
+        leaf.tooltip = leaf.tooltip or leaf.description  # else the page says "null"
+        if hasattr(leaf.style, "button_width"):
+            leaf.style.button_width, leaf.layout.display = _BUTTON, "flex"
         if hasattr(leaf, "continuous_update"):
             leaf.continuous_update = False
             leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST

@@ -203,7 +203,7 @@ def _draw_means(axes, means: np.ndarray, lowest: np.ndarray) -> None:
     star = {"color": COLORS["inputs"], "markersize": 15, "markeredgecolor": COLORS["ink"]}
     axes.plot(*lowest, "*", **star, label="joint minimum")
     axes.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
 
 def _sawtooth(places: np.ndarray, every: int) -> list[tuple[int, float]]:

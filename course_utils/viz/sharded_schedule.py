@@ -8,6 +8,7 @@ import numpy as np
 COMPUTE, WIRE = "compute", "wire"
 STATE = 2.0  # AdamW's two averages, in sizes of the parameters
 _BACKWARD = 2.0  # times as long as forward
+_AT_ONCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ class Schedule:
     @property
     def curve(self) -> tuple[list[float], list[float]]:
         """Times and the memory from each of them on."""
-        totals, total = {}, 0.0
-        for time, change in sorted((round(time, 9), change) for time, change in self.changes):
+        totals, total, last = {}, 0.0, -1.0
+        for time, change in sorted(self.changes):
             total += change
-            totals[time] = total  # what ends when something else begins has made room for it
+            last = time if time - last > _AT_ONCE else last
+            totals[last] = total  # what ends when something else begins has made room for it
         return list(totals), list(totals.values())
 
     @property

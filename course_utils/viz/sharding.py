@@ -103,7 +103,9 @@ def play_sharding(
 
 def _draw_lanes(axes, schedule: Schedule, ranks: int) -> None:
     for job in schedule.jobs:
-        _draw_job(axes, 2 * job.rank + (job.lane != COMPUTE), job.what, job.start, job.end - job.start)
+        length = job.end - job.start
+        edge = 0.4 if length > 0.01 * schedule.end else 0.1  # a wide one would leave little of a short job's color
+        _draw_job(axes, 2 * job.rank + (job.lane != COMPUTE), job.what, job.start, length, edge)
     followed = [0, ranks - 1][: len(schedule.paces)]
     names = [name for rank in followed for name in (f"rank {rank} computes", "sends, receives")]
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
@@ -180,9 +182,9 @@ def _draw_kept(axes, corner: tuple[float, float], kind: str, rank: int | None, r
         axes.add_patch(Rectangle((x, y + part * height), 0.29, height, facecolor=color, edgecolor=COLORS["paper"]))
 
 
-def _draw_job(axes, row: int, what: str, start: float, length: float) -> None:
+def _draw_job(axes, row: int, what: str, start: float, length: float, edge: float = 0.4) -> None:
     color, hatch = _LOOKS[what]
-    look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.4}
+    look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": edge}
     axes.add_patch(Rectangle((start, row - 0.38), length, 0.76, **look))
 
 
