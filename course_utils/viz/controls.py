@@ -64,9 +64,10 @@ def dress(controls: Mapping) -> None:
         leaf.tooltip = leaf.tooltip or leaf.description  # else the page says "null"
         if hasattr(leaf.style, "button_width"):
             leaf.style.button_width, leaf.layout.display = _BUTTON, "flex"
+        elif hasattr(leaf, "value"):
+            leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST
         if hasattr(leaf, "continuous_update"):
             leaf.continuous_update = False
-            leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST
 
 
 def leaves(control) -> Iterator:

@@ -34,7 +34,8 @@ RUN_WHOLE = ("00", "03", "10")
 WIDTHS, THEMES = (800, 1400), ("Light", "Dark")
 
 # Keys other than the usual ones: the last optimizer, Adam, is the one that uses every slider.
-KEYS = {("02", "optimizer"): "End"}
+# A book of eight bits is the same with seven and with six of them for the exponent.
+KEYS = {("02", "optimizer"): "End", ("05", "exponent bits"): "Home"}
 # A linear book has no exponent bits, and seven of eight bits have no seventh exponent bit that could be taken away.
 TURN = {"exponent bits": 0, "code book": 2}
 
@@ -201,8 +202,8 @@ def check_widths(page, cell, number):
 def cut_off(cell):
     """Labels and pictures that reach beyond their room."""
     return cell.evaluate(
-        """cell => [...cell.querySelectorAll('.widget-label, .widget-readout')].filter(
-               one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent).concat(
+        """cell => [...cell.querySelectorAll('.widget-label, .widget-label-basic, .widget-label-basic span,' +
+               ' .widget-readout')].filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent).concat(
            [...cell.querySelectorAll('.jp-RenderedImage img, .widget-vbox, .widget-inline-hbox, .widget-button')].filter(
                one => one.getBoundingClientRect().right > cell.getBoundingClientRect().right).map(one => one.className))"""
     )

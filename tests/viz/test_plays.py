@@ -105,8 +105,7 @@ def check(play, values, rendered=False):
 @pytest.mark.parametrize("chapter", plays.CHAPTERS)
 def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_move_it(chapter):
     nbconvert = pytest.importorskip("nbconvert")
-    notebook = nbformat.from_dict(plays.stored(chapter))
-    playing = plays.play_cells(notebook.cells)
+    playing = plays.play_cells(nbformat.read(plays.NOTEBOOKS / f"{chapter}.ipynb", 4).cells)
     # The template that gives a picture its text; the newer one leaves it out.
     page, _ = nbconvert.HTMLExporter(template_name="classic").from_notebook_node(
         nbformat.v4.new_notebook(cells=playing)
