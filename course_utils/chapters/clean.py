@@ -42,7 +42,10 @@ def _code_cells(notebook: "NotebookNode") -> Iterator["NotebookNode"]:
 
 
 def _is_moving(output: "NotebookNode") -> bool:
-    """Whether an output says nothing once it stands still: a progress bar, or a widget described by its constructor alone."""
+    """Whether an output says nothing once it stands still: a progress bar, a script for what is live on a page, or a widget
+    described by its constructor alone."""
+    if output.get("metadata", {}).get("course") == "live":
+        return True
     if output.output_type == "stream":
         lines = [line for line in output.text.replace("\r", "\n").splitlines() if line.strip()]
         return output.name == "stderr" and all(_BAR.search(line) for line in lines)

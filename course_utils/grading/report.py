@@ -34,7 +34,8 @@ _STYLE = (
     "table{border-collapse:collapse;overflow-wrap:anywhere}td,th{border:1px solid #8888;padding:.2em .6em;text-align:left}"
     ".passed{color:#00785a}.failed{color:#c04f00}li{white-space:pre-wrap;overflow-wrap:anywhere}code{font-size:95%}"
     "ul.passed,ul.failed,ul.open{list-style:none;padding-left:1.6em;text-indent:-1.1em;margin:.2em 0;color:CanvasText}"
-    "ul.passed li::first-letter{color:#00a87e}ul.failed li::first-letter{color:#e06000}"
+    "ul.passed li::first-letter{color:color-mix(in srgb,currentColor 45%,#009e73)}"
+    "ul.failed li::first-letter{color:color-mix(in srgb,currentColor 45%,#d55e00)}"
     "@media(prefers-color-scheme:dark){.passed{color:#4c9}.failed{color:#f94}}"
 )
 _HIDDEN_KINDS = {

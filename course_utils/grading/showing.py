@@ -10,7 +10,10 @@ from course_utils.grading.progress import Record
 from course_utils.grading.question import Question
 
 SIGNS = {"passed": "✓ ", "failed": "✗ ", "open": "○ "}
-_COLORS = {"passed": "#009E73", "failed": "#D55E00", "open": "#999999"}  # readable on white and on black
+_COLORS = {"passed": "#009E73", "failed": "#D55E00", "open": "#888888"}  # of edges, seen on white and on black
+_SIGN_COLOR = (
+    "color-mix(in srgb, currentColor 45%, {})"  # darker on white, lighter on black: letters need more contrast
+)
 _HANGING = "padding-left:1.1em;text-indent:-1.1em"
 _STYLES = {"head": "font-weight:bold", "fact": "opacity:.75", **dict.fromkeys(SIGNS, _HANGING)}
 _APART = ("diagnosis", "hint")  # kinds with some space above and below
@@ -125,7 +128,7 @@ def _hint(result: Result) -> list[Line]:
 def _html(line: Line, before: Line) -> str:
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(line.text))
     if line.kind in SIGNS:
-        text = f'<b style="color:{_COLORS[line.kind]}">{SIGNS[line.kind]}</b>{text}'
+        text = f'<b style="color:{_SIGN_COLOR.format(_COLORS[line.kind])}">{SIGNS[line.kind]}</b>{text}'
     if line.kind in _APART:
         text = re.sub(r"^(Diagnosis:|Hint:)", r"<b>\1</b>", text)
     gap = "margin-top:.4em;" if line.kind != before.kind and {line.kind, before.kind} & {*_APART} else ""

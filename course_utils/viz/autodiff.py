@@ -12,7 +12,7 @@ from course_utils.autodiff.examples import cost, quadratic
 from course_utils.errors import CourseError
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit, patches, subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
@@ -156,7 +156,7 @@ def _draw_node(axes, node: _Node, kept: bool) -> None:
     gradient = node.variable.grad
     lines = [(_heading(node.variable), COLORS["ink"], "bold"), (_value(node.variable.value), COLORS["ink"], "normal")]
     if gradient is not None:
-        lines.append((f"grad {_value(gradient)}", COLORS["second"], "normal"))
+        lines.append((f"grad {_value(gradient)}", writing("second"), "normal"))
     for i, (text, color, weight) in enumerate(lines):
         place = y + 0.19 * (i - (len(lines) - 1) / 2)
         axes.text(x, place, text, ha="center", va="center", color=color, weight=weight, fontsize=8.5, zorder=4)
@@ -183,7 +183,9 @@ def _draw_arrow(axes, arrow: _Arrow) -> None:
     if arrow.local:
         at = [(1 - _LABEL) * a + _LABEL * b for a, b in zip(points[-1], tip, strict=True)]
         paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}
-        axes.text(*at, arrow.local, ha="center", va="center", color=COLORS["third"], fontsize=8.5, bbox=paper, zorder=2)
+        axes.text(
+            *at, arrow.local, ha="center", va="center", color=writing("third"), fontsize=8.5, bbox=paper, zorder=2
+        )
 
 
 def _legend(figure: Figure, axes) -> None:

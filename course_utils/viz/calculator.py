@@ -26,23 +26,20 @@ def memory_calculator() -> None:
     """Show the calculator: controls, the bytes at each instant of a step, and the sum behind the fullest instant."""
     from ipywidgets import Checkbox, Dropdown, SelectionSlider, ToggleButtons
 
-    wide = {"description_width": "9em"}
-    style = {"style": wide, "layout": {"width": "30em"}}
-    buttons = {"style": {**wide, "button_width": "7em"}, "layout": {"display": "flex"}}
     powers = [2**n for n in range(14)]
     play(
         calculator_figure,
         calculator_working,
-        model=Dropdown(options=CALCULATOR_MODELS, description="model", **style),
-        optimizer=Dropdown(options=tuple(COSTS), value="adamw", description="optimizer", **style),
-        precision=ToggleButtons(options=PRECISIONS, description="precision", **buttons),
-        batch=SelectionSlider(options=powers[:11], value=8, description="micro-batch", **style),
-        sequence=SelectionSlider(options=powers[3:], value=128, description="tokens each", **style),
-        accumulation=SelectionSlider(options=powers[:7], value=1, description="accumulation", **style),
-        checkpointing=Checkbox(description="gradient checkpointing", **style),
-        zero_stage=ToggleButtons(options=STAGES, description="ZeRO stage", **buttons),
-        ranks=SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", **style),
-        device=ToggleButtons(options=DEVICES, description="kind of device", **buttons),
+        model=Dropdown(options=CALCULATOR_MODELS, description="model"),
+        optimizer=Dropdown(options=tuple(COSTS), value="adamw", description="optimizer"),
+        precision=ToggleButtons(options=PRECISIONS, description="precision"),
+        batch=SelectionSlider(options=powers[:11], value=8, description="examples of a micro-batch"),
+        sequence=SelectionSlider(options=powers[3:], value=128, description="tokens of an example"),
+        accumulation=SelectionSlider(options=powers[:7], value=1, description="accumulated micro-batches"),
+        checkpointing=Checkbox(False, description="gradient checkpointing"),
+        zero_stage=ToggleButtons(options=STAGES, description="ZeRO stage"),
+        ranks=SelectionSlider(options=powers[:11], value=8, description="devices (ranks)"),
+        device=ToggleButtons(options=DEVICES, description="kind of device"),
     )
 
 

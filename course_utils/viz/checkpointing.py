@@ -23,15 +23,7 @@ def recompute_figure(width: int = 768) -> tuple[Figure, str]:
         f"product, width {width}": 2 * width / _ITEMSIZE,
     }
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained", width_ratios=(1.7, 1))
-    rows = (
-        ("after forward", "C is kept"),
-        ("between, with a checkpoint", "C is dropped"),
-        ("in backward", "C = A + B, again"),
-    )
-    for row, (moment, state) in enumerate(rows):
-        _sum_row(left, 2 - row, moment, state, there=row != 1)
-    left.set(xlim=(-0.1, 4.6), ylim=(-0.5, 2.75))
-    left.axis("off")
+    _draw_moments(left)
     bars = right.barh(list(costs), list(costs.values()), color=COLORS["recomputed"])
     right.bar_label(bars, [f"{cost:g}" for cost in costs.values()], padding=3, fontsize=9)
     right.set(xscale="log", xlabel="operations to get\none dropped byte back", xlim=(0.1, 6000))
@@ -43,6 +35,18 @@ def recompute_figure(width: int = 768) -> tuple[Figure, str]:
         "kept; in backward C is added up again. Right: operations to get one dropped byte back, on a logarithmic axis: "
         f"{said}."
     )
+
+
+def _draw_moments(axes) -> None:
+    rows = (
+        ("after forward", "C is kept"),
+        ("between, with a checkpoint", "C is dropped"),
+        ("in backward", "C = A + B, again"),
+    )
+    for row, (moment, state) in enumerate(rows):
+        _sum_row(axes, 2 - row, moment, state, there=row != 1)
+    axes.set(xlim=(-0.1, 4.6), ylim=(-0.5, 2.75))
+    axes.axis("off")
 
 
 def segment_curves_figure(curves: Mapping[str, Mapping[str, Mapping[int, float]]]) -> tuple[Figure, str]:

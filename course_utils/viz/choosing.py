@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from course_utils.units import format_bytes
 from course_utils.viz.memory import legend_of_kinds, stack
 from course_utils.viz.parts import byte_unit, subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 _QUESTIONS = (
     ("Do P, G and AdamW's O fit,\nwith room for A?", "AdamW\n(hidden matrices: try Muon)"),
@@ -64,7 +64,7 @@ def bytes_by_optimizer(
 
 def _box(axes, x: float, y: float, text: str, color: str):
     frame = {"boxstyle": "round,pad=0.45", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 1.6}
-    return axes.text(x, y, text, ha="center", va="center", bbox=frame, color=COLORS[color])
+    return axes.text(x, y, text, ha="center", va="center", bbox=frame, color=writing(color))
 
 
 def _arrow(axes, start, end, label: str, beside: tuple[float, float]) -> None:

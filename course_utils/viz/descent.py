@@ -10,7 +10,7 @@ from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, RMSProp, schedules
 from course_utils.optim.surfaces import SURFACES, Surface, heights, path
 from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 _ORDER = ("first", "second", "third", "fourth")
 _LOWEST = 1e-12  # where the axis of losses ends
@@ -118,11 +118,11 @@ def family_figure() -> tuple[Figure, str]:
     boxes = {}
     for name, (x, y, color) in _MEMBERS.items():
         edge = frame | {"edgecolor": COLORS[color]}
-        boxes[name] = axes.text(x, y, name, ha="center", va="center", bbox=edge, color=COLORS[color], zorder=3)
+        boxes[name] = axes.text(x, y, name, ha="center", va="center", bbox=edge, color=writing(color), zorder=3)
     for start, end, added in _STEPS:
         _connect(axes, boxes[start], boxes[end], added)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
-    below = {"ha": "center", "va": "top", "color": COLORS["second"], "style": "italic"}
+    below = {"ha": "center", "va": "top", "color": writing("second"), "style": "italic"}
     axes.text(0.51, 0.0, "a step size for each parameter", **below)
     axes.set(xlim=(0, 1), ylim=(-0.1, 1.1))
     axes.axis("off")

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
+from course_utils.viz.controls import LIVE, NAMING, dress, in_words
 from course_utils.viz.style import STYLE
 
 _DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
@@ -45,8 +46,11 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     def values() -> dict:
         return {name: control.value for name, control in controls.items()}
 
+    dress(controls)
+    still = f"Run this notebook to move the controls of the figure below: {in_words(controls)}."
     panel = VBox(list(controls.values()))._repr_mimebundle_()
-    display({**panel, "text/plain": "Run this notebook to move the sliders of the figure below."}, raw=True)
+    display({**panel, "text/plain": still}, raw=True)
+    display(NAMING, metadata=LIVE, raw=True)
     bundle, metadata = _picture(*draw(**values()))
     place = display(bundle, metadata=metadata, raw=True, display_id=True)
     below = display(also(**values()), display_id=True) if also else None

@@ -170,34 +170,40 @@ def play_local_drift(
     """Play: ranks in bowls of their own, where they go between averages, and where their mean ends."""
     matrices, centers = bowls(ranks, heterogeneity)
     places, lowest = local_paths(every, matrices, centers, rate), joint_minimum(matrices, centers)
-    means = places.mean(1)
     figure, (plane, line) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained", width_ratios=(1.5, 1))
     _draw_contours(plane, matrices, centers)
-    for rank, color in zip(range(ranks), cycle(_ORDER[:4])):
-        for begin in range(0, len(places) - 1, every):
-            # A round starts from the mean, not from where the rank was.
-            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
-            plane.plot(*track.T, color=COLORS[color], linewidth=1)
-        plane.plot(*centers[rank], "x", color=COLORS[color], markersize=8, markeredgewidth=2)
-    plane.plot(*means[::every].T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="mean")
-    plane.plot(
-        *lowest, "*", color=COLORS["warning"], markersize=15, markeredgecolor=COLORS["ink"], label="joint minimum"
-    )
-    plane.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
-    plane.legend(loc="lower right")
+    _draw_tracks(plane, places, centers, every)
+    _draw_means(plane, places.mean(1)[::every], lowest)
     drifts = _sawtooth(places, every)
     line.plot(*zip(*drifts, strict=True), color=COLORS["first"])
     line.set(xlabel="step", ylabel="distance to the mean\n(over all ranks)", xlim=(0, None), ylim=(0, None))
-    off = float(np.linalg.norm(means[len(places) - 1 - (len(places) - 1) % every] - lowest))
-    rounds = (len(places) - 1) // every
-    figure.suptitle(
-        f"{rounds} averages in {len(places) - 1} steps; the last is {off:.2f} from the joint minimum", fontsize=11
-    )
+    steps = len(places) - 1
+    off = float(np.linalg.norm(places[steps - steps % every].mean(0) - lowest))
+    rounds = f"{steps // every} {'average' if steps // every == 1 else 'averages'}"
+    figure.suptitle(f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum", fontsize=11)
     return figure, (
         f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, learning rate {rate:g}. "
-        f"They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} averages the mean is {off:.2f} from "
+        f"They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} the mean is {off:.2f} from "
         "the joint minimum."
     )
+
+
+def _draw_tracks(axes, places: np.ndarray, centers: np.ndarray, every: int) -> None:
+    """Each rank's way in every round, which starts from the mean and not from where the rank was, and its lowest point."""
+    means = places.mean(1)
+    for rank, color in zip(range(len(centers)), cycle(_ORDER[:4])):
+        for begin in range(0, len(places) - 1, every):
+            track = np.vstack([means[begin], places[begin + 1 : begin + every + 1, rank]])
+            axes.plot(*track.T, color=COLORS[color], linewidth=1)
+        axes.plot(*centers[rank], "x", color=COLORS[color], markersize=8, markeredgewidth=2)
+
+
+def _draw_means(axes, means: np.ndarray, lowest: np.ndarray) -> None:
+    axes.plot(*means.T, "o-", color=COLORS["ink"], markersize=4, linewidth=2, label="mean")
+    star = {"color": COLORS["inputs"], "markersize": 15, "markeredgecolor": COLORS["ink"]}
+    axes.plot(*lowest, "*", **star, label="joint minimum")
+    axes.set(xlabel="first parameter", ylabel="second parameter", xlim=(-2.7, 2.7), ylim=(-2.4, 2.4), aspect="equal")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
 
 def _sawtooth(places: np.ndarray, every: int) -> list[tuple[int, float]]:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from course_utils.optim import Adam, AdamW
 from course_utils.optim.experiments import GRADIENT_SCALES, left_after_noise, predicted_left_l2
 from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 
 def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) -> tuple[Figure, str]:
@@ -79,7 +79,7 @@ def _flow(axes, title: str, color: str, joins: int) -> None:
     stations = [_box(axes, x, 0.3, text, COLORS["ink"]) for x, text in _STATIONS]
     for start, end in zip(stations[:-1], stations[1:], strict=True):
         _arrow(axes, start, end, COLORS["ink"])
-    source = _box(axes, _STATIONS[joins][0], 0.82, "decay λθ", COLORS[color])
+    source = _box(axes, _STATIONS[joins][0], 0.82, "decay λθ", writing(color))
     _arrow(axes, source, stations[joins], COLORS[color])
     axes.set(xlim=(0, 1), ylim=(0.1, 1), title=title)
     axes.axis("off")

@@ -6,8 +6,7 @@ from ipywidgets import Box, Button, Dropdown, FloatText, IntSlider, VBox
 from traitlets import Tuple
 
 from course_utils.precision import FORMATS
-
-_STYLES = {"sign": "warning", "exponent": "info", "mantissa": "success"}
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS
 
 
 class NumberPicker(VBox):
@@ -16,10 +15,9 @@ class NumberPicker(VBox):
     value = Tuple()
 
     def __init__(self, name: str = "fp16", number: float = 0.1):
-        wide = {"style": {"description_width": "9em"}, "layout": {"width": "28em"}}
-        self.format = Dropdown(options=list(FORMATS), value=name, description="format", **wide)
-        self.number = FloatText(number, description="number", **wide)
-        self.power = IntSlider(0, -60, 60, description="times 2 to the", continuous_update=False, **wide)
+        self.format = Dropdown(options=list(FORMATS), value=name, description="format")
+        self.number = FloatText(number, description="number")
+        self.power = IntSlider(0, -60, 60, description="times 2 to the power")
         self.bits = Box(layout={"display": "flex", "flex_flow": "row wrap"})
         self._flipped = False
         super().__init__([self.format, self.number, self.power, self.bits])
@@ -52,15 +50,15 @@ class NumberPicker(VBox):
             self.bits.children = [self._button(place) for place in range(number.bits)]
         for place, bit in enumerate(f"{pattern:0{number.bits}b}"):
             button, part = self.bits.children[place], _part(number, place)
-            button.description, button.button_style = bit, _STYLES[part]
-            button.tooltip = f"{part} bit, {bit}: click to flip"
+            button.description, button.style.button_color = bit, COLORS[BIT_COLORS[part]]
+            button.tooltip = f"{part} bit {place + 1}, {bit}: press to flip"
         self.value = (number.name, pattern, wanted)
 
     def _button(self, place: int) -> Button:
-        button = Button(layout={"width": "2.1em", "padding": "0", "margin": "1px"})
+        button = Button(layout={"width": "2.1em", "padding": "0", "margin": "1px"}, style={"text_color": BIT_INK})
         button.on_click(lambda _: self.flip(place))
         return button
 
 
 def _part(number, place: int) -> str:
-    return list(_STYLES)[(place > 0) + (place > number.exponent_bits)]
+    return list(BIT_COLORS)[(place > 0) + (place > number.exponent_bits)]

@@ -10,9 +10,9 @@ from matplotlib.patches import Rectangle
 
 from course_utils.precision import FORMATS, Format, in_binary, loss_in
 from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS
 
-_FIELDS = (("sign", "second"), ("exponent", "gradients"), ("mantissa", "activations"))
+_FIELDS = tuple(BIT_COLORS.items())
 
 
 def number_picker(name: str = "fp16", number: float = 0.1):
@@ -49,30 +49,27 @@ def formats_figure() -> tuple[Figure, str]:
     return figure, f"Number formats. {'; '.join(said)}."
 
 
+_WIDE, _NARROW = "parameters", "gradients"
+_CYCLE = (
+    (0.12, 0.76, "parameters θ\n(master weights)", _WIDE),
+    (0.12, 0.22, "copy of θ", _NARROW),
+    (0.37, 0.22, "forward:\nproducts", _NARROW),
+    (0.59, 0.22, "loss × S", _WIDE),
+    (0.85, 0.22, "backward: gradients,\nS times as large", _NARROW),
+    (0.85, 0.76, "gradients ÷ S:\nall finite?", _WIDE),
+    (0.47, 0.76, "yes: clip, update θ, S may grow\nno: leave the update out, halve S", _WIDE),
+)
+
+
 def mixed_precision_figure() -> tuple[Figure, str]:
     """One step of mixed precision: what is narrow, what is wide, where the loss scale comes in and goes out."""
     figure, axes = subplots(figsize=(7.6, 3.0), layout="constrained")
-    wide, narrow = "parameters", "gradients"
-    master = _box(axes, 0.12, 0.76, "parameters θ\n(master weights)", wide)
-    copy = _box(axes, 0.12, 0.22, "copy of θ", narrow)
-    forward = _box(axes, 0.37, 0.22, "forward:\nproducts", narrow)
-    loss = _box(axes, 0.59, 0.22, "loss × S", wide)
-    backward = _box(axes, 0.85, 0.22, "backward: gradients,\nS times as large", narrow)
-    unscaled = _box(axes, 0.85, 0.76, "gradients ÷ S:\nall finite?", wide)
-    update = _box(axes, 0.47, 0.76, "yes: clip, update θ, S may grow\nno: leave the update out, halve S", wide)
-    for start, end in (
-        (master, copy),
-        (copy, forward),
-        (forward, loss),
-        (loss, backward),
-        (backward, unscaled),
-        (unscaled, update),
-        (update, master),
-    ):
+    boxes = [_box(axes, *station) for station in _CYCLE]
+    for start, end in zip(boxes, [*boxes[1:], boxes[0]], strict=True):
         _arrow(axes, start, end)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.axis("off")
-    handles = [Rectangle((0, 0), 1, 1, facecolor="none", edgecolor=COLORS[c], linewidth=2) for c in (wide, narrow)]
+    handles = [Rectangle((0, 0), 1, 1, facecolor="none", edgecolor=COLORS[c], linewidth=2) for c in (_WIDE, _NARROW)]
     figure.legend(handles, ["32 bits", "16 bits"], loc="outside upper left", ncols=2)
     return figure, (
         "Cycle of one step. Parameters are kept in 32 bits, the master weights; a 16-bit copy goes through the products of "
@@ -175,7 +172,7 @@ def _draw_range(axes, row: int, number: Format) -> None:
 def _draw_bits(axes, number: Format, pattern: int) -> None:
     _draw_fields(axes, 0, number)
     for place, bit in enumerate(f"{pattern:0{number.bits}b}"):
-        axes.text(place + 0.45, 0, bit, ha="center", va="center", color=COLORS["ink"], fontsize=10)
+        axes.text(place + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
     sign, exponent, mantissa = number.fields(pattern)
     power = max(exponent, 1) - number.bias
     caption = f"sign {sign}; exponent field {exponent}, so times 2^{power}; mantissa field {mantissa}"

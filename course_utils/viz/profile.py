@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from course_utils.training.trace import ELSEWHERE, LOADING, PHASES, Gap, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import patches, second_unit, subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 _COLORS = {
     LOADING: "inputs",
@@ -81,7 +81,7 @@ def _draw_gap(axes, gap: Gap, size: float, named: bool) -> None:
     axes.add_patch(_hatched((gap.start / size, -0.5), gap.seconds / size, 5.0))
     if named:
         middle = (gap.start + gap.end) / 2 / size
-        axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=COLORS["warning"])
+        axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=writing("warning"))
 
 
 def _hatched(corner: tuple[float, float], width: float = 1.0, height: float = 1.0) -> Rectangle:

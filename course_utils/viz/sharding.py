@@ -9,8 +9,8 @@ from matplotlib.patches import Patch, Rectangle
 from course_utils.training.sharded_trace import Activity
 from course_utils.units import format_bytes, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
-from course_utils.viz.sharded_schedule import COMPUTE, sharded_schedule
-from course_utils.viz.style import COLORS
+from course_utils.viz.sharded_schedule import COMPUTE, Schedule, sharded_schedule
+from course_utils.viz.style import COLORS, writing
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 _KEPT = ("parameters", "gradients", "optimizer state")
@@ -80,36 +80,49 @@ def _said_of(ranks: Sequence[Sequence[Activity]]) -> str:
 
 
 def play_sharding(
-    stage: int = 3, ranks: int = 8, units: int = 6, wire: float = 1.0, latency: float = 0.02, prefetch: bool = True
-) -> tuple[Figure, str]:
-    """Play: the lanes of one rank's step on paper, and its memory below, in sizes of the parameters."""
-    schedule = sharded_schedule(stage, ranks, units, wire, latency, prefetch)
+    stage: int = 3, ranks: int = 8, units: int = 6, wire: float = 1.0, latency: float = 0.02, prefetch: bool = True,
+    slowest: float = 1.0,
+) -> tuple[Figure, str]:  # fmt: skip
+    """Play: the lanes of the first and the last rank in a step on paper; below, rank 0's memory in sizes of the parameters."""
+    schedule = sharded_schedule(stage, ranks, units, wire, latency, prefetch, slowest=slowest)
+    lanes = len(schedule.paces)
     figure, (above, below) = subplots(
-        2, 1, figsize=(7.6, 4.4), layout="constrained", sharex=True, height_ratios=(1, 1.7)
+        2, 1, figsize=(7.6, 3.6 + 0.8 * lanes), layout="constrained", sharex=True, height_ratios=(0.75 * lanes, 1.7)
     )
-    for job in schedule.jobs:
-        _draw_job(above, job.lane != COMPUTE, job.what, job.start, job.end - job.start)
-    above.set(yticks=(0, 1), yticklabels=("computes", "sends"), ylim=(1.6, -0.6))
-    above.grid(axis="y", visible=False)
-    times, totals = schedule.curve
-    below.fill_between(times, totals, step="post", color=COLORS["activations"], alpha=0.5)
-    below.step(times, totals, where="post", color=COLORS["ink"], linewidth=1.2)
-    below.axhline(schedule.peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
-    below.text(
-        schedule.end, schedule.peak, f"peak {schedule.peak:.2f} ", ha="right", va="bottom", color=COLORS["warning"]
-    )
-    below.set(
-        ylabel="memory of a rank\n(parameters = 1)", ylim=(0, max(2.0, 1.2 * schedule.peak)), xlim=(0, schedule.end)
-    )
-    below.set_xlabel("time (forward pass of the model = 1)")
+    _draw_lanes(above, schedule, ranks)
+    _draw_memory(below, schedule)
     whats = [what for what in _LOOKS if any(job.what == what for job in schedule.jobs)]
     figure.legend(*_legend(whats), loc="outside upper center", ncols=len(whats))
-    said = (
-        f"{STAGES[stage]}, {ranks} {'rank' if ranks == 1 else 'ranks'}: a step takes {schedule.end:.2f}, "
-        f"of which {schedule.waiting:.0%} waiting"
-    )
+    counted = f"{STAGES[stage]}, {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    said = f"{counted}: a step takes {schedule.end:.2f}, of which rank 0 waits {schedule.waiting:.0%}"
     above.set_title(said)
-    return figure, f"{said}; {len(schedule.jobs)} jobs with {units} units; the memory peaks at {schedule.peak:.2f}."
+    slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""
+    jobs = sum(job.rank == 0 for job in schedule.jobs)
+    return figure, f"{said}; {jobs} jobs of a rank with {units} units{slow}; the memory peaks at {schedule.peak:.2f}."
+
+
+def _draw_lanes(axes, schedule: Schedule, ranks: int) -> None:
+    for job in schedule.jobs:
+        length = job.end - job.start
+        edge = 0.4 if length > 0.01 * schedule.end else 0.1  # a wide one would leave little of a short job's color
+        _draw_job(axes, 2 * job.rank + (job.lane != COMPUTE), job.what, job.start, length, edge)
+    followed = [0, ranks - 1][: len(schedule.paces)]
+    names = [name for rank in followed for name in (f"rank {rank} computes", "sends, receives")]
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
+    axes.grid(axis="y", visible=False)
+
+
+def _draw_memory(axes, schedule: Schedule) -> None:
+    times, totals = schedule.curve
+    axes.fill_between(times, totals, step="post", color=COLORS["activations"], alpha=0.5)
+    axes.step(times, totals, where="post", color=COLORS["ink"], linewidth=1.2)
+    axes.axhline(schedule.peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
+    place = {"ha": "right", "va": "bottom", "color": writing("warning")}
+    axes.text(schedule.end, schedule.peak, f"peak {schedule.peak:.2f} ", **place)
+    axes.set(
+        ylabel="memory of rank 0\n(parameters = 1)", ylim=(0, max(2.0, 1.2 * schedule.peak)), xlim=(0, schedule.end)
+    )
+    axes.set_xlabel("time (forward pass of the model = 1)")
 
 
 def units_figure(table: pd.DataFrame) -> tuple[Figure, str]:
@@ -169,9 +182,9 @@ def _draw_kept(axes, corner: tuple[float, float], kind: str, rank: int | None, r
         axes.add_patch(Rectangle((x, y + part * height), 0.29, height, facecolor=color, edgecolor=COLORS["paper"]))
 
 
-def _draw_job(axes, row: int, what: str, start: float, length: float) -> None:
+def _draw_job(axes, row: int, what: str, start: float, length: float, edge: float = 0.4) -> None:
     color, hatch = _LOOKS[what]
-    look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.4}
+    look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": edge}
     axes.add_patch(Rectangle((start, row - 0.38), length, 0.76, **look))
 
 

@@ -32,6 +32,19 @@ COLORS = {
     "grid": "#DDDDDD",
 }
 
+BIT_COLORS = {"sign": "second", "exponent": "gradients", "mantissa": "activations"}
+"""Names of the colors of a number's bits, in figures and on buttons."""
+BIT_INK = _BLACK
+
+# Letters need more contrast with their ground than lines and areas do (WCAG 2.2: 4.5 to 1, not 3 to 1).
+_DARKER = {_VERMILION: "#A84A00", _GREEN: "#007A59", _PURPLE: "#94456F", "#999999": "#6B6B6B", _ORANGE: "#8A5F00"}
+
+
+def writing(name: str) -> str:
+    """The color called `name`, for letters: as it is where it is dark enough to be read on paper, else a darker shade."""
+    return _DARKER.get(COLORS[name], COLORS[name])
+
+
 STYLE = {
     "figure.figsize": (7.6, 3.6),
     "figure.facecolor": COLORS["paper"],

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from course_utils.errors import CourseError
 from course_utils.training import History
 from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 _ORDER = ("first", "second", "third", "fourth")
 
@@ -27,7 +27,7 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     right.plot(evaluations["step"], evaluations["accuracy"], "o-", color=COLORS["first"])
     right.axhline(chance, color=COLORS["warning"], linestyle="--")
     right.text(
-        steps.index[-1], chance - 0.02, "always the largest class", ha="right", va="top", color=COLORS["warning"]
+        steps.index[-1], chance - 0.02, "always the largest class", ha="right", va="top", color=writing("warning")
     )
     right.set(xlabel="step", ylabel="accuracy on unseen files", title="Accuracy", xlim=(0, None), ylim=(0, 1))
     reached = ", ".join(f"{a:.2f}" for a in evaluations["accuracy"])

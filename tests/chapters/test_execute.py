@@ -17,6 +17,7 @@ from course_utils.chapters.clean import clean
 from course_utils.chapters.execute import execute_chapter, run_chapters
 from course_utils.chapters.files import notebook_text, read_notebook, write_notebook
 from course_utils.errors import CourseError
+from course_utils.viz.controls import LIVE
 
 
 def write(folder, *sources, name="01_a.ipynb"):
@@ -206,6 +207,11 @@ def test_a_text_given_with_a_widget_stays_and_its_model_goes():
     cleaned = clean(notebook_showing(new_output("display_data", data=widget)), "a", "laptop")
     assert cleaned.cells[0].outputs[0].data == {"text/plain": "Run this notebook to move the slider."}
     assert cleaned.cells[0].metadata == {}
+
+
+def test_what_only_means_something_on_a_live_page_goes():
+    script = new_output("display_data", data={"text/html": "<script></script>", "text/plain": ""}, metadata=LIVE)
+    assert clean(notebook_showing(script), "a", "laptop").cells[0].outputs == []
 
 
 def test_what_the_notebook_says_of_itself_stays():

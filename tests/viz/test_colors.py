@@ -1,39 +1,39 @@
+"""Colors that stand together are told apart by every reader, and what is written can be read in light and in dark."""
+
+import re
 from itertools import combinations
 
-import numpy as np
 import pytest
+from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 
+from course_utils.grading import report, showing
 from course_utils.memory.usage import KINDS
-from course_utils.viz.style import COLORS
+from course_utils.viz import sharding
+from course_utils.viz.style import BIT_COLORS, COLORS, writing
 
-# Machado, Oliveira & Fernandes (2009), severity 1: what readers without one kind of cone see, in linear RGB.
-SEEN_BY = {
-    "all cones": np.eye(3),
-    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+APART = 15
+TOGETHER = {
+    "measured kinds": KINDS,
+    "predicted kinds": (*KINDS[:-2], "temporaries"),
+    "lines": ("first", "second", "third", "fourth", "ink"),
+    "a prediction and what was measured": ("predicted", "first", "second", "ink"),
+    "bits": tuple(BIT_COLORS.values()),
 }
-XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-
-
-def linear(color: str) -> np.ndarray:
-    values = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-
-
-def lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* of linear RGB, white D65."""
-    xyz = XYZ @ np.clip(rgb, 0, 1) / XYZ.sum(axis=1)
-    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+GROUNDS = {"light": ("#FFFFFF", "#000000"), "dark": ("#111111", "#FFFFFF"), "black": ("#000000", "#FFFFFF")}
+"""Of pages: the ground, and what is written on it."""
 
 
 @pytest.mark.parametrize("reader", SEEN_BY)
-@pytest.mark.parametrize("kinds", [KINDS, (*KINDS[:-2], "temporaries")], ids=["measured", "predicted"])
-def test_kinds_that_stand_together_are_told_apart(reader, kinds):
-    seen = {kind: lab(SEEN_BY[reader] @ linear(COLORS[kind])) for kind in kinds}
-    for one, other in combinations(kinds, 2):
-        assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
+@pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
+def test_what_stands_together_is_told_apart(reader, names):
+    for one, other in combinations(names, 2):
+        assert distance(COLORS[one], COLORS[other], reader) > APART, (one, other)
+
+
+@pytest.mark.parametrize("reader", SEEN_BY)
+def test_the_work_of_a_step_differs_in_color_or_in_hatching(reader):
+    for (one, hatch), (other, other_hatch) in combinations(sharding._LOOKS.values(), 2):
+        assert hatch != other_hatch or distance(COLORS[one], COLORS[other], reader) > APART, (one, other)
 
 
 def test_what_the_phases_add_is_told_from_its_neighbors_in_grey():
@@ -48,3 +48,38 @@ def test_what_the_phases_add_is_told_from_its_neighbors_in_grey():
         ("gradients", "optimizer temporaries"),
     ):
         assert abs(lightness[one] - lightness[other]) > 8, (one, other)
+
+
+@pytest.mark.parametrize("name", [name for name in COLORS if name not in ("paper", "grid", "inputs", "activations")])
+def test_every_color_can_be_written_with(name):
+    assert contrast(writing(name), COLORS["paper"]) >= READABLE
+
+
+@pytest.mark.parametrize("page", GROUNDS)
+def test_signs_of_a_check_are_read_and_its_edge_is_seen(page):
+    ground, ink = GROUNDS[page]
+    share = int(re.search(r"currentColor (\d+)%", showing._SIGN_COLOR).group(1)) / 100
+    for color in showing._COLORS.values():
+        assert contrast(mixed(ink, color, share), ground) >= READABLE
+        assert contrast(color, ground) >= 3  # what is not read, but seen: WCAG 2.2, 1.4.11
+
+
+def test_the_letters_of_a_report_are_read():
+    light, dark = report._STYLE.split("@media(prefers-color-scheme:dark)")
+    for style, page in ((light, "light"), (dark, "dark")):
+        ground, ink = GROUNDS[page]
+        plain = re.findall(r"\.(?:passed|failed)\{color:(#\w+)\}", style)
+        assert len(plain) == 2
+        assert all(contrast(whole(color), ground) >= READABLE for color in plain)
+        for share, color in re.findall(r"currentColor (\d+)%,(#\w{6})\)", light):
+            assert contrast(mixed(ink, color, int(share) / 100), ground) >= READABLE
+
+
+def mixed(one, other, share):
+    """CSS's color-mix in srgb: `share` of the one, the rest of the other."""
+    parts = zip(bytes.fromhex(one[1:]), bytes.fromhex(other[1:]), strict=True)
+    return "#" + "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in parts)
+
+
+def whole(color):
+    return "#" + "".join(2 * letter for letter in color[1:]) if len(color) == 4 else color

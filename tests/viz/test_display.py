@@ -47,9 +47,11 @@ def test_moving_a_slider_draws_the_picture_of_the_new_value(shown):
         axes.bar(["bar"], [height])
         return made, f"a bar of height {height}"
 
-    slider = widgets.IntSlider(3, 1, 9)
+    slider = widgets.IntSlider(3, 1, 9, description="tall")
     viz.play(draw, height=slider)
-    panel, picture = shown
+    panel, naming, picture = shown
+    assert naming[0]["text/html"].startswith("<style>")
+    assert panel[0]["text/plain"].endswith("the figure below: tall 3.")
     assert "application/vnd.jupyter.widget-view+json" in panel[0]
     assert picture[0]["text/plain"] == "a bar of height 3"
     slider.value = 7

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from colors import READABLE, contrast
 
 from course_utils import viz
 from course_utils.precision import FORMATS, exponent_counts, loss_in
+from course_utils.viz.style import BIT_COLORS
 
 
 def pattern(name, value):
@@ -96,9 +98,13 @@ def test_the_control_rounds_what_is_typed_and_shows_its_bits():
 def test_bits_are_colored_as_the_format_divides_them(first, second):
     picker = viz.number_picker(first, 0.1)
     picker.format.value = second
-    styles = [button.button_style for button in picker.bits.children]
-    number = FORMATS[second]
-    assert styles == ["warning"] + ["info"] * number.exponent_bits + ["success"] * number.mantissa_bits
+    seen = [button.style.button_color for button in picker.bits.children]
+    number, colors = FORMATS[second], {part: viz.COLORS[name] for part, name in BIT_COLORS.items()}
+    exponent, mantissa = [colors["exponent"]] * number.exponent_bits, [colors["mantissa"]] * number.mantissa_bits
+    assert seen == [colors["sign"], *exponent, *mantissa]
+    assert all(
+        contrast(button.style.text_color, button.style.button_color) > READABLE for button in picker.bits.children
+    )
 
 
 def test_a_click_on_a_bit_flips_it_and_the_number_follows():

@@ -1,5 +1,7 @@
 """What the figures about sharding draw is the data, and the step on paper obeys its own rules."""
 
+from itertools import product
+
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ steps = st.fixed_dictionaries(
         "wire": st.floats(0.1, 3),
         "latency": st.floats(0, 0.2),
         "prefetch": st.booleans(),
+        "slowest": st.sampled_from((1.0, 1.7)),
     }
 )
 
@@ -25,13 +28,39 @@ steps = st.fixed_dictionaries(
 @given(steps)
 def test_a_lane_does_one_thing_at_a_time_and_memory_returns_to_what_is_kept(step):
     schedule = sharded_schedule(**step)
-    for lane in (COMPUTE, WIRE):
-        jobs = sorted((job for job in schedule.jobs if job.lane == lane), key=lambda job: job.start)
+    for lane in product((0, 1), (COMPUTE, WIRE)):
+        jobs = sorted((job for job in schedule.jobs if (job.rank, job.lane) == lane), key=lambda job: job.start)
         assert all(a.end <= b.start + 1e-9 for a, b in zip(jobs, jobs[1:], strict=False))
     stage, ranks = step["stage"], step["ranks"]
     kept = [1 / ranks if stage >= first else 1 for first in (2, 2, 1)]
     assert schedule.curve[1][-1] == pytest.approx(kept[0] + kept[1] + STATE * kept[2])
     assert min(schedule.curve[1]) > 0
+
+
+def jobs_of_rank_0(*step, **more):
+    return [job for job in sharded_schedule(*step, **more).jobs if job.rank == 0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps)
+def test_ranks_send_together_and_only_the_slow_one_computes_longer(step):
+    jobs = sharded_schedule(**step).jobs
+    of = {rank: [job for job in jobs if job.rank == rank] for rank in (0, 1)}
+    if step["ranks"] == 1:
+        assert not of[1]
+        return
+    sent = [[(job.what, job.start, job.end) for job in of[rank] if job.lane == WIRE] for rank in of]
+    assert sent[0] == sent[1]
+    computed = [sum(job.end - job.start for job in of[rank] if job.lane == COMPUTE) for rank in of]
+    assert computed[1] == pytest.approx(step["slowest"] * computed[0])
+
+
+def test_others_wait_for_the_slow_rank():
+    alike, apart = (sharded_schedule(3, ranks=8, units=6, slowest=slowest) for slowest in (1.0, 2.0))
+    assert apart.end > alike.end
+    assert apart.waiting > alike.waiting
+    assert "the last rank computes 2 times as long" in viz.play_sharding(slowest=2.0)[1]
+    assert viz.play_sharding(ranks=1, slowest=2.0)[1] == viz.play_sharding(ranks=1)[1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -43,14 +72,14 @@ def test_prefetch_never_makes_a_step_longer(step):
 
 @pytest.mark.parametrize(("stage", "gathers"), [(0, 0), (1, 1), (2, 6), (3, 12)])
 def test_stages_send_what_they_say(stage, gathers):
-    jobs = sharded_schedule(stage, ranks=4, units=6).jobs
+    jobs = jobs_of_rank_0(stage, ranks=4, units=6)
     assert [job.what for job in jobs].count("all-gather") == gathers
     reductions = "reduce-scatter" if stage >= 2 else "all-reduce"
     assert [job.what for job in jobs].count(reductions) == 6
 
 
 def test_no_unit_is_computed_before_it_is_there():
-    jobs = sharded_schedule(3, ranks=4, units=5).jobs
+    jobs = jobs_of_rank_0(3, ranks=4, units=5)
     forward = [job for job in jobs if job.what == "forward"]
     arrivals = [job.end for job in jobs if job.what == "all-gather"][:5]
     assert all(job.start >= arrived for job, arrived in zip(forward, arrivals, strict=True))
@@ -84,7 +113,8 @@ def test_the_lanes_have_one_clock():
 
 
 @pytest.mark.parametrize(
-    "changed", [{"stage": 1}, {"ranks": 2}, {"units": 12}, {"wire": 3.0}, {"latency": 0.2}, {"prefetch": False}]
+    "changed",
+    [{"stage": 1}, {"ranks": 2}, {"units": 12}, {"wire": 3.0}, {"latency": 0.2}, {"prefetch": False}, {"slowest": 2}],
 )
 def test_the_playing_figure_follows_each_control(changed):
     assert viz.play_sharding()[1] != viz.play_sharding(**changed)[1]

@@ -1,0 +1,119 @@
+"""Every figure to play with, at every end of its controls; and what is left of it where widgets do not run."""
+
+import base64
+import re
+from itertools import product
+from random import Random
+
+import nbformat
+import plays
+import pytest
+from ipywidgets import FloatLogSlider
+
+from course_utils import models, viz
+from course_utils.precision import FORMATS
+from course_utils.viz import calculator, controls, display
+
+DRAWN = 2  # corners taken at random, beside those that between them hold every end of every control
+LETTERS = 32  # as long as a description may be
+
+
+CAUGHT = {}
+"""What the chapters gave to `viz.play`, by name."""
+
+
+@pytest.fixture(params=plays.CHAPTERS)
+def play(request, monkeypatch):
+    """What a chapter gives to `viz.play`; its cells are run as they are, once."""
+    chapter = request.param
+    if chapter not in CAUGHT:
+        for module in (viz, calculator):
+            monkeypatch.setattr(module, "play", lambda draw, also=None, /, **named: keep(chapter, draw, also, named))
+        # A smaller model stands in where one is only asked for its bytes by parameter.
+        build = models.build
+        monkeypatch.setattr(models, "build", lambda name, **more: build(name.removesuffix("-base-cased"), **more))
+        names = {}
+        for source in plays.needed(plays.stored(chapter)["cells"])[1:]:
+            exec(source, names)
+    return CAUGHT[chapter]
+
+
+def keep(chapter, *given):
+    CAUGHT[chapter] = plays.Play(*given)
+
+
+def ends(control) -> list:
+    """The values where a control ends: first and last, or lowest and highest; of a number's control, odd numbers too."""
+    if hasattr(control, "bits"):
+        kinds = [(name, FORMATS[name]) for name in FORMATS]
+        return [
+            (name, kind.pattern(value), value)
+            for name, kind in kinds
+            for value in (0.0, -0.1, kind.largest, 3 * kind.largest, kind.smallest_subnormal / 3, float("nan"))
+        ]
+    if hasattr(control, "options"):
+        return [control._options_values[0], control._options_values[-1]]
+    if not hasattr(control, "min"):
+        return [False, True]
+    low, high = control.min, control.max
+    return [control.base**low, control.base**high] if isinstance(control, FloatLogSlider) else [low, high]
+
+
+def test_a_control_says_what_it_is_in_few_words(play):
+    every = [leaf for control in play.controls.values() for leaf in controls.leaves(control) if hasattr(leaf, "value")]
+    said = [leaf.description for leaf in every]
+    assert all(0 < len(text) <= LETTERS for text in said), said
+    assert len(set(said)) == len(said)
+    controls.dress(play.controls)
+    assert not any(getattr(leaf, "continuous_update", False) for leaf in every)
+
+
+def test_every_end_of_every_control_gives_a_picture(play):
+    places = [ends(control) for control in play.controls.values()]
+    corners = [[values[i % len(values)] for values in places] for i in range(max(map(len, places)))]
+    corners += [[draw.choice(values) for values in places] for draw in map(Random, range(DRAWN))]
+    for corner in corners:
+        check(play, dict(zip(play.controls, corner, strict=True)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_corner_gives_a_picture(play):
+    for corner in product(*map(ends, play.controls.values())):
+        check(play, dict(zip(play.controls, corner, strict=True)), rendered=True)
+
+
+@pytest.mark.slow
+def test_each_control_moved_alone_gives_a_picture(play):
+    start = {name: control.value for name, control in play.controls.items()}
+    for name, control in play.controls.items():
+        for value in getattr(control, "_options_values", ends(control)):
+            check(play, {**start, name: value}, rendered=True)
+
+
+def check(play, values, rendered=False):
+    figure, alt = play.draw(**values)
+    assert len(alt) > 20, values
+    assert "nan" not in alt.replace("nan", "", 2 * ("number" in values)), (values, alt)
+    if play.also:
+        assert play.also(**values).data
+    if rendered:
+        bundle, _ = display._picture(figure, alt)
+        assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("chapter", plays.CHAPTERS)
+def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_move_it(chapter):
+    nbconvert = pytest.importorskip("nbconvert")
+    playing = plays.play_cells(nbformat.read(plays.NOTEBOOKS / f"{chapter}.ipynb", 4).cells)
+    # The template that gives a picture its text; the newer one leaves it out.
+    page, _ = nbconvert.HTMLExporter(template_name="classic").from_notebook_node(
+        nbformat.v4.new_notebook(cells=playing)
+    )
+    body = page[page.index("<body") :]
+    assert re.search(r"Run this notebook to move the controls of the figure below: \S+ ", body)
+    (picture,) = re.findall(r"<img[^>]*>", body)
+    assert 'src="data:image/png;base64,' in picture
+    assert len(re.search(r'alt="([^"]*)"', picture).group(1)) > 20
+    assert "widget-view" not in body
+    assert "courseNamesControls" not in page
