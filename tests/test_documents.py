@@ -1,6 +1,7 @@
 """README, CONTRIBUTING and docs/ claim only what a reader can run."""
 
 import io
+import json
 import re
 import shlex
 import tomllib
@@ -76,7 +77,7 @@ def test_every_command_written_down_exists(path, line):
 
 
 def test_a_command_that_does_not_exist_is_found():
-    text = "```\nmake lap   # typed wrong\n```\nand `course grade x`, `course fly`, `python -m benchmarks.nothing`, `course doctor`"
+    text = "```\nmake lap   # typed wrong\n```\n`course grade x` `course fly` `python -m benchmarks.nothing` `course doctor`"
     assert [bool(fault_of(line)) for line in command_lines(text)] == [True, True, True, True, False]
 
 
@@ -115,7 +116,9 @@ def test_the_chapters_without_exercises_are_those_it_names():
 def test_it_fits_on_a_screen():
     lines = _FENCE.sub(lambda found: found[2], README).splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 64
-    assert max(map(len, (line for line in lines if line.startswith("|")))) < 175, "a row of the table is one line or two"
+    assert max(map(len, (line for line in lines if line.startswith("|")))) < 175, (
+        "a row of the table is one line or two"
+    )
 
 
 def test_every_picture_and_file_it_leads_to_is_there():
@@ -201,7 +204,18 @@ def test_the_citation_is_one_of_version_1_2_0():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert cited["cff-version"] == "1.2.0"
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
-    allowed = {"abstract", "authors", "cff-version", "keywords", "license", "message", "repository-code", "title", "type", "version"}
+    allowed = {
+        "abstract",
+        "authors",
+        "cff-version",
+        "keywords",
+        "license",
+        "message",
+        "repository-code",
+        "title",
+        "type",
+        "version",
+    }
     assert set(cited) <= allowed
     assert cited["type"] in ("software", "dataset")
     assert all(set(author) == {"name"} and isinstance(author["name"], str) for author in cited["authors"])
@@ -224,3 +238,32 @@ def test_contributing_lists_every_room_of_the_package():
     assert rooms - {"__init__", "__pycache__"} == told
 
 
+GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+PLANS = dict(zip(*[iter(re.split(r"^## (.+)$", GUIDE, flags=re.MULTILINE)[1:])] * 2, strict=True))
+
+
+def planned(plan: str) -> list[tuple[str, int, list[str], int]]:
+    """Chapter, its minutes, questions, their minutes, for each row of a plan."""
+    row = r"^\| \d \| \[\w+\]\(\.\./notebooks/(\w+)\.ipynb\) \| (\d+) \| ([\w, ]*) \| (\d+) \|$"
+    found = re.findall(row, plan, re.MULTILINE)
+    return [(name, int(minutes), re.findall(r"q\d", asked), int(more)) for name, minutes, asked, more in found]
+
+
+def question_minutes(name: str) -> dict[str, int]:
+    path = ROOT / "course_utils" / "grading" / "sets" / f"{name}.json"
+    return {q["id"]: q["minutes"] for q in json.loads(path.read_text("utf-8"))["questions"]} if path.is_file() else {}
+
+
+@pytest.mark.parametrize(("name", "rows"), [("Two days", 9), ("Five weeks", 12)])
+def test_a_plans_minutes_are_those_of_the_chapters_and_questions(name, rows):
+    plan = planned(PLANS[name])
+    assert len(plan) == rows
+    for chapter, minutes, questions, more in plan:
+        assert minutes == minutes_of(ROOT / "notebooks" / f"{chapter}.ipynb")
+        assert more == sum(question_minutes(chapter)[question] for question in questions), chapter
+    together = re.search(r"Together: (\d+) minutes of chapters, (\d+) minutes of exercises", PLANS[name])
+    assert [int(sum_) for sum_ in together.groups()] == [sum(row[1] for row in plan), sum(row[3] for row in plan)]
+
+
+def test_five_weeks_teach_every_chapter():
+    assert [row[0] for row in planned(PLANS["Five weeks"])] == [path.stem for path in chapters_in(ROOT / "notebooks")]

@@ -12,7 +12,8 @@ from course_utils.errors import CourseError
 
 GLOSSARY = "docs/glossary.md"
 _TERM = re.compile(
-    r'^### <a id="(?P<id>[\w-]+)"></a>(?P<name>.+)\n\n(?P<text>.+)\n\n\*First in \[chapter (?P<first>\w+)\]\([^)]+\)(?P<facts>[^*\n]*)\*$',
+    r'^### <a id="(?P<id>[\w-]+)"></a>(?P<name>.+)\n\n(?P<text>.+)\n\n'
+    r"\*First in \[chapter (?P<first>\w+)\]\([^)]+\)(?P<facts>[^*\n]*)\*$",
     re.MULTILINE,
 )
 _SYMBOL = re.compile(r"^\| (?P<symbol>[^|]+?) \| (?P<meaning>[^|]+?) \| (?P<chapters>[\w, ]+) \|$", re.MULTILINE)
@@ -73,7 +74,11 @@ def read_glossary(path: Path) -> Glossary:
     symbols = (found.groupdict() for found in _SYMBOL.finditer(text.partition("\n## Symbols\n")[2]))
     return Glossary(
         terms,
-        tuple(Symbol(s["symbol"], s["meaning"], tuple(s["chapters"].split(", "))) for s in symbols if s["symbol"] != "symbol"),
+        tuple(
+            Symbol(s["symbol"], s["meaning"], tuple(s["chapters"].split(", ")))
+            for s in symbols
+            if s["symbol"] != "symbol"
+        ),
     )
 
 
@@ -101,12 +106,16 @@ def unlinked(text: str) -> str:
 
 
 def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
-    """Write today's links into the notebook at `path`; True where that changed the file."""
+    """Write today's links into the notebook at `path`; True where that changed the file.
+
+    Before the chapter where a term comes first, its word means something else, as a matrix's rank does: there it is not linked.
+    """
     from course_utils.chapters.files import read_notebook, write_notebook
 
     notebook = read_notebook(path)
     cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
-    sources = linked([unlinked(cell.source) for cell in cells], terms)
+    known = [term for term in terms if term.first <= path.stem.partition("_")[0]]
+    sources = linked([unlinked(cell.source) for cell in cells], known)
     changed = [(cell, source) for cell, source in zip(cells, sources, strict=True) if cell.source != source]
     for cell, source in changed:
         cell.source = source

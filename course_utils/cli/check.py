@@ -60,7 +60,9 @@ def _reset(arguments: argparse.Namespace) -> int:
     if folder is None:
         print("There was no progress to forget.")
     else:
-        print(f"Forgotten: {what or 'tries only'}. A copy is in {folder}; to have it back, move its files to {folder.parents[1]}.")
+        print(
+            f"Forgotten: {what or 'tries only'}. A copy is in {folder}; to have it back, move its files to {folder.parents[1]}."
+        )
     return 0
 
 

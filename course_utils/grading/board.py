@@ -62,7 +62,9 @@ class Board:
 
     def _repr_html_(self):
         rows = "".join(map(_row, self.standings))
-        head = "".join(f'<th scope="col" style="text-align:left">{name}</th>' for name in ("set", "passed", "", "points"))
+        head = "".join(
+            f'<th scope="col" style="text-align:left">{name}</th>' for name in ("set", "passed", "", "points")
+        )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         return f"<div><p>{html.escape(self.head)}</p>{table}<p>{html.escape(self.advice)}</p></div>"
 

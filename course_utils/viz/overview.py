@@ -97,7 +97,10 @@ def _limits(axes, rows: Sequence[Row]) -> None:
 def _legend(figure: Figure, colors: dict[str, str]) -> None:
     ring = Line2D([], [], marker="o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING, linestyle="")
     dot = Line2D([], [], marker="o", markersize=4, color=colors["dot"], linestyle="")
-    labels = ["predicted", "measured, and the share of it that was not predicted (a peak of memory where nothing else is said)"]
+    labels = [
+        "predicted",
+        "measured, and the share of it that was not predicted (a peak of memory where nothing else is said)",
+    ]
     figure.legend([ring, dot], labels, loc="upper left", ncols=2, fontsize=_SIZE + 0.5, borderaxespad=0.3)
 
 

@@ -1,6 +1,7 @@
 """Twenty submissions to an exercise set, made from its solutions: the class that docs/instructors.md walks through.
 
-`python tests/grading/class_of_twenty.py FOLDER` writes them; with `--write` they are also graded, and the guide shows what came out.
+`python tests/grading/class_of_twenty.py FOLDER` writes them; with `--write` they are also graded, and the guide shows what
+came out.
 """
 
 import argparse
@@ -64,7 +65,9 @@ def _honest(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {each.question.id: each.solution for each in authored}
     yield "the author's own answers", notebook(right)
     for number in (0, 1):
-        styles = {each.question.id: each.question.variants[number].source for each in authored if each.question.variants}
+        styles = {
+            each.question.id: each.question.variants[number].source for each in authored if each.question.variants
+        }
         yield "right answers in another style", notebook({**right, **styles})
     yield "right answers, cells in reverse order", notebook(right, order=reversed)
     yield "the first four questions only", notebook(dict(list(right.items())[:4]))
@@ -116,7 +119,10 @@ def graded(folder: Path, solutions: Path | None = None) -> str:
 def shown(told: dict[str, str], first: str, second: str) -> str:
     """What the guide shows of the class: who handed in what, and the command's words before and after the late one."""
     rows = "\n".join(f"| {student} | {what} |" for student, what in told.items())
-    return f"| | handed in |\n|---|---|\n{rows}\n\nThe first run says:\n\n```text\n{first}\n```\n\nAnd with the late one:\n\n```text\n{second}\n```"
+    head, *_, last = second.split("\n\n")
+    table = f"| | handed in |\n|---|---|\n{rows}"
+    late = f"And with the late one, at its beginning and its end:\n\n```text\n{head}\n…\n{last}\n```"
+    return f"{table}\n\nThe first run says:\n\n```text\n{first}\n```\n\n{late}"
 
 
 def in_guide() -> str:

@@ -78,7 +78,10 @@ def test_text_and_html_say_the_same_and_every_bar_is_read_out():
     table = Board((Standing("01_<b>", 1, 4, 2.5, 8, "q2 · A & B"), Standing("02_x", 0, 3, 0, 3, "q1 · C")))
     page = table._repr_html_()
     assert "<b>" not in page
-    assert re.findall(r'role="img" aria-label="([^"]+)"', page) == ["1 of 4 questions passed", "0 of 3 questions passed"]
+    assert re.findall(r'role="img" aria-label="([^"]+)"', page) == [
+        "1 of 4 questions passed",
+        "0 of 3 questions passed",
+    ]
     assert re.findall(r"width:(\d+%)", page) == ["25%", "0%"]
     words = html.unescape(re.sub(r"<[^>]+>", " ", page))
     for part in (table.head, table.advice, "01_<b>", "1 of 4", "2.5 of 8"):
