@@ -16,6 +16,9 @@ from course_utils.viz.style import STYLE
 _DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
 _PAGE_DOTS_PER_INCH = 96
 
+played: dict = {}
+"""The controls of the figure that `play` showed last, by argument name."""
+
 
 def use_course_style() -> None:
     """Give matplotlib the course's colors and sizes for the rest of the process."""
@@ -35,6 +38,9 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     The picture of the starting values is an ordinary output, so it stays where widgets do not run.
     """
     from ipywidgets import VBox
+
+    played.clear()
+    played.update(controls)
 
     def values() -> dict:
         return {name: control.value for name, control in controls.items()}

@@ -1,0 +1,52 @@
+"""Moving the controls of the figure that a chapter shows to play with."""
+
+from collections.abc import Mapping
+
+from course_utils.errors import CourseError
+from course_utils.viz import display
+
+
+def press(values: Mapping[str, object]) -> None:
+    """Set controls of the figure played last, by argument name; `name.part` is a part of a control that is made of several.
+
+    Raises `CourseError` where there is no such control, or the value is none of its own.
+    """
+    for name, value in values.items():
+        control = _control(name)
+        try:
+            control.value = value
+        except Exception as error:  # each kind of control refuses in its own way
+            raise CourseError(f"The control {name!r} does not take {value!r} ({error}); choose a value that it has.") from None
+
+
+def instructions(values: Mapping[str, object]) -> str:
+    """What to do with these controls, in words: `learning rate α: 0.001, steps: 100`."""
+    return ", ".join(f"{_label(name)}: {_shown(name, value)}" for name, value in values.items())
+
+
+def _control(name: str):
+    first, *rest = name.split(".")
+    if first not in display.played:
+        known = ", ".join(display.played) or "none"
+        raise CourseError(f"The figure has no control {first!r}; its controls are: {known}.")
+    control = display.played[first]
+    for part in rest:
+        if not hasattr(control, part):
+            raise CourseError(f"The control {first!r} has no part {part!r}; look where it is made.")
+        control = getattr(control, part)
+    return control
+
+
+def _label(name: str) -> str:
+    return getattr(_control(name), "description", "") or name
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    labels = {of: label for label, of in _labelled(_control(name))}
+    return str(labels.get(value, f"{value:g}" if isinstance(value, float) else value))
+
+
+def _labelled(control) -> list[tuple]:
+    return [option for option in getattr(control, "options", ()) if isinstance(option, tuple)]

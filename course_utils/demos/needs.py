@@ -1,0 +1,112 @@
+"""Which cells of a chapter a step needs before its own: those that bind the names it uses, and what these need in turn."""
+
+import ast
+import builtins
+import symtable
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from course_utils.chapters.setup_cell import is_setup
+from course_utils.demos.script import Demo, Step
+from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+
+def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
+    """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
+
+    No cell is run unseen twice. Raises `CourseError` where a step names a cell that the chapter has not, or has no cell to click in.
+    """
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    places = {cell.id: place for place, cell in enumerate(code)}
+    done = set()
+    for number, step in enumerate(demo.steps, start=1):
+        asked = [*step.needs, *([step.cell] if step.cell else [])]
+        for name in asked:
+            if name not in places:
+                raise CourseError(
+                    f"{demo.path.name}, step {number}: {demo.notebook.name} has no code cell {name!r}; name one that it has."
+                )
+        if step.click and not step.cell:
+            raise CourseError(f"{demo.path.name}, step {number} clicks, but shows no cell; name the cell of the figure.")
+        needed = set(range(1)) if is_setup(code[0]) else set()
+        for name in asked:
+            needed |= _needed(places[name], code)
+        needed |= {places[name] for name in step.needs}
+        unseen = sorted(needed - done - {places.get(step.cell)})
+        done |= needed | ({places[step.cell]} if step.cell else set())
+        yield step, [code[place] for place in unseen], code[places[step.cell]] if step.cell else None
+
+
+def check(demo: Demo) -> None:
+    """Raises `CourseError` where the demo and its chapter do not belong together."""
+    from course_utils.chapters.files import read_notebook
+
+    for step, unseen, cell in plan(demo, read_notebook(demo.notebook)):
+        known = _controls([*unseen, cell]) if cell else set()
+        for name in step.click:
+            if known and name.partition(".")[0] not in known:
+                raise CourseError(
+                    f"{demo.path.name}, {step.title!r}: the figure of cell {cell.id!r} has no control {name!r}; name one that it has."
+                )
+
+
+def _needed(place: int, code: list) -> set[int]:
+    """The places of all cells that the one at `place` needs, however far back."""
+    needed, todo = set(), [place]
+    while todo:
+        here = todo.pop()
+        for name in uses_and_binds(code[here].source)[0]:
+            bound = [back for back in range(here) if name in uses_and_binds(code[back].source)[1]]
+            if bound and bound[-1] not in needed:
+                needed.add(bound[-1])
+                todo.append(bound[-1])
+    return needed
+
+
+@lru_cache(maxsize=1024)
+def uses_and_binds(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a cell takes from elsewhere, and those that it gives to others; none of both for IPython's own syntax."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return frozenset(), frozenset()
+    used, bound = set(), set()
+    for statement in statements:
+        uses, binds = _of_statement(statement)
+        used |= uses - bound
+        bound |= binds
+    return frozenset(used - set(dir(builtins))), frozenset(bound)
+
+
+def _of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
+    uses = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
+    for inner in _tables_in(table):
+        uses |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
+    binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):  # a loop or a definition binds its own names before it uses them
+        uses -= binds
+    changed = {n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
+    return uses | changed, binds
+
+
+def _tables_in(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for child in table.get_children():
+        yield child
+        yield from _tables_in(child)
+
+
+def _controls(cells: list) -> set[str]:
+    """Argument names that could be controls: those of calls of `play`, and keys of dictionaries handed on; none where unknown."""
+    trees = [ast.parse(cell.source) for cell in cells if "widgets" in cell.source or "play(" in cell.source]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "play"]
+    names = {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
+    if any(keyword.arg is None for call in calls for keyword in call.keywords):
+        keys = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
+        names |= {key.value for key in keys if isinstance(key, ast.Constant)}
+    return names
