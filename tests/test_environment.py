@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -63,9 +64,15 @@ def test_every_requirement_is_pinned_at_a_version_it_allows(requirement):
     assert wanted.specifier.contains(constrained()[canonicalize_name(wanted.name)])
 
 
+@cache
+def installed() -> dict[str, list[str]]:
+    """Module to distributions; read once, as that takes long."""
+    return dict(packages_distributions())
+
+
 def distributions(module: str) -> set[str]:
     """By what is installed; a module of none, as of an extra that is not here, goes by its own name."""
-    return {canonicalize_name(name) for name in packages_distributions().get(module, [module])}
+    return {canonicalize_name(name) for name in installed().get(module, [module])}
 
 
 def third_party_imports(path: Path) -> set[str]:
@@ -87,7 +94,7 @@ def declared(*extras: str) -> set[str]:
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/chapters": ("lab",), "course_utils/cli": ("lab",), "tests": ("lab", "dev")}
-EXTRAS |= {"benchmarks": ("dev",), "course_utils/training": ("distributed",)}
+EXTRAS |= {"course_utils/demos": ("lab",), "benchmarks": ("dev",), "course_utils/training": ("distributed",)}
 SOURCES = [path for folder in ("benchmarks", "course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

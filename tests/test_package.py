@@ -24,6 +24,7 @@ FLOORS = [
     {"training", "ledger"},
     {"viz", "grading"},
     {"chapters", "doctor"},
+    {"demos"},
     {"cli"},
 ]
 ORACLES = {

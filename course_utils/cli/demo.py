@@ -11,7 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which demo, and whether it is shown or rehearsed."""
     parser.add_argument("chapter", nargs="?", help="the chapter's number, such as 03; without it the demos are listed")
     parser.add_argument(
-        "--check", action="store_true", help="run every step without a browser and compare what it expects (default: of all demos)"
+        "--check",
+        action="store_true",
+        help="run every step without a browser and compare what it expects (default: of all demos)",
     )
     parser.add_argument("--port", type=int, default=0, help="where to listen (default: any free port)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")

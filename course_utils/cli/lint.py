@@ -3,8 +3,9 @@
 import argparse
 
 from course_utils.chapters import chapters_in, find_place
+from course_utils.errors import CourseError
 
-HELP = "check that notebooks have the anatomy of a chapter"
+HELP = "check that notebooks have the anatomy of a chapter, and that their demos fit them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,5 +21,22 @@ def run(arguments: argparse.Namespace) -> int:
     violations = [violation for path in paths for violation in violations_in(path)]
     for violation in violations:
         print(violation)
+    violations += _of_demos([path.stem for path in paths])
     print(f"{len(paths)} chapters checked, {len(violations)} violations.")
     return 1 if violations else 0
+
+
+def _of_demos(chapters: list[str]) -> list[str]:
+    """Print and return a sentence for each demo of these chapters that is none or does not fit."""
+    from course_utils.demos import demos_in, read_demo
+    from course_utils.demos.needs import check
+
+    broken = []
+    for path in demos_in(find_place().notebooks):
+        try:
+            if path.stem in chapters:
+                check(read_demo(path))
+        except CourseError as error:
+            print(error)
+            broken.append(str(error))
+    return broken

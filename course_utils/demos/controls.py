@@ -16,7 +16,9 @@ def press(values: Mapping[str, object]) -> None:
         try:
             control.value = value
         except Exception as error:  # each kind of control refuses in its own way
-            raise CourseError(f"The control {name!r} does not take {value!r} ({error}); choose a value that it has.") from None
+            raise CourseError(
+                f"The control {name!r} does not take {value!r} ({error}); choose a value that it has."
+            ) from None
 
 
 def instructions(values: Mapping[str, object]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
     """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
 
-    No cell is run unseen twice. Raises `CourseError` where a step names a cell that the chapter has not, or has no cell to click in.
+    No cell is run unseen twice. Raises `CourseError` where a step names a cell that the chapter has not, or has none to click in.
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     places = {cell.id: place for place, cell in enumerate(code)}
@@ -28,10 +28,13 @@ def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["Not
         for name in asked:
             if name not in places:
                 raise CourseError(
-                    f"{demo.path.name}, step {number}: {demo.notebook.name} has no code cell {name!r}; name one that it has."
+                    f"{demo.path.name}, step {number}: {demo.notebook.name} has no code cell {name!r}; "
+                    "name one that it has."
                 )
         if step.click and not step.cell:
-            raise CourseError(f"{demo.path.name}, step {number} clicks, but shows no cell; name the cell of the figure.")
+            raise CourseError(
+                f"{demo.path.name}, step {number} clicks, but shows no cell; name the cell of the figure."
+            )
         needed = set(range(1)) if is_setup(code[0]) else set()
         for name in asked:
             needed |= _needed(places[name], code)
@@ -45,12 +48,15 @@ def check(demo: Demo) -> None:
     """Raises `CourseError` where the demo and its chapter do not belong together."""
     from course_utils.chapters.files import read_notebook
 
-    for step, unseen, cell in plan(demo, read_notebook(demo.notebook)):
-        known = _controls([*unseen, cell]) if cell else set()
+    run = []
+    for number, (step, unseen, cell) in enumerate(plan(demo, read_notebook(demo.notebook)), start=1):
+        run += unseen
+        known = _controls([*run, cell]) if step.click else set()
         for name in step.click:
             if known and name.partition(".")[0] not in known:
                 raise CourseError(
-                    f"{demo.path.name}, {step.title!r}: the figure of cell {cell.id!r} has no control {name!r}; name one that it has."
+                    f"{demo.path.name}, step {number}: the figure of cell {cell.id!r} has no control {name!r}; "
+                    "name one that it has."
                 )
 
 
@@ -88,9 +94,13 @@ def _of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
     for inner in _tables_in(table):
         uses |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
     binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    if not isinstance(statement, ast.Assign | ast.AnnAssign):  # a loop or a definition binds its own names before it uses them
+    if not isinstance(
+        statement, ast.Assign | ast.AnnAssign
+    ):  # a loop or a definition binds its own names before it uses them
         uses -= binds
-    changed = {n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
+    changed = {
+        n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+    }
     return uses | changed, binds
 
 

@@ -38,7 +38,9 @@ def presentation(demo: Demo) -> "NotebookNode":
         if step.click:
             add(new_code_cell, f"stage.offer({step.click!r})", "click")
     about = {"title": demo.title, "minutes": demo.minutes, "steps": len(demo.steps), "chapter": demo.name}
-    return new_notebook(cells=cells, metadata={"demo": about, "kernelspec": _KERNELSPEC, "language_info": {"name": "python"}})
+    return new_notebook(
+        cells=cells, metadata={"demo": about, "kernelspec": _KERNELSPEC, "language_info": {"name": "python"}}
+    )
 
 
 def expectations(step: Step) -> list[str]:

@@ -47,7 +47,9 @@ def rehearse(paths: list[Path], seconds: float = SECONDS) -> int:
         try:
             return subprocess.run(command, env=environment, timeout=seconds, check=False).returncode
         except subprocess.TimeoutExpired:
-            raise CourseError(f"The demos were not through after {seconds:g} s; rehearse fewer of them at a time.") from None
+            raise CourseError(
+                f"The demos were not through after {seconds:g} s; rehearse fewer of them at a time."
+            ) from None
 
 
 def outcomes(demo: Demo) -> Iterator[Outcome]:
@@ -129,7 +131,9 @@ class _Stage:
 
     def _look_at(self, outputs: list) -> None:
         for output in outputs:
-            self.text += "\n".join(str(output.data[kind]) for kind in ("text/plain", "text/markdown") if kind in output.data)
+            self.text += "\n".join(
+                str(output.data[kind]) for kind in ("text/plain", "text/markdown") if kind in output.data
+            )
             self.text += "\n"
             if "image/png" in output.data:
                 self.pictures.append((output.data["text/plain"], output.data["image/png"]))
@@ -141,7 +145,7 @@ def _flat(text: str) -> str:
 
 
 def main(paths: list[str]) -> int:
-    """Rehearse each demo in turn and print a line for each step; 1 where something was not as expected, 2 on a demo that is none."""
+    """Rehearse each demo in turn, a line for each step; 1 where something was not as expected, 2 on a demo that is none."""
     wrong = 0
     for path in paths:
         with TemporaryDirectory() as folder:

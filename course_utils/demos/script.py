@@ -94,7 +94,9 @@ def read_demo(path: Path) -> Demo:
     try:
         return _demo(path, written)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CourseError(f"{path.name} is no demo ({_reason(error)}); see docs/demos.md for what belongs in it.") from None
+        raise CourseError(
+            f"{path.name} is no demo ({_reason(error)}); see docs/demos.md for what belongs in it."
+        ) from None
 
 
 def _demo(path: Path, written: dict) -> Demo:

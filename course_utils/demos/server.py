@@ -54,5 +54,3 @@ def serve(notebook: Path, port: int, browser: bool) -> None:
     elsewhere = variables("JUPYTER_PATH").get("JUPYTER_PATH")
     set_variable("JUPYTER_PATH", f"{_SHARE}{os.pathsep}{elsewhere}" if elsewhere else str(_SHARE))
     Voila.launch_instance(arguments(notebook, port, browser))
-
-

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -11,12 +10,11 @@ from threading import Thread
 
 import psutil
 import pytest
+from test_lab import CHROMIUM, QUIET, ROOT, save_picture, stop
 
 from course_utils.chapters import find_place
 from course_utils.demos import demos_in, read_demo
 from course_utils.settings import environment_for_child
-
-from test_lab import CHROMIUM, QUIET, ROOT, save_picture, stop
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 pytest.importorskip("voila")
@@ -28,7 +26,9 @@ SCREENS = [(width, scheme) for width in (800, 1400) for scheme in ("light", "dar
 @pytest.fixture
 def address(tmp_path):
     """What `course demo 03 --no-browser` prints; server and kernels are gone after Ctrl-C."""
-    environment = environment_for_child(OMP_NUM_THREADS="1", CI="1", JUPYTER_CONFIG_DIR=str(tmp_path), COURSE_HOME=str(tmp_path / "home"))
+    environment = environment_for_child(
+        OMP_NUM_THREADS="1", CI="1", JUPYTER_CONFIG_DIR=str(tmp_path), COURSE_HOME=str(tmp_path / "home")
+    )
     server = subprocess.Popen(
         [sys.executable, "-m", "course_utils.cli", "demo", os.environ.get("DEMO", "03"), "--no-browser"],
         cwd=ROOT, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -96,6 +96,8 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, browser):
     expect(page.locator("#where")).to_have_text(f"Step 1 of {count}")
     for number, step in enumerate(demo.steps, start=1):
         expect(page.locator(".step:visible h2")).to_have_text(step.title)
+        if step.covered:
+            uncover(page)
         if step.click:
             press_the_button(page)
         if number < count:
@@ -107,7 +109,17 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, browser):
         expect(page.locator("#where")).to_have_text(f"Step {number} of {count}")
     page.keyboard.press("e")
     assert page.locator(".step:visible details.expect[open]").count() == 1
-    assert [url for url in asked if not url.startswith((address, "data:", "blob:", address.replace("http", "ws")))] == []
+    assert [
+        url for url in asked if not url.startswith((address, "data:", "blob:", address.replace("http", "ws")))
+    ] == []
+
+
+def uncover(page):
+    """By the key; before it, nothing that the bet is about is to be seen."""
+    output = page.locator(".step:visible .output").first
+    assert not output.is_visible()
+    page.keyboard.press("s")
+    assert output.is_visible()
 
 
 def press_the_button(page):
@@ -134,6 +146,8 @@ def press_the_button(page):
 def test_every_step_fits_the_width(address, browser, width, scheme):
     page = open_page(browser, address, width, scheme, [])
     for number in range(1, page.locator(".step").count() + 1):
+        page.keyboard.press("s")
+        page.keyboard.press("e")
         save_picture(page, f"demo-{width}-{scheme}-{number}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, f"step {number} is {wide} pixels wide"

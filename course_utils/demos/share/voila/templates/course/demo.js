@@ -1,5 +1,6 @@
 // Paging, keys and the clock. Steps come in one after the other while their cells run.
 const demo = (() => {
+  const wanted = Number(location.hash.slice(1)) || 1; // where a page that is loaded again was
   let shown = 0, here = 0, began = Date.now();
   const find = (selector) => document.querySelector(selector);
   const step = (number) => document.getElementById(`step-${number}`);
@@ -53,6 +54,15 @@ const demo = (() => {
     window.dispatchEvent(new Event("resize"));
   }
 
+  function start() {
+    find("#previous").addEventListener("click", () => show(shown - 1));
+    find("#next").addEventListener("click", () => show(shown + 1));
+    find("#clock").addEventListener("click", () => { began = Date.now(); update(); });
+    document.addEventListener("click", (event) => event.target.matches(".reveal") && reveal(event.target.closest(".step")));
+    document.addEventListener("keydown", key);
+    setInterval(update, 1000);
+  }
+
   function reached(number) {
     here = number;
     find("#preparing").textContent = `Getting ready: step ${number} of ${total()} …`;
@@ -73,16 +83,9 @@ const demo = (() => {
     moveClicks();
     find("#preparing").remove();
     document.body.dataset.ready = "yes";
-    find("#previous").addEventListener("click", () => show(shown - 1));
-    find("#next").addEventListener("click", () => show(shown + 1));
-    for (const button of document.querySelectorAll(".reveal")) button.addEventListener("click", () => reveal(button.closest(".step")));
-    find("#clock").addEventListener("click", () => { began = Date.now(); update(); });
-    document.addEventListener("keydown", key);
-    began = Date.now();
-    setInterval(update, 1000);
-    show(Number(location.hash.slice(1)) || shown);
+    show(shown > 1 ? shown : wanted);
   }
 
-  return { reached, ready };
+  return { start, reached, ready };
 })();
 window.voila_heartbeat = () => {};
