@@ -267,3 +267,11 @@ def test_a_plans_minutes_are_those_of_the_chapters_and_questions(name, rows):
 
 def test_five_weeks_teach_every_chapter():
     assert [row[0] for row in planned(PLANS["Five weeks"])] == [path.stem for path in chapters_in(ROOT / "notebooks")]
+
+
+def test_a_lecture_is_four_demos_within_ninety_minutes():
+    rows = re.findall(r"^\| \[\w+\]\(\.\./notebooks/(\w+)\.ipynb\) \| (\d+) \|", PLANS["One lecture"], re.MULTILINE)
+    demos = [tomllib.loads((ROOT / "notebooks" / "demos" / f"{name}.toml").read_text("utf-8")) for name, _ in rows]
+    assert [int(minutes) for _, minutes in rows] == [demo["minutes"] for demo in demos]
+    assert len(demos) == 4
+    assert sum(demo["minutes"] for demo in demos) <= 60
