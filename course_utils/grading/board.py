@@ -65,7 +65,7 @@ class Board:
         head = "".join(
             f'<th scope="col" style="text-align:left">{name}</th>' for name in ("set", "passed", "", "points")
         )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        table = f'<table style="color:inherit;font:inherit"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
         return f"<div><p>{html.escape(self.head)}</p>{table}<p>{html.escape(self.advice)}</p></div>"
 
 
