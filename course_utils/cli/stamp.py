@@ -17,9 +17,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Stamp whatever of this the checkout has, and say which files changed."""
     root = find_place().root
     paths = [path for folder in ("notebooks", "solutions", "exercises") for path in chapters_in(root / folder)]
-    for path, what in [*_set_up(paths), *_linked(root), *_shown(root)]:
+    changed = [*_set_up(paths), *_linked(root), *_shown(root)]
+    for path, what in changed:
         print(f"{path.relative_to(root).as_posix()}: new {what}")
-    print(f"{len(paths)} notebooks looked through.")
+    print(f"{len({path for path, _ in changed} & set(paths))} of {len(paths)} notebooks changed.")
     return 0
 
 
