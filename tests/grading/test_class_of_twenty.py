@@ -52,12 +52,10 @@ def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
     of = sum(entry["points"] for entry in load_set(twenty.SET)["questions"])
     full = [student for student, one in records.items() if one["points"] == of]
     assert full == ["student-01", "student-02", "student-03", "student-04", "student-20"]
-    assert [records[name]["points"] for name in ("student-06", "student-14", "student-17", "student-18")] == [
-        0,
-        0,
-        0,
-        0,
-    ]
+    assert [records[f"student-{number:02}"]["points"] for number in (6, 17, 18)] == [0, 0, 0]
+    assert all(one["points"] < one["of"] for one in records["student-14"]["questions"]), (
+        "a part of a question may be right"
+    )
     for number, question in enumerate(list(records["student-01"]["questions"])[:7], start=7):
         record = records[f"student-{number:02}"]
         assert [one["id"] for one in record["questions"] if one["points"] < one["of"]] == [question["id"]]
