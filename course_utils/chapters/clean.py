@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 from course_utils.chapters.traces import machine_trace, texts_of
 from course_utils.errors import CourseError
+from course_utils.grading.board import FRESH
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 STORED_SCALE = "laptop"
 """The scale that stored outputs come from, and that the prose speaks of."""
+
+FRESH_TAG = "fresh-learner"
+"""The tag of a cell that shows the reader's own progress: what is stored of it is that of somebody who begins."""
 
 _BAR = re.compile(r"\d+%\||\bit/s\]|\bs/it\]")
 _CONSTRUCTOR = re.compile(r"\w+\(")
@@ -33,8 +37,18 @@ def clean(notebook: "NotebookNode", name: str, scale: str) -> "NotebookNode":
     for number, cell in enumerate(notebook.cells, start=1):
         cell.metadata.pop("execution", None)
         _check_traces(cell, f"{name}, cell {number}")
+        if shows_progress(cell):
+            raise CourseError(
+                f"{name}, cell {number}: it shows your own progress; save with COURSE_HOME set to an empty folder."
+            )
     notebook.metadata = _metadata(notebook, scale)
     return notebook
+
+
+def shows_progress(cell: "NotebookNode") -> bool:
+    """Whether the cell is to show how a learner begins, and shows something else."""
+    fresh = FRESH_TAG in cell.metadata.get("tags", [])
+    return fresh and not any(text.startswith(FRESH) for output in cell.get("outputs", []) for text in texts_of(output))
 
 
 def _code_cells(notebook: "NotebookNode") -> Iterator["NotebookNode"]:

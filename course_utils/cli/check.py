@@ -5,17 +5,36 @@ from pathlib import Path
 
 from course_utils.errors import CourseError
 
-HELP = "run the public checks of an exercise notebook in the terminal"
+HELP = "show how far you are, or run the public checks of an exercise notebook, in the terminal"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The notebook, and the set where its name does not say it."""
-    parser.add_argument("notebook", help="the name of an exercise, such as 03_adamw, or the path of a notebook")
+    """The notebook, the set where its name does not say it, and forgetting."""
+    parser.add_argument(
+        "notebook",
+        nargs="?",
+        help="the name of an exercise, such as 03_adamw, or the path of a notebook (default: show all progress)",
+    )
     parser.add_argument("--set", metavar="NAME", help="the exercise set (default: called as the notebook)")
+    parser.add_argument("--reset", action="store_true", help="forget the progress in the set, or in all; keeps a copy")
+    parser.add_argument("--yes", action="store_true", help="with --reset: do not ask")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what `check(...)` would say of each question; 1 where one is not passed."""
+    """Print progress, or what `check(...)` would say of each question; 1 where one is not passed, or a reset was declined."""
+    if arguments.yes and not arguments.reset:
+        raise CourseError("--yes answers the question of --reset; give both, or leave it out.")
+    if arguments.reset:
+        return _reset(arguments)
+    if arguments.notebook is None:
+        from course_utils.grading import my_progress
+
+        print(my_progress())
+        return 0
+    return _check(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
     from course_utils.grading.grade import check_notebook
 
     path = _notebook(arguments.notebook)
@@ -25,6 +44,50 @@ def run(arguments: argparse.Namespace) -> int:
         passed, total = passed + is_passed, total + 1
     print(f"{passed} of {total} questions passed.")
     return 0 if passed == total else 1
+
+
+def _reset(arguments: argparse.Namespace) -> int:
+    """Ask, put the records aside, and say where they are."""
+    from course_utils.grading import my_progress
+    from course_utils.grading.progress import forget
+
+    begun = [one for one in my_progress().standings if _is_meant(one.name, arguments)]
+    what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
+    if what and not (arguments.yes or _agreed(f"Forget your progress in {what}? A copy is kept. [y/N] ")):
+        print("Nothing is forgotten.")
+        return 1
+    folder = forget([one.name for one in begun])
+    if folder is None:
+        print("There was no progress to forget.")
+    else:
+        print(
+            f"Forgotten: {what or 'tries only'}. A copy is in {folder}; to have it back, move its files to {folder.parents[1]}."
+        )
+    return 0
+
+
+def _is_meant(name: str, arguments: argparse.Namespace) -> bool:
+    asked = arguments.set or arguments.notebook
+    return asked is None or name == _known_set(asked)
+
+
+def _known_set(asked: str) -> str:
+    """The one set whose name begins as asked, a notebook's path being called as its file."""
+    from course_utils.grading.source import SETS
+
+    names = sorted(path.stem for path in SETS.glob("*.json"))
+    found = [name for name in names if name == Path(asked).stem] or [name for name in names if name.startswith(asked)]
+    if len(found) != 1:
+        raise CourseError(f"No single exercise set is called {asked!r}; the sets are: {', '.join(names)}.")
+    return found[0]
+
+
+def _agreed(question: str) -> bool:
+    """Whether somebody says yes; where nobody can be asked the command says how to answer."""
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        raise CourseError("Nobody answers here; add --yes to forget without being asked.") from None
 
 
 def _notebook(name: str) -> Path:

@@ -15,7 +15,11 @@ from course_utils.settings import settings
 HELP = "open the course in JupyterLab"
 
 # Defaults that the reader's own JupyterLab settings still override.
-_DEFAULTS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+_DEFAULTS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    # Links to the glossary open it to be read, and not as a file to be edited.
+    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from importlib import import_module
 
 _HOMES = {
+    "board": ("my_progress",),
     "check": ("FailedCheckError", "Checker", "exercise"),
     "compare": ("Rule", "at_most"),
     "kinds": ("account", "choice", "collective", "cost", "design", "function", "scaler", "sharded", "stream"),

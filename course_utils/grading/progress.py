@@ -2,10 +2,13 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 
+from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.settings import settings
 
@@ -47,6 +50,33 @@ def remember(name: str, records: Mapping[str, Record]) -> None:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
         _log.warning("Your progress in %s cannot be written (%s); this check will be forgotten.", name, error.strerror)
+
+
+def forget(names: Sequence[str]) -> Path | None:
+    """Move the records of these sets to a folder of copies, which is returned, or None where there was nothing.
+
+    Raises `CourseError` where a file cannot be moved; what is not moved stays as it is.
+    """
+    kept = [path for path in map(_path, names) if path.is_file()]
+    if not kept:
+        return None
+    try:
+        folder = _free_folder(kept[0].parent / "copies")
+        for path in kept:
+            path.replace(folder / path.name)
+    except OSError as error:
+        raise CourseError(f"Your progress cannot be put aside ({error.strerror}); nothing more is forgotten.") from None
+    return folder
+
+
+def _free_folder(folder: Path) -> Path:
+    """A new folder in `folder`, called by the time."""
+    now = datetime.now().strftime("%Y-%m-%d %H.%M.%S")
+    for name in (now, *(f"{now} ({count})" for count in range(2, 1000))):
+        with suppress(FileExistsError):
+            (folder / name).mkdir(parents=True)
+            return folder / name
+    raise CourseError(f"There are a thousand copies in {folder}; remove some.")
 
 
 def _path(name: str) -> Path:

@@ -230,6 +230,19 @@ def test_a_path_of_this_machine_is_refused_not_edited(text):
         clean(notebook_showing(new_output("stream", text=text)), "a.ipynb", "laptop")
 
 
+def showing_progress(text):
+    notebook = notebook_showing(new_output("display_data", data={"text/plain": text}))
+    notebook.cells[0].metadata["tags"] = ["fresh-learner"]
+    return notebook
+
+
+def test_progress_is_stored_only_as_a_beginner_sees_it():
+    beginner = showing_progress("No question passed yet, of 9.")
+    assert clean(beginner, "a.ipynb", "laptop").cells[0].outputs
+    with pytest.raises(CourseError, match="a.ipynb, cell 1: it shows your own progress"):
+        clean(showing_progress("2 of 9 questions passed"), "a.ipynb", "laptop")
+
+
 def test_a_file_that_is_no_notebook_is_named(tmp_path):
     (tmp_path / "x.ipynb").write_text("{}")
     for path, words in ((tmp_path / "x.ipynb", "is not a notebook"), (tmp_path / "y.ipynb", "There is no notebook at")):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from course_utils.chapters import markdown, traces
 from course_utils.chapters.anatomy.chapter import Chapter, Violation
-from course_utils.chapters.clean import STORED_SCALE
+from course_utils.chapters.clean import STORED_SCALE, shows_progress
 
 
 def executed_in_order(chapter: Chapter) -> Iterator[Violation]:
@@ -33,13 +33,17 @@ def kernel(chapter: Chapter) -> Iterator[Violation]:
 
 
 def clean_outputs(chapter: Chapter) -> Iterator[Violation]:
-    """No error, no warning, nothing of the machine that made the outputs."""
+    """No error, no warning, nothing of the machine, or of the learner, that made the outputs."""
     for number, cell in chapter.code:
         tags = cell["metadata"].get("tags", [])
         for output in cell["outputs"]:
             if not {"raises-exception", "stderr-expected"}.intersection(tags):
                 yield from _no_trouble(chapter, number, output)
             yield from _no_machine(chapter, number, output)
+        if shows_progress(cell):
+            yield chapter.says(
+                number, "its output is some learner's progress; run `course run --save` with an empty COURSE_HOME."
+            )
 
 
 def _no_trouble(chapter: Chapter, number: int, output: dict) -> Iterator[Violation]:

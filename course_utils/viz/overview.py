@@ -1,0 +1,109 @@
+"""All techniques of the course in one picture: each prediction with its measurement inside."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from course_utils.errors import CourseError
+from course_utils.ledger import Row
+from course_utils.units import BYTE_UNITS
+from course_utils.viz.parts import subplots
+from course_utils.viz.style import COLORS, STYLE
+
+PAPERS = {
+    "light": {"paper": COLORS["paper"], "ink": COLORS["ink"], "grid": COLORS["grid"], "dot": COLORS["measured"]},
+    "dark": {"paper": "#0d1117", "ink": "#e6edf3", "grid": "#30363d", "dot": "#56B4E9"},
+}
+"""Colors of the picture on a light page and on a dark one."""
+_RING = "#999999"  # 3 : 1 and more against both papers
+_SIZE, _TALL = 8.5, 0.225  # of letters in points, of a line in inches
+_NAMES, _DOTS, _NOTES = 2.72, 1.56, 1.2  # inches across one of the two columns
+_HEAD, _FOOT = 0.42, 0.3  # inches for the legend, and for the axes' labels
+_WORTH_A_LOOK = 0.01  # differences from here on are printed bold
+
+
+def overview_figure(rows: Sequence[Row], paper: str = "light") -> tuple[Figure, str]:
+    """A line for each technique of each chapter: a ring where it was predicted, a dot where it was measured, in bytes.
+
+    Of several quantities of a technique the peak is drawn. `paper` is one of `PAPERS`. Raises `CourseError` without rows.
+    """
+    chosen = [row for row in _one_each(rows) if row.unit == "bytes"]
+    if not chosen:
+        raise CourseError("No ledger has rows in bytes to draw; execute a chapter first.")
+    tall = -(-len(chosen) // 2)
+    with plt.rc_context(_style(PAPERS[paper])):
+        width, height = 2 * (_NAMES + _DOTS + _NOTES), _HEAD + _TALL * tall + _FOOT
+        figure, both = subplots(1, 2, sharex=True, figsize=(width, height))
+        for axes, left, part in zip(both, (_NAMES, width / 2 + _NAMES), (chosen[:tall], chosen[tall:]), strict=True):
+            axes.set_position((left / width, _FOOT / height, _DOTS / width, _TALL * tall / height))
+            _draw(axes, part, tall, PAPERS[paper])
+        _limits(both[0], chosen)
+        _legend(figure, PAPERS[paper])
+    return figure, f"Predicted and measured, technique by technique. {'; '.join(map(_described, chosen))}."
+
+
+def _one_each(rows: Sequence[Row]) -> list[Row]:
+    chosen: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        key = row.chapter, row.technique
+        if key not in chosen or (row.quantity.startswith("peak") and not chosen[key].quantity.startswith("peak")):
+            chosen[key] = row
+    return list(chosen.values())
+
+
+def _style(colors: dict[str, str]) -> dict:
+    inks = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
+    papers = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+    return {
+        **STYLE,
+        **dict.fromkeys(inks, colors["ink"]),
+        **dict.fromkeys(papers, colors["paper"]),
+        "grid.color": colors["grid"],
+        "font.size": _SIZE,
+    }
+
+
+def _draw(axes, rows: Sequence[Row], tall: int, colors: dict[str, str]) -> None:
+    for place, row in enumerate(rows):
+        axes.plot(row.predicted, place, "o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING)
+        axes.plot(row.measured, place, "o", markersize=4, color=colors["dot"])
+        note = f"{row.in_words(row.measured)}, {row.error:+.1%}"
+        weight = "bold" if abs(row.error) >= _WORTH_A_LOOK else "normal"
+        axes.text(1.04, place, note, transform=axes.get_yaxis_transform(), va="center", fontsize=_SIZE, weight=weight)
+    axes.set(yticks=range(len(rows)), yticklabels=[_named(row) for row in rows], ylim=(tall - 0.5, -0.5))
+    axes.tick_params(axis="both", labelsize=_SIZE, length=0)
+
+
+def _named(row: Row) -> str:
+    what = "" if row.quantity.startswith("peak") else f" · {_SHORT.get(row.quantity, row.quantity)}"
+    return f"{row.chapter.partition('_')[0]}  {row.technique}{what}"
+
+
+_SHORT = {"optimizer state": "state", "sent by a rank in a step": "sent", "saved for backward": "saved"}
+
+
+def _limits(axes, rows: Sequence[Row]) -> None:
+    figures = [figure for row in rows for figure in (row.predicted, row.measured)]
+    axes.set_xscale("log")
+    axes.set_xlim(min(figures) / 1.8, max(figures) * 1.8)
+    ticks = {f"{count} {name}": count * size for name, size in BYTE_UNITS for count in (1, 32)}
+    inside = {name: place for name, place in ticks.items() if min(figures) / 1.8 < place < max(figures) * 1.8}
+    axes.set_xticks(list(inside.values()), list(inside))
+    axes.xaxis.minorticks_off()
+
+
+def _legend(figure: Figure, colors: dict[str, str]) -> None:
+    ring = Line2D([], [], marker="o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING, linestyle="")
+    dot = Line2D([], [], marker="o", markersize=4, color=colors["dot"], linestyle="")
+    labels = [
+        "predicted",
+        "measured, and the share of it that was not predicted (a peak of memory where nothing else is said)",
+    ]
+    figure.legend([ring, dot], labels, loc="upper left", ncols=2, fontsize=_SIZE + 0.5, borderaxespad=0.3)
+
+
+def _described(row: Row) -> str:
+    figures = f"predicted {row.in_words(row.predicted)}, measured {row.in_words(row.measured)}, {row.error:+.1%}"
+    return f"{row.chapter}, {row.technique}, {row.quantity}: {figures}"

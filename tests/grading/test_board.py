@@ -1,0 +1,171 @@
+"""Progress over all sets: the table, its HTML, and forgetting; kept for each learner outside the repository."""
+
+import html
+import json
+import re
+
+import pytest
+
+from course_utils import settings as settings_room
+from course_utils.cli import main
+from course_utils.errors import CourseError
+from course_utils.grading import board, my_progress
+from course_utils.grading.board import FRESH, Board, Standing
+from course_utils.grading.progress import Record, forget, recall, remember
+from course_utils.grading.source import SETS, load_set
+
+FIRST = "00_start_here"
+
+
+def at_home(folder, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(folder))
+    settings_room.settings.cache_clear()
+
+
+def passed(*questions, points=1.0):
+    return dict.fromkeys(questions, Record(0, True, points))
+
+
+def typed(monkeypatch, answer):
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or answer)
+    return asked
+
+
+def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
+    assert main(["check"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(FRESH)
+    assert "█" not in said
+    first = load_set(FIRST)["questions"][0]
+    assert f"Next: q1 · {first['title']}, in exercises/{FIRST}.ipynb." in said
+    assert all(path.stem in said for path in SETS.glob("*.json"))
+
+
+def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next():
+    remember("03_adamw", passed("q1", "q2", points=2.0) | {"q3": Record(4, False, 0.5)})
+    table = my_progress()
+    (adamw,) = [one for one in table.standings if one.name == "03_adamw"]
+    assert (adamw.passed, adamw.points) == (2, 4.5)
+    assert adamw.questions == len(load_set("03_adamw")["questions"])
+    assert table.advice.startswith("Next: q3 · ")
+    assert table.advice.endswith("in exercises/03_adamw.ipynb.")
+    assert str(table).startswith(f"2 of {sum(one.questions for one in table.standings)} questions passed, 4.5 of ")
+
+
+def test_everything_passed_leaves_nothing_to_do():
+    for path in SETS.glob("*.json"):
+        entries = json.loads(path.read_text("utf-8"))["questions"]
+        remember(path.stem, {entry["id"]: Record(0, True, entry["points"]) for entry in entries})
+    table = my_progress()
+    assert "nothing is left" in table.advice
+    assert all((one.share, one.points) == (1, one.of) for one in table.standings)
+    assert "·····" not in str(table)
+
+
+def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
+    remember(FIRST, passed("q1", "q77", points=1000.0))
+    first = my_progress().standings[0]
+    assert (first.passed, first.points) == (1, load_set(FIRST)["questions"][0]["points"])
+
+
+@pytest.mark.parametrize(("share", "full"), [(0, 0), (0.001, 1), (0.5, 10), (0.999, 19), (1, 20)])
+def test_a_bar_is_full_or_empty_only_where_all_or_nothing_is_done(share, full):
+    assert board._bar(share) == "█" * full + "·" * (20 - full)
+
+
+def test_text_and_html_say_the_same_and_every_bar_is_read_out():
+    table = Board((Standing("01_<b>", 1, 4, 2.5, 8, "q2 · A & B"), Standing("02_x", 0, 3, 0, 3, "q1 · C")))
+    page = table._repr_html_()
+    assert "<b>" not in page
+    assert re.findall(r'role="img" aria-label="([^"]+)"', page) == [
+        "1 of 4 questions passed",
+        "0 of 3 questions passed",
+    ]
+    assert re.findall(r"width:(\d+%)", page) == ["25%", "0%"]
+    words = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    for part in (table.head, table.advice, "01_<b>", "1 of 4", "2.5 of 8"):
+        assert part in words
+        assert part in str(table).replace("  1 of  4", "1 of 4") or part == "1 of 4" or part == "2.5 of 8"
+    assert page.count('scope="col"') == 4
+    assert re.findall(r"(?<![\w-])color:(\w+)", page) == ["inherit"], "text keeps the page's own color"
+
+
+def test_two_learners_have_progress_of_their_own_outside_the_repository(tmp_path, monkeypatch):
+    at_home(tmp_path / "ann", monkeypatch)
+    remember(FIRST, passed("q1"))
+    at_home(tmp_path / "ben", monkeypatch)
+    assert my_progress().head.startswith(FRESH)
+    remember("03_adamw", passed("q2"))
+    at_home(tmp_path / "ann", monkeypatch)
+    assert [one.name for one in my_progress().standings if one.passed] == [FIRST]
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.json")) == [
+        f"ann/progress/{FIRST}.json",
+        "ben/progress/03_adamw.json",
+    ]
+
+
+def test_a_damaged_file_costs_its_own_set_only():
+    remember(FIRST, passed("q1"))
+    remember("03_adamw", passed("q1"))
+    (settings_room.settings().home / "progress" / f"{FIRST}.json").write_text("{")
+    assert [one.name for one in my_progress().standings if one.passed] == ["03_adamw"]
+
+
+def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
+    remember(FIRST, passed("q1", "q2"))
+    remember("03_adamw", passed("q1"))
+    asked = typed(monkeypatch, "n")
+    assert main(["check", "--reset", "00"]) == 1
+    assert asked == [f"Forget your progress in {FIRST} (2 of 3 passed)? A copy is kept. [y/N] "]
+    assert capsys.readouterr().out == "Nothing is forgotten.\n"
+    typed(monkeypatch, "y")
+    assert main(["check", "--reset", f"exercises/{FIRST}.ipynb"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Forgotten: {FIRST} (2 of 3 passed). A copy is in ")
+    assert (recall(FIRST), set(recall("03_adamw"))) == ({}, {"q1"})
+    (copy,) = (settings_room.settings().home / "progress" / "copies").glob("*/*.json")
+    assert str(copy.parent) in said
+    copy.replace(settings_room.settings().home / "progress" / copy.name)
+    assert set(recall(FIRST)) == {"q1", "q2"}
+
+
+def test_reset_of_all_without_a_question_and_then_of_nothing(monkeypatch, capsys):
+    remember(FIRST, passed("q1"))
+    remember("03_adamw", {"q1": Record(2, False, 0.0)})
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
+    assert main(["check", "--reset", "--yes"]) == 0
+    assert my_progress().head.startswith(FRESH)
+    assert recall("03_adamw") == {}
+    capsys.readouterr()
+    assert main(["check", "--reset"]) == 0
+    assert capsys.readouterr().out == "There was no progress to forget.\n"
+
+
+def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
+    remember(FIRST, passed("q1"))
+    monkeypatch.setattr("builtins.input", lambda _: (_ for _ in ()).throw(EOFError))
+    assert main(["check", "--reset"]) == 2
+    assert "add --yes" in capsys.readouterr().err
+    assert set(recall(FIRST)) == {"q1"}
+
+
+@pytest.mark.parametrize("words", [["--reset", "77"], ["--reset", "0"], ["--yes"]])
+def test_a_reset_that_cannot_be_meant_is_refused(words, capsys):
+    assert main(["check", *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_two_resets_in_one_second_keep_two_copies():
+    for name in ("q1", "q2"):
+        remember(FIRST, passed(name))
+        assert forget([FIRST]).is_dir()
+    assert len(list((settings_room.settings().home / "progress" / "copies").glob("*/*.json"))) == 2
+
+
+def test_a_folder_that_cannot_be_written_loses_nothing():
+    remember(FIRST, passed("q1"))
+    (settings_room.settings().home / "progress" / "copies").write_text("in the way")
+    with pytest.raises(CourseError, match="nothing more is forgotten"):
+        forget([FIRST])
+    assert set(recall(FIRST)) == {"q1"}
