@@ -15,6 +15,7 @@ from course_utils.viz.style import STYLE
 
 _DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
 _PAGE_DOTS_PER_INCH = 96
+_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def use_course_style() -> None:
@@ -39,8 +40,8 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     def values() -> dict:
         return {name: control.value for name, control in controls.items()}
 
-    panel = VBox(list(controls.values()))._repr_mimebundle_()
-    display({**panel, "text/plain": "Run this notebook to move the sliders of the figure below."}, raw=True)
+    view = {"version_major": 2, "version_minor": 0, "model_id": VBox(list(controls.values())).model_id}
+    display({_VIEW: view, "text/plain": "Run this notebook to move the sliders of the figure below."}, raw=True)
     bundle, metadata = _picture(*draw(**values()))
     place = display(bundle, metadata=metadata, raw=True, display_id=True)
     below = display(also(**values()), display_id=True) if also else None
