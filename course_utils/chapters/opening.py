@@ -6,7 +6,6 @@ import sys
 
 from course_utils.settings import set_variable, settings, variables
 
-
 _COLAB = """\
 Colab forgets this machine's files. To keep your progress, run the two lines below in a cell of their own, then this cell again.
 from google.colab import drive; drive.mount("/content/drive")
