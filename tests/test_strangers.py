@@ -85,7 +85,7 @@ TELLING = (
     "tests/precision",
 )
 CHAPTERS = ("00", "03")
-# What chapters 06 and 10 say of today's Trainer, older ones did otherwise: they weigh micro-batches alike, and need a GPU to shard.
+# What chapters 06 and 10 say of today's Trainer and Accelerate; the oldest do otherwise.
 SINCE_THEN = (
     "tests/training/test_accumulation.py::test_libraries_are_where_the_chapter_puts_them",
     "tests/training/test_sharded_libraries.py::test_accelerate_and_trainer_fall_back_to_data_parallelism[trainer_on_rank]",
