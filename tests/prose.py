@@ -7,6 +7,7 @@ import re
 import textwrap
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,14 +45,14 @@ def words(text: str) -> Iterator[str]:
             yield word
 
 
-def texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Each text of a file, with the place that it stands at."""
+@cache
+def texts(path: Path) -> tuple[tuple[str, str], ...]:
+    """Each text of a file, with the place that it stands at; read once, as several tests look at it."""
     if path.suffix == ".md":
-        yield path.name, path.read_text(encoding="utf-8")
-    elif path.suffix == ".ipynb":
-        yield from notebook_texts(path)
-    else:
-        yield from python_texts(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
+        return ((path.name, path.read_text(encoding="utf-8")),)
+    if path.suffix == ".ipynb":
+        return tuple(notebook_texts(path))
+    return tuple(python_texts(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()))
 
 
 def notebook_texts(path: Path) -> Iterator[tuple[str, str]]:
