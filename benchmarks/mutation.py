@@ -1,7 +1,7 @@
 """Which small changes of a solution does no case notice? Automatic mutants of every answer of a set, and those that survive.
 
 `python -m benchmarks.mutation 03_adamw`. A mutant changes one thing: an operator, a comparison, a constant, the order of two
-statements, a dropped line, a name for another, a method for its neighbour. It survives where the public cases and the hidden ones
+statements, a dropped line, a name for another, a method for its neighbor. It survives where the public cases and the hidden ones
 of three seeds all pass; it is then the same thing written differently, or the question wants a new case.
 """
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import TYPE_CHECKING
@@ -92,7 +93,7 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> 
     client = NotebookClient(
         notebook,
         km=manager,
-        timeout=timeout,
+        timeout=ceil(timeout),  # older ones of nbclient want a whole number
         startup_timeout=_START_TIMEOUT,
         coalesce_streams=True,
         record_timing=False,

@@ -5,7 +5,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-__all__ = ["Heading", "Link", "anchors", "count_words", "headings", "is_external", "links", "pictures", "unquote"]
+__all__ = [
+    "Heading",
+    "Link",
+    "anchors",
+    "count_words",
+    "headings",
+    "is_external",
+    "links",
+    "pictures",
+    "slugs",
+    "unquote",
+    "without_code",
+]
 
 _FENCED = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]+`")
@@ -39,7 +51,7 @@ def headings(text: str) -> list[Heading]:
 
 def links(text: str) -> list[Link]:
     """The links of `text`, in Markdown and in HTML."""
-    plain = _without_code(text)
+    plain = without_code(text)
     found = [Link(words, target) for picture, words, target in _LINK.findall(plain) if not picture]
     nested = [link for outer in found for link in links(outer.text)]
     return [*found, *nested, *(Link("", target) for target in _HTML_LINK.findall(plain))]
@@ -47,7 +59,7 @@ def links(text: str) -> list[Link]:
 
 def pictures(text: str) -> list[Link]:
     """The pictures of `text` with their alternative texts, in Markdown and in HTML."""
-    plain = _without_code(text)
+    plain = without_code(text)
     found = [Link(words, target) for picture, words, target in _LINK.findall(plain) if picture]
     nested = [link for picture, words, _ in _LINK.findall(plain) if not picture for link in pictures(words)]
     return [*found, *nested, *(_html_picture(tag) for tag in _HTML_PICTURE.findall(plain))]
@@ -57,7 +69,17 @@ def anchors(text: str) -> Iterator[str]:
     """The fragments that lead into `text`: Jupyter's for its headings, and those written in HTML."""
     for heading in headings(text):
         yield re.sub(r"[`*]", "", heading.text).replace(" ", "-")
-    yield from _HTML_ANCHOR.findall(_without_code(text))
+    yield from _HTML_ANCHOR.findall(without_code(text))
+
+
+def slugs(text: str) -> Iterator[str]:
+    """The fragments that lead into `text` on a code host: headings in small letters without punctuation, and those in HTML."""
+    seen: dict[str, int] = {}
+    for heading in headings(text):
+        slug = re.sub(r"[^\w\- ]", "", heading.text.lower()).replace(" ", "-")
+        seen[slug] = seen.get(slug, -1) + 1
+        yield f"{slug}-{seen[slug]}" if seen[slug] else slug
+    yield from _HTML_ANCHOR.findall(without_code(text))
 
 
 def count_words(text: str) -> int:
@@ -71,7 +93,8 @@ def is_external(target: str) -> bool:
     return re.match(r"(?:https?|mailto):", target) is not None
 
 
-def _without_code(text: str) -> str:
+def without_code(text: str) -> str:
+    """`text` less its code, in blocks and in lines."""
     return _INLINE_CODE.sub("", _FENCED.sub("", text))
 
 

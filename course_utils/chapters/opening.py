@@ -17,13 +17,19 @@ _QUIET = {
 """Variables that a library reads once: two of them when they are imported, torch's profiler at its first use."""
 _READ_THEM = {"datasets", "transformers"}
 
+_COLAB = """\
+Colab forgets this machine's files. To keep your progress, run the two lines below in a cell of their own, then this cell again.
+from google.colab import drive; drive.mount("/content/drive")
+%env COURSE_HOME=/content/drive/MyDrive/efficient-training-course"""
+
 
 def begin() -> None:
     """Make the run repeatable and quiet, and print what it runs on: `laptop scale on cpu, seed 0`.
 
-    Safe to call again: the seeds are set anew, and the line is the same. Raises `CourseError` on settings that cannot be
-    used here.
+    In Colab it also says how to keep what the machine would forget. Safe to call again: settings are read and seeds are set
+    anew, and the lines are the same. Raises `CourseError` on settings that cannot be used here.
     """
+    settings.cache_clear()
     chosen = settings()
     line = f"{chosen.scale.name} scale on {chosen.device}, seed {chosen.seed}"
     _seed_everything(chosen.seed)
@@ -32,6 +38,8 @@ def begin() -> None:
 
     use_course_style()
     print(line)
+    if "google.colab" in sys.modules and not variables("COURSE_HOME"):
+        print(_COLAB)
 
 
 def _seed_everything(seed: int) -> None:

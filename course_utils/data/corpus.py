@@ -1,4 +1,4 @@
-"""Functions of the standard library of the Python that runs, labelled with their package and split by file.
+"""Functions of the standard library of the Python that runs, labeled with their package and split by file.
 
 This module needs nothing but the standard library, so that any Python can run it:
 `python -m course_utils.data.corpus` prints what that Python's corpus holds.

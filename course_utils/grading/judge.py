@@ -118,7 +118,7 @@ def grade(
     verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
     name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, entry or {})
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
-    sentence = sentence or _recognised(question, verdicts, expected, outcomes)
+    sentence = sentence or _recognized(question, verdicts, expected, outcomes)
     points = _points(question, verdicts)
     return Result(question.id, verdicts, points, question.points, sentence, hint, public_only, name)
 
@@ -149,11 +149,11 @@ def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int)
     return "", question.hints[earned - 1] if earned else ""
 
 
-def _recognised(question: Question, verdicts, expected, outcomes) -> str:
-    """What `question.recognise` says of the first failed case that it knows."""
+def _recognized(question: Question, verdicts, expected, outcomes) -> str:
+    """What `question.recognize` says of the first failed case that it knows."""
     for verdict, right, outcome in zip(verdicts, expected, outcomes, strict=True):
-        if question.recognise and not verdict.passed and outcome.kind == "values":
-            sentence = question.recognise(right, outcome.values)
+        if question.recognize and not verdict.passed and outcome.kind == "values":
+            sentence = question.recognize(right, outcome.values)
             if sentence:
                 return sentence
     return ""

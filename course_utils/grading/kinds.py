@@ -187,7 +187,7 @@ def account(
     """Predicted numbers: `{name: (value or function that gives it, unit)}`. The answer is a dict of these names.
 
     Where there is one number, the answer may be that number alone. Every number earns its share. A mix-up of 1000 and 1024
-    is recognised, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. The right value is never shown.
+    is recognized, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. The right value is never shown.
     """
     units = {name: unit for name, (_, unit) in numbers.items()}
     names, called = tuple(numbers), asked["answer"]  # all that `run` may know: it goes where the learner's code runs
@@ -202,15 +202,15 @@ def account(
         value = numbers[inputs["number"]][0]
         return {inputs["number"]: value() if callable(value) else value}
 
-    def recognise(right: dict, got: dict) -> str | None:
+    def recognize(right: dict, got: dict) -> str | None:
         (name, value), *_ = right.items()
         summands = (forgotten or {}).get(name, {})
-        return _recognise(name, units[name], value, got.get(name), summands, tolerance)
+        return _recognize(name, units[name], value, got.get(name), summands, tolerance)
 
     def public(_):
         return [Case(_in_unit(name, unit), {"number": name}) for name, unit in units.items()]
 
-    fixed = {"parts": True, "reveal": False, "recognise": recognise, "tolerance": tolerance}
+    fixed = {"parts": True, "reveal": False, "recognize": recognize, "tolerance": tolerance}
     return Question(run=run, expected=expected, public=public, **{**fixed, **asked})
 
 
@@ -240,7 +240,7 @@ def choice(
 ) -> Question:
     """One of `options` and the one of `reasons` that decides: the answer is a pair of their keys, such as `("b", "2")`.
 
-    `why_not` says of a wrong key why it is wrong; a right choice for a wrong reason is recognised. The right key is not shown.
+    `why_not` says of a wrong key why it is wrong; a right choice for a wrong reason is recognized. The right key is not shown.
     """
 
     def run(answer, _):
@@ -251,13 +251,13 @@ def choice(
             return {"choice": ...}
         return {name: _option_key(pair[i]) if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
 
-    def recognise(_, got: dict) -> str | None:
+    def recognize(_, got: dict) -> str | None:
         return _why_wrong(got.get("choice"), got.get("reason"), options, right, reasons, why_not or {})
 
     def expected(_):
         return {"choice": right, "reason": reason}
 
-    fixed = {"reveal": False, "recognise": recognise, "public": lambda _: [Case("choice and reason", {})]}
+    fixed = {"reveal": False, "recognize": recognize, "public": lambda _: [Case("choice and reason", {})]}
     return Question(run=run, expected=expected, **{**fixed, **asked})
 
 
@@ -290,7 +290,7 @@ def _number(value):
     return value.item() if single else value
 
 
-def _recognise(name, unit, right, got, summands, tolerance) -> str | None:
+def _recognize(name, unit, right, got, summands, tolerance) -> str | None:
     """What a wrong number of an account comes from, where that shows."""
     if type(got) not in (int, float) or not got or not right:
         return None

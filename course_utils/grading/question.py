@@ -59,7 +59,7 @@ class Question:
     the judge is. `public(random)` and `hidden(random)` draw the cases. `counted` names the values that only the place where
     the answer runs can know. `difficulty` is 1 to 3; `hints` are a nudge, an outline and near-code.
     `parts`: each case earns its share of the points, where otherwise one failed case costs them all. `reveal`: a failed
-    check may show the right value. `recognise(expected, got)` names a mistake that can be told from the values alone.
+    check may show the right value. `recognize(expected, got)` names a mistake that can be told from the values alone.
     Raises `CourseError` for a question that could not be asked.
     """
 
@@ -80,7 +80,7 @@ class Question:
     variants: tuple[Variant, ...] = ()
     parts: bool = False
     reveal: bool = True
-    recognise: Callable[[Values, Values], str | None] | None = None
+    recognize: Callable[[Values, Values], str | None] | None = None
 
     def __post_init__(self):
         if not self.answer.isidentifier():

@@ -42,7 +42,7 @@ def build(
     """A Transformers model with fresh weights, float32, in training mode.
 
     `name` is one of `FAMILIES` (size from `scale`, by default the settings') or of `PUBLISHED`. With `labels` it classifies
-    sequences into that many classes, without it it is a language model. `changes` go to the configuration
+    sequences into that many classes, without it, it is a language model. `changes` go to the configuration
     (`vocab_size=…`, `dropout=…`). The same `seed` gives the same weights and leaves the global random state as it was.
     Raises `CourseError` for an unknown name, and for a change that the configuration does not know.
     """

@@ -61,7 +61,8 @@ def dress(controls: Mapping) -> None:
     for leaf in described:
         leaf.style.description_width = f"{_LETTER * longest + _ROOM:.1f}em"
     for leaf in every:
-        leaf.tooltip = leaf.tooltip or leaf.description  # else the page says "null"
+        if not getattr(leaf, "tooltip", True):  # else the page says "null"; ipywidgets 7 has no such thing
+            leaf.tooltip = leaf.description
         if hasattr(leaf.style, "button_width"):
             leaf.style.button_width, leaf.layout.display = _BUTTON, "flex"
         elif hasattr(leaf, "value"):

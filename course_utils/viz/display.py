@@ -16,6 +16,7 @@ from course_utils.viz.style import STYLE
 
 _DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
 _PAGE_DOTS_PER_INCH = 96
+_VIEW = "application/vnd.jupyter.widget-view+json"
 
 played: dict = {}
 """The controls of the figure that `play` showed last, by argument name."""
@@ -48,8 +49,8 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
 
     dress(controls)
     still = f"Run this notebook to move the controls of the figure below: {in_words(controls)}."
-    panel = VBox(list(controls.values()))._repr_mimebundle_()
-    display({**panel, "text/plain": still}, raw=True)
+    view = {"version_major": 2, "version_minor": 0, "model_id": VBox(list(controls.values())).model_id}
+    display({_VIEW: view, "text/plain": still}, raw=True)
     display(NAMING, metadata=LIVE, raw=True)
     bundle, metadata = _picture(*draw(**values()))
     place = display(bundle, metadata=metadata, raw=True, display_id=True)

@@ -6,7 +6,7 @@ _YELLOW, _BLUE, _VERMILION, _PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 _INDIGO, _WINE = (
     "#332288",
     "#882255",
-)  # Tol (2021), "muted": darker than all of the above, so that they stay apart in grey
+)  # Tol (2021), "muted": darker than all of the above, so that they stay apart in gray
 
 COLORS = {
     "parameters": _BLUE,

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from types import ModuleType
 
 import numpy
 import pytest
@@ -36,6 +37,17 @@ def test_it_says_one_line_and_seeds_everything_each_time(capsys):
     begin()
     assert draw() == first
     assert capsys.readouterr().out == "smoke scale on cpu, seed 0\n" * 2
+
+
+def test_in_colab_it_says_how_to_keep_progress_until_that_is_done(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    monkeypatch.delenv("COURSE_HOME")
+    begin()
+    assert "%env COURSE_HOME=/content/drive/MyDrive/" in capsys.readouterr().out
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "drive"))  # in the kernel that runs
+    begin()
+    assert capsys.readouterr().out == "smoke scale on cpu, seed 0\n"
+    assert settings_room.settings().home == tmp_path / "drive"
 
 
 def test_another_seed_draws_other_numbers(monkeypatch, capsys):

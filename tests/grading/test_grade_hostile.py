@@ -144,7 +144,7 @@ def bodies(private, results, port):
         "patches": ("return x * 0", PATCH, 0, {"unsafe"}),
         "patches the encoding": ("return x * 0", wire, 0, {"unsafe"}),
         "kills its parent": (parent, "", 0, {"died", "exception"}),
-        "kills every neighbour": (NEIGHBOURS, "", 0, {"died"}),
+        "kills every neighbor": (NEIGHBOURS, "", 0, {"died"}),
         "reads the solutions": (steal, "", 0, {"exception"}),
         "writes results": (spread, "", 0, {"exception"}),
         "network": (call, "", 0, {"exception"}),

@@ -179,7 +179,7 @@ def test_an_account_gives_each_number_its_share():
         ({"parameters": float("nan")}, ""),
     ],
 )
-def test_known_slips_of_an_account_are_recognised(given, diagnosis):
+def test_known_slips_of_an_account_are_recognized(given, diagnosis):
     found = result(bytes_asked(), given)
     assert diagnosis in found.diagnosis
     assert bool(found.diagnosis) == bool(diagnosis)

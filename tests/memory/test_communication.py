@@ -18,7 +18,7 @@ from course_utils.memory.communication import METHODS, communication, zero_bytes
 
 @dataclass
 class Ring:
-    """Ranks in a circle that pass chunks of lists to their right-hand neighbours; every message is counted."""
+    """Ranks in a circle that pass chunks of lists to their right-hand neighbors; every message is counted."""
 
     ranks: int
     sent: int = 0

@@ -93,10 +93,10 @@ def test_a_later_stage_needs_less_memory():
 
 def test_the_idea_shares_out_one_kind_more_at_each_stage():
     figure, alt = viz.sharding_figure(ranks=3)
-    grey = viz.COLORS["grid"]
+    gray = viz.COLORS["grid"]
     from matplotlib.colors import to_hex
 
-    filled = [to_hex(patch.get_facecolor()).upper() != grey for patch in figure.axes[0].patches]
+    filled = [to_hex(patch.get_facecolor()).upper() != gray for patch in figure.axes[0].patches]
     per_stage = [sum(filled[27 * row : 27 * row + 27]) for row in range(4)]
     assert per_stage == [27, 21, 15, 9]
     assert "What each of 3 ranks keeps" in alt

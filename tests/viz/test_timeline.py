@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 from course_utils import models, viz
@@ -32,7 +32,7 @@ def areas(figure) -> dict[str, float]:
     """Area of each layer by its color: MiB times events."""
     found = {}
     for layer in figure.axes[0].collections:
-        if isinstance(layer, FillBetweenPolyCollection):
+        if isinstance(layer, PolyCollection):
             color = to_hex(layer.get_facecolor()[0]).upper()
             found[color] = sum(polygon_area(path.vertices) for path in layer.get_paths())
     return found

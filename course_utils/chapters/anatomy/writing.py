@@ -1,11 +1,10 @@
 """Rules for what is written in the cells: how much, none of it left over, no link into nothing."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from course_utils.chapters import markdown
 from course_utils.chapters.anatomy.chapter import Chapter, Violation
-from course_utils.chapters.files import read_notebook
+from course_utils.chapters.links import dead_links
 
 MOST_WORDS = 2_500
 USUAL_LINES, MOST_LINES, LONG_SHARE = 10, 15, 0.1
@@ -45,24 +44,8 @@ def no_empty_cells(chapter: Chapter) -> Iterator[Violation]:
 
 
 def links(chapter: Chapter) -> Iterator[Violation]:
-    """Every link within the course leads somewhere."""
+    """Every link within the course leads somewhere, and every other is well formed."""
+    attached = frozenset(name for _, cell in chapter.cells for name in cell.get("attachments", {}))
     for number, text in chapter.prose:
-        for link in [*markdown.links(text), *markdown.pictures(text)]:
-            if not markdown.is_external(link.target) and not _leads_somewhere(chapter, link.target):
-                yield chapter.says(number, f"the link to {link.target} leads nowhere; correct or remove it.")
-
-
-def _leads_somewhere(chapter: Chapter, target: str) -> bool:
-    if target.startswith("attachment:"):
-        return any(target.removeprefix("attachment:") in cell.get("attachments", {}) for _, cell in chapter.cells)
-    file, _, anchor = target.partition("#")
-    path = chapter.path.parent / markdown.unquote(file) if file else chapter.path
-    if not path.exists():
-        return False
-    return not anchor or path.suffix != ".ipynb" or markdown.unquote(anchor) in _anchors(path, chapter)
-
-
-def _anchors(path: Path, chapter: Chapter) -> set[str]:
-    notebook = chapter.notebook if path == chapter.path else read_notebook(path)
-    texts = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
-    return {anchor for text in texts for anchor in markdown.anchors(text)}
+        for remark in dead_links(chapter.path, text, attached):
+            yield chapter.says(number, remark)

@@ -1,0 +1,151 @@
+"""The course as strangers open it: a notebook alone in an empty folder, its cells run twice, the oldest libraries allowed."""
+
+import re
+import subprocess
+import sysconfig
+import tomllib
+import venv
+from copy import deepcopy
+from pathlib import Path
+
+import nbformat
+import pytest
+from packaging.requirements import Requirement
+
+from course_utils.chapters.execute import execute_chapter
+from course_utils.chapters.files import read_notebook, write_notebook
+from course_utils.settings import environment_for_child
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = [
+    path for folder in ("notebooks", "exercises", "solutions") for path in sorted((ROOT / folder).glob("*.ipynb"))
+]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").as_posix()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_alone_and_elsewhere_all_cells_run_twice_in_one_kernel(path, tmp_path):
+    """What is the same at every scale is the same the second time; and nothing is left beside the notebook."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    twice = read_notebook(path)
+    first = twice.cells
+    twice.cells = first + again(first)
+    write_notebook(twice, folder / path.name)
+    done = execute_chapter(folder / path.name, scale="smoke").cells
+    halves = zip(done[: len(first)], done[len(first) :], strict=True)
+    differing = [one.id for one, other in halves if is_exact(one) and shown(one) != shown(other)]
+    assert differing == []
+    assert [entry.name for entry in folder.iterdir()] == [path.name]
+
+
+def again(cells: list) -> list:
+    """The cells once more, under other ids."""
+    copies = deepcopy(cells)
+    for cell in copies:
+        cell.id = f"again-{cell.id}"[:64]
+    return copies
+
+
+def is_exact(cell) -> bool:
+    return "nbval-check-output" in cell.metadata.get("tags", [])
+
+
+def shown(cell) -> list:
+    """What a cell put out, without its count; a stream is one text however many pieces it came in."""
+    streams = {}
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            streams[output.name] = streams.get(output.name, "") + output.text
+    return [streams, *(output.data for output in cell.outputs if "data" in output)]
+
+
+def test_a_notebook_that_cannot_run_twice_is_found(tmp_path, monkeypatch):
+    cells = [
+        nbformat.v4.new_code_cell("count = globals().get('count', 0) + 1", id="a"),
+        nbformat.v4.new_code_cell("print(count)", id="b", metadata={"tags": ["nbval-check-output"]}),
+    ]
+    write_notebook(nbformat.v4.new_notebook(cells=cells), tmp_path / "a.ipynb")
+    with pytest.raises(AssertionError, match=r"\['b'\] == \[\]"):
+        test_alone_and_elsewhere_all_cells_run_twice_in_one_kernel(tmp_path / "a.ipynb", tmp_path)
+
+
+# What the lowest versions are tried with: the rooms that stand on the libraries, and two chapters.
+TELLING = (
+    "tests/models",
+    "tests/data",
+    "tests/optim",
+    "tests/training",
+    "tests/viz/test_display.py",
+    "tests/precision",
+)
+CHAPTERS = ("00", "03")
+# What chapters 06 and 10 say of today's Trainer and Accelerate; the oldest do otherwise.
+SINCE_THEN = (
+    "tests/training/test_accumulation.py::test_libraries_are_where_the_chapter_puts_them",
+    "tests/training/test_sharded_libraries.py::test_accelerate_and_trainer_fall_back_to_data_parallelism[trainer_on_rank]",
+)
+
+
+def lowest() -> list[str]:
+    """Every dependency of a reader's kernel at its lower bound. Torch stays: its older builds are hundreds of MB each."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [Requirement(text) for text in [*project["dependencies"], *project["optional-dependencies"]["lab"]]]
+    bounds = {}
+    for requirement in wanted:
+        (bound,) = [specifier.version for specifier in requirement.specifier]
+        bounds[requirement.name] = bound  # of two, that of the notebook server here: ipywidgets' lower one is Colab's
+    kept = {"torch", "pip", "jupyterlab"}
+    return [f"{package}=={bound}" for package, bound in bounds.items() if package not in kept]
+
+
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory):
+    """A Python that has the lowest versions, and the rest as it is here."""
+    folder = tmp_path_factory.mktemp("oldest") / "venv"
+    venv.create(folder, with_pip=True)
+    python = next(path for path in (folder / "bin/python", folder / "Scripts/python.exe") if path.exists())
+    purelib = subprocess.check_output(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+    )
+    shared = Path(purelib.strip()) / "shared.pth"
+    shared.write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n", encoding="utf-8")
+    command = [python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *lowest()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL)
+    if done.returncode and not re.search(r"conflicting dependencies|No matching distribution", done.stderr):
+        pytest.skip(f"the package index does not answer: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def run_old(python: Path, *arguments: str, timeout: float) -> str:
+    """What a module says under the old libraries; pytest's plug-ins are those of newer ones, so they are named."""
+    environment = environment_for_child(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", OMP_NUM_THREADS="1")
+    command = [python, "-m", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2000)
+def test_the_lowest_versions_pass_the_tests_of_what_stands_on_them(oldest):
+    options = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
+    options += [f"--deselect={test}" for test in SINCE_THEN]
+    said = run_old(oldest, "pytest", *options, *TELLING, timeout=1500)
+    assert re.search(r"\d{3,} passed|\[100%\]", said)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_chapters_run_on_the_lowest_versions(oldest):
+    said = run_old(oldest, "course_utils.cli", "run", *CHAPTERS, "--scale", "smoke", timeout=900)
+    assert said.count("executed copy in") == len(CHAPTERS)
