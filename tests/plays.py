@@ -3,10 +3,11 @@
 import ast
 import json
 import re
-import symtable
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from course_utils.demos.needs import uses_and_binds
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
@@ -52,7 +53,7 @@ def needed(cells: list[dict]) -> list[str]:
             return [cell["source"], *taken[::-1]]
         kept = []
         for statement in reversed(_statements(cell["source"])):
-            bound, used = _names(statement)
+            used, bound = uses_and_binds(statement)
             if cell in playing or bound & missing:
                 kept.append(statement)
                 missing = missing - bound | used
@@ -63,20 +64,3 @@ def needed(cells: list[dict]) -> list[str]:
 
 def _statements(source: str) -> list[str]:
     return [ast.get_source_segment(source, statement) for statement in ast.parse(source).body]
-
-
-def _names(statement: str) -> tuple[set[str], set[str]]:
-    """The names of the notebook that a statement binds, and those it uses."""
-    table = symtable.symtable(statement, "cell", "exec")
-    symbols = table.get_symbols()
-    bound = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    return bound, {s.get_name() for s in symbols if s.is_referenced()} | _used_inside(table)
-
-
-def _used_inside(table: symtable.SymbolTable) -> set[str]:
-    found = set()
-    for child in table.get_children():
-        found |= {s.get_name() for s in child.get_symbols() if s.is_referenced() and s.is_global()} | _used_inside(
-            child
-        )
-    return found

@@ -74,7 +74,7 @@ def distributions(module: str) -> set[str]:
 
 def third_party_imports(path: Path) -> set[str]:
     """Top-level modules of other projects that a file imports, at its top or inside a function."""
-    beside = {neighbor.stem for neighbor in path.parent.glob("*.py")}
+    beside = {neighbor.stem for folder in (path.parent, ROOT / "tests") for neighbor in folder.glob("*.py")}
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}

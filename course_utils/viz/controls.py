@@ -1,6 +1,7 @@
 """The controls of an interactive figure: one look, and names for those who do not see where they stand."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 _LETTER, _ROOM = 0.56, 1.2  # in em: a letter of a description, and what stands beside it
 _WIDEST, _BUTTON = "36em", "7em"
@@ -8,45 +9,7 @@ _WIDEST, _BUTTON = "36em", "7em"
 # ipywidgets connects no label with a slider or a row of buttons, and calls a slider's value by its place on the way.
 # Its handles are as good as white on white. And JupyterLab takes the arrow keys from a list of options, and letters from
 # all controls, for its shortcuts, unless the element itself says that it may not.
-_NAMING = """<style>
-.widget-vbox .slider-container .noUi-target .noUi-handle { background: #0072B2 !important; border-color: #0072B2; }
-.widget-vbox .widget-toggle-buttons .widget-label { text-align: right; }
-.widget-vbox :is(.noUi-handle, select, input, button):focus-visible {
-  outline: 2px solid var(--jp-ui-font-color1, currentColor) !important; outline-offset: 2px;
-}
-</style><script>
-if (!window.courseNamesControls) {
-  const set = (element, name, text) => {
-    if (element && text && element.getAttribute(name) !== text) element.setAttribute(name, text);
-  };
-  const nameOne = (box) => {
-    const label = box.querySelector(".widget-label")?.textContent.trim();
-    const handle = box.querySelector("[role=slider]"), value = box.querySelector(".widget-readout");
-    set(handle, "aria-label", label);
-    set(handle, "aria-valuetext", value?.textContent);
-    set(value, "role", "textbox");
-    set(value, "aria-label", `${label}, as a number`);
-    if (!box.matches(".widget-toggle-buttons")) return;
-    set(box, "role", "group");
-    set(box, "aria-label", label);
-    for (const button of box.querySelectorAll("button"))
-      set(button, "aria-pressed", String(button.matches(".mod-active")));
-  };
-  const nameAll = () => {
-    document.querySelectorAll(".widget-vbox :has(> .widget-label)").forEach(nameOne);
-    document.querySelectorAll(".widget-vbox :is([role=slider], .widget-readout, select, input, button)").forEach(
-      (stop) => set(stop, "data-lm-suppress-shortcuts", "true"));
-    document.querySelectorAll(".widget-button[title]").forEach((button) => set(button, "aria-label", button.title));
-  };
-  const watched = { subtree: true, childList: true, characterData: true,
-                    attributes: true, attributeFilter: ["class", "title", "aria-valuetext"] };
-  window.courseNamesControls = new MutationObserver(nameAll);
-  window.courseNamesControls.observe(document.body, watched);
-  nameAll();
-}
-</script>"""
-
-NAMING = {"text/html": _NAMING, "text/plain": ""}
+NAMING = {"text/html": (Path(__file__).parent / "naming.html").read_text(encoding="utf-8"), "text/plain": ""}
 """What a page needs to name the controls for a screen reader; it shows nothing."""
 
 LIVE = {"course": "live"}

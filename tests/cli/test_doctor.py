@@ -42,6 +42,7 @@ def bare(copy, *arguments, python=sys.executable, **environment):
     return ask([python, "-I", "-S", "-c", BARE, str(copy), *arguments], **environment)
 
 
+@pytest.mark.slow
 def test_the_doctor_reports_a_bad_variable_and_goes_on():
     done = doctor(COURSE_SCALE="huge")
     assert done.returncode == 1

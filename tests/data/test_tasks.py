@@ -51,6 +51,7 @@ def _digest_process(home, hash_seed):
     return subprocess.Popen([sys.executable, "-c", _DIGEST], env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_build_the_same_data_and_tokenizers(tmp_path):
     """Two share a home, so they also write the same cache at the same time; one has a home of its own."""
     processes = [_digest_process(tmp_path / home, seed) for home, seed in (("one", "1"), ("one", "2"), ("two", "3"))]

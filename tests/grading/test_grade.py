@@ -112,9 +112,12 @@ def test_each_kind_of_process_gives_the_same_verdicts(tiny, tmp_path):
 
 
 RANKS = """# QUESTION q1
-from course_utils.grading import sharded
+from course_utils.grading import sharded, sharding
 
-question = sharded(id="q1", title="Ranks", points=2, difficulty=3, minutes=9, hints=("h1", "h2", "h3"), answer="wrap")
+question = sharded(
+    id="q1", title="Ranks", points=2, difficulty=3, minutes=9, hints=("h1", "h2", "h3"), answer="wrap",
+    public=lambda random: sharding.cases(random)[:2],
+)
 """
 
 

@@ -189,6 +189,7 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
     assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
 
 
+@pytest.mark.slow
 def test_in_the_plain_sandbox_a_stopped_guard_is_noticed_and_root_has_no_rights(tiny, tmp_path, safe, monkeypatch):
     monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
     bodies = {"stops": STOPS, "remounts": REMOUNT}

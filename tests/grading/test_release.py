@@ -27,11 +27,14 @@ ROOT = Path(__file__).parents[2]
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 EXERCISES = ROOT / "exercises"
 EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
-# In these, ranks start for every answer and every case.
-RANKS = ("09_local_sgd", "10_fsdp_and_zero")
+# In the last two, ranks start for every answer and every case.
+MANY_ANSWERS = ("02_optimizers_from_scratch", "04_adafactor", "09_local_sgd", "10_fsdp_and_zero")
 QUICK_SETS = pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] if path.stem in RANKS else [], id=path.stem) for path in SOLUTIONS],
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem)
+        for path in SOLUTIONS
+    ],
 )
 QUICK_KINDS = pytest.mark.parametrize(
     "kind",

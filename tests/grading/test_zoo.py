@@ -11,6 +11,8 @@ from course_utils.grading.source import load_set, load_solutions, mistaken, ques
 SOLUTIONS = Path(__file__).parents[2] / "solutions"
 SEED = 1
 SEEDS = (SEED, pytest.param(20261121, marks=pytest.mark.slow))
+RANKS = ("09_local_sgd", "10_fsdp_and_zero")
+"""In these, ranks start for every answer and every case."""
 SETS = {
     path.stem: (load_solutions(path), {entry["id"]: entry for entry in load_set(path.stem)["questions"]})
     for path in sorted(SOLUTIONS.glob("*.ipynb"))
@@ -33,6 +35,10 @@ def for_all(kinds: str, values: list):
     return pytest.mark.parametrize(
         f"name, authored{kinds}", values, ids=["-".join(map(called, value)) for value in values]
     )
+
+
+def slow_with_ranks(values: list) -> list:
+    return [pytest.param(*value, marks=pytest.mark.slow) if value[0] in RANKS else value for value in values]
 
 
 @for_all("", QUESTIONS)
@@ -73,7 +79,9 @@ def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authore
     assert found.mistake == mistake.name
 
 
-@for_all(", variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("name", "authored", "variant"), slow_with_ranks(VARIANTS), ids=["-".join(map(called, value)) for value in VARIANTS]
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
     found = zoo.result(authored, variant.source, entry(name, authored), seed)
