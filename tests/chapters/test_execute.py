@@ -79,7 +79,13 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(name, marks=[] if name in ("dead", "too late with a child") else pytest.mark.slow)
+        for name in ENDINGS
+    ],
+)
 def test_nothing_of_a_kernel_is_left_however_it_ends(ending, tmp_path, capfd):
     source, timeout = ENDINGS[ending]
     path = write(tmp_path, source)

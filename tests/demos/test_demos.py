@@ -15,7 +15,7 @@ from course_utils.demos.presentation import presentation
 from course_utils.demos.rehearse import rehearse
 from course_utils.errors import CourseError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DEMOS = demos_in(ROOT / "notebooks")
 QUICK = "01"
 
@@ -88,7 +88,6 @@ def test_a_demo_fits_its_chapter_and_a_lecture(path):
     assert all(step.text or step.picture or step.numbers for step in demo.steps)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_demos_keep_their_word(capfd):
     assert rehearse(DEMOS) == 0, "\n".join(
