@@ -20,7 +20,7 @@ help:
 	@echo "make run           execute every chapter without a browser, then print the ledger"
 	@echo "make test          check style, run the tests, execute every notebook at the smallest scale"
 	@echo "make test-all      the same, with slow tests, a real browser and every Python found"
-	@echo "make test-browser  run a chapter and answer an exercise in a real browser"
+	@echo "make test-browser  every figure to play with, an exercise and a demo in a real browser"
 	@echo "make constraints   renew constraints.txt from what the package indexes hold today"
 	@echo "make clean         remove .venv and everything that was generated"
 

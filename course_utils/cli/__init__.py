@@ -1,6 +1,7 @@
 """`course`: the commands of the course. Each is a module here with `HELP`, `add_arguments` and `run`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"course {arguments.command}: The package {package} is missing: {HOW_TO_INSTALL}.", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read has read enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print(f"course {arguments.command}: stopped.", file=sys.stderr)
         return 130

@@ -6,13 +6,14 @@ from course_utils.errors import CourseError
 from course_utils.viz import display
 
 
-def press(values: Mapping[str, object]) -> None:
-    """Set controls of the figure played last, by argument name; `name.part` is a part of a control that is made of several.
+def press(values: Mapping[str, object], controls: Mapping | None = None) -> None:
+    """Set `controls`, by default those of the figure played last, by argument name; `name.part` is a part of a control that
+    is made of several.
 
     Raises `CourseError` where there is no such control, or the value is none of its own.
     """
     for name, value in values.items():
-        control = _control(name)
+        control = _control(name, display.played if controls is None else controls)
         try:
             control.value = value
         except Exception as error:  # each kind of control refuses in its own way
@@ -26,12 +27,12 @@ def instructions(values: Mapping[str, object]) -> str:
     return ", ".join(f"{_label(name)}: {_shown(name, value)}" for name, value in values.items())
 
 
-def _control(name: str):
+def _control(name: str, controls: Mapping):
     first, *rest = name.split(".")
-    if first not in display.played:
-        known = ", ".join(display.played) or "none"
+    if first not in controls:
+        known = ", ".join(controls) or "none"
         raise CourseError(f"The figure has no control {first!r}; its controls are: {known}.")
-    control = display.played[first]
+    control = controls[first]
     for part in rest:
         if not hasattr(control, part):
             raise CourseError(f"The control {first!r} has no part {part!r}; look where it is made.")
@@ -40,13 +41,13 @@ def _control(name: str):
 
 
 def _label(name: str) -> str:
-    return getattr(_control(name), "description", "") or name
+    return getattr(_control(name, display.played), "description", "") or name
 
 
 def _shown(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    labels = {of: label for label, of in _labelled(_control(name))}
+    labels = {of: label for label, of in _labelled(_control(name, display.played))}
     return str(labels.get(value, f"{value:g}" if isinstance(value, float) else value))
 
 

@@ -6,6 +6,7 @@ from html import escape
 from IPython.display import display
 
 from course_utils.demos.controls import instructions, press
+from course_utils.viz import display as display_room
 
 
 def live() -> None:
@@ -20,11 +21,15 @@ def live() -> None:
 
 
 def offer(values: Mapping[str, object]) -> None:
-    """A button that moves the controls of the figure played last, for those who would rather not drag."""
+    """A button that moves the controls of the figure played last, for those who would rather not drag.
+
+    It stays with that figure: by the time it is pressed, later steps have played theirs.
+    """
     from ipywidgets import Button
 
+    figure = dict(display_room.played)
     button = Button(description=instructions(values), layout={"width": "auto", "height": "auto"})
-    button.on_click(lambda _: press(values))
+    button.on_click(lambda _: press(values, figure))
     display(button)
 
 

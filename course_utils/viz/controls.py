@@ -52,5 +52,5 @@ def in_words(controls: Mapping) -> str:
 def _value(leaf) -> str:
     if isinstance(leaf.value, bool):
         return "on" if leaf.value else "off"
-    shown = getattr(leaf, "label", leaf.value)  # of a list of options, what is written for the value
+    shown = getattr(leaf, "label", "") or leaf.value  # of a list of options, what is written for the value
     return f"{shown:g}" if isinstance(shown, float) else str(shown)

@@ -33,14 +33,17 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
 
 
 def peak_against_batch(
-    batch_sizes: Sequence[int], measured: Sequence[int], predicted: Sequence[int], bet: int
+    batch_sizes: Sequence[int], measured: Sequence[int], predicted: Sequence[int], rule: int
 ) -> tuple[Figure, str]:
-    """Measured peaks as points over the predicted line, and a bet that is the same for all; bytes against batch size."""
+    """Measured peaks as points over the predicted line, against batch size; all in bytes.
+
+    `rule` is the rule of thumb of four numbers for each parameter, the same for all.
+    """
     unit, size = byte_unit(max(measured))
     figure, axes = subplots()
     axes.plot(batch_sizes, [p / size for p in predicted], color=COLORS["predicted"], label="predicted")
     axes.plot(batch_sizes, [m / size for m in measured], "o", color=COLORS["measured"], label="measured")
-    axes.axhline(bet / size, color=COLORS["warning"], linestyle="--", label="the bet")
+    axes.axhline(rule / size, color=COLORS["warning"], linestyle="--", label="four numbers each")
     axes.set(xlabel="examples in the batch", ylabel=f"peak of a step, {unit}", ylim=(0, None), xticks=list(batch_sizes))
     axes.legend()
     points = zip(batch_sizes, predicted, measured, strict=True)
@@ -48,7 +51,7 @@ def peak_against_batch(
     return (
         figure,
         f"Peak memory against batch size, a predicted line and measured points. Batch: predicted and measured. {pairs}. "
-        f"The bet is {format_bytes(bet)} throughout.",
+        f"Four numbers for each parameter are {format_bytes(rule)} throughout.",
     )
 
 

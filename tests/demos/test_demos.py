@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from ipywidgets import IntSlider
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_utils import viz
 from course_utils.chapters.files import read_notebook, write_notebook
 from course_utils.cli import main
 from course_utils.demos import demos_in, read_demo, server, stage
@@ -217,6 +219,17 @@ def test_the_presentation_holds_each_step_s_cells(write):
     assert cells[0].metadata["demo"]["expect"] == ["x  is 2", "x + 0.1 = 2"]
     assert cells[3].metadata["demo"]["until"] == 3
     assert cells[-1].source == "stage.offer({'height': 7})"
+
+
+def test_a_button_moves_the_figure_that_it_stands_below(monkeypatch):
+    """Though later steps have played theirs when it is pressed."""
+    shown, first, later = [], IntSlider(2, 0, 9), IntSlider(3, 0, 9)
+    monkeypatch.setattr(stage, "display", shown.append)
+    monkeypatch.setattr(viz.display, "played", {"height": first})
+    stage.offer({"height": 7})
+    monkeypatch.setattr(viz.display, "played", {"height": later})
+    shown[0].click()
+    assert (first.value, later.value) == (7, 3)
 
 
 def test_the_page_loads_nothing_from_elsewhere():

@@ -335,13 +335,18 @@ def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
     ("config", "recipe", "sentence"),
     [
         ("gpt5", Recipe(), "No model is called 'gpt5'"),
-        (object(), Recipe(), "There are no formulas for object; take one of DistilBertForSequenceClassification"),
+        (object(), Recipe(), "This object does not say which model it is for; set its `architectures`"),
+        (
+            models.configuration("gpt2", architectures=["T5"]),
+            Recipe(),
+            "no formulas for T5; take one of DistilBertFor.*dry_run",
+        ),
         (CONVNET, Recipe(checkpointing=True), "no blocks to checkpoint"),
         (gpt2(), Recipe(sequence=8, checkpointing=True, segments=3), "2 blocks cannot be cut into 3 segments"),
         (gpt2(), Recipe(sequence=81), "81 tokens is longer than the model's 80 positions"),
         (llama(hidden_act="mish"), Recipe(sequence=8), "no formula for the activation 'mish'"),
     ],
-    ids=["name", "no configuration", "ConvNet", "segments", "positions", "activation"],
+    ids=["name", "no configuration", "another model", "ConvNet", "segments", "positions", "activation"],
 )
 def test_a_model_that_does_not_suit_is_refused(config, recipe, sentence):
     with pytest.raises(CourseError, match=sentence):

@@ -73,9 +73,17 @@ def _configuration(given):
 
 def _architecture(config) -> type[PencilModel]:
     named = [type(config).__name__.removesuffix("Config")] if isinstance(config, models.ConvNetConfig) else None
-    name = (named or getattr(config, "architectures", None) or [type(config).__name__])[0]
+    name = (named or getattr(config, "architectures", None) or [None])[0]
+    if name is None:
+        raise CourseError(
+            f"This {type(config).__name__} does not say which model it is for; set its `architectures`, "
+            'as in config.architectures = ["LlamaForCausalLM"].'
+        )
     if name not in ARCHITECTURES:
-        raise CourseError(f"There are no formulas for {name}; take one of {', '.join(ARCHITECTURES)}.")
+        raise CourseError(
+            f"There are no formulas for {name}; take one of {', '.join(ARCHITECTURES)}, or memory.dry_run(build, step), "
+            "which takes any model."
+        )
     return ARCHITECTURES[name]
 
 

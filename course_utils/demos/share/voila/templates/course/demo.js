@@ -44,7 +44,10 @@ const demo = (() => {
       reveal(step(shown));
     } else if (event.key.toLowerCase() === "e" && shown) {
       const expected = step(shown).querySelector(".expect");
-      if (expected) expected.open = !expected.open;
+      if (expected) {
+        expected.open = !expected.open;
+        expected.scrollIntoView({ block: "nearest" });
+      }
     }
   }
 
