@@ -7,6 +7,7 @@ import sympy
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig
 
 from course_utils import models
 from course_utils.errors import CourseError
@@ -337,7 +338,7 @@ def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
         ("gpt5", Recipe(), "No model is called 'gpt5'"),
         (object(), Recipe(), "This object does not say which model it is for; set its `architectures`"),
         (
-            models.configuration("gpt2", architectures=["T5"]),
+            LlamaConfig(architectures=["T5"]),
             Recipe(),
             "no formulas for T5; take one of DistilBertFor.*dry_run",
         ),
