@@ -90,6 +90,7 @@ def test_a_demo_fits_its_chapter_and_a_lecture(path):
     assert all(step.text or step.picture or step.numbers for step in demo.steps)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_demos_keep_their_word(capfd):
     assert rehearse(DEMOS) == 0, "\n".join(

@@ -28,7 +28,9 @@ def test_time_and_memory_are_said():
 
 def test_the_playing_figure_draws_the_walk():
     figure, alt = viz.segments_figure(blocks=6, segments=2, batch=1, per_block=10)
-    assert "time 24 instead of 18" in figure.axes[0].get_title()
+    assert "time 24 instead of 18" in figure.axes[0].get_title() + figure.axes[0].get_title(
+        loc="left"
+    )  # as the style has it
     peaks = list(figure.axes[1].lines[0].get_ydata())
     assert [value / peaks[0] for value in peaks] == pytest.approx([pencil.peak(6, s, 10) / 61 for s in range(1, 7)])
     assert "6 blocks in 2 segments" in alt
