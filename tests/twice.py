@@ -1,0 +1,52 @@
+"""A notebook as a stranger runs it: alone in an empty folder, from there, and all its cells again in the same kernel."""
+
+from copy import deepcopy
+from pathlib import Path
+
+from course_utils.chapters.execute import execute_chapter
+from course_utils.chapters.files import read_notebook, write_notebook
+
+ROOT = Path(__file__).parents[1]
+
+
+def notebooks(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).glob("*.ipynb"))
+
+
+def name(path: Path) -> str:
+    return path.stem
+
+
+def run_twice(path: Path, elsewhere: Path) -> None:
+    """What is the same at every scale is the same the second time; and nothing is left beside the notebook."""
+    elsewhere.mkdir()
+    twice = read_notebook(path)
+    first = twice.cells
+    twice.cells = first + again(first)
+    write_notebook(twice, elsewhere / path.name)
+    done = execute_chapter(elsewhere / path.name, scale="smoke").cells
+    halves = zip(done[: len(first)], done[len(first) :], strict=True)
+    differing = [one.id for one, other in halves if is_exact(one) and shown(one) != shown(other)]
+    assert differing == []
+    assert [entry.name for entry in elsewhere.iterdir()] == [path.name]
+
+
+def again(cells: list) -> list:
+    """The cells once more, under other ids."""
+    copies = deepcopy(cells)
+    for cell in copies:
+        cell.id = f"again-{cell.id}"[:64]
+    return copies
+
+
+def is_exact(cell) -> bool:
+    return "nbval-check-output" in cell.metadata.get("tags", [])
+
+
+def shown(cell) -> list:
+    """What a cell put out, without its count; a stream is one text however many pieces it came in."""
+    streams = {}
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            streams[output.name] = streams.get(output.name, "") + output.text
+    return [streams, *(output.data for output in cell.outputs if "data" in output)]
