@@ -124,6 +124,12 @@ class FSDP(nn.Module):
         """Take this rank's parts of what `full_optimizer_state` gave at any number of ranks."""
         full_state.load_into_optimizer(optimizer, list(self._flats()), state)
 
+    def load_state_dict(self, state_dict: dict, strict: bool = True, assign: bool = False):
+        """This rank's shards, as of any module; `assign` is refused with `CourseError`."""
+        if assign:
+            raise CourseError("A sharded module goes on computing with the tensors it has; leave assign=True out.")
+        return super().load_state_dict(state_dict, strict)
+
     def _flats(self) -> Iterator[Flat]:
         return (flat for unit in self.units for flat in unit.flats)
 

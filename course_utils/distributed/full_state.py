@@ -10,8 +10,8 @@ from course_utils.errors import CourseError
 
 
 def parameters_and_buffers(module: nn.Module, flats: list[Flat], names: list[str]) -> dict[str, torch.Tensor]:
-    """Under `names`, in their order: parameters gathered one row after the other, buffers as they are."""
-    found = {name: buffer.detach() for name, buffer in module.named_buffers(remove_duplicate=False)}
+    """Under `names`, in their order: parameters gathered one row after the other, buffers and extra state as they are."""
+    found = dict(module.state_dict())
     for flat in flats:
         found |= _by_names(flat, flat.shard.detach())
     return {name: found[name] for name in names}
@@ -21,11 +21,14 @@ def parameters_and_buffers(module: nn.Module, flats: list[Flat], names: list[str
 def load_parameters_and_buffers(module: nn.Module, flats: list[Flat], names: list[str], state: dict) -> None:
     """The reverse; raises `CourseError` for names or shapes of another module."""
     _require_names(names, state)
-    for name, buffer in module.named_buffers(remove_duplicate=False):
-        if name in state:
-            buffer.copy_(state[name])
-    for flat in flats:
-        flat.shard.copy_(_part(flat, state))
+    whole_here = {name: value for name, value in module.state_dict().items() if name in state}
+    for name, value in whole_here.items():
+        if isinstance(value, torch.Tensor):
+            _require_shape(name, state[name], value.shape)
+    parts = [_part(flat, state) for flat in flats]
+    module.load_state_dict({name: state[name] for name in whole_here}, strict=False)
+    for flat, part in zip(flats, parts, strict=True):
+        flat.shard.copy_(part)
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer, flats: list[Flat]) -> dict:
@@ -69,11 +72,7 @@ def _by_names(flat: Flat, part: torch.Tensor) -> dict[str, torch.Tensor]:
 def _part(flat: Flat, state: dict) -> torch.Tensor:
     tensors = [state[member.names[0]] for member in flat.members]
     for member, shape, tensor in zip(flat.members, flat.shapes, tensors, strict=True):
-        if tensor.shape != shape:
-            raise CourseError(
-                f"{member.names[0]} has shape {list(tensor.shape)} in the state and {list(shape)} in the module; "
-                "load the state of the same module."
-            )
+        _require_shape(member.names[0], tensor, shape)
     return flat.own_part(flat.in_a_row(tensors, flat.shard.dtype))
 
 
@@ -95,6 +94,14 @@ def _merged(flat: Flat, kind: str, entries: list[dict]):
     if isinstance(values[0], torch.Tensor) and values[0].ndim:
         return flat.own_part(flat.in_a_row(values, values[0].dtype)).clone()
     return values[0].clone() if isinstance(values[0], torch.Tensor) else values[0]
+
+
+def _require_shape(name: str, tensor: torch.Tensor, shape: torch.Size) -> None:
+    if tensor.shape != shape:
+        raise CourseError(
+            f"{name} has shape {list(tensor.shape)} in the state and {list(shape)} in the module; "
+            "load the state of the same module."
+        )
 
 
 def _require_names(names: Iterable[str], state: dict) -> None:

@@ -267,6 +267,42 @@ def test_a_run_goes_on_with_another_number_of_ranks():
             torch.testing.assert_close(saved[1]["state"][name][kind], right, rtol=1e-4, atol=1e-6)
 
 
+class Counted(nn.Module):
+    """A module with a parameter, a buffer, and state that is no tensor."""
+
+    def __init__(self, seen=0):
+        super().__init__()
+        self.layer, self.norm, self.seen = nn.Linear(2, 2), nn.BatchNorm1d(2), seen
+
+    def get_extra_state(self):
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state):
+        self.seen = state["seen"]
+
+
+def all_kinds_of_state():
+    """State to go and to come; and this rank's own, whose tensors stay the ones that the module computes with."""
+    torch.manual_seed(0)
+    state = Counted(seen=7).state_dict()
+    state["norm.running_mean"] += 3
+    model = FSDP(Counted(), nn.Linear)
+    model.load_full_state_dict(state)
+    own = {
+        name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in model.state_dict().items()
+    }
+    torch.nn.init.zeros_(next(model.parameters()))
+    model.load_state_dict(own)
+    return state, model.full_state_dict(), model.module.seen
+
+
+def test_buffers_and_extra_state_go_and_come_with_the_parameters():
+    for given, found, seen in launch(all_kinds_of_state, 2):
+        assert list(found) == list(given)
+        assert seen == found.pop("_extra_state")["seen"] == 7
+        assert all(torch.equal(tensor, given[name]) for name, tensor in found.items())
+
+
 def clipped(max_norm):
     model = FSDP(Net(), units=nn.Linear)
     model(data(dist.get_rank(), 0)).square().mean().backward()
@@ -436,6 +472,15 @@ def foreign_state():
     FSDP(nn.Linear(2, 2)).load_full_state_dict({"weight": torch.zeros(3, 2), "bias": torch.zeros(2)})
 
 
+def foreign_buffer():
+    FSDP(nn.BatchNorm1d(2)).load_full_state_dict(nn.BatchNorm1d(2).state_dict() | {"running_mean": torch.zeros(1)})
+
+
+def assigned():
+    model = FSDP(nn.Linear(2, 2))
+    model.load_state_dict(model.state_dict(), assign=True)
+
+
 def foreign_names():
     FSDP(nn.Linear(2, 2)).load_full_state_dict({"weights": torch.zeros(2, 2)})
 
@@ -452,6 +497,8 @@ def foreign_names():
         (cast, "before it is sharded"),
         (other_shapes, r"weight \(\[6, 4\] of float32"),
         (foreign_state, r"weight has shape \[3, 2\]"),
+        (foreign_buffer, r"running_mean has shape \[1\]"),
+        (assigned, "leave assign=True out"),
         (foreign_names, r"lacks \['weight', 'bias'\]"),
     ],
 )
