@@ -8,7 +8,7 @@ COURSE := $(VENV) -m course_utils.cli
 # The folder is part of the stamp's name: an environment does not survive being moved, and is then completed again.
 STAMP := .venv/.complete-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
 
-# The notebooks come first: they are the longest pieces, and at the end short ones fill both processes.
+# The notebooks come first (in test-all, then strangers'): they are the longest pieces, and at the end short ones fill both processes.
 # Every process has one thread, because the tests run in as many processes as there are cores to be sure of.
 PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 NOTEBOOKS := --nbval-lax --nbval-current-env --nbval-cell-timeout=100 $(wildcard notebooks solutions)
@@ -34,7 +34,7 @@ test: lint
 	@$(PYTEST) -m "not slow and not browser" $(NOTEBOOKS) tests $(ARGS)
 
 test-all: lint
-	@$(PYTEST) $(NOTEBOOKS) tests $(ARGS)
+	@$(PYTEST) $(NOTEBOOKS) tests/strangers tests $(ARGS)
 
 test-browser: $(STAMP)
 	@COURSE_SCALE=smoke $(VENV) -m pytest -m browser tests/browser $(ARGS)

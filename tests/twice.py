@@ -27,8 +27,9 @@ def run_twice(path: Path, elsewhere: Path) -> None:
     done = execute_chapter(elsewhere / path.name, scale="smoke").cells
     halves = zip(done[: len(first)], done[len(first) :], strict=True)
     differing = [one.id for one, other in halves if is_exact(one) and shown(one) != shown(other)]
-    assert differing == []
-    assert [entry.name for entry in elsewhere.iterdir()] == [path.name]
+    assert differing == [], f"these cells put out something else the second time: {differing}"
+    left = {entry.name for entry in elsewhere.iterdir()} - {path.name}
+    assert left == set(), f"the notebook left {left} beside itself"
 
 
 def again(cells: list) -> list:

@@ -20,5 +20,12 @@ def test_a_notebook_that_cannot_run_twice_is_found(tmp_path):
         nbformat.v4.new_code_cell("print(count)", id="b", metadata={"tags": ["nbval-check-output"]}),
     ]
     write_notebook(nbformat.v4.new_notebook(cells=cells), tmp_path / "a.ipynb")
-    with pytest.raises(AssertionError, match=r"\['b'\] == \[\]"):
+    with pytest.raises(AssertionError, match=r"something else the second time: \['b'\]"):
+        run_twice(tmp_path / "a.ipynb", tmp_path / "elsewhere")
+
+
+def test_a_notebook_that_leaves_something_is_found(tmp_path):
+    cells = [nbformat.v4.new_code_cell("open('left.txt', 'w').close()", id="a")]
+    write_notebook(nbformat.v4.new_notebook(cells=cells), tmp_path / "a.ipynb")
+    with pytest.raises(AssertionError, match=r"left \{'left.txt'\} beside itself"):
         run_twice(tmp_path / "a.ipynb", tmp_path / "elsewhere")
