@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, require_count
 from course_utils.memory.optimizers import COSTS
 
 PRECISIONS = ("fp32", "bf16", "autocast")
@@ -48,7 +48,7 @@ class Recipe:
         for name, known in _CHOICES.items():
             _require_one_of(name, getattr(self, name), known)
         for name in ("batch", "sequence", "accumulation", "ranks"):
-            _require_count(name, getattr(self, name))
+            require_count(name, getattr(self, name))
         for name in ("checkpointing", "saved_on_disk", "clipping", "offload"):
             if not isinstance(getattr(self, name), bool):
                 raise CourseError(f"{name} must be True or False, not {getattr(self, name)!r}.")
@@ -57,7 +57,7 @@ class Recipe:
                 "Nothing is known about checkpointing and saved_on_disk together; leave one of the two out."
             )
         if self.segments is not None:
-            _require_count("segments", self.segments)
+            require_count("segments", self.segments)
             if not self.checkpointing:
                 raise CourseError(
                     f"segments={self.segments} says how to checkpoint; add checkpointing=True, or leave it out."
@@ -89,11 +89,6 @@ _CHOICES = {
 def _require_one_of(name: str, value, known: Collection) -> None:
     if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
         raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(str, known))}.")
-
-
-def _require_count(name: str, value) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CourseError(f"{name} must be a whole number from 1 on, not {value!r}.")
 
 
 def require_positions(config, recipe: Recipe) -> None:

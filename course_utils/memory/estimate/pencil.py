@@ -13,6 +13,7 @@ from course_utils.memory.estimate.model import ACTIVATIONS, PencilModel
 from course_utils.memory.estimate.report import Book, Estimate
 from course_utils.memory.estimate.step import walk
 from course_utils.memory.recipe import Recipe, require_positions
+from course_utils.models.sizes import check_sizes
 
 ARCHITECTURES = {
     "DistilBertForSequenceClassification": DistilBert,
@@ -38,8 +39,8 @@ def estimate(model_config, recipe: Recipe = Recipe()) -> Estimate:  # noqa: B008
         raise CourseError(f"recipe must be a memory.Recipe, not {recipe!r}; write Recipe(batch=…).")
     config = _configuration(model_config)
     architecture = _architecture(config)
-    sizes = architecture.sizes_of(config, recipe)
     _check(config, architecture, recipe)
+    sizes = architecture.sizes_of(config, recipe)
     numeric = architecture(config, recipe, SimpleNamespace(**sizes))
     book = Book(_walked(numeric, numeric, recipe), lambda: _walked(_in_symbols(numeric, sizes), numeric, recipe))
     return Estimate(book.instants(), sizes | ({"N": recipe.ranks} if recipe.zero_stage else {}))
@@ -92,24 +93,12 @@ def _check(config, architecture: type[PencilModel], recipe: Recipe) -> None:
         if recipe.checkpointing:
             raise CourseError("A ConvNet has no blocks to checkpoint; leave checkpointing out of the recipe.")
         return
+    check_sizes(config)
     require_positions(config, recipe)
-    _check_heads(architecture.sizes_of(config, recipe))
     activation = (
         config.activation if architecture is DistilBert else config.hidden_act if architecture is Llama else None
     )
     _check_activation(activation or config.activation_function)
-
-
-def _check_heads(sizes: dict[str, int]) -> None:
-    """Llama's heads have a width of their own (d); the others divide the model's."""
-    if "d" not in sizes and sizes["h"] % sizes["a"]:
-        raise CourseError(
-            f"A width of {sizes['h']} does not divide by {sizes['a']} attention heads; change one of them."
-        )
-    if sizes["a"] % sizes.get("k", 1):
-        raise CourseError(
-            f"{sizes['a']} attention heads do not divide by {sizes['k']} of keys and values; change one of them."
-        )
 
 
 def _check_activation(name: str) -> None:
