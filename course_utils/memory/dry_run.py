@@ -47,8 +47,8 @@ def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str =
     `build` returns a tuple with the model and, if there is one, the optimizer; all that it makes is fake. With
     `like="cuda"` dropout, attention, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes) are CUDA's;
     no GPU is needed. Where a step reads one number (`loss.item()`) it is told 1. Raises `CourseError`, naming the line,
-    where a step needs more of its values than that, where it never updates, where the model was not built inside, and where it goes to
-    a GPU that is not there: with `like="cuda"` it needs no device of its own.
+    where a step needs more of its values than that, where it never updates, where the model was not built inside, and
+    where it goes to a GPU that is not there: with `like="cuda"` it needs no device of its own.
     """
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
@@ -152,7 +152,9 @@ def refusals_explained() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        raise CourseError(f"The dry run stopped at {_place(error)} ({_first_line(error)}): {_way_out(error)}.") from error
+        raise CourseError(
+            f"The dry run stopped at {_place(error)} ({_first_line(error)}): {_way_out(error)}."
+        ) from error
 
 
 def _way_out(error: Exception) -> str:

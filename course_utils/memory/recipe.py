@@ -19,14 +19,16 @@ class Recipe:
     `optimizer` is one of `COSTS` (what `torch.optim.AdamW(parameters)` does on a GPU is `adamw-foreach`): torch's SGD
     without momentum, its AdamW one tensor at a time and `foreach`, its Adafactor, Transformers' Adafactor, and
     bitsandbytes' 8-bit AdamW. `precision`: `fp32`; `bf16` for parameters, gradients and state in bfloat16; `autocast` for
-    float32 parameters and bfloat16 where that is safe. `batch` is the examples of one micro-batch, `sequence` its tokens
+    float32 parameters and bfloat16 where that is safe; its copies of the weights are counted as activations, as they wait for
+    backward, and under ZeRO-3 every rank keeps them whole. `batch` is the examples of one micro-batch, `sequence` its tokens
     each (a ConvNet has none), `accumulation` the micro-batches of an update. With `checkpointing` every block of a
     transformer is recomputed in backward, or, with `segments`, so many runs of blocks. With `saved_on_disk` what backward
     needs waits in a file (`techniques.SavedOnDisk`). `clipping` scales the gradients to norm 1.
 
     `zero_stage` shards over `ranks` devices, as ZeRO does (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients
-    too, 3 parameters too. With `offload` the optimizer's state lies, and its update happens, in the memory of the host.
-    `device` is what it runs on. Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
+    too, 3 parameters too. Without a stage each of `ranks` keeps everything (data parallelism). With `offload` the optimizer's
+    state lies, and its update happens, in the memory of the host. `device` is what it runs on. Raises `CourseError` for a
+    value out of range, and for a recipe that contradicts itself.
     """
 
     optimizer: str = "adamw"

@@ -46,9 +46,9 @@ def build(
     `name` is one of `FAMILIES` (size from `scale`, by default the settings') or of `PUBLISHED`. With `labels` it classifies
     sequences into that many classes, without it, it is a language model. `changes` go to the configuration
     (`vocab_size=…`, `dropout=…`). A width, inner width, number of blocks or of heads given to a bare family must come with
-    the others and the vocabulary, since a scale's would belong to a model of another size; where `scale` is given too, those left out
-    are that scale's. The same `seed` gives the same weights and leaves the global random state as it was.
-    Raises `CourseError` for an unknown name, for half a size, and for a change that the configuration does not take.
+    the others and the vocabulary, since a scale's would belong to a model of another size; where `scale` is given too, those
+    left out are that scale's. The same `seed` gives the same weights and leaves the global random state as it was. Raises
+    `CourseError` for an unknown name, for half a size, and for a change that the configuration does not take.
     """
     return from_configuration(configuration(name, labels=labels, scale=scale, **changes), seed)
 

@@ -13,7 +13,8 @@ from course_utils.errors import CourseError
 class ConvNetConfig:
     """Sizes of a `ConvNet`: `widths` are the channels of its stages, each with `depth` convolutions, the first of stride 2.
 
-    `image` is the side of the square input in pixels, `channels` its colors. Raises `CourseError` for a size that is no whole number from 1 on.
+    `image` is the side of the square input in pixels, `channels` its colors. Raises `CourseError` for a size that is no whole
+    number from 1 on.
     """
 
     widths: tuple[int, ...] = (32, 64, 128)

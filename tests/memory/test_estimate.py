@@ -354,7 +354,7 @@ def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
         (GPT2Config(n_layer=0, architectures=["GPT2LMHeadModel"]), Recipe(), "n_layer must be a whole number"),
         (GPT2Config(n_head=5, architectures=["GPT2LMHeadModel"]), Recipe(), "768 does not divide by 5 attention heads"),
     ],
-    ids="name object another ConvNet segments positions activation width depth heads".split(),
+    ids=["name", "object", "another", "ConvNet", "segments", "positions", "activation", "width", "depth", "heads"],
 )
 def test_a_model_that_does_not_suit_is_refused(config, recipe, sentence):
     with pytest.raises(CourseError, match=sentence):
