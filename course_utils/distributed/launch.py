@@ -1,9 +1,9 @@
 """Starting ranks from a notebook or a script: `launch(work, 2, …)` gives what `work(…)` returns on each rank.
 
 Ranks are forked from a server that has imported torch and has never computed, because a fork of a process that has computed
-with torch hangs; where there are no fork servers (Windows), and by default on macOS, each rank starts afresh. A function defined
-in a notebook crosses by value. A script must call `launch` under `if __name__ == "__main__":`, as for all of Python's
-`multiprocessing`.
+with torch hangs; where there are no fork servers (Windows), and by default on macOS, each rank starts afresh. What a notebook or
+a script defines crosses by value, so ranks do not run the script again: unlike for the rest of Python's `multiprocessing`, it
+needs no `if __name__ == "__main__":`.
 """
 
 import multiprocessing
@@ -12,12 +12,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
+from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -94,11 +96,24 @@ def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]
     ]
     for i, rank in enumerate(ranks):
         try:
-            rank.start()
+            with _without_the_script():
+                rank.start()
         except BaseException:
             _end(ranks[:i])
             raise
     return ranks
+
+
+@contextmanager
+def _without_the_script() -> Iterator[None]:
+    """Processes started within do not import what `__main__` is here: it would run again, and launch ranks of its own."""
+    prepare = spawn.get_preparation_data
+
+    def prepared(name: str) -> dict:
+        return {key: value for key, value in prepare(name).items() if not key.startswith("init_main_from")}
+
+    with patch.object(spawn, "get_preparation_data", prepared):
+        yield
 
 
 def _preloaded() -> list[str]:
@@ -164,9 +179,7 @@ def _report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
 
 def _death(code: int) -> str:
     if code == 1:  # with a report where it came as far as the work
-        return (
-            'ended before its work began (exit code 1); a script must call `launch` under `if __name__ == "__main__":`'
-        )
+        return "ended before its work began (exit code 1)"
     if code >= 0:
         return f"died without a word (exit code {code})"
     name = signal.Signals(-code).name

@@ -65,21 +65,23 @@ def probe_course(version_of: Callable[[str], str | None]) -> Finding:
 
 
 def probe_packages(requirements: list[str], version_of: Callable[[str], str | None]) -> Iterator[Finding]:
-    """One finding for all packages that are as required, and one for each that is not.
+    """One finding for all packages that are as required, and one for each that is not, whoever requires it.
 
-    What only `course lab` needs is a note where it is missing: a hosted notebook service brings its own.
+    What only `course lab` needs is a note where it is missing or old: a hosted notebook service brings its own.
     """
-    good = []
+    good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
     for name, bounds, extra in map(split_requirement, requirements):
         found = version_of(name)
-        if extra not in ("", "lab"):  # no chapter needs it
+        if extra not in ("", "lab") or name in wrong:  # no chapter needs it, or it has been said
             continue
         if found is not None and _allows(bounds, found):
-            good.append(f"{name} {found}")
+            good[name] = f"{name} {found}"
         else:
+            wrong.add(name)
+            good.pop(name, None)
             yield _package_trouble(name, bounds, extra, found)
     if good:
-        yield Finding("ok", ", ".join(good))
+        yield Finding("ok", ", ".join(good.values()))
 
 
 def split_requirement(requirement: str) -> tuple[str, str, str]:
@@ -100,7 +102,7 @@ def _allows(bounds: str, found: str) -> bool:
 def _package_trouble(name: str, bounds: str, extra: str, found: str | None) -> Finding:
     install = f"pip install '{name}{bounds}'"
     text = f"{name} is not installed." if found is None else f"{name} {found} is too old."
-    if found is None and extra == "lab":
+    if extra == "lab":
         return Finding("note", text, f"Only `course lab` and `course run` need it: {install}.")
     return Finding("fix", text, install)
 

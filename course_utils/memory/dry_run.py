@@ -3,10 +3,12 @@
 The same operators are called in the same order, so the meter's log is that of a real step.
 """
 
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -20,13 +22,22 @@ from course_utils.memory.meter import Meter
 from course_utils.memory.phases import updates
 from course_utils.memory.usage import Usage
 
-_BY_SHAPES = "leave the line out of the step, or decide by shapes"
+_WITHOUT_VALUES = (
+    "where that works with real tensors, it needs their values, and a dry run has none: "
+    "leave the line out of the step, or decide by shapes"
+)
 _INNER = ("dry_run", "as_cuda", "meter", "seconds")
 _TOLD_ONE = (
     "a dry run answers every number that is read with 1, so a question such as torch.isnan(loss) is answered with yes; "
     "leave the question out, or the optimizer out of what build() returns."
 )
-_IN_DTYPE = "build the model in its dtype, under torch.set_default_dtype(…), instead of converting it"
+_WAYS_OUT = {  # by what PyTorch's refusal says
+    "(?i)cuda.*(device|enabled|available|driver)|NVIDIA": (
+        "there is no GPU that PyTorch could use here, and a dry run needs none: leave the device out of build and step, "
+        'and ask dry_run(…, like="cuda") for what a GPU would do'
+    ),
+    "DeviceMismatch": "let everything lie on one device: leave device=… and .to(device) out of build and step",
+}
 _NOT_THE_CALLERS = (Path(torch.__file__).parents[1], *(Path(__file__).with_name(f"{name}.py") for name in _INNER))
 
 
@@ -36,7 +47,8 @@ def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str =
     `build` returns a tuple with the model and, if there is one, the optimizer; all that it makes is fake. With
     `like="cuda"` dropout, attention, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes) are CUDA's;
     no GPU is needed. Where a step reads one number (`loss.item()`) it is told 1. Raises `CourseError`, naming the line,
-    where a step needs more of its values than that, where it never updates, and where the model was not built inside.
+    where a step needs more of its values than that, where it never updates, where the model was not built inside, and
+    where it goes to a GPU that is not there: with `like="cuda"` it needs no device of its own.
     """
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
@@ -64,7 +76,23 @@ def _meter(model: nn.Module, optimizer: torch.optim.Optimizer | None, like: str)
 @contextmanager
 def fake_tensors() -> Iterator[None]:
     """Tensors made inside are fake, and a single number read from one is 1."""
-    with FakeTensorMode(allow_non_fake_inputs=True), ScalarAnswers():
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _letting_convert(mode), ScalarAnswers():
+        yield
+
+
+@contextmanager
+def _letting_convert(mode: FakeTensorMode) -> Iterator[None]:
+    """Let a model be converted where it is (`.to(dtype)`, `.bfloat16()`): PyTorch then swaps its parameters for others.
+
+    It refuses to swap what weak references point to, and some do from the mode's table of the fakes that it has made.
+    """
+    swap = torch.utils.swap_tensors
+
+    def forgotten_first(one: torch.Tensor, other: torch.Tensor) -> None:
+        mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
+        swap(one, other)
+
+    with patch.object(torch.utils, "swap_tensors", forgotten_first):
         yield
 
 
@@ -124,11 +152,14 @@ def refusals_explained() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        way_out = _IN_DTYPE if "_apply()" in str(error) else _BY_SHAPES
         raise CourseError(
-            f"The dry run stopped at {_place(error)} ({_first_line(error)}); "
-            f"where that works with real tensors, it needs their values, and a dry run has none: {way_out}."
+            f"The dry run stopped at {_place(error)} ({_first_line(error)}): {_way_out(error)}."
         ) from error
+
+
+def _way_out(error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}"
+    return next((way_out for sign, way_out in _WAYS_OUT.items() if re.search(sign, said)), _WITHOUT_VALUES)
 
 
 def _place(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, require_count
 from course_utils.memory.optimizers import COSTS
 
 PRECISIONS = ("fp32", "bf16", "autocast")
@@ -19,14 +19,16 @@ class Recipe:
     `optimizer` is one of `COSTS` (what `torch.optim.AdamW(parameters)` does on a GPU is `adamw-foreach`): torch's SGD
     without momentum, its AdamW one tensor at a time and `foreach`, its Adafactor, Transformers' Adafactor, and
     bitsandbytes' 8-bit AdamW. `precision`: `fp32`; `bf16` for parameters, gradients and state in bfloat16; `autocast` for
-    float32 parameters and bfloat16 where that is safe. `batch` is the examples of one micro-batch, `sequence` its tokens
+    float32 parameters and bfloat16 where that is safe; its copies of the weights are counted as activations, as they wait for
+    backward, and under ZeRO-3 every rank keeps them whole. `batch` is the examples of one micro-batch, `sequence` its tokens
     each (a ConvNet has none), `accumulation` the micro-batches of an update. With `checkpointing` every block of a
     transformer is recomputed in backward, or, with `segments`, so many runs of blocks. With `saved_on_disk` what backward
     needs waits in a file (`techniques.SavedOnDisk`). `clipping` scales the gradients to norm 1.
 
     `zero_stage` shards over `ranks` devices, as ZeRO does (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients
-    too, 3 parameters too. With `offload` the optimizer's state lies, and its update happens, in the memory of the host.
-    `device` is what it runs on. Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
+    too, 3 parameters too. Without a stage each of `ranks` keeps everything (data parallelism). With `offload` the optimizer's
+    state lies, and its update happens, in the memory of the host. `device` is what it runs on. Raises `CourseError` for a
+    value out of range, and for a recipe that contradicts itself.
     """
 
     optimizer: str = "adamw"
@@ -48,7 +50,7 @@ class Recipe:
         for name, known in _CHOICES.items():
             _require_one_of(name, getattr(self, name), known)
         for name in ("batch", "sequence", "accumulation", "ranks"):
-            _require_count(name, getattr(self, name))
+            require_count(name, getattr(self, name))
         for name in ("checkpointing", "saved_on_disk", "clipping", "offload"):
             if not isinstance(getattr(self, name), bool):
                 raise CourseError(f"{name} must be True or False, not {getattr(self, name)!r}.")
@@ -57,7 +59,7 @@ class Recipe:
                 "Nothing is known about checkpointing and saved_on_disk together; leave one of the two out."
             )
         if self.segments is not None:
-            _require_count("segments", self.segments)
+            require_count("segments", self.segments)
             if not self.checkpointing:
                 raise CourseError(
                     f"segments={self.segments} says how to checkpoint; add checkpointing=True, or leave it out."
@@ -89,11 +91,6 @@ _CHOICES = {
 def _require_one_of(name: str, value, known: Collection) -> None:
     if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
         raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(str, known))}.")
-
-
-def _require_count(name: str, value) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CourseError(f"{name} must be a whole number from 1 on, not {value!r}.")
 
 
 def require_positions(config, recipe: Recipe) -> None:

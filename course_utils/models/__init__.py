@@ -4,6 +4,7 @@
 sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that name on the Hub, with fresh random values.
 """
 
+import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 
 from course_utils import hub
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, require_count
 from course_utils.models.convnet import ConvNet, ConvNetConfig
+from course_utils.models.sizes import SIZES, check_sizes, own_name
 from course_utils.settings import Scale, settings
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ def build(
 
     `name` is one of `FAMILIES` (size from `scale`, by default the settings') or of `PUBLISHED`. With `labels` it classifies
     sequences into that many classes, without it, it is a language model. `changes` go to the configuration
-    (`vocab_size=…`, `dropout=…`). The same `seed` gives the same weights and leaves the global random state as it was.
-    Raises `CourseError` for an unknown name, and for a change that the configuration does not know.
+    (`vocab_size=…`, `dropout=…`). A width, inner width, number of blocks or of heads given to a bare family must come with
+    the others and the vocabulary, since a scale's would belong to a model of another size; where `scale` is given too, those
+    left out are that scale's. The same `seed` gives the same weights and leaves the global random state as it was. Raises
+    `CourseError` for an unknown name, for half a size, and for a change that the configuration does not take.
     """
     return from_configuration(configuration(name, labels=labels, scale=scale, **changes), seed)
 
@@ -58,7 +62,14 @@ def configuration(name: str, *, labels: int | None = None, scale: Scale | None =
     family_name, sizes = _sizes(name, scale)
     family = _family(family_name)
     _refuse_unknown(changes, family.config)
-    config = family.config(**{**sizes, **changes}, **({} if labels is None else {"num_labels": labels}))
+    for change in changes.keys() & SIZES:
+        if (
+            changes[change] is not None
+        ):  # GPT-2's inner width and Llama's width of a head may be left to the configuration
+            require_count(change, changes[change])
+    if name in FAMILIES and scale is None:
+        _refuse_half_a_size(name, sizes, changes, family.config)
+    config = _made(family.config, {**sizes, **changes}, {} if labels is None else {"num_labels": labels})
     if config.pad_token_id is None:
         config.pad_token_id = 0
     config.architectures = [(family.language_model if labels is None else family.classifier).__name__]
@@ -200,6 +211,32 @@ def _refuse_unknown(changes: dict, config: type) -> None:
     for name in changes:
         if not hasattr(known, name):
             raise CourseError(f"{config.__name__} has no setting {name!r}; see its documentation for the names it has.")
+
+
+def _refuse_half_a_size(name: str, sizes: dict, changes: dict, config: type) -> None:
+    """Sizes that belong together come together: else most of a large model would silently be the small one's."""
+    given = {own_name(config, change) for change in changes}
+    together = [size for size in sizes if size in SIZES and "position" not in size]
+    left_out = [f"{size}={sizes[size]}" for size in together if size not in given]
+    if left_out and given & set(together) - {"vocab_size"}:
+        published = next(known for known, (family, _) in PUBLISHED.items() if family == name)
+        raise CourseError(
+            f"{name!r} is the course's own small model, and {', '.join(left_out)} would stay; give these too, "
+            f"or start from {published!r}, or say with scale=settings.SCALES[…] whose they are."
+        )
+
+
+def _made(config: type, settings: dict, labels: dict) -> "PretrainedConfig":
+    try:
+        made = config(**settings, **labels)
+    except Exception as error:  # Transformers checks by kinds of its own, and names the setting in the last line
+        raise CourseError(f"{config.__name__} does not take this: {_last_line(error)}.") from error
+    check_sizes(made)
+    return made
+
+
+def _last_line(error: BaseException) -> str:
+    return re.sub(r"^\w+Error: ", "", str(error).strip().splitlines()[-1].strip()).rstrip(".")
 
 
 def _first_line(error: BaseException) -> str:

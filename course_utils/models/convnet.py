@@ -13,7 +13,8 @@ from course_utils.errors import CourseError
 class ConvNetConfig:
     """Sizes of a `ConvNet`: `widths` are the channels of its stages, each with `depth` convolutions, the first of stride 2.
 
-    `image` is the side of the square input in pixels, `channels` its colors. Raises `CourseError` for a size below 1.
+    `image` is the side of the square input in pixels, `channels` its colors. Raises `CourseError` for a size that is no whole
+    number from 1 on.
     """
 
     widths: tuple[int, ...] = (32, 64, 128)
@@ -25,9 +26,11 @@ class ConvNetConfig:
     def __post_init__(self):
         sizes = {"depth": self.depth, "image": self.image, "channels": self.channels, "num_labels": self.num_labels}
         sizes |= {f"widths[{stage}]": width for stage, width in enumerate(self.widths)}
-        wrong = [f"{name}={size}" for name, size in sizes.items() if size < 1]
+        wrong = [f"{name}={size}" for name, size in sizes.items() if type(size) is not int or size < 1]
         if wrong or not self.widths:
-            raise CourseError(f"A ConvNet has stages, and sizes from 1 on, not {', '.join(wrong) or 'widths=()'}.")
+            raise CourseError(
+                f"A ConvNet has stages, and sizes that are whole numbers from 1 on, not {', '.join(wrong) or 'widths=()'}."
+            )
 
 
 @dataclass

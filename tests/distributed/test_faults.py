@@ -186,12 +186,30 @@ def test_ranks_meet_at_a_file_so_no_port_can_be_taken_and_that_of_a_users_own_is
         launch(at_a_taken_port, 1, taken_port, seconds=60)
 
 
-def test_a_script_without_its_guard_is_told(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("from course_utils.distributed import launch\nlaunch(print, 1)\n")
-    said = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60).stderr
-    assert "RankError: Rank 0 of 1 ended before its work began" in said.splitlines()[-1]
-    assert "under `if __name__ ==" in said.splitlines()[-1]
+SCRIPT = """
+import sys
+from dataclasses import dataclass
+from course_utils import distributed
+import torch.distributed as dist
+
+@dataclass
+class Answer:
+    rank: int
+
+def work(before):
+    return Answer(before.rank + dist.get_rank())
+
+sys.modules["course_utils.distributed.launch"]._METHOD = sys.argv[1]
+print([type(each) is Answer and each.rank for each in distributed.launch(work, 2, Answer(5))])
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_script_needs_no_guard_and_runs_once(tmp_path, method):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    asked = [sys.executable, str(tmp_path / "script.py"), method]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[5, 6]\n", "")
 
 
 def on_one_core():

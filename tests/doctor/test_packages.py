@@ -36,6 +36,19 @@ def test_packages_that_are_missing_or_old():
     assert "jupyterlab" in lab.text
 
 
+TWICE = ["torch>=2.8", "ipywidgets>=7.7", 'ipywidgets>=8.1; extra == "lab"']
+
+
+@pytest.mark.parametrize(
+    ("installed", "marks"),
+    [({"ipywidgets": "8.1.2"}, ["ok"]), ({}, ["fix", "ok"]), ({"ipywidgets": "7.7.1"}, ["note", "ok"])],
+)
+def test_a_package_that_chapters_and_the_lab_require_is_said_once(installed, marks):
+    findings = list(packages.probe_packages(TWICE, {"torch": "2.9", **installed}.get))
+    assert [finding.mark for finding in findings] == marks
+    assert " ".join(finding.text for finding in findings).count("ipywidgets") == 1
+
+
 def test_without_packaging_a_version_is_not_judged_and_nothing_breaks(monkeypatch):
     for name in ("packaging", "packaging.specifiers"):
         monkeypatch.setitem(sys.modules, name, None)

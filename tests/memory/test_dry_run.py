@@ -162,9 +162,79 @@ def test_what_needs_values_is_refused_by_line(needs):
         dry_run(lambda: (nn.Linear(4, 4), torch.ones(2, 4)), step)
 
 
-def test_a_model_converted_after_it_was_built_is_refused_with_the_way_out():
-    with pytest.raises(CourseError, match=r"set_default_dtype"):
-        dry_run(lambda: (nn.Linear(4, 4).to(torch.bfloat16),), lambda model: None)
+def in_halves(make):
+    """What `make()` gives under a default of bfloat16."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return make()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def trained(make):
+    """`build` and `step` of the model that `make` gives."""
+
+    def step(model, optimizer):
+        model(torch.ones(1, 4, dtype=next(model.parameters()).dtype)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def build():
+        model = make()
+        return model, torch.optim.AdamW(model.parameters())
+
+    return build, step
+
+
+def layers(**kind):
+    return nn.Sequential(*[nn.Linear(4, 4, **kind) for _ in range(8)])
+
+
+@pytest.mark.parametrize("converted", [lambda: layers().to(torch.bfloat16), lambda: layers().bfloat16().to("cpu")])
+@pytest.mark.parametrize("like", ["cpu", "cuda"])
+def test_a_model_may_be_converted_after_it_was_built(converted, like):
+    ways = converted, lambda: in_halves(layers), lambda: layers(dtype=torch.bfloat16)
+    first, *others = (dry_run(*trained(way), like) for way in ways)
+    assert all(first.peak == other.peak and first.split == other.split for other in others)
+    assert like == "cuda" or first.split["parameters"] == 8 * 20 * 2
+
+
+ON_A_GPU = [lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda")]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
+@pytest.mark.parametrize("make", ON_A_GPU)
+@pytest.mark.parametrize("like", ["cpu", "cuda"])
+def test_a_gpu_that_is_not_there_is_told_apart_from_values_that_are_not(make, like):
+    with pytest.raises(CourseError, match='no GPU that PyTorch could use here.*like="cuda"') as told:
+        dry_run(*trained(make), like)
+    assert "values" not in str(told.value)
+    assert dry_run(*trained(layers), "cuda").peak > 0
+
+
+def test_tensors_on_two_devices_are_told():
+    with pytest.raises(CourseError, match="let everything lie on one device"):
+        dry_run(*trained(lambda: layers(device="meta")))
+
+
+@pytest.mark.parametrize(
+    ("said", "sign"),
+    [
+        ("PyTorch is not linked with support for cuda devices", "no GPU"),
+        ("Torch not compiled with CUDA enabled", "no GPU"),
+        ("No CUDA GPUs are available", "no GPU"),
+        ("Found no NVIDIA driver on your system.", "no GPU"),
+        ("CUDA out of memory", "needs their values"),
+        ("The tensor has a non-zero number of elements", "needs their values"),
+    ],
+)
+def test_every_build_of_pytorch_that_has_no_gpu_is_understood(said, sign):
+    def step(model):
+        raise RuntimeError(said)
+
+    with pytest.raises(CourseError, match=sign):
+        dry_run(lambda: (nn.Linear(2, 2),), step)
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -7,7 +7,7 @@ import sympy
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import LlamaConfig
+from transformers import GPT2Config, LlamaConfig
 
 from course_utils import models
 from course_utils.errors import CourseError
@@ -346,8 +346,15 @@ def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
         (gpt2(), Recipe(sequence=8, checkpointing=True, segments=3), "2 blocks cannot be cut into 3 segments"),
         (gpt2(), Recipe(sequence=81), "81 tokens is longer than the model's 80 positions"),
         (llama(hidden_act="mish"), Recipe(sequence=8), "no formula for the activation 'mish'"),
+        (
+            GPT2Config(n_embd=0, architectures=["GPT2LMHeadModel"]),
+            Recipe(),
+            "n_embd must be a whole number from 1 on, not 0",
+        ),
+        (GPT2Config(n_layer=0, architectures=["GPT2LMHeadModel"]), Recipe(), "n_layer must be a whole number"),
+        (GPT2Config(n_head=5, architectures=["GPT2LMHeadModel"]), Recipe(), "768 does not divide by 5 attention heads"),
     ],
-    ids=["name", "no configuration", "another model", "ConvNet", "segments", "positions", "activation"],
+    ids=["name", "object", "another", "ConvNet", "segments", "positions", "activation", "width", "depth", "heads"],
 )
 def test_a_model_that_does_not_suit_is_refused(config, recipe, sentence):
     with pytest.raises(CourseError, match=sentence):

@@ -129,7 +129,7 @@ def test_operators_are_those_of_a_real_step():
             return function(*args, **kwargs or {})
 
     config = models.configuration(
-        "llama", hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2
+        "llama", hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, vocab_size=50
     )
     workload = Workload(config, Recipe("adamw", batch=2, sequence=8, clipping=True))
     built = workload.build()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from course_utils import hub, models
 from course_utils.errors import CourseError
-from course_utils.settings import SCALES
+from course_utils.settings import SCALES, Settings
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,49 @@ def test_a_change_that_would_be_ignored_is_refused(wrong):
         models.build("distilbert", labels=2, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "half", "left_out"),
+    [
+        ("llama", {"hidden_size": 2048}, "vocab_size=1000, intermediate_size=128, num_hidden_layers=1, num_attention_"),
+        ("llama", {"num_hidden_layers": 24}, "vocab_size=1000, hidden_size=32"),
+        ("gpt2", {"hidden_size": 512, "n_layer": 2, "n_head": 4}, "vocab_size=1000"),
+        ("distilbert", {"dim": 64, "n_layers": 1, "n_heads": 2, "vocab_size": 9}, "hidden_dim=128"),
+    ],
+)
+def test_half_a_size_is_refused_since_the_small_models_other_half_would_stay(name, half, left_out, monkeypatch):
+    monkeypatch.setattr(models, "settings", lambda: Settings(scale_name="smoke"))
+    with pytest.raises(CourseError, match=f"small model, and {left_out}.* would stay; give these too, or start from"):
+        models.configuration(name, **half)
+    kept = models.configuration(name, **half, scale=SCALES["smoke"])
+    assert all(getattr(kept, size) == value for size, value in half.items())
+
+
+def test_a_whole_size_is_taken_and_a_published_one_may_be_changed():
+    whole = {"n_embd": 96, "n_layer": 3, "n_head": 4, "vocab_size": 70}
+    config = models.configuration("gpt2", **whole)
+    assert {size: getattr(config, size) for size in whole} == whole
+    assert models.configuration("llama-7b", num_hidden_layers=2).vocab_size == 32_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"vocab_size": 0}, "vocab_size must be a whole number from 1 on, not 0"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers must be a whole number from 1 on, not -1"),
+        ({"intermediate_size": True}, "intermediate_size must be a whole number"),
+        ({"hidden_size": 64.0}, "hidden_size must be a whole number"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a whole number"),
+        ({"num_key_value_heads": 3}, "32 attention heads do not divide by 3 of keys and values"),
+        ({"hidden_size": 66}, "66"),
+        ({"rms_norm_eps": "x"}, "LlamaConfig does not take this: .*rms_norm_eps"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(changes, sentence):
+    with pytest.raises(CourseError, match=sentence) as error:
+        models.configuration("llama-7b", **changes)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("wrong", [{"num_labels": 5}, {"labels": 0}, {"labels": "2"}, {"labels": 2, "num_labels": 2}])
 def test_the_number_of_classes_has_one_name(wrong):
     with pytest.raises(CourseError, match="labels=…, a whole number from 1 on"):
@@ -70,9 +113,9 @@ def test_a_scale_is_no_name():
         models.build("distilbert", scale="smoke")
 
 
-@pytest.mark.parametrize("wrong", [{"widths": ()}, {"widths": (8, 0)}, {"depth": 0}, {"image": 0}])
+@pytest.mark.parametrize("wrong", [{"widths": ()}, {"widths": (8, 0)}, {"depth": 0}, {"image": 1.5}])
 def test_a_network_without_layers_is_refused(wrong):
-    with pytest.raises(CourseError, match="A ConvNet has stages, and sizes from 1 on"):
+    with pytest.raises(CourseError, match="A ConvNet has stages, and sizes that are whole numbers from 1 on"):
         models.ConvNetConfig(**wrong)
 
 

@@ -120,7 +120,7 @@ def test_another_model_is_refused(fresh, batches, tmp_path):
 
     path = tmp_path / "run.pt"
     training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
-    other = models.build("distilbert", labels=3, n_layers=2)
+    other = models.build("distilbert", labels=3, vocab_size=77)
     with pytest.raises(CourseError, match="another model"):
         training.train(other, optim.AdamW(other.parameters()), batches, resume_from=path, progress=False)
 

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from torch import nn
+
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory.estimate.convnet import ConvNet
@@ -10,9 +12,11 @@ from course_utils.memory.estimate.gpt2 import Gpt2
 from course_utils.memory.estimate.llama import Llama
 from course_utils.memory.estimate.log import Log
 from course_utils.memory.estimate.model import ACTIVATIONS, PencilModel
+from course_utils.memory.estimate.module import configuration_of, refuse_what_the_formulas_do_not_know
 from course_utils.memory.estimate.report import Book, Estimate
 from course_utils.memory.estimate.step import walk
 from course_utils.memory.recipe import Recipe, require_positions
+from course_utils.models.sizes import check_sizes
 
 ARCHITECTURES = {
     "DistilBertForSequenceClassification": DistilBert,
@@ -31,18 +35,21 @@ def estimate(model_config, recipe: Recipe = Recipe()) -> Estimate:  # noqa: B008
     `model_config` is a Transformers configuration that names its architecture (as `models.configuration` gives), a
     `ConvNetConfig`, or the name of a model in `models.PUBLISHED` (its language model). What is predicted is the step of
     `Workload(model_config, recipe)`: bytes in use on the device of one rank, without the libraries' own workspaces and
-    without the buffers of communication. Raises `CourseError` for a model it does not know, and for a recipe that does
-    not suit the model.
+    without the buffers of communication. A model itself may be given too, where all of it is trained and the recipe says how.
+    Raises `CourseError` for a model it does not know, for one with frozen, added or converted parameters that the formulas would
+    overlook, for sizes that make no model, and for a recipe that does not suit the model.
     """
     if not isinstance(recipe, Recipe):
         raise CourseError(f"recipe must be a memory.Recipe, not {recipe!r}; write Recipe(batch=…).")
     config = _configuration(model_config)
     architecture = _architecture(config)
-    sizes = architecture.sizes_of(config, recipe)
     _check(config, architecture, recipe)
+    if isinstance(model_config, nn.Module):
+        refuse_what_the_formulas_do_not_know(model_config, parameter_shapes(config), recipe)
+    sizes = architecture.sizes_of(config, recipe)
     numeric = architecture(config, recipe, SimpleNamespace(**sizes))
     book = Book(_walked(numeric, numeric, recipe), lambda: _walked(_in_symbols(numeric, sizes), numeric, recipe))
-    return Estimate(book.instants(), sizes | ({"N": recipe.ranks} if recipe.zero_stage else {}))
+    return Estimate(book.instants(), sizes | ({"N": recipe.ranks} if recipe.zero_stage else {}), recipe)
 
 
 def parameter_shapes(model_config) -> dict[str, tuple[int, ...]]:
@@ -68,7 +75,9 @@ def _in_symbols(model: PencilModel, sizes: dict[str, int]) -> PencilModel:
 
 def _configuration(given):
     """The configuration itself, or that of the name, or of the model."""
-    return models.configuration(given) if isinstance(given, str) else getattr(given, "config", given)
+    if isinstance(given, nn.Module):
+        return configuration_of(given)
+    return models.configuration(given) if isinstance(given, str) else given
 
 
 def _architecture(config) -> type[PencilModel]:
@@ -92,24 +101,12 @@ def _check(config, architecture: type[PencilModel], recipe: Recipe) -> None:
         if recipe.checkpointing:
             raise CourseError("A ConvNet has no blocks to checkpoint; leave checkpointing out of the recipe.")
         return
+    check_sizes(config)
     require_positions(config, recipe)
-    _check_heads(architecture.sizes_of(config, recipe))
     activation = (
         config.activation if architecture is DistilBert else config.hidden_act if architecture is Llama else None
     )
     _check_activation(activation or config.activation_function)
-
-
-def _check_heads(sizes: dict[str, int]) -> None:
-    """Llama's heads have a width of their own (d); the others divide the model's."""
-    if "d" not in sizes and sizes["h"] % sizes["a"]:
-        raise CourseError(
-            f"A width of {sizes['h']} does not divide by {sizes['a']} attention heads; change one of them."
-        )
-    if sizes["a"] % sizes.get("k", 1):
-        raise CourseError(
-            f"{sizes['a']} attention heads do not divide by {sizes['k']} of keys and values; change one of them."
-        )
 
 
 def _check_activation(name: str) -> None:

@@ -1,13 +1,17 @@
 """The estimate as people read it: the instants of a step, each the sum of named terms with their formulas."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from textwrap import fill
 
 import pandas as pd
 
 from course_utils.errors import CourseError
 from course_utils.memory.estimate.log import Log
+from course_utils.memory.estimate.tape import IN_16_BITS
+from course_utils.memory.recipe import Recipe
 from course_utils.units import format_bytes
 
 KINDS = (
@@ -21,6 +25,9 @@ KINDS = (
     "temporaries",
 )
 
+
+_SHOWN = 5
+"""Terms of the printed answer."""
 
 _MEANINGS = {
     "b": "examples of a micro-batch",
@@ -73,10 +80,30 @@ class Instant:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The predicted memory of a training step; `sizes` are the values of the letters in the formulas."""
+    """The predicted memory of a training step by `recipe`; `sizes` are the values of the letters in the formulas.
+
+    Printed, it answers: how much, when, for what, and what is counted in it.
+    """
 
     instants: tuple[Instant, ...]
     sizes: dict[str, int]
+    recipe: Recipe
+
+    def __str__(self):
+        largest, smaller = self.peak_instant.terms[:_SHOWN], self.peak_instant.terms[_SHOWN:]
+        rows = [(term.bytes, f"{term.name} = {term.formula}") for term in largest]
+        if smaller:
+            rows.append((sum(term.bytes for term in smaller), f"in {len(smaller)} smaller terms; .working() shows all"))
+        lines = [f"{format_bytes(size):>10s}  {what}" for size, what in rows]
+        head = f"peak: {format_bytes(self.peak)} on {_where(self.recipe)}, at this instant: {self.peak_instant.name}"
+        notes = [self._letters_of(largest), *_counted(self.recipe, self.peak_instant)]
+        return "\n".join([head, *lines, *(fill(note, 120, subsequent_indent="    ") for note in notes)])
+
+    __repr__ = __str__
+
+    def _letters_of(self, terms: tuple[Term, ...]) -> str:
+        used = set().union(*(re.findall(r"[a-zA-Z]\d*", term.formula) for term in terms))
+        return "with " + ", ".join(f"{x}={size} ({self.letters[x]})" for x, size in self.sizes.items() if x in used)
 
     @property
     def peak_instant(self) -> Instant:
@@ -108,6 +135,28 @@ class Estimate:
         chosen = by_name[instant] if instant else self.peak_instant
         rows = [(term.kind, term.name, term.formula, term.bytes, format_bytes(term.bytes)) for term in chosen.terms]
         return pd.DataFrame(rows, columns=["kind", "what", "formula", "bytes", "size"])
+
+
+def _where(recipe: Recipe) -> str:
+    device = {"cpu": "the CPU", "cuda": "a GPU"}[recipe.device]
+    return device if recipe.ranks == 1 else f"{device}, on each of {recipe.ranks} ranks"
+
+
+def _counted(recipe: Recipe, peak: Instant) -> list[str]:
+    """What a reader might take for counted otherwise than it is."""
+    lines = []
+    if recipe.optimizer == "adamw" and recipe.device == "cuda":
+        lines.append(
+            "optimizer: adamw is one tensor at a time; torch.optim.AdamW(parameters) takes all at once there: 'adamw-foreach'"
+        )
+    if any(IN_16_BITS in term.name for term in peak.terms):
+        kept = "until forward ends" if recipe.checkpointing else "until backward has used them"
+        whole = ", whole on every rank (with FSDP's MixedPrecisionPolicy instead of autocast there are none)"
+        lines.append(f"{IN_16_BITS}: autocast's copies, kept {kept}{whole * (recipe.zero_stage == 3)}")
+    if recipe.ranks > 1 and not recipe.zero_stage:
+        lines.append("ranks: each keeps everything (data parallelism); zero_stage=1, 2 or 3 would share it out")
+    left_out = "the libraries' workspaces" + ", CUDA's own, fragmentation" * (recipe.device == "cuda")
+    return [*lines, f"not counted: {left_out}" + ", buffers of communication" * (recipe.ranks > 1)]
 
 
 @dataclass

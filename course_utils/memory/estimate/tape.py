@@ -10,6 +10,8 @@ from math import prod
 from course_utils.memory.estimate.log import Log, Piece
 
 Gradients = list["Tensor | None"]
+IN_16_BITS = "weights in 16 bits"
+"""The part under which autocast's copies of the parameters are booked."""
 
 
 class Slot:
@@ -136,9 +138,13 @@ class Tape:
         self._nodes.append(_Node([out.slot for out in outputs], targets, saved, backward, self.part))
 
     def cached_cast(self, parameter: Parameter, cast: Callable[[], Tensor]) -> Tensor:
-        """Autocast casts a parameter once and keeps the copy until the forward pass (or a recomputation) ends."""
+        """Autocast casts a parameter once and keeps the copy until the forward pass (or a recomputation) ends.
+
+        Backward needs it too, so what it saved keeps it longer; all copies are one part, since they are no small one.
+        """
         if parameter not in self._casts:
-            self._casts[parameter] = cast()
+            copy = self._casts[parameter] = cast()
+            copy.piece.become(self._kind, f"{parameter.name} in 16 bits", IN_16_BITS)
         return self._casts[parameter]
 
     def end_forward(self) -> None:
