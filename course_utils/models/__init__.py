@@ -63,9 +63,7 @@ def configuration(name: str, *, labels: int | None = None, scale: Scale | None =
     family = _family(family_name)
     _refuse_unknown(changes, family.config)
     for change in changes.keys() & SIZES:
-        if (
-            changes[change] is not None
-        ):  # GPT-2's inner width and Llama's width of a head may be left to the configuration
+        if changes[change] is not None:  # as GPT-2's inner width may be, and Llama's width of a head
             require_count(change, changes[change])
     if name in FAMILIES and scale is None:
         _refuse_half_a_size(name, sizes, changes, family.config)

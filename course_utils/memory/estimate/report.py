@@ -97,7 +97,7 @@ class Estimate:
         lines = [f"{format_bytes(size):>10s}  {what}" for size, what in rows]
         head = f"peak: {format_bytes(self.peak)} on {_where(self.recipe)}, at this instant: {self.peak_instant.name}"
         notes = [self._letters_of(largest), *_counted(self.recipe, self.peak_instant)]
-        return "\n".join([head, *lines, *(fill(note, 120, subsequent_indent="    ") for note in notes)])
+        return "\n".join([head, *lines, *(fill(note, 88, subsequent_indent="    ") for note in notes)])
 
     __repr__ = __str__
 
