@@ -9,7 +9,7 @@ HELP = "generate the exercises and their checks from the solutions"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which sets, and whether to write."""
-    parser.add_argument("sets", nargs="*", help="beginnings of file names in solutions/; by default every set")
+    parser.add_argument("sets", nargs="*", help="sets in solutions/: 03_adamw, 03 or 3; by default every one")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a generated file differs")
 
 

@@ -64,17 +64,14 @@ class Results:
                 f"{folder} cannot be written ({error.strerror}); name another folder with --out."
             ) from None
 
-    def recall(self, student: str, key: str) -> dict | None:
-        """The record of an earlier run that still holds for `key`, or None."""
-        try:
-            record = json.loads(self._record(student).read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
-        return record if isinstance(record, dict) and record.get("key") == key and not record.get("failed") else None
+    def earlier(self) -> dict[str, dict]:
+        """Student to record, of all earlier runs; what cannot be read is left out."""
+        records = filter(None, map(_read, sorted((self.folder / "records").glob("*.json"))))
+        return {record["student"]: record for record in records}
 
-    def keep(self, student: str, key: str, record: Mapping) -> dict:
-        """Write the record, whole or not at all, and the student's page; returns it with the name and key."""
-        whole = {"student": student, "key": key, "set": self.set_name, **record}
+    def keep(self, student: str, record: Mapping) -> dict:
+        """Write the record, whole or not at all, and the student's page; returns it with the name and the set."""
+        whole = {"student": student, "set": self.set_name, **record}
         _write(self._record(student), _json(whole))
         _write(self.folder / "students" / f"{file_name(student)}.html", page(whole))
         return whole
@@ -178,7 +175,7 @@ def _copies(records: list[dict]) -> list[tuple[int, str]]:
     """Students whose files are the same to the byte."""
     students: dict[str, list[str]] = {}
     for record in records:
-        students.setdefault(record["key"], []).append(record["student"])
+        students.setdefault(record["file"], []).append(record["student"])
     return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
 
 
@@ -306,6 +303,14 @@ def _no_formula(value):
 
 def _json(value) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _read(path: Path) -> dict | None:
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and {"student", "key", "set"} <= record.keys() else None
 
 
 def _write(path: Path, text: str) -> None:
