@@ -24,7 +24,12 @@ _DEFAULTS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which notebook, on which port."""
-    parser.add_argument("notebook", nargs="?", type=Path, help="a chapter (03_adamw, 03 or 3), or a notebook (default: the first chapter)")
+    parser.add_argument(
+        "notebook",
+        nargs="?",
+        type=Path,
+        help="a chapter (03_adamw, 03 or 3), or a notebook (default: the first chapter)",
+    )
     parser.add_argument("--port", type=int, default=8888, help="where to listen; 0 for any free port (default: 8888)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 

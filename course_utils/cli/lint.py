@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     for violation in violations:
         print(violation)
     violations += _of_demos([path.stem for path in paths])
-    print(f"{len(paths)} chapters checked, {len(violations)} violations.")
+    print(f"{len(paths)} chapter{'' if len(paths) == 1 else 's'} checked, {len(violations)} violations.")
     return 1 if violations else 0
 
 

@@ -26,5 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         differing += one.differing() if arguments.check else one.write()
     for path in differing:
         print(f"{path.relative_to(root).as_posix()}: {'differs' if arguments.check else 'written'}")
-    print(f"{len(paths)} sets released, {len(differing)} files {'differ' if arguments.check else 'changed'}.")
+    print(
+        f"{len(paths)} set{'' if len(paths) == 1 else 's'} released, {len(differing)} files {'differ' if arguments.check else 'changed'}."
+    )
     return 1 if arguments.check and differing else 0

@@ -26,7 +26,9 @@ class Plan:
     waiting: tuple[str, ...]
 
 
-def plan(handed: Mapping[str, Handed], earlier: Mapping[str, dict], seed: int | None, only: str | None, again: bool) -> Plan:
+def plan(
+    handed: Mapping[str, Handed], earlier: Mapping[str, dict], seed: int | None, only: str | None, again: bool
+) -> Plan:
     """What to do with the submissions `handed` in, where `earlier` are the records of the results' folder.
 
     `only` grades this student alone, `again` everybody. Raises `CourseError` for a student that is not there, and where grades

@@ -367,6 +367,7 @@ def _record(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
         "title": question.title,
         "points": result.points,
         "of": result.of,
+        "parts": question.parts,
         "state": _state(result),
         "mistake": result.mistake,
         "diagnosis": result.diagnosis,
