@@ -26,7 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
         differing += one.differing() if arguments.check else one.write()
     for path in differing:
         print(f"{path.relative_to(root).as_posix()}: {'differs' if arguments.check else 'written'}")
-    print(
-        f"{len(paths)} set{'' if len(paths) == 1 else 's'} released, {len(differing)} files {'differ' if arguments.check else 'changed'}."
-    )
+    changed = f"{_counted(len(differing), 'file')} {'differing' if arguments.check else 'changed'}"
+    print(f"{_counted(len(paths), 'set')} released, {changed}.")
     return 1 if arguments.check and differing else 0
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -90,7 +90,7 @@ def explain(question: Question, outcome: Outcome) -> str:
     if outcome.kind == "exception" and not where:
         return f"The check of {name} stopped with {text}: compare what it takes and what it returns with the statement."
     return {
-        "untouched": text or f"{name} is not written yet: write your answer in place of what the cell holds.",
+        "untouched": text or f"{name} is not written yet: its cell is as it was handed out; write your answer there.",
         "missing": f"There is no {name} yet: define it in its cell, keep its name, and run the cell.",
         "foreign": f"{name} rests on {text}, which it should replace: write your own.",
         "signature": f"{name} cannot be called as the exercise asks ({text}): compare its arguments with the statement.",

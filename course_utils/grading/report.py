@@ -33,7 +33,11 @@ RULE = (
     "Where it says “in parts”, each right case earns its share."
 )
 """How points come about; on every student's page, and in docs/instructors.md."""
-NOTHING = "No answer to any question of {0} was found. Hand in the notebook {0}.ipynb, with your answers in the cells that are marked for them."
+NOTHING = (
+    "No answer to any question of {0} was found. Hand in the notebook {0}.ipynb, with your answers in the cells that are "
+    "marked for them."
+)
+"""In place of the questions, where the set is another one or the file cannot be read."""
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
     ":root{color-scheme:light dark}.wide{overflow-x:auto}"
@@ -271,14 +275,20 @@ def _question(question: Mapping) -> str:
     written = question["state"] in ("passed", "failed")
     cases, rest = _public(question), _hidden(question) if written else []
     if question["counted"] and written:
-        rest.append(f"Counted while your code ran, and taken over from there: {', '.join(question['counted'])}.")
-    return "\n".join([head, *advice, *cases, _items(rest, "note"), _items(question["notes"], "note")])
+        rest.append(
+            f"Counted by the process that ran your code, and not a second time: {', '.join(question['counted'])}."
+        )
+    return "\n".join(
+        [head, *advice, *cases, *(f"<p>{_text(line)}</p>" for line in rest), _items(question["notes"], "note")]
+    )
 
 
 def _public(question: Mapping) -> list[str]:
     """The cases as a check shows them in a notebook; of an answer that is right only how many there are."""
-    if question["state"] == "passed" and len(question["public"]) > 1:
-        return [_items([f"{SIGNS['passed']}All {len(question['public'])} public cases are right."], "passed")]
+    count = len(question["public"])
+    if question["state"] == "passed" and count > 1:
+        every = "Both" if count == 2 else f"All {count}"
+        return [_items([f"{SIGNS['passed']}{every} public cases are right."], "passed")]
     if question["state"] == "missing" and question["notes"]:
         return []
     verdicts = [Verdict(v["case"], v["passed"], v["sentence"], kind=v["kind"]) for v in question["public"]]

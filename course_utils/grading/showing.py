@@ -116,7 +116,8 @@ def _passed(verdicts: Sequence[Verdict]) -> list[Line]:
 
 
 def _named(kind: str, cases: Sequence[str]) -> list[Line]:
-    return [Line(kind, _SEPARATOR.join(cases))] if cases else []
+    more = f"{len(cases)} more: " if kind == "failed" and len(cases) > 1 else ""
+    return [Line(kind, f"{more}{_SEPARATOR.join(cases)}")] if cases else []
 
 
 def _hint(result: Result) -> list[Line]:

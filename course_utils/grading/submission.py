@@ -94,7 +94,7 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
             f"No cell begins with # EXERCISE {entry['id']}; cell {own[-1].number} was graded, which defines the answer."
         )
     if not own and submission.cells:
-        notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}.")
+        notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}: add one.")
     if not own:
         return Answer("missing", notes=tuple(notes))
     written = [cell for cell in own if not is_untouched(_unmark(cell.source), _unmark(entry["stub"]))]
@@ -113,9 +113,7 @@ def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple
     order."""
     named = {found for cell in submission.cells for found in _SET.findall(cell.source)}
     if named and name not in named:
-        return (
-            f"This is a notebook of the set {sorted(named)[0]}; it was graded as one of {name}. Hand in {name}.ipynb.",
-        )
+        return (f"This is a notebook of the set {sorted(named)[0]}; it was graded as one of {name}.",)
     places = [min((cell.number for cell in submission.cells if name in cell.answers), default=None) for name in ids]
     found = [place for place in places if place is not None]
     if submission.cells and not found:

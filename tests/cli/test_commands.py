@@ -105,7 +105,7 @@ def test_lint_prints_violations_and_fails(checkout, capsys):
     assert main(["lint", "00"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("00_a.ipynb, cell 1: ")
-    assert lines[-1].startswith("1 chapters checked, ")
+    assert lines[-1].startswith("1 chapter checked, ")
 
 
 def test_the_ledger_is_printed(capsys):

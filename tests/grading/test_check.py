@@ -287,7 +287,7 @@ def test_only_the_first_failures_are_told_in_full():
     )
     lines = [line.text for line in showing.case_lines(verdicts)]
     assert lines[:3] == ["case 0: off by 0", "case 1: off by 1", "case 2: off by 2"]
-    assert lines[3:] == ["case 4: off by 4", "case 5: off by 5", "case 6 · case 7 · case 8", "case 3"]
+    assert lines[3:] == ["case 4: off by 4", "case 5: off by 5", "3 more: case 6 · case 7 · case 8", "case 3"]
 
 
 def test_cases_that_end_alike_share_a_line():

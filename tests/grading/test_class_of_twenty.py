@@ -44,7 +44,7 @@ def test_the_program_says_what_it_wrote_and_what_follows(tmp_path, capsys, monke
         assert f"course grade {tmp_path / 'class'} --set 03_adamw --seed 2026" in said
         assert ("--late" in said) == (not late)
         assert len(list((tmp_path / "class").iterdir())) == count
-    assert f"19 submissions" not in said
+    assert "19 submissions" not in said
 
 
 def test_the_guide_names_what_each_handed_in(submissions):

@@ -106,7 +106,7 @@ def test_of_many_cases_that_are_right_a_page_says_how_many():
     passed = question(state="passed")
     page = report.page(record("s", {**passed, "public": passed["public"] * 25, "counted": ["bytes"]}))
     assert "All 25 public cases are right." in page
-    assert "Counted while your code ran, and taken over from there: bytes." in page
+    assert "Counted by the process that ran your code, and not a second time: bytes." in page
 
 
 def test_no_hint_goes_with_an_answer_that_never_ended():
