@@ -249,7 +249,7 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
 
 def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
     papers, path = grade.prepare(SET, tiny, SEED), written(tmp_path / "class", {"right": ""})["right"]
-    keys = {kind: grade.key_of(path, papers, kind) for kind in ("namespaces", "bwrap", "fork", "fresh")}
+    keys = {kind: grade.handed_in(path, papers, kind).key for kind in ("namespaces", "bwrap", "fork", "fresh")}
     assert keys["namespaces"] == keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 
