@@ -1,6 +1,6 @@
 """What every chapter has in common: its opening, its anatomy, its execution."""
 
 from course_utils.chapters.opening import begin
-from course_utils.chapters.places import Place, chapters_in, find_place
+from course_utils.chapters.places import Place, called, chapters_in, find_place, numbered, some, the_one
 
-__all__ = ["Place", "begin", "chapters_in", "find_place"]
+__all__ = ["Place", "begin", "called", "chapters_in", "find_place", "numbered", "some", "the_one"]

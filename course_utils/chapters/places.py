@@ -1,5 +1,7 @@
 """Where the course lies on this machine."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,21 +38,50 @@ def find_place(start: Path | None = None) -> Place:
 
 
 def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
-    """The notebooks of `folder` in order, or those whose file names begin with one of `names`, in that order.
+    """The notebooks of `folder` in order, or those that are `called` by one of `names`, in that order.
 
     A name may also be a path to a notebook. Raises `CourseError`, listing the chapters, on a name that fits none.
     """
     every = sorted(folder.glob("*.ipynb"))
-    if not names:
-        return every
-    return [path for name in names for path in _chapters_called(name, every)]
+    return [path for name in names for path in _chapters_called(name, every)] if names else every
+
+
+def called(name: str, every: Sequence[str]) -> list[str]:
+    """Those of `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
+
+    A chapter's own number means that chapter alone: `05` is not `05b`.
+    """
+    return numbered(name, every) or [one for one in every if one.startswith(_two_digits(name))]
+
+
+def numbered(name: str, every: Sequence[str]) -> list[str]:
+    """As `called`, by the whole name or its number only."""
+    return [one for one in every if _two_digits(name) in (one, one.partition("_")[0])]
+
+
+def the_one(name: str, every: Sequence[str], what: str) -> str:
+    """The only one of `every` that is `called` so; raises `CourseError`, listing them, where there is none or more."""
+    found = called(name, every)
+    if len(found) > 1:
+        raise CourseError(f"{name!r} is the beginning of {' and '.join(found)}; write more of the name.")
+    return found[0] if found else _refuse(name, every, what)
+
+
+def some(name: str, every: Sequence[str], what: str) -> list[str]:
+    """Those of `every` that are `called` so; raises `CourseError`, listing them, where there is none."""
+    return called(name, every) or _refuse(name, every, what)
+
+
+def _two_digits(name: str) -> str:
+    return re.sub(r"^\d(?!\d)", r"0\g<0>", name)
+
+
+def _refuse(name: str, every: Sequence[str], what: str):
+    raise CourseError(f"No {what} is called {name!r}; the {what}s are: {', '.join(every) or 'none yet'}.")
 
 
 def _chapters_called(name: str, every: list[Path]) -> list[Path]:
     if name.endswith(".ipynb") and Path(name).is_file():
         return [Path(name).absolute()]
-    found = [path for path in every if path.name.startswith(name)]
-    if not found:
-        known = ", ".join(path.stem for path in every) or "none yet"
-        raise CourseError(f"No chapter is called {name!r}; the chapters are: {known}.")
-    return found
+    found = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
+    return [path for path in every if path.stem in found]

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from course_utils.chapters import find_place, the_one
 from course_utils.errors import CourseError
 
 HELP = "show how far you are, or run the public checks of an exercise notebook, in the terminal"
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "notebook",
         nargs="?",
-        help="the name of an exercise, such as 03_adamw, or the path of a notebook (default: show all progress)",
+        help="an exercise (03_adamw, 03 or 3), or the path of a notebook (default: show all progress)",
     )
     parser.add_argument("--set", metavar="NAME", help="the exercise set (default: called as the notebook)")
     parser.add_argument("--reset", action="store_true", help="forget the progress in the set, or in all; keeps a copy")
@@ -39,7 +40,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
     path = _notebook(arguments.notebook)
     passed, total = 0, 0
-    for shown, is_passed in check_notebook(path, arguments.set or path.stem):
+    for shown, is_passed in check_notebook(path, _known_set(arguments.set or path.stem)):
         print(f"{shown}\n", flush=True)
         passed, total = passed + is_passed, total + 1
     print(f"{passed} of {total} questions passed.")
@@ -72,14 +73,10 @@ def _is_meant(name: str, arguments: argparse.Namespace) -> bool:
 
 
 def _known_set(asked: str) -> str:
-    """The one set whose name begins as asked, a notebook's path being called as its file."""
-    from course_utils.grading.source import SETS
+    """The one set that is called so, a notebook's path being called as its file."""
+    from course_utils.grading.source import set_names
 
-    names = sorted(path.stem for path in SETS.glob("*.json"))
-    found = [name for name in names if name == Path(asked).stem] or [name for name in names if name.startswith(asked)]
-    if len(found) != 1:
-        raise CourseError(f"No single exercise set is called {asked!r}; the sets are: {', '.join(names)}.")
-    return found[0]
+    return the_one(Path(asked).stem, set_names(), "exercise set")
 
 
 def _agreed(question: str) -> bool:
@@ -97,11 +94,6 @@ def _notebook(name: str) -> Path:
         if not given.is_file():
             raise CourseError(f"There is no notebook at {given}; check the name.")
         return given
-    from course_utils.chapters import find_place
-
-    folder = find_place().notebooks.parent / "exercises"
-    found = sorted(folder.glob(f"{name}*.ipynb"))
-    if len(found) != 1:
-        known = ", ".join(path.stem for path in sorted(folder.glob("*.ipynb"))) or "none yet"
-        raise CourseError(f"No single exercise is called {name!r}; the exercises are: {known}.")
-    return found[0]
+    folder = find_place().root / "exercises"
+    known = sorted(path.stem for path in folder.glob("*.ipynb"))
+    return folder / f"{the_one(name, known, 'exercise')}.ipynb"

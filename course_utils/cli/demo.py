@@ -9,7 +9,7 @@ HELP = "show a chapter's demo to a class in the browser, or rehearse it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which demo, and whether it is shown or rehearsed."""
-    parser.add_argument("chapter", nargs="?", help="the chapter's number, such as 03; without it the demos are listed")
+    parser.add_argument("chapter", nargs="?", help="the chapter: 03_adamw, 03 or 3; without it the demos are listed")
     parser.add_argument(
         "--check",
         action="store_true",

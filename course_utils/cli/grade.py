@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -14,7 +15,7 @@ HELP = "grade a folder of notebooks, safely, and write a table, a page per stude
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is graded, by which set and seed, where the results go, and the limits."""
     parser.add_argument("folder", type=Path, help="the folder that the submissions lie in, or one notebook")
-    parser.add_argument("--set", required=True, metavar="NAME", help="the exercise set, such as 03_adamw")
+    parser.add_argument("--set", required=True, metavar="NAME", help="the exercise set: 03_adamw, 03 or 3")
     parser.add_argument("--seed", type=int, metavar="N", help="your private number that hidden cases are drawn from")
     parser.add_argument(
         "--solutions", type=Path, metavar="PATH", help="the set's notebook in solutions/ (default: found)"
@@ -39,26 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission."""
     from course_utils.grading.grade import find_submissions, prepare
     from course_utils.grading.report import Results
-    from course_utils.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_utils.grading.source import load_set
+    from course_utils.grading.sandbox import best_kind
 
-    load_set(arguments.set)
-    folder = arguments.folder.resolve()
-    out = (arguments.out or _beside(folder)).resolve()
-    if out == folder:
-        raise CourseError("Results among the submissions would be taken for some; name another folder with --out.")
+    name = _set_called(arguments.set)
+    folder, out = _places(arguments)
     submissions = find_submissions(folder, out if out.is_relative_to(folder) else None)
-    _known(arguments.only, submissions)
     kind = best_kind(arguments.trust)
-    remarks = [] if kind in SAFE else [UNSAFE.partition(":")[0] + "."]
-    solutions, seed = _private(arguments)
-    remarks += [] if seed is not None else [PUBLIC_ONLY]
-    for remark in remarks:
-        print(remark, file=sys.stderr)
-    papers = prepare(arguments.set, solutions, seed, arguments.seconds)
-    results = Results(out, arguments.set)
+    papers = prepare(name, *_private(arguments, name), arguments.seconds)
+    remarks = _remarks(kind, papers.seed)
+    results = Results(out, name)
+    plan = _planned(submissions, papers, kind, results, arguments)
     try:
-        records = _graded(submissions, papers, kind, results, arguments)
+        records = [*plan.kept, *_graded(plan.todo, papers, kind, results, arguments.jobs)]
     except KeyboardInterrupt:
         print(f"\nWhat is graded is kept in {out}; the same command goes on from there.", file=sys.stderr)
         raise
@@ -67,35 +60,87 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(record.get("failed") for record in records) else 0
 
 
-def _graded(submissions: dict, papers, kind: str, results, arguments) -> list[dict]:
-    """The records of all submissions, those of an earlier run first; each new one is written as it is finished."""
+def _set_called(name: str) -> str:
+    from course_utils.chapters import the_one
+    from course_utils.grading.source import set_names
+
+    return the_one(name, set_names(), "exercise set")
+
+
+def _places(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """Where the submissions lie, and where the results go."""
+    folder = arguments.folder.resolve()
+    out = (arguments.out or _beside(folder)).resolve()
+    if out == folder:
+        raise CourseError("Results among the submissions would be taken for some; name another folder with --out.")
+    return folder, out
+
+
+def _remarks(kind: str, seed: int | None) -> list[str]:
+    """What holds for all these grades; said at once, and in the summary."""
+    from course_utils.grading.sandbox import SAFE, UNSAFE
+
+    remarks = [] if kind in SAFE else [UNSAFE.partition(":")[0] + "."]
+    remarks += [] if seed is not None else [PUBLIC_ONLY]
+    for remark in remarks:
+        print(remark, file=sys.stderr)
+    return remarks
+
+
+def _planned(submissions: dict[str, Path], papers, kind: str, results, arguments: argparse.Namespace):
+    """The plan, with a line on stderr for whatever of the submissions or of the results is left as it is."""
+    from course_utils.grading.earlier import check_place, check_set, plan
+    from course_utils.grading.grade import handed_in
+
+    handed = {student: handed_in(path, papers, kind) for student, path in submissions.items()}
+    earlier = results.earlier()
+    check_set(earlier, papers.name, results.folder)
+    if arguments.folder.is_file() and not (arguments.again or arguments.only):
+        check_place(*next(iter(handed.items())), earlier)
+    found = plan(handed, earlier, papers.seed, arguments.only, arguments.again)
+    _tell(found, handed, results.folder)
+    return found
+
+
+def _tell(plan, handed: dict, folder: Path) -> None:
+    kept = [record["student"] for record in plan.kept]
+    before = [student for student in kept if student in handed and student not in plan.waiting]
+    if before:
+        print(f"{len(before)} of {len(handed)} were graded before; --again grades them anew.", file=sys.stderr)
+    if plan.waiting:
+        print(f"New or changed, and left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
+    if elsewhere := [student for student in kept if student not in handed]:
+        print(
+            f"The table keeps {len(elsewhere)} graded before that are not among these submissions; "
+            f"to take one out, delete its file in {folder / 'records'}.",
+            file=sys.stderr,
+        )
+
+
+def _graded(todo: Mapping, papers, kind: str, results, jobs: int) -> list[dict]:
+    """The records of these submissions, each written as it is finished."""
     from tqdm import tqdm
 
-    from course_utils.grading.grade import grade_all, key_of
+    from course_utils.grading.grade import grade_all
 
-    keys = {student: key_of(path, papers, kind) for student, path in submissions.items()}
-    anew = {arguments.only} if arguments.only else set(keys if arguments.again else ())
-    known = {student: results.recall(student, key) for student, key in keys.items() if student not in anew}
-    records = [record for record in known.values() if record]
-    todo = {student: path for student, path in submissions.items() if not known.get(student)}
-    if records:
-        print(f"{len(records)} of {len(submissions)} were graded before; --again grades them anew.", file=sys.stderr)
-    with tqdm(total=len(todo), unit="notebook", desc=arguments.set, file=sys.stderr) as bar:
+    records = []
+    with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr) as bar:
 
         def done(student: str, record: dict) -> None:
-            records.append(results.keep(student, keys[student], record))
+            of_file = {"key": todo[student].key, "file": todo[student].digest, "seed": papers.seed}
+            records.append(results.keep(student, {**of_file, **record}))
             bar.update()
 
         if todo:
-            grade_all(todo, papers, kind, arguments.jobs, done)
+            grade_all({student: one.path for student, one in todo.items()}, papers, kind, jobs, done)
     return records
 
 
-def _private(arguments: argparse.Namespace) -> tuple[Path | None, int | None]:
+def _private(arguments: argparse.Namespace, name: str) -> tuple[Path | None, int | None]:
     """The solutions and the seed; without a seed only the public cases are run."""
     if arguments.seed is None:
         return None, None
-    return arguments.solutions or _found(arguments.set), arguments.seed
+    return arguments.solutions or _found(name), arguments.seed
 
 
 def _found(name: str) -> Path:
@@ -142,8 +187,3 @@ def _jobs(text: str) -> int:
 def _beside(folder: Path) -> Path:
     """Where results go by default; only a notebook's name has an ending that can be dropped."""
     return folder.with_name(f"{folder.stem if folder.is_file() else folder.name}-results")
-
-
-def _known(only: str | None, submissions: dict) -> None:
-    if only and only not in submissions:
-        raise CourseError(f"No submission is called {only!r}; they are: {', '.join(submissions)}.")

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from course_utils.chapters import find_place
+from course_utils.chapters import chapters_in, find_place
 from course_utils.doctor.machine import has_display
 from course_utils.errors import CourseError
 from course_utils.files import replacing
@@ -24,7 +24,12 @@ _DEFAULTS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which notebook, on which port."""
-    parser.add_argument("notebook", nargs="?", type=Path, help="the notebook to open (default: the first chapter)")
+    parser.add_argument(
+        "notebook",
+        nargs="?",
+        type=Path,
+        help="a chapter (03_adamw, 03 or 3), or a notebook (default: the first chapter)",
+    )
     parser.add_argument("--port", type=int, default=8888, help="where to listen; 0 for any free port (default: 8888)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
@@ -77,6 +82,8 @@ def server_arguments(notebook: Path, settings_folder: Path | None, port: int, br
 
 
 def _notebook(named: Path | None) -> Path:
+    if named and not named.suffix and not named.exists():  # a chapter's number or name
+        return chapters_in(find_place().notebooks, [str(named)])[0]
     notebook = (named or find_place().start).absolute()
     if not notebook.is_file():
         raise CourseError(f"There is no notebook at {notebook}; check the name, or restore it with `git checkout`.")

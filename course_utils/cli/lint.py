@@ -10,7 +10,7 @@ HELP = "check that notebooks have the anatomy of a chapter, and that their demos
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The chapters to check."""
-    parser.add_argument("chapters", nargs="*", help="beginnings of file names, or paths; by default every chapter")
+    parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default every one")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     for violation in violations:
         print(violation)
     violations += _of_demos([path.stem for path in paths])
-    print(f"{len(paths)} chapters checked, {len(violations)} violations.")
+    print(f"{len(paths)} chapter{'' if len(paths) == 1 else 's'} checked, {len(violations)} violations.")
     return 1 if violations else 0
 
 

@@ -4,7 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
-from course_utils.chapters import find_place
+from course_utils.chapters import find_place, numbered
 from course_utils.chapters.setup_cell import setup_source
 from course_utils.errors import CourseError
 
@@ -37,12 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _path(named: Path) -> Path:
-    """The file as given, or the notebook in `solutions/` that is called so, or alone begins so."""
+    """The file as given, or the notebook in `solutions/` of that name or number."""
     path = named if named.suffix == ".ipynb" else named.with_name(f"{named.name}.ipynb")
     if not re.fullmatch(r"\w+", path.stem):
         raise CourseError(f"No set can be called {path.stem!r}; use letters, digits and _, such as 04_adafactor.")
     if named.parent != Path():
         return path
     folder = find_place().root / "solutions"
-    begun = [folder / path.name] if (folder / path.name).is_file() else sorted(folder.glob(f"{path.stem}_*.ipynb"))
-    return begun[0] if len(begun) == 1 else folder / path.name
+    begun = numbered(path.stem, [one.stem for one in folder.glob("*.ipynb")])
+    return folder / f"{begun[0] if len(begun) == 1 else path.stem}.ipynb"

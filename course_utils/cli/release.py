@@ -9,7 +9,7 @@ HELP = "generate the exercises and their checks from the solutions"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which sets, and whether to write."""
-    parser.add_argument("sets", nargs="*", help="beginnings of file names in solutions/; by default every set")
+    parser.add_argument("sets", nargs="*", help="sets in solutions/: 03_adamw, 03 or 3; by default every one")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a generated file differs")
 
 
@@ -26,5 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
         differing += one.differing() if arguments.check else one.write()
     for path in differing:
         print(f"{path.relative_to(root).as_posix()}: {'differs' if arguments.check else 'written'}")
-    print(f"{len(paths)} sets released, {len(differing)} files {'differ' if arguments.check else 'changed'}.")
+    changed = f"{_counted(len(differing), 'file')} {'differing' if arguments.check else 'changed'}"
+    print(f"{_counted(len(paths), 'set')} released, {changed}.")
     return 1 if arguments.check and differing else 0
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

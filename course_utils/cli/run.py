@@ -13,7 +13,7 @@ HELP = "execute chapters without a browser, then print the ledger"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which chapters, how large, and whether to store the outputs."""
-    parser.add_argument("chapters", nargs="*", help="beginnings of file names, or paths; by default every chapter")
+    parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default every one")
     parser.add_argument("--scale", choices=SCALES, help="how large models and data are (default: COURSE_SCALE)")
     parser.add_argument(
         "--save", action="store_true", help=f"store the outputs in the notebooks (at {STORED_SCALE} scale)"

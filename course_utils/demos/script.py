@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_utils.chapters import some
 from course_utils.errors import CourseError
 
 FOLDER = "demos"
@@ -70,19 +71,11 @@ class Demo:
 def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
     """The demos beside the chapters in `notebooks`, or those whose names begin with one of `names`.
 
-    A name that is a chapter's own number means that chapter alone: `05` is not `05b`. Raises `CourseError` on a name of none.
+    `3`, `03` and `03_adamw` are the same one. Raises `CourseError` on a name of none.
     """
     every = sorted((notebooks / FOLDER).glob("*.toml"))
-    return [path for name in names for path in _called(name, every)] if names else every
-
-
-def _called(name: str, every: list[Path]) -> list[Path]:
-    exact = [path for path in every if name in (path.stem, path.stem.partition("_")[0])]
-    found = exact or [path for path in every if path.stem.startswith(name)]
-    if not found:
-        known = ", ".join(path.stem for path in every) or "none yet"
-        raise CourseError(f"No demo is called {name!r}; the demos are: {known}.")
-    return found
+    stems = [path.stem for path in every]
+    return [every[stems.index(stem)] for name in names for stem in some(name, stems, "demo")] if names else every
 
 
 def read_demo(path: Path) -> Demo:

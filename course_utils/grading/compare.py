@@ -9,8 +9,7 @@ import torch
 from course_utils.grading.question import Tolerance, Values
 
 _MOST_BITS, _MOST_LETTERS, _MOST_NAMES = 100, 60, 3
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_EXACT = 1e6  # tolerances from which on a difference is no matter of rounding
+_PLAIN = 1e6  # tolerances from which on the two numbers say it all
 STEPS = "steps"
 """A list of this name holds one entry per step, counted from 1 for the reader."""
 
@@ -197,16 +196,14 @@ def _element(path, index, right, wrong, count: int, total: int, tolerance) -> Di
 
 
 def _off(right, wrong, distance: float) -> str:
-    counts = type(right) is int and type(wrong) is int and distance >= _EXACT  # of counts the two numbers say all
-    times = f": {_factor(distance)} times the tolerance away" if isfinite(distance) and not counts else ""
-    return f"is {_short(wrong)} where {_short(right)} is right{times}"
+    far = f", {_factor(distance)} is allowed" if distance < _PLAIN else ""
+    return f"is {_short(wrong)} where {_short(right)} is right{far}"
 
 
 def _factor(number: float) -> str:
-    if number < _EXACT:
-        return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-    digit, _, power = f"{number:.0e}".partition("e")
-    return f"{digit}·10{str(int(power)).translate(_RAISED)}"
+    if number < 1.1:
+        return "a little further off than"
+    return f"{number:,.0f} times as far off as" if number >= 100 else f"{number:.2g} times as far off as"
 
 
 def _wrong(path, problem: str, guarded: str = "", expected=None, got=None, distance=None, index=None) -> Difference:
@@ -237,9 +234,14 @@ def _limit(limit: float) -> str:
 
 
 def _short(value) -> str:
-    """A value for a sentence: whole numbers in full, others to 10 significant digits, long strings cut."""
+    """A value for a sentence: whole numbers in full, others to 10 significant digits, strings as code, long ones cut."""
     if type(value) is int:
         return f"{value:,}" if value.bit_length() <= _MOST_BITS else f"a whole number of {value.bit_length():,} bits"
     if type(value) in (float, complex):
         return f"{value:.10g}"
-    return repr(value if type(value) is not str or len(value) <= _MOST_LETTERS else f"{value[:_MOST_LETTERS]}…")
+    return _string(value) if type(value) is str else repr(value)
+
+
+def _string(text: str) -> str:
+    plain = "".join(letter if letter.isprintable() and letter != "`" else "�" for letter in text)
+    return f"`{plain if len(plain) <= _MOST_LETTERS else f'{plain[:_MOST_LETTERS]}…'}`" if text else "an empty string"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from course_utils.errors import CourseError
 from course_utils.grading import encoding, isolate, judge
+from course_utils.grading.earlier import Handed
 from course_utils.grading.judge import KINDS, Outcome, Result
 from course_utils.grading.progress import Record
 from course_utils.grading.question import Case, Question
@@ -39,7 +40,7 @@ CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell that is no answer, and of all a question's cells together."""
 _CASES = 10  # times the limit of one case is what all cases together may take
 _GRACE = 5.0  # seconds that a process gets to say itself that its time was up
-_VERSION = 1  # of a student's record
+_VERSION = 2  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
 
 
@@ -58,12 +59,14 @@ class Paper:
 
 @dataclass(frozen=True)
 class Papers:
-    """A set ready to be graded. `fingerprint` changes with whatever a verdict may depend on; `seconds` is a case's limit."""
+    """A set ready to be graded. `fingerprint` changes with whatever a verdict may depend on; `seconds` is a case's limit; `seed`
+    is None where only public cases are run."""
 
     name: str
     papers: tuple[Paper, ...]
     fingerprint: str
     seconds: float = SECONDS
+    seed: int | None = None
 
 
 def prepare(name: str, solutions: Path | None = None, seed: int | None = None, seconds: float = SECONDS) -> Papers:
@@ -83,7 +86,7 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
     )
     fingerprint = hashlib.sha256(repr(parts).encode()).hexdigest()
     papers = (_paper(question, entry, seed) for question, entry in zip(questions, entries, strict=True))
-    return Papers(name, tuple(papers), fingerprint, seconds)
+    return Papers(name, tuple(papers), fingerprint, seconds, seed)
 
 
 def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
@@ -109,13 +112,16 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     return found
 
 
-def key_of(path: Path, papers: Papers, kind: str) -> str:
-    """What a record is valid for: the same file, graded by the same questions, seed and limits, and as safely as `kind` is."""
+def handed_in(path: Path, papers: Papers, kind: str) -> Handed:
+    """The file at `path` with what its record is valid for: the same content, graded by the same questions, seed and limits, and
+    as safely as `kind` is."""
     try:
         content = content_of(path)
     except UnreadableError as error:
         content = str(error).encode()
-    return hashlib.sha256(f"{papers.fingerprint} {kind in SAFE} ".encode() + content).hexdigest()
+    digest = hashlib.sha256(content).hexdigest()
+    key = hashlib.sha256(f"{papers.fingerprint} {kind in SAFE} {digest}".encode()).hexdigest()
+    return Handed(path, digest, key)
 
 
 def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:
@@ -361,6 +367,7 @@ def _record(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
         "title": question.title,
         "points": result.points,
         "of": result.of,
+        "parts": question.parts,
         "state": _state(result),
         "mistake": result.mistake,
         "diagnosis": result.diagnosis,

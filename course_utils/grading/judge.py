@@ -13,6 +13,8 @@ from course_utils.grading.question import Case, Question
 KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "stuck", "died", "unsafe")
 ENDLESS = ("timeout", "stuck")
 """Kinds that the next case would end in too, after as long a time."""
+_UNENDED = (*ENDLESS, "died")
+"""Kinds that say nothing about the idea of an answer, so that no hint goes with them."""
 _HINT_FROM_TRY = (2, 4, 6)
 """A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth."""
 
@@ -88,14 +90,15 @@ def explain(question: Question, outcome: Outcome) -> str:
     if outcome.kind == "exception" and not where:
         return f"The check of {name} stopped with {text}: compare what it takes and what it returns with the statement."
     return {
-        "untouched": text or f"{name} is not written yet: write your answer in place of what the cell holds.",
-        "missing": f"There is no {name} yet: run the cell that defines it, and keep its name.",
+        "untouched": text or f"{name} is not written yet: its cell is as it was handed out; write your answer there.",
+        "missing": f"There is no {name} yet: define it in its cell, keep its name, and run the cell.",
         "foreign": f"{name} rests on {text}, which it should replace: write your own.",
         "signature": f"{name} cannot be called as the exercise asks ({text}): compare its arguments with the statement.",
         "exception": f"{name} stopped with {text}{where}.",
         "stuck": f"{name} stopped with {text}{where}.",
-        "timeout": f"{name} was stopped after {text}: look for a loop that never ends{where}.",
-        "died": f"The process died while {name} ran{': ' + text if text else ''}.",
+        "timeout": f"{name} had not ended after {text} and was stopped{where}. Look for a loop that never ends.",
+        "died": f"Python itself ended while {name} ran{': ' + text if text else ''}. "
+        "Look for `exit`, and for what takes too much memory.",
         "unsafe": text or f"{name} gave something that cannot be judged.",
     }[outcome.kind]
 
@@ -143,7 +146,7 @@ def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int)
     if name:
         mistake = entry["mistakes"][name]
         return mistake["sentence"], question.hints[mistake["hint"]]
-    if all(v.passed for v in verdicts) or all(v.kind in ("untouched", "missing") for v in verdicts):
+    if all(v.passed or v.kind in ("untouched", "missing", *_UNENDED) for v in verdicts):
         return "", ""
     earned = sum(tries >= needed for needed in _HINT_FROM_TRY)
     return "", question.hints[earned - 1] if earned else ""

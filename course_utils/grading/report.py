@@ -28,6 +28,16 @@ from course_utils.grading.showing import SIGNS, case_lines
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MOST = 10
+RULE = (
+    "A question earns its points when all its cases are right, the hidden ones too. "
+    "Where it says “in parts”, each right case earns its share."
+)
+"""How points come about; on every student's page, and in docs/instructors.md."""
+NOTHING = (
+    "No answer to any question of {0} was found. Hand in the notebook {0}.ipynb, with your answers in the cells that are "
+    "marked for them."
+)
+"""In place of the questions, where the set is another one or the file cannot be read."""
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
     ":root{color-scheme:light dark}.wide{overflow-x:auto}"
@@ -39,7 +49,7 @@ _STYLE = (
     "@media(prefers-color-scheme:dark){.passed{color:#4c9}.failed{color:#f94}}"
 )
 _HIDDEN_KINDS = {
-    "values": "gave other values than are right",
+    "values": "gave wrong values",
     "untouched": "not written",
     "missing": "no answer found",
     "foreign": "not your own code",
@@ -64,17 +74,14 @@ class Results:
                 f"{folder} cannot be written ({error.strerror}); name another folder with --out."
             ) from None
 
-    def recall(self, student: str, key: str) -> dict | None:
-        """The record of an earlier run that still holds for `key`, or None."""
-        try:
-            record = json.loads(self._record(student).read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
-        return record if isinstance(record, dict) and record.get("key") == key and not record.get("failed") else None
+    def earlier(self) -> dict[str, dict]:
+        """Student to record, of all earlier runs; what cannot be read is left out."""
+        records = filter(None, map(_read, sorted((self.folder / "records").glob("*.json"))))
+        return {record["student"]: record for record in records}
 
-    def keep(self, student: str, key: str, record: Mapping) -> dict:
-        """Write the record, whole or not at all, and the student's page; returns it with the name and key."""
-        whole = {"student": student, "key": key, "set": self.set_name, **record}
+    def keep(self, student: str, record: Mapping) -> dict:
+        """Write the record, whole or not at all, and the student's page; returns it with the name and the set."""
+        whole = {"student": student, "set": self.set_name, **record}
         _write(self._record(student), _json(whole))
         _write(self.folder / "students" / f"{file_name(student)}.html", page(whole))
         return whole
@@ -121,12 +128,18 @@ def table(records: list[dict]) -> str:
 
 def page(record: Mapping) -> str:
     """A student's page. Of hidden cases it holds how many passed and how the others ended, never an input or a value."""
-    parts = [
-        f"<p><strong>{record['points']:g} of {record['of']:g} points</strong></p>",
-        _items(record["notes"], "note"),
-    ]
-    parts += [_question(question) for question in record["questions"]]
-    return _document(f"{record['set']}: {record['student']}", "\n".join(parts))
+    head = [f"<p><strong>{_gained(record)}</strong></p>", _items(record["notes"], "note")]
+    states = {question["state"] for question in record["questions"]}
+    parts = [f"<p>{_text(NOTHING.format(record['set']))}</p>"] if states == {"missing"} else _answers(record)
+    return _document(f"{record['set']}: {record['student']}", "\n".join(head + parts))
+
+
+def _answers(record: Mapping) -> list[str]:
+    return [f"<p>{_text(RULE)}</p>", *map(_question, record["questions"])]
+
+
+def _gained(graded: Mapping) -> str:
+    return f"{graded['points']:g} of {graded['of']:g} point{'' if graded['of'] == 1 else 's'}"
 
 
 def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
@@ -159,12 +172,11 @@ def _sections(records: list[dict], others: list[str]) -> list[tuple[str, list[tu
     """Titles, each with rows of a count (0 where nothing is counted) and a text; only questions may have no row."""
     sections = [_fates(name, questions) for name, questions in _by_question(records).items()]
     more = {
-        "Commonest named mistakes": _commonest(records),
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
         "The same file, handed in more than once": _copies(records),
         "Left aside, because they are no notebooks": [(0, name) for name in others],
     }
-    return sections + [(title, rows) for title, rows in more.items() if rows]
+    return [*sections, *_commonest(records), *((title, rows) for title, rows in more.items() if rows)]
 
 
 def _rows(rows: list[tuple[int, str]]) -> str:
@@ -178,7 +190,7 @@ def _copies(records: list[dict]) -> list[tuple[int, str]]:
     """Students whose files are the same to the byte."""
     students: dict[str, list[str]] = {}
     for record in records:
-        students.setdefault(record["key"], []).append(record["student"])
+        students.setdefault(record["file"], []).append(record["student"])
     return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
 
 
@@ -231,35 +243,54 @@ def _fate(question: Mapping) -> str:
     return (question["diagnosis"] or _HIDDEN_KINDS[first["kind"]]) + only
 
 
-def _commonest(records: list[dict]) -> list[tuple[int, str]]:
+def _commonest(records: list[dict]) -> list[tuple[str, list[tuple[int, str]]]]:
+    """The named mistakes of more than one submission, the commonest first, then as the questions stand; the title says what
+    is left out. No section where no mistake was named."""
     named = Counter(
-        f"{question['id']}: {question['diagnosis']}"
+        (place, f"{question['id']}: {question['diagnosis']}")
         for record in records
-        for question in record["questions"]
+        for place, question in enumerate(record["questions"])
         if question["diagnosis"]
     )
-    return [(count, name) for name, count in named.most_common(_MOST)]
+    if not named:
+        return []
+    shared = sorted(((-count, *mistake) for mistake, count in named.items() if count > 1))
+    if not shared:
+        return [("Commonest named mistakes", [(0, "Each was made once; they stand with their questions above.")])]
+    cut = f", the first {_MOST}" if len(shared) > _MOST else ""
+    title = f"Commonest named mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
+    return [(title, [(-count, name) for count, _, name in shared[:_MOST]])]
 
 
 def _question(question: Mapping) -> str:
-    state = {"passed": "passed", "untouched": "not written yet", "missing": "no answer found"}.get(
+    state = {"passed": "right", "untouched": "not written yet", "missing": "no answer found"}.get(
         question["state"], "not right yet"
     )
-    points = f"{question['points']:g} of {question['of']:g} points"
+    points = _gained(question) + (", in parts" if question["parts"] else "")
     style = "passed" if question["state"] == "passed" else "failed"
     head = f"<h2>{_text(question['id'])} · {_text(question['title'])}</h2><p class='{style}'>{state}, {points}</p>"
     shown = question["shown"]
     advice = [f"<p><strong>Diagnosis:</strong> {_text(shown['diagnosis'])}</p>"] if shown["diagnosis"] else []
     advice += [f"<p><strong>Hint:</strong> {_text(shown['hint'])}</p>"] if shown["hint"] else []
-    cases = [] if question["state"] in ("untouched", "missing") else _public(question)
-    rest = _hidden(question) if cases else []
-    if question["counted"]:
-        rest.append(f"Counted where your code ran, not by the judge: {', '.join(question['counted'])}.")
-    return "\n".join([head, *advice, *cases, _items(rest, "note"), _items(question["notes"], "note")])
+    written = question["state"] in ("passed", "failed")
+    cases, rest = _public(question), _hidden(question) if written else []
+    if question["counted"] and written:
+        rest.append(
+            f"Counted by the process that ran your code, and not a second time: {', '.join(question['counted'])}."
+        )
+    return "\n".join(
+        [head, *advice, *cases, *(f"<p>{_text(line)}</p>" for line in rest), _items(question["notes"], "note")]
+    )
 
 
 def _public(question: Mapping) -> list[str]:
-    """The cases as a check shows them in a notebook."""
+    """The cases as a check shows them in a notebook; of an answer that is right only how many there are."""
+    count = len(question["public"])
+    if question["state"] == "passed" and count > 1:
+        every = "Both" if count == 2 else f"All {count}"
+        return [_items([f"{SIGNS['passed']}{every} public cases are right."], "passed")]
+    if question["state"] == "missing" and question["notes"]:
+        return []
     verdicts = [Verdict(v["case"], v["passed"], v["sentence"], kind=v["kind"]) for v in question["public"]]
     return [_items([f"{SIGNS[line.kind]}{line.text}"], line.kind) for line in case_lines(verdicts)]
 
@@ -270,7 +301,7 @@ def _hidden(question: Mapping) -> list[str]:
         return []
     failed = Counter(_HIDDEN_KINDS[verdict["kind"]] for verdict in hidden if not verdict["passed"])
     how = "".join(f"; {count} {kind}" for kind, count in sorted(failed.items()))
-    return [f"Hidden cases: {sum(verdict['passed'] for verdict in hidden)} of {len(hidden)} passed{how}."]
+    return [f"Hidden cases: {sum(verdict['passed'] for verdict in hidden)} of {len(hidden)} are right{how}."]
 
 
 def _items(lines: Sequence[str], style: str) -> str:
@@ -306,6 +337,14 @@ def _no_formula(value):
 
 def _json(value) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _read(path: Path) -> dict | None:
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and {"student", "key", "set"} <= record.keys() else None
 
 
 def _write(path: Path, text: str) -> None:

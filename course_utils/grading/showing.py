@@ -58,7 +58,7 @@ def shown(result: Result, question: Question, graded: str, records: Mapping[str,
     lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
-        lines.append(Line("fact", f"{names}: counted where your code runs."))
+        lines.append(Line("fact", f"Counted while your code runs: {names}."))
     lines.append(Line("fact", f"Progress: {sum(r.passed for r in records.values())} of {total} questions passed."))
     state = "passed" if result.passed else "open" if result.untouched else "failed"
     return Shown(tuple(lines), state)
@@ -116,7 +116,8 @@ def _passed(verdicts: Sequence[Verdict]) -> list[Line]:
 
 
 def _named(kind: str, cases: Sequence[str]) -> list[Line]:
-    return [Line(kind, _SEPARATOR.join(cases))] if cases else []
+    more = f"{len(cases)} more: " if kind == "failed" and len(cases) > 1 else ""
+    return [Line(kind, f"{more}{_SEPARATOR.join(cases)}")] if cases else []
 
 
 def _hint(result: Result) -> list[Line]:

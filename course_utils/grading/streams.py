@@ -45,48 +45,42 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     """
     draw = _Drawn(random, hyper)
     decay = [draw.case("the weight decay changes between steps", draw.two_groups(), 6, scheduled="weight_decay")]
+    first = [*_plain(draw), *_odd_gradients(draw)]
+    rate = [draw.case("the learning rate changes between steps", draw.two_groups(), 8, scheduled="lr")]
+    return [*first, *rate, *(decay if "weight_decay" in hyper else []), *_kept(draw)]
+
+
+def _plain(draw: "_Drawn") -> list[Case]:
+    names = list(draw.hyper)
+    defaults, small = "default hyper-parameters", "default hyper-parameters, small gradients"
     return [
-        draw.case(
-            "default hyper-parameters",
-            [draw.group(["weight", "bias"], {})],
-            60,
-            decades=9,
-            count_state=True,
-            names=list(hyper),
-        ),
-        draw.case(
-            "default hyper-parameters, small gradients", [draw.group(["weight"], {})], 30, decades=-8, steady=True
-        ),
+        draw.case(defaults, [draw.group(["weight", "bias"], {})], 60, decades=9, count_state=True, names=names),
+        draw.case(small, [draw.group(["weight"], {})], 30, decades=-8, steady=True),
         draw.case("one group, twelve steps", [draw.one_group()], 12, count_state=True),
         draw.case("two groups with different hyper-parameters", draw.two_groups(), 8),
+    ]
+
+
+def _odd_gradients(draw: "_Drawn") -> list[Case]:
+    return [
         draw.case("gradients missing in some steps", draw.two_groups(), 12, missing=0.4, never=("shift",)),
         draw.case("gradients that are zero", draw.two_groups(), 8, zero=0.5),
         draw.case("a step before any gradient", draw.two_groups(), 6, empty_steps=2),
         draw.case("gradients over many decades", draw.two_groups(), 12, decades=8),
         draw.case("gradients beyond float32", [draw.one_group()], 6, decades=45, steady=True),
         draw.case("parameters beyond float32", [draw.one_group(scale=1e40)], 6),
-        draw.case("the learning rate changes between steps", draw.two_groups(), 8, scheduled="lr"),
-        *(decay if "weight_decay" in hyper else []),
+    ]
+
+
+def _kept(draw: "_Drawn") -> list[Case]:
+    """Cases about what outlives a step; the last one has every trait at once."""
+    shapes, twins = "a single number, two tensors of one shape, a transposed matrix", ["weight", "twin", "number"]
+    every = {"missing": 0.2, "zero": 0.1, "decades": 6, "never": ("shift",), "scheduled": "lr"}
+    return [
         draw.case("back to an earlier state", draw.two_groups(), 6, back_after=(2,)),
-        draw.case(
-            "a single number, two tensors of one shape, a transposed matrix",
-            [draw.one_group(["weight", "twin", "number"])],
-            6,
-            reload_after=(2,),
-            transposed=("weight",),
-        ),
+        draw.case(shapes, [draw.one_group(twins)], 6, reload_after=(2,), transposed=("weight",)),
         draw.case("a reload in the middle", draw.two_groups(), 10, missing=0.2, reload_after=(4,), count_state=True),
-        draw.case(
-            "everything at once",
-            draw.two_groups(),
-            40,
-            missing=0.2,
-            zero=0.1,
-            decades=6,
-            never=("shift",),
-            scheduled="lr",
-            reload_after=(7, 23),
-        ),
+        draw.case("everything at once", draw.two_groups(), 40, reload_after=(7, 23), **every),
     ]
 
 

@@ -75,14 +75,14 @@ def content_of(path: Path) -> bytes:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
-            raise UnreadableError("This is no regular file (a link or a folder); ask for the notebook itself.")
+            raise UnreadableError("This is no regular file (a link or a folder); hand in the notebook itself.")
         if status.st_size > LARGEST:
             raise UnreadableError(
                 f"The file has {status.st_size:,} bytes, more than the {LARGEST:,} that are read; clear its outputs."
             )
         return path.read_bytes()
     except OSError as error:
-        raise UnreadableError(f"The file cannot be read ({error.strerror}); ask for it again.") from None
+        raise UnreadableError(f"The file cannot be read ({error.strerror}); hand it in again.") from None
 
 
 def answer_to(submission: Submission, entry: Mapping) -> Answer:
@@ -94,7 +94,7 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
             f"No cell begins with # EXERCISE {entry['id']}; cell {own[-1].number} was graded, which defines the answer."
         )
     if not own and submission.cells:
-        notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}.")
+        notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}: add one.")
     if not own:
         return Answer("missing", notes=tuple(notes))
     written = [cell for cell in own if not is_untouched(_unmark(cell.source), _unmark(entry["stub"]))]
@@ -123,7 +123,7 @@ def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple
 
 def _decoded(content: bytes) -> str:
     if not content.strip():
-        raise UnreadableError("The file is empty; ask for it again.")
+        raise UnreadableError("The file is empty; hand in the notebook again.")
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         return content.decode(encoding)
@@ -135,10 +135,10 @@ def _notebook(text: str) -> dict:
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
-        why = ", it holds the marks of a merge conflict" if _CONFLICT.search(text) else ""
-        raise UnreadableError(f"The file is not valid JSON{why}; ask for it as Jupyter saves it.") from None
+        why = ", it holds the marks of a merge conflict" if _CONFLICT.search(text) else ", as when an upload is cut off"
+        raise UnreadableError(f"The file is not valid JSON{why}; hand in the notebook as Jupyter saves it.") from None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells", notebook.get("worksheets")), list):
-        raise UnreadableError("The file is JSON, but no notebook; ask for the notebook itself.")
+        raise UnreadableError("The file is JSON, but no notebook; hand in the notebook itself.")
     return notebook
 
 
@@ -159,7 +159,7 @@ def _cells(raw: list):
         left -= len(source)
         if left < 0:
             raise UnreadableError(
-                f"The code has more than the {LONGEST_CODE:,} characters that are read; ask for it shorter."
+                f"The code has more than the {LONGEST_CODE:,} characters that are read; hand in less of it."
             )
         if source.strip() and not _QUESTION.match(source) and not _is_check(source):
             yield Cell(number, source, tuple(dict.fromkeys(_ANSWER.findall(source))))

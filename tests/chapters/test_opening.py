@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from course_utils import settings as settings_room
-from course_utils.chapters import begin, chapters_in, find_place
+from course_utils.chapters import begin, called, chapters_in, find_place, the_one
 from course_utils.errors import CourseError
 
 QUIET = """
@@ -90,3 +90,35 @@ def test_chapters_by_the_beginning_of_their_names(tmp_path):
     assert [path.stem for path in chapters_in(tmp_path, ["02", "00_a"])] == ["02_c", "00_a"]
     with pytest.raises(CourseError, match="No chapter is called '7'; the chapters are: 00_a, 01_b, 02_c"):
         chapters_in(tmp_path, ["7"])
+
+
+SEVERAL = ["00_start_here", "03_adamw", "05_8bit_adam", "05b_choosing", "10_fsdp"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("3", ["03_adamw"]),
+        ("03", ["03_adamw"]),
+        ("03_adamw", ["03_adamw"]),
+        ("3_adamw", ["03_adamw"]),
+        ("03_ad", ["03_adamw"]),
+        ("0", ["00_start_here"]),
+        ("1", []),
+        ("10", ["10_fsdp"]),
+        ("5", ["05_8bit_adam"]),
+        ("5b", ["05b_choosing"]),
+        ("05_", ["05_8bit_adam"]),
+        ("adamw", []),
+    ],
+)
+def test_a_chapter_is_called_by_its_number_or_its_name(name, found):
+    assert called(name, SEVERAL) == found
+
+
+def test_the_one_that_is_meant_must_be_one():
+    assert the_one("3", SEVERAL, "set") == "03_adamw"
+    with pytest.raises(CourseError, match="No set is called '7'; the sets are: 00_start_here, 03_adamw, "):
+        the_one("7", SEVERAL, "set")
+    with pytest.raises(CourseError, match="'05' is the beginning of 05b_x and 05c_y; write more of the name"):
+        the_one("05", ["05b_x", "05c_y"], "set")

@@ -7,6 +7,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_utils.chapters import chapters_in, find_place
 from course_utils.chapters.setup_cell import setup_source
 from course_utils.cli import COMMANDS, lab, main
 from course_utils.settings import settings
@@ -104,7 +105,7 @@ def test_lint_prints_violations_and_fails(checkout, capsys):
     assert main(["lint", "00"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("00_a.ipynb, cell 1: ")
-    assert lines[-1].startswith("1 chapters checked, ")
+    assert lines[-1].startswith("1 chapter checked, ")
 
 
 def test_the_ledger_is_printed(capsys):
@@ -115,6 +116,34 @@ def test_the_ledger_is_printed(capsys):
 def test_lab_without_the_notebook_says_so(checkout, capsys):
     assert main(["lab"]) == 2
     assert "There is no notebook at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["0", "00", "00_a"])
+def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, capsys, monkeypatch):
+    """The checkout has the chapters alone; of a set the same function is asked, and says which there are."""
+    started = []
+    monkeypatch.setattr("course_utils.cli.lab._start", started.append)
+    assert main(["lab", name, "--no-browser"]) == 0
+    assert any("notebooks/00_a.ipynb" in argument for argument in started[0])
+    main(["lint", name])
+    assert "1 chapter checked" in capsys.readouterr().out
+    for command in (["check", name], ["release", name], ["demo", name]):
+        assert main(command) == 2
+        assert f"is called '{name}'; the " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["3", "03", "03_adamw"])
+def test_a_set_is_called_as_its_chapter(name, capsys):
+    from course_utils.cli.check import _known_set, _notebook
+    from course_utils.cli.grade import _set_called
+    from course_utils.demos import demos_in
+
+    place = find_place()
+    assert (_known_set(name), _set_called(name), _notebook(name).stem) == ("03_adamw",) * 3
+    assert [path.stem for path in demos_in(place.notebooks, [name])] == ["03_adamw"]
+    assert [path.stem for path in chapters_in(place.root / "solutions", [name])] == ["03_adamw"]
+    assert main(["check", "--reset", "--yes", name]) == 0
+    assert "no progress to forget" in capsys.readouterr().out
 
 
 def test_lab_starts_without_its_stored_defaults_where_they_cannot_be_written(checkout, capsys, monkeypatch):

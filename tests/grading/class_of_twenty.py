@@ -1,7 +1,7 @@
 """Twenty submissions to an exercise set, made from its solutions: the class that docs/instructors.md walks through.
 
-`python tests/grading/class_of_twenty.py FOLDER` writes them; with `--write` they are also graded, and the guide shows what
-came out.
+`python tests/grading/class_of_twenty.py FOLDER` writes them but for one, `--late` that one; with `--write` they are also graded,
+and the guide shows what came out.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_utils.cli import main
+from course_utils.grading.run import is_untouched
 from course_utils.grading.source import Authored, load_solutions, marker, mistaken, read_plain
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,7 @@ def write_class(folder: Path) -> dict[str, str]:
 
 def write_late(folder: Path) -> None:
     """The one notebook that comes a day later."""
+    folder.mkdir(parents=True, exist_ok=True)
     text = submissions(load_solutions(ROOT / "solutions" / f"{SET}.ipynb"))[LATE][1]
     (folder / f"{LATE}.ipynb").write_text(text, encoding="utf-8")
 
@@ -78,8 +80,15 @@ def _wrong(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     right = {each.question.id: each.solution for each in authored}
     for each in authored[:7]:
         known = each.question.mistakes[0]
-        yield f"{each.question.id}: {known.name}", notebook({**right, each.question.id: mistaken(each.solution, known)})
-    all_wrong = {each.question.id: mistaken(each.solution, each.question.mistakes[-1]) for each in authored}
+        answer = mistaken(each.solution, known)
+        what = (
+            "left as it was given"
+            if is_untouched(f"# EXERCISE {each.question.id}\n{answer}", each.stub)
+            else known.name
+        )
+        yield f"{each.question.id}: {what}", notebook({**right, each.question.id: answer})
+    known = [each.question.mistakes[0 if place % 2 else -1] for place, each in enumerate(authored)]
+    all_wrong = {each.question.id: mistaken(each.solution, one) for each, one in zip(authored, known, strict=True)}
     yield "a known mistake in every question", notebook(all_wrong)
 
 
@@ -140,6 +149,17 @@ def grade_twice(folder: Path) -> tuple[str, float]:
     return shown(told, first, graded(folder)), seconds
 
 
+def next_steps(folder: Path, late: bool) -> str:
+    """What lies in `folder` now, and the commands that follow."""
+    grading = f"course grade {folder} --set {SET} --seed {SEED}"
+    if late:
+        return f"{LATE}.ipynb, handed in late, is in {folder} now. The same command grades it alone:\n  {grading}"
+    return (
+        f"{len(list(folder.glob('*.ipynb')))} submissions to {SET} are in {folder}. Grade them:\n  {grading}\n"
+        f"Then hand in the late one, and grade again:\n  python tests/grading/class_of_twenty.py {folder} --late"
+    )
+
+
 def _write(text: str) -> None:
     before, _, rest = GUIDE.read_text(encoding="utf-8").partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
@@ -149,11 +169,13 @@ def _write(text: str) -> None:
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="where to write the notebooks")
+    parser.add_argument("--late", action="store_true", help="write only the one that comes a day later")
     parser.add_argument("--write", action="store_true", help="grade them, and write what came out into the guide")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp()) / "class"
     if not arguments.write:
-        write_class(folder)
+        (write_late if arguments.late else write_class)(folder)
+        print(next_steps(folder, arguments.late))
         return
     text, seconds = grade_twice(folder)
     _write(text)

@@ -109,7 +109,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     assert lines[0] == "q1 · Doubling <fast>: not right yet, 0 of 2 checks passed"
     assert lines[1] == "Graded: `double`, a function from cell [1], line 1."
     assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: an outline"]
-    assert lines[4] == "✗ one: `result` is 3 where 2 is right: 5·10⁸ times the tolerance away."
+    assert lines[4] == "✗ one: `result` is 3 where 2 is right."
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
         (f"def double(x):\n    raise NotImplementedError({UNTOUCHED!r})", "`double` is not written yet"),
         ("def double(x, y): return x", "cannot be called as the exercise asks"),
         ("def double(x):\n    return 1 / 0", "ZeroDivisionError: division by zero at your line 2: `return 1 / 0`."),
-        ("def double(x):\n    while True: pass", "stopped after 0.5 s"),
+        ("def double(x):\n    while True: pass", "had not ended after 0.5 s"),
         ("def double(x): return None", "is None where a number is expected"),
         ("def double(x): return float('nan')", "is NaN where 2 is right"),
         ("def double(x): return {'result': {1}}", "is of type set"),
@@ -287,7 +287,7 @@ def test_only_the_first_failures_are_told_in_full():
     )
     lines = [line.text for line in showing.case_lines(verdicts)]
     assert lines[:3] == ["case 0: off by 0", "case 1: off by 1", "case 2: off by 2"]
-    assert lines[3:] == ["case 4: off by 4", "case 5: off by 5", "case 6 · case 7 · case 8", "case 3"]
+    assert lines[3:] == ["case 4: off by 4", "case 5: off by 5", "3 more: case 6 · case 7 · case 8", "case 3"]
 
 
 def test_cases_that_end_alike_share_a_line():

@@ -36,6 +36,17 @@ def test_the_class_has_twenty_and_all_sorts(submissions, tmp_path):
     assert len(list(tmp_path.iterdir())) == 20
 
 
+def test_the_program_says_what_it_wrote_and_what_follows(tmp_path, capsys, monkeypatch):
+    for late, count in ((), 19), (("--late",), 20):
+        monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *late])
+        twenty._main()
+        said = capsys.readouterr().out
+        assert f"course grade {tmp_path / 'class'} --set 03_adamw --seed 2026" in said
+        assert ("--late" in said) == (not late)
+        assert len(list((tmp_path / "class").iterdir())) == count
+    assert "19 submissions" not in said
+
+
 def test_the_guide_names_what_each_handed_in(submissions):
     for student, (what, _) in submissions.items():
         assert f"| {student} | {what} |" in twenty.in_guide(), "run `python tests/grading/class_of_twenty.py --write`"

@@ -198,7 +198,7 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     said = capsys.readouterr().out
     assert "5 submissions, 67% of all points" in said
     assert "answer.py" in said
-    assert "1  q1: Your product is a sum." in said
+    assert "1  Your product is a sum." in said
     out = tmp_path / "class-results"
     rows = list(csv.DictReader((out / "results.csv").read_text("utf-8").splitlines()))
     assert {row["student"]: row["points"] for row in rows}["'=cmd()"] == "3.0"
@@ -207,7 +207,7 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     pages = {path.stem: path.read_text("utf-8") for path in (out / "students").glob("*.html")}
     assert "Your product is a sum." in pages[file_name("named mistake")]
     assert "Product &lt;b&gt;" in pages[file_name("right")]
-    assert "Counted where your code ran" in pages[file_name("right")]
+    assert "Counted by the process that ran your code" in pages[file_name("right")]
     before = (out / "results.csv").read_bytes()
     written(tmp_path / "class", {"late": HONEST["right"][0]})
     run_on = []
@@ -249,7 +249,7 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
 
 def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
     papers, path = grade.prepare(SET, tiny, SEED), written(tmp_path / "class", {"right": ""})["right"]
-    keys = {kind: grade.key_of(path, papers, kind) for kind in ("namespaces", "bwrap", "fork", "fresh")}
+    keys = {kind: grade.handed_in(path, papers, kind).key for kind in ("namespaces", "bwrap", "fork", "fresh")}
     assert keys["namespaces"] == keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 
@@ -259,14 +259,33 @@ def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
     assert run_command(tmp_path, tiny, "--only", "right") == 0
     assert "1 of 2 were graded before" in capsys.readouterr().err
     assert len(json.loads((tmp_path / "class-results" / "results.json").read_text("utf-8"))) == 2
+    assert run_command(tmp_path, tiny, "--only", "right", "--seed", "21") == 2
+    assert "This class was graded with --seed 20: do so again" in capsys.readouterr().err
     assert run_command(tmp_path, tiny, "--only", "nobody") == 2
     assert "No submission is called 'nobody'; they are: named mistake, right." in capsys.readouterr().err
+
+
+def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
+    written(tmp_path / "class", {"right": HONEST["right"][0]})
+    assert run_command(tmp_path, tiny) == 0
+    out, late = tmp_path / "class-results", written(tmp_path / "late", {"late": HONEST["right"][0], "right": "[]"})
+    given = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust", "--out", str(out)]
+    assert main(["grade", str(late["late"]), *given]) == 0
+    assert "The table keeps 1 graded before" in capsys.readouterr().err
+    assert "late, right" in (out / "summary.txt").read_text("utf-8"), "the same file"
+    before = (out / "results.csv").read_bytes()
+    assert main(["grade", str(late["right"]), *given]) == 2
+    assert "another submission called 'right'" in capsys.readouterr().err
+    assert (out / "results.csv").read_bytes() == before
+    assert [row["student"] for row in csv.DictReader(before.decode().splitlines())] == ["late", "right"]
 
 
 def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path, capsys):
     written(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny, "--out", str(tmp_path)) == 0
     assert "1 submission, 100%" in (tmp_path / "summary.txt").read_text("utf-8")
+    assert main(["grade", str(tmp_path / "class"), "--set", "99", "--out", str(tmp_path), "--trust"]) == 2
+    assert "graded with --seed 20" in capsys.readouterr().err
     assert run_command(tmp_path, tiny, "--out", str(tmp_path / "class")) == 2
     assert "among the submissions" in capsys.readouterr().err
     assert run_command(tmp_path, tiny, "--out", str(tmp_path / "class" / "results")) == 0
@@ -292,7 +311,7 @@ def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_
     assert main(["grade", str(tmp_path / "none"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]) == 2
     assert f"There is no folder {tmp_path / 'none'}" in capsys.readouterr().err
     assert main(["grade", str(tmp_path), "--set", "98", "--seed", "1"]) == 2
-    assert f"There is no exercise set '98'; the sets are: {SET}." in capsys.readouterr().err
+    assert f"No exercise set is called '98'; the exercise sets are: {SET}." in capsys.readouterr().err
 
 
 def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):

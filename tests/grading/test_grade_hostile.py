@@ -182,7 +182,7 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
     assert not Path(f"{results}.pickled").exists()
     kept = Results(results, SET)
     for name, record in records.items():
-        kept.keep(name, "key", record)
+        kept.keep(name, record)
     told = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
     assert "SECRET" not in told
     assert "1 stopped with an exception" in told
@@ -227,7 +227,7 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
     assert submissions["a"].name == "a.ipynb"
     papers = grade.prepare(SET, tiny, SEED)
-    assert len({grade.key_of(path, papers, "fork") for path in submissions.values()}) == 4
+    assert len({grade.handed_in(path, papers, "fork").key for path in submissions.values()}) == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")

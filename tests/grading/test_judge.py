@@ -25,7 +25,9 @@ def said(expected, got, tolerance=TIGHT) -> str | None:
 @pytest.mark.parametrize(
     ("expected", "got", "sentence"),
     [
-        (1.0, 1.5, "`y` is 1.5 where 1 is right: 5·10⁸ times the tolerance away."),
+        (1.0, 1.5, "`y` is 1.5 where 1 is right."),
+        (1.0, 1.0 + 2e-9, "`y` is 1.000000002 where 1 is right, 2 times as far off as is allowed."),
+        (1.0, 1.0 + 1.02e-9, "`y` is 1.000000001 where 1 is right, a little further off than is allowed."),
         (1, 2, "`y` is 2 where 1 is right."),
         (1.0, math.nan, "`y` is NaN where 1 is right."),
         (1.0, math.inf, "`y` is inf where 1 is right."),
@@ -34,7 +36,7 @@ def said(expected, got, tolerance=TIGHT) -> str | None:
         (1.0, "1.0", "`y` is a string where a number is expected."),
         (1.0, None, "`y` is None where a number is expected."),
         (None, 0, "`y` is a number where None is expected."),
-        ("a", "b", "`y` is 'b' where 'a' is right."),
+        ("a", "b", "`y` is `b` where `a` is right."),
         (1.0, torch.tensor(1.0), "`y` is a tensor where a number is expected."),
         (torch.zeros(2), [0.0, 0.0], "`y` is a list or tuple where a tensor is expected."),
         (torch.zeros(2), torch.zeros(2).double(), "`y` has the dtype torch.float64 where torch.float32 is expected."),
@@ -44,8 +46,8 @@ def said(expected, got, tolerance=TIGHT) -> str | None:
         ([1, 2], [1], "`y` has the length 1 where 2 is expected."),
         ([1, 2], [1, 3], "`y[1]` is 3 where 2 is right."),
         ({"a": 1}, {}, "`y · a` is missing."),
-        ({"a": 1}, {"b": 2, "A": 1}, "`y · a` is missing; not asked for: 'b', 'A'."),
-        ({"a": 1}, dict.fromkeys("bcde"), "`y · a` is missing; not asked for: 'b', 'c', 'd' and more."),
+        ({"a": 1}, {"b": 2, "A": 1}, "`y · a` is missing; not asked for: `b`, `A`."),
+        ({"a": 1}, dict.fromkeys("bcde"), "`y · a` is missing; not asked for: `b`, `c`, `d` and more."),
         ({}, {"a": 1}, "`y · a` is there, but was not asked for."),
     ],
 )
@@ -98,7 +100,7 @@ def test_the_first_step_tensor_and_index_are_named():
     assert (difference.step, difference.name, difference.index) == (2, "bias", (1,))
     assert (difference.expected, difference.got, difference.distance) == (1.0, 1.5, pytest.approx(5.0))
     assert difference.sentence() == (
-        "After step 2, `bias[1]` is 1.5 where 1 is right: 5 times the tolerance away; 1 of 2 elements differ."
+        "After step 2, `bias[1]` is 1.5 where 1 is right, 5 times as far off as is allowed; 1 of 2 elements differ."
     )
 
 
@@ -106,7 +108,7 @@ def test_a_guarded_sentence_keeps_the_right_value_to_itself():
     for expected, got in [(3.25, 1.0), ("b", "a"), (torch.tensor([3.25]), torch.tensor([1.0]))]:
         sentence = compare({"y": expected}, {"y": got}, TIGHT).sentence(reveal=False)
         assert "3.25" not in sentence
-        assert "'b'" not in sentence
+        assert "`b`" not in sentence
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(1e-12, 1.0))

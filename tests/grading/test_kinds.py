@@ -103,9 +103,9 @@ def test_the_first_step_and_tensor_that_differ_are_said(adamw):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("1e-2", "1.01e-2", "weight_decay` is '0.0101' where '0.01' is right."),
-        ("1e-8", "1.01e-8", "eps` is '1.01e-08' where '1e-08' is right."),
-        ("0.999", "0.9991", "betas` is '0.9, 0.9991' where '0.9, 0.999' is right."),
+        ("1e-2", "1.01e-2", "weight_decay` is `0.0101` where `0.01` is right."),
+        ("1e-8", "1.01e-8", "eps` is `1.01e-08` where `1e-08` is right."),
+        ("0.999", "0.9991", "betas` is `0.9, 0.9991` where `0.9, 0.999` is right."),
     ],
 )
 def test_a_default_that_is_off_by_a_little_is_said(adamw, old, new, said):
