@@ -192,6 +192,24 @@ def test_a_step_gets_the_cells_that_bind_what_it_uses_once_and_in_order(write):
     assert steps == [([], "number"), (["begin", "draw"], "play")]
 
 
+def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write):
+    """An import and a function of a cell that trains; when its result is needed too, all of it, and once."""
+    path = write(('cell = "number"', 'cell = "broken"'))
+    cells = {
+        "train": "import math\n\n\ndef half(x):\n    return math.floor(x / 2)\n\n\nslow = half(9)\nhalf.calls = 1",
+        "broken": "half(4)",
+        "play": "half(slow)",
+    }
+    write_notebook(
+        new_notebook(cells=[new_code_cell(source, id=name) for name, source in cells.items()]),
+        path.parent.parent / "00_small.ipynb",
+    )
+    demo = read_demo(path)
+    first, then = (unseen for _, unseen, _ in plan(demo, read_notebook(demo.notebook)))
+    assert [cell.source for cell in first] == ["import math\ndef half(x):\n    return math.floor(x / 2)"]
+    assert [cell.source for cell in then] == [cells["train"]]
+
+
 @pytest.mark.parametrize(
     ("source", "uses", "binds"),
     [
