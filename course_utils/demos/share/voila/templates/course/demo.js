@@ -38,12 +38,17 @@ const demo = (() => {
   function fit() {
     const section = shown && step(shown);
     if (!section) return;
-    const pictures = section.querySelectorAll(".shown img").length;
     const room = () => find("main").clientHeight - section.getBoundingClientRect().height;
     section.style.fontSize = "";
-    if (pictures) {
-      section.style.setProperty("--room", "0px");
-      section.style.setProperty("--room", `${Math.max(smallest, Math.floor(room() / pictures))}px`);
+    if (section.querySelector(".shown img")) {
+      const take = (height) => section.style.setProperty("--room", `${height}px`);
+      let low = smallest, high = find("main").clientHeight;
+      while (high - low > 2) {
+        const middle = (low + high) / 2;
+        take(middle);
+        if (room() >= 0) low = middle; else high = middle;
+      }
+      take(low);
     } else {
       section.classList.add("measured"); // with all that it covers, so that nothing moves when that is shown
       const fits = (size) => { section.style.fontSize = `${size}em`; return room() >= 0; };
