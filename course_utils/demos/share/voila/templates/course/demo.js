@@ -52,7 +52,9 @@ const demo = (() => {
     } else {
       section.classList.add("measured"); // with all that it covers, so that nothing moves when that is shown
       const fits = (size) => { section.style.fontSize = `${size}em`; return room() >= 0; };
-      sizes.some(fits);
+      const wide = (output) => output.scrollWidth > output.clientWidth + 1;
+      const unbroken = (size) => fits(size) && ![...section.querySelectorAll(".output")].some(wide);
+      if (!sizes.some(unbroken)) sizes.some(fits);
       section.classList.remove("measured");
     }
   }
