@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-_OPENING = "from course_utils.demos import stage\n\nstage.live()"
+_OURS = "from course_utils.demos import stage as _demo_stage\n\n_demo_stage."  # `stage` is a name that chapters use
+_OPENING = f"{_OURS}live()"
 
 
 def presentation(demo: Demo) -> "NotebookNode":
@@ -42,7 +43,7 @@ def _page(
     sources = [("unseen", _OPENING)] if number == 1 else []
     sources += [("unseen", cell.source) for cell in unseen]
     sources += [("shown", shown.source)] if shown else []
-    sources += [("click", f"stage.offer({step.click!r})")] if step.click else []
+    sources += [("click", f"{_OURS}offer({step.click!r})")] if step.click else []
     for role, source in sources:
         yield new_code_cell(source, metadata={"demo": {"role": role}})
 
