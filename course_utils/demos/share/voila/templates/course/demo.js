@@ -2,7 +2,7 @@
 const demo = (() => {
   const wanted = Number(location.hash.slice(1)) || 1; // where a page that is loaded again was
   const smallest = 160; // a picture that is lower, in pixels, says nothing: then the page is scrolled
-  const sizes = [1.6, 1.4, 1.2, 1]; // of words that have a page for themselves
+  const sizes = [1.6, 1.4, 1.2, 1, 0.85]; // of words that have a page for themselves
   let shown = 0, here = 0, began = Date.now();
   const find = (selector) => document.querySelector(selector);
   const step = (number) => document.getElementById(`step-${number}`);
