@@ -13,12 +13,13 @@ STAMP := .venv/.complete-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
 PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 NOTEBOOKS := --nbval-lax --nbval-current-env --nbval-cell-timeout=100 $(wildcard notebooks solutions)
 
-.PHONY: help lab run test test-all test-browser lint constraints clean
+.PHONY: help lab run test rehearse test-all test-browser lint constraints clean
 
 help:
 	@echo "make lab           open the course in JupyterLab (builds .venv first)"
 	@echo "make run           execute every chapter without a browser, then print the ledger"
 	@echo "make test          check style, run the tests, execute every notebook at the smallest scale"
+	@echo "make rehearse      carry every demo through, without a browser"
 	@echo "make test-all      the same, with slow tests, a real browser and every Python found"
 	@echo "make test-browser  every figure to play with, an exercise and a demo in a real browser"
 	@echo "make constraints   renew constraints.txt from what the package indexes hold today"
@@ -33,11 +34,14 @@ run: $(STAMP)
 test: lint
 	@$(PYTEST) -m "not slow and not browser" $(NOTEBOOKS) tests $(ARGS)
 
+rehearse: $(STAMP)
+	@OMP_NUM_THREADS=1 COURSE_HOME="$(CURDIR)/build/home" $(COURSE) demo --check
+
 test-all: lint
 	@$(PYTEST) $(NOTEBOOKS) tests/strangers tests $(ARGS)
 
 test-browser: $(STAMP)
-	@COURSE_SCALE=smoke $(VENV) -m pytest -m browser tests/browser $(ARGS)
+	@COURSE_SCALE=smoke $(VENV) -m pytest -m "browser and not slow" tests/browser $(ARGS)
 
 lint: $(STAMP)
 	@$(VENV) -m ruff check --quiet .

@@ -48,7 +48,8 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     labels = {of: label for label, of in _labelled(_control(name, display.played))}
-    return str(labels.get(value, f"{value:g}" if isinstance(value, float) else value))
+    plain = f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
+    return str(labels.get(value, plain))
 
 
 def _labelled(control) -> list[tuple]:

@@ -1,8 +1,12 @@
-"""Which cells of a chapter a step needs before its own: those that bind the names it uses, and what these need in turn."""
+"""Which cells of a chapter a step needs before its own: those that bind the names it uses, and what these need in turn.
+
+Of a cell that is needed for nothing but what it imports or defines, only that is run.
+"""
 
 import ast
 import builtins
 import symtable
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -14,6 +18,9 @@ from course_utils.errors import CourseError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+_WHOLE = ""  # among the names that are needed of a cell: all that it does
+_DEFINING = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+
 
 def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
     """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
@@ -22,26 +29,28 @@ def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["Not
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     places = {cell.id: place for place, cell in enumerate(code)}
-    done = set()
+    done = {}
     for number, step in enumerate(demo.steps, start=1):
         asked = [*step.needs, *([step.cell] if step.cell else [])]
+        _check_names(demo, number, asked, places)
+        needed = {at: {_WHOLE} for at in (*range(is_setup(code[0])), *map(places.get, step.needs))}
         for name in asked:
-            if name not in places:
-                raise CourseError(
-                    f"{demo.path.name}, step {number}: {demo.notebook.name} has no code cell {name!r}; "
-                    "name one that it has."
-                )
-        if step.click and not step.cell:
-            raise CourseError(
-                f"{demo.path.name}, step {number} clicks, but shows no cell; name the cell of the figure."
-            )
-        needed = set(range(1)) if is_setup(code[0]) else set()
-        for name in asked:
-            needed |= _needed(places[name], code)
-        needed |= {places[name] for name in step.needs}
-        unseen = sorted(needed - done - {places.get(step.cell)})
-        done |= needed | ({places[step.cell]} if step.cell else set())
-        yield step, [code[place] for place in unseen], code[places[step.cell]] if step.cell else None
+            _add_needs(places[name], code, needed)
+        if step.cell:
+            done.setdefault(places[step.cell], set()).add(_WHOLE)
+        parts = [_part(code[at], needed[at], done.setdefault(at, set())) for at in sorted(needed)]
+        for at, names in needed.items():
+            done[at] |= names
+        yield step, [cell for cell in parts if cell is not None], code[places[step.cell]] if step.cell else None
+
+
+def _check_names(demo: Demo, number: int, asked: list[str], places: dict) -> None:
+    where = f"{demo.path.name}, step {number}"
+    for name in asked:
+        if name not in places:
+            raise CourseError(f"{where}: {demo.notebook.name} has no code cell {name!r}; name one that it has.")
+    if demo.steps[number - 1].click and not demo.steps[number - 1].cell:
+        raise CourseError(f"{where} clicks, but shows no cell; name the cell of the figure.")
 
 
 def check(demo: Demo) -> None:
@@ -60,17 +69,45 @@ def check(demo: Demo) -> None:
                 )
 
 
-def _needed(place: int, code: list) -> set[int]:
-    """The places of all cells that the one at `place` needs, however far back."""
-    needed, todo = set(), [place]
+def _add_needs(place: int, code: list, needed: dict[int, set]) -> None:
+    """Add to `needed` what the cell at `place` needs, however far back: by place, names it defines, or `_WHOLE`."""
+    todo = [(place, code[place].source)]
     while todo:
-        here = todo.pop()
-        for name in uses_and_binds(code[here].source)[0]:
-            bound = [back for back in range(here) if name in uses_and_binds(code[back].source)[1]]
-            if bound and bound[-1] not in needed:
-                needed.add(bound[-1])
-                todo.append(bound[-1])
-    return needed
+        end, source = todo.pop()
+        for name in uses_and_binds(source)[0]:
+            bound = [back for back in range(end) if name in uses_and_binds(code[back].source)[1]]
+            if not bound:
+                continue
+            back = bound[-1]
+            definition = _definitions(code[back].source).get(name)
+            what = name if definition else _WHOLE
+            if not {what, _WHOLE} & needed.setdefault(back, set()):
+                needed[back].add(what)
+                todo.append((back + 1, definition) if definition else (back, code[back].source))
+
+
+def _part(cell: "NotebookNode", needed: set, done: set) -> "NotebookNode | None":
+    """Of `cell` what is needed and not yet done: all of it, definitions in their order, or None."""
+    from nbformat.v4 import new_code_cell
+
+    if _WHOLE in done or needed <= done:
+        return None
+    if _WHOLE in needed:
+        return cell
+    chosen = {source: None for name, source in _definitions(cell.source).items() if name in needed}
+    return new_code_cell("\n".join(chosen), id=cell.id)
+
+
+@lru_cache(maxsize=1024)
+def _definitions(source: str) -> dict[str, str]:
+    """By name: the statement that imports or defines it, where no other statement of the cell binds it."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return {}
+    binds = [(statement, name) for statement in statements for name in _of_statement(statement)[1]]
+    count = Counter(name for _, name in binds)
+    return {name: ast.unparse(made) for made, name in binds if count[name] == 1 and isinstance(made, _DEFINING)}
 
 
 @lru_cache(maxsize=1024)

@@ -1,5 +1,7 @@
 """A demo as the notebook that Voilà shows: per step the words, the cells it needs unseen, its own cell, and the clicks."""
 
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,47 +12,46 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-_OPENING = "from course_utils.demos import stage\n\nstage.live()"
+_OURS = "from course_utils.demos import stage as _demo_stage\n\n_demo_stage."  # `stage` is a name that chapters use
+_OPENING = f"{_OURS}live()"
 
 
 def presentation(demo: Demo) -> "NotebookNode":
     """The notebook; what a cell is for stands in its metadata, under `demo`."""
-    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+    from nbformat.v4 import new_notebook
 
     from course_utils.chapters.files import read_notebook
 
-    cells = []
-
-    def add(make, source: str, role: str, **more) -> None:
-        cells.append(make(source, metadata={"demo": {"role": role, **more}}))
-
-    planned = 0.0
-    for number, (step, unseen, cell) in enumerate(plan(demo, read_notebook(demo.notebook)), start=1):
-        planned += step.minutes
-        about = {"number": number, "title": step.title, "minutes": step.minutes, "until": planned, "held": step.covered}
-        add(new_markdown_cell, step.say, "step", **about, then=step.then, expect=expectations(step))
-        if number == 1:
-            add(new_code_cell, _OPENING, "unseen")
-        for needed in unseen:
-            add(new_code_cell, needed.source, "unseen")
-        if cell is not None:
-            add(new_code_cell, cell.source, "shown")
-        if step.click:
-            add(new_code_cell, f"stage.offer({step.click!r})", "click")
+    steps = plan(demo, read_notebook(demo.notebook))
+    until = accumulate(step.minutes for step in demo.steps)
+    pages = (_page(at, end, *step) for at, (end, step) in enumerate(zip(until, steps, strict=True), start=1))
     about = {"title": demo.title, "minutes": demo.minutes, "steps": len(demo.steps), "chapter": demo.name}
     return new_notebook(
-        cells=cells, metadata={"demo": about, "kernelspec": _KERNELSPEC, "language_info": {"name": "python"}}
+        cells=[cell for page in pages for cell in page],
+        metadata={"demo": about, "kernelspec": _KERNELSPEC, "language_info": {"name": "python"}},
     )
+
+
+def _page(
+    number: int, until: float, step: Step, unseen: list, shown: "NotebookNode | None"
+) -> Iterator["NotebookNode"]:
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    about = {"number": number, "title": step.title, "minutes": step.minutes, "until": until, "held": step.covered}
+    more = {"role": "step", "then": step.then, "expect": expectations(step)}
+    yield new_markdown_cell(step.say, metadata={"demo": {**about, **more}})
+    sources = [("unseen", _OPENING)] if number == 1 else []
+    sources += [("unseen", cell.source) for cell in unseen]
+    sources += [("shown", shown.source)] if shown else []
+    sources += [("click", f"{_OURS}offer({step.click!r})")] if step.click else []
+    for role, source in sources:
+        yield new_code_cell(source, metadata={"demo": {"role": role}})
 
 
 def expectations(step: Step) -> list[str]:
     """What the presenter is to see, a line each."""
-    numbers = [n.of if n.value is True else f"{n.of} = {_number(n.value)}" for n in step.numbers]
+    numbers = [number.says for number in step.numbers if number.says]
     return [*step.text, *numbers, *(f"In the picture: {words}" for words in step.picture)]
-
-
-def _number(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"
 
 
 def write_presentation(demo: Demo, folder: Path) -> Path:

@@ -13,17 +13,21 @@ _KEYS = {
     "the demo": {"title", "minutes", "steps"},
     "a step": {"title", "minutes", "say", "then", "covered", "cell", "needs", "click", "expect"},
     "what is expected": {"text", "picture", "numbers"},
-    "a number": {"of", "is", "within"},
+    "a number": {"of", "is", "within", "says"},
 }
 
 
 @dataclass(frozen=True)
 class Number:
-    """An expression over the kernel's names, what it comes to, and the relative error that is allowed."""
+    """An expression over the kernel's names, what it comes to, the relative error that is allowed, and all that in words.
+
+    Without words it is rehearsed, and not shown.
+    """
 
     of: str
     value: float
     within: float = 0.0
+    says: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def _step(number: int, written: dict) -> Step:
 
 def _number(written: dict) -> Number:
     _check_keys("a number", written)
-    return Number(_words(written, "of"), written["is"], float(written.get("within", 0.0)))
+    return Number(_words(written, "of"), written["is"], float(written.get("within", 0.0)), written.get("says", ""))
 
 
 def _words(written: dict, key: str) -> str:

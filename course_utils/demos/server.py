@@ -11,6 +11,7 @@ from course_utils.settings import set_variable, variables
 
 TEMPLATE = "course"
 _SHARE = Path(__file__).parent / "share"
+_QUIET = {"ws_ping_interval": 0}  # a page on this machine needs no pings, and their default ends in a warning
 
 
 def require() -> None:
@@ -53,4 +54,4 @@ def serve(notebook: Path, port: int, browser: bool) -> None:
         set_variable(name, value)
     elsewhere = variables("JUPYTER_PATH").get("JUPYTER_PATH")
     set_variable("JUPYTER_PATH", f"{_SHARE}{os.pathsep}{elsewhere}" if elsewhere else str(_SHARE))
-    Voila.launch_instance(arguments(notebook, port, browser))
+    Voila.launch_instance(arguments(notebook, port, browser), tornado_settings=_QUIET)

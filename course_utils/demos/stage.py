@@ -51,6 +51,7 @@ class _Updatable:
         from ipywidgets import VBox
 
         box = VBox([_as_widget(data, metadata)])
+        box.add_class("picture")
         display(box)
         return box
 

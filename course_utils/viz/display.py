@@ -4,7 +4,7 @@ import base64
 import inspect
 import io
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Lock
 
 import matplotlib.pyplot as plt
@@ -39,35 +39,38 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     `also(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
     The picture of the starting values is an ordinary output, so it stays where widgets do not run.
     """
-    from ipywidgets import VBox
-
     played.clear()
     played.update(controls)
+    _show_controls(controls)
 
-    def values() -> dict:
-        return {name: control.value for name, control in controls.items()}
+    def outputs() -> Iterator[tuple[object, dict]]:
+        values = {name: control.value for name, control in controls.items()}
+        bundle, metadata = _picture(*draw(**values))
+        yield bundle, {"metadata": metadata, "raw": True}
+        if also:
+            yield also(**values), {}
+
+    places = [display(shown, display_id=True, **how) for shown, how in outputs()]
+    drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
+
+    def redraw(_):
+        with drawing:
+            for place, (shown, how) in zip(places, outputs(), strict=True):
+                place.update(shown, **how)
+
+    for control in controls.values():
+        control.observe(redraw, names="value")
+
+
+def _show_controls(controls: dict) -> None:
+    """The controls where widgets run, and elsewhere a sentence that names them."""
+    from ipywidgets import VBox
 
     dress(controls)
     still = f"Run this notebook to move the controls of the figure below: {in_words(controls)}."
     view = {"version_major": 2, "version_minor": 0, "model_id": VBox(list(controls.values())).model_id}
     display({_VIEW: view, "text/plain": still}, raw=True)
     display(NAMING, metadata=LIVE, raw=True)
-    bundle, metadata = _picture(*draw(**values()))
-    place = display(bundle, metadata=metadata, raw=True, display_id=True)
-    below = display(also(**values()), display_id=True) if also else None
-
-    drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
-
-    def redraw(_):
-        with drawing:
-            chosen = values()
-            bundle, metadata = _picture(*draw(**chosen))
-            place.update(bundle, metadata=metadata, raw=True)
-            if also:
-                below.update(also(**chosen))
-
-    for control in controls.values():
-        control.observe(redraw, names="value")
 
 
 def source(thing: Callable | type) -> Markdown:

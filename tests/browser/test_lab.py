@@ -1,35 +1,20 @@
 """What a reader does: `course lab`, run chapters, move what can be moved, answer an exercise, all in a real browser."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import nbformat
 import plays
-import psutil
 import pytest
-
-from course_utils.settings import environment_for_child
+from real import LAB, ROOT, save_picture, served
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-START_TIMEOUT, RUN_TIMEOUT = 60, 240
+RUN_TIMEOUT = 240
 RUN_WHOLE = ("00", "03", "10")
 WIDTHS, THEMES = (800, 1400), ("Light", "Dark")
 
@@ -67,57 +52,11 @@ def shorten(path, whole):
 
 @pytest.fixture(scope="module")
 def address(checkout):
-    """The address `course lab` prints; the server and its kernels are gone afterwards."""
-    environment = environment_for_child(
-        COURSE_SCALE="smoke", OMP_NUM_THREADS="1", CI="1", JUPYTER_CONFIG_DIR=str(checkout.parent),
-        COURSE_HOME=str(checkout.parent / "home"), COURSE_STRICT="0",
-    )  # fmt: skip
-    server = subprocess.Popen(
-        [sys.executable, "-m", "course_utils.cli", "lab", "--port", "0"],
-        cwd=checkout, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    children = []
-    try:
-        yield first_address(server)
-        children = psutil.Process(server.pid).children(recursive=True)
-    finally:
-        stop(server)
-    assert psutil.wait_procs(children, timeout=20)[1] == [], "kernels were left running"
-
-
-def stop(server):
-    server.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
-    try:
-        server.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        for process in [*psutil.Process(server.pid).children(recursive=True), server]:
-            process.kill()
-
-
-def first_address(server):
-    lines = Queue()
-    Thread(target=lambda: [lines.put(line) for line in server.stdout], daemon=True).start()
-    said, deadline = [], time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline and (server.poll() is None or not lines.empty()):
-        try:
-            said.append(lines.get(timeout=0.2))
-        except Empty:
-            continue
-        if found := re.search(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*token=\w+", said[-1]):
-            return found.group()
-    return pytest.fail("`course lab` printed no address:\n" + "".join(said))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no chromium or chrome is installed to drive")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=60_000)
-        yield browser
-        browser.close()
+    """The address `course lab` prints."""
+    command = ("-m", "course_utils.cli", "lab", "--port", "0")
+    settings = {"COURSE_SCALE": "smoke", "COURSE_STRICT": "0"}
+    with served(*command, address=LAB, home=checkout.parent, cwd=checkout, **settings) as address:
+        yield address
 
 
 @pytest.fixture
@@ -316,9 +255,3 @@ def await_all_cells(page, notebook):
             return
     counts = [cell.execution_count for cell in cells]
     pytest.fail(f"after {RUN_TIMEOUT} s the cells' counts are {counts}")
-
-
-def save_picture(page, name):
-    folder = ROOT / "build" / "browser"
-    folder.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=folder / f"{name}.png")

@@ -1,21 +1,24 @@
 """The demos: each fits its chapter and keeps its word; one that is broken says so."""
 
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from ipywidgets import IntSlider
+from ipywidgets import Checkbox, FloatSlider, IntSlider
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_utils import viz
 from course_utils.chapters.files import read_notebook, write_notebook
 from course_utils.cli import main
 from course_utils.demos import demos_in, read_demo, server, stage
+from course_utils.demos.controls import instructions
 from course_utils.demos.needs import check, plan, uses_and_binds
 from course_utils.demos.presentation import presentation
 from course_utils.demos.rehearse import rehearse
 from course_utils.errors import CourseError
+from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[2]
 DEMOS = demos_in(ROOT / "notebooks")
@@ -44,7 +47,7 @@ cell = "number"
 say = "How large is x?"
 [steps.expect]
 text = ["x  is 2"]
-numbers = [{ of = "x + 0.1", is = 2, within = 0.1 }]
+numbers = [{ of = "x + 0.1", is = 2, within = 0.1, says = "nearly two" }, { of = "x", is = 2 }]
 
 [[steps]]
 title = "A bar"
@@ -119,7 +122,7 @@ say = "It breaks."
 """
 BREAKING = (
     ("x  is 2", "x is 3"),
-    ("is = 2, within = 0.1", "is = 2"),
+    ("is = 2, within = 0.1, says", "is = 2, says"),
     ("a bar of 7", "a bar of 8"),
     ("minutes = 3\n", "minutes = 6\n"),
 )
@@ -192,6 +195,24 @@ def test_a_step_gets_the_cells_that_bind_what_it_uses_once_and_in_order(write):
     assert steps == [([], "number"), (["begin", "draw"], "play")]
 
 
+def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write):
+    """An import and a function of a cell that trains; when its result is needed too, all of it, and once."""
+    path = write(('cell = "number"', 'cell = "broken"'))
+    cells = {
+        "train": "import math\n\n\ndef half(x):\n    return math.floor(x / 2)\n\n\nslow = half(9)\nhalf.calls = 1",
+        "broken": "half(4)",
+        "play": "half(slow)",
+    }
+    write_notebook(
+        new_notebook(cells=[new_code_cell(source, id=name) for name, source in cells.items()]),
+        path.parent.parent / "00_small.ipynb",
+    )
+    demo = read_demo(path)
+    first, then = (unseen for _, unseen, _ in plan(demo, read_notebook(demo.notebook)))
+    assert [cell.source for cell in first] == ["import math\ndef half(x):\n    return math.floor(x / 2)"]
+    assert [cell.source for cell in then] == [cells["train"]]
+
+
 @pytest.mark.parametrize(
     ("source", "uses", "binds"),
     [
@@ -217,9 +238,16 @@ def test_the_presentation_holds_each_step_s_cells(write):
     cells = presentation(read_demo(write())).cells
     roles = [cell.metadata["demo"]["role"] for cell in cells]
     assert roles == ["step", "unseen", "shown", "step", "unseen", "unseen", "shown", "click"]
-    assert cells[0].metadata["demo"]["expect"] == ["x  is 2", "x + 0.1 = 2"]
+    assert cells[0].metadata["demo"]["expect"] == ["x  is 2", "nearly two"]
     assert cells[3].metadata["demo"]["until"] == 3
-    assert cells[-1].source == "stage.offer({'height': 7})"
+
+
+def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
+    """A stage of ZeRO, say; the button is offered all the same."""
+    offered = []
+    monkeypatch.setattr(stage, "offer", offered.append)
+    exec(presentation(read_demo(write())).cells[-1].source, {"stage": 3})
+    assert offered == [{"height": 7}]
 
 
 def test_a_button_moves_the_figure_that_it_stands_below(monkeypatch):
@@ -231,6 +259,23 @@ def test_a_button_moves_the_figure_that_it_stands_below(monkeypatch):
     monkeypatch.setattr(viz.display, "played", {"height": later})
     shown[0].click()
     assert (first.value, later.value) == (7, 3)
+
+
+def test_a_button_says_what_it_sets_as_people_write_it(monkeypatch):
+    controls = {"height": IntSlider(2, 0, 99999, description="how high"), "on": Checkbox(), "power": FloatSlider()}
+    monkeypatch.setattr(viz.display, "played", controls)
+    assert instructions({"height": 16384, "on": True, "power": 0.5}) == "how high: 16,384, on: on, power: 0.5"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="continuous integration runs where bash is")
+@pytest.mark.parametrize(("failing", "typed"), [("test", ["test"]), ("rehearse", ["test", "rehearse"])])
+def test_continuous_integration_fails_where_the_tests_or_a_demo_fail(tmp_path, failing, typed):
+    fake = tmp_path / "make"
+    fake.write_text(f'#!/bin/sh\necho "$2" >> "{tmp_path}/typed"\n[ "$2" != {failing} ]\n')
+    fake.chmod(0o755)
+    environment = environment_for_child(PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert subprocess.run([ROOT / ".ci" / "run"], env=environment, timeout=20, check=False).returncode == 1
+    assert (tmp_path / "typed").read_text().split() == typed
 
 
 def test_the_page_loads_nothing_from_elsewhere():

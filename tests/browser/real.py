@@ -1,0 +1,84 @@
+"""A server started as a reader starts it, and a browser that looks at it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+
+import psutil
+import pytest
+
+from course_utils.settings import environment_for_child
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+START_TIMEOUT = 60
+LAB = r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*token=\w+"
+DEMO = r"http://127\.0\.0\.1:\d+/"
+
+
+@contextmanager
+def served(*command: str, address: str, home: Path, cwd: Path = ROOT, **environment: str) -> Iterator[str]:
+    """`python command…` runs in `cwd`; gives what it prints that looks like `address`.
+
+    After Ctrl-C the server and its kernels are gone, and it has said nothing besides that line.
+    """
+    child = environment_for_child(
+        OMP_NUM_THREADS="1", CI="1", JUPYTER_CONFIG_DIR=str(home), COURSE_HOME=str(home / "home"), **environment
+    )
+    server = subprocess.Popen(
+        [sys.executable, *command], cwd=cwd, env=child, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    lines, children = Queue(), []
+    reader = Thread(target=lambda: [lines.put(line) for line in server.stdout], daemon=True)
+    reader.start()
+    try:
+        yield _first(address, server, lines)
+        children = psutil.Process(server.pid).children(recursive=True)
+    finally:
+        _stop(server)
+    assert psutil.wait_procs(children, timeout=20)[1] == [], "kernels were left running"
+    reader.join(timeout=20)
+    later = list(lines.queue)
+    assert not [line for line in later if "websocket_ping" in line], later
+
+
+def _first(pattern: str, server: subprocess.Popen, lines: Queue) -> str:
+    said, deadline = [], time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and (server.poll() is None or not lines.empty()):
+        try:
+            said.append(lines.get(timeout=0.2))
+        except Empty:
+            continue
+        if found := re.search(pattern, said[-1]):
+            return found.group()
+    return pytest.fail("no address was printed:\n" + "".join(said))
+
+
+def _stop(server: subprocess.Popen) -> None:
+    server.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
+    try:
+        server.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        for process in [*psutil.Process(server.pid).children(recursive=True), server]:
+            process.kill()
+
+
+def save_picture(page, name: str) -> None:
+    """What the page looks like now, in `build/browser`, to be looked at."""
+    folder = ROOT / "build" / "browser"
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=folder / f"{name}.png")
