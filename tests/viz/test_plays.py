@@ -51,6 +51,9 @@ def ends(control) -> list:
             for name, kind in kinds
             for value in (0.0, -0.1, kind.largest, 3 * kind.largest, kind.smallest_subnormal / 3, float("nan"))
         ]
+    if hasattr(control, "fields"):  # the first and the last of the list, and odd sizes
+        names = [name for _, name in control.model.options]
+        return [names[0], names[-2], control.sizes(), control.sizes(layers=1, heads=7)]
     if hasattr(control, "options"):
         return [control._options_values[0], control._options_values[-1]]
     if not hasattr(control, "min"):
@@ -96,7 +99,9 @@ def check(play, values, rendered=False):
     assert len(alt) > 20, values
     assert "nan" not in alt.replace("nan", "", 2 * ("number" in values)), (values, alt)
     if play.also:
-        assert play.also(**values).data
+        assert bool(play.also(**values).data) != (figure.axes[0].axison is False), (
+            "a picture that is a sentence stands alone"
+        )
     if rendered:
         bundle, _ = display._picture(figure, alt)
         assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
