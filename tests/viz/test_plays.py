@@ -122,3 +122,11 @@ def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_m
     assert len(re.search(r'alt="([^"]*)"', picture).group(1)) > 20
     assert "widget-view" not in body
     assert "courseNamesControls" not in page
+
+
+@pytest.mark.parametrize("chapter", plays.CHAPTERS)
+def test_a_figure_to_play_with_needs_the_set_up_cell_alone_or_says_what_else(chapter):
+    cells = plays.stored(chapter)["cells"]
+    alone = plays.needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
+    text = next(cell["source"] for cell in cells if "## Play" in cell["source"])
+    assert alone != ("run the cells up to here first" in text)
