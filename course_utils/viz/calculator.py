@@ -92,8 +92,8 @@ def memory_calculator() -> None:
     from course_utils.viz.picker import ModelPicker
 
     powers = [2**n for n in range(17)]
-    stage = ToggleButtons(options=STAGES, description="ZeRO stage (0: no sharing)")
-    ranks = SelectionSlider(options=powers[:11], value=8, description="devices that share (ranks)", disabled=True)
+    stage = ToggleButtons(options=STAGES, description="ZeRO stage (0: none)")
+    ranks = SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", disabled=True)
     stage.observe(lambda _: ranks.set_trait("disabled", not stage.value), names="value")
     play(
         calculator_figure,

@@ -51,9 +51,8 @@ def ends(control) -> list:
             for name, kind in kinds
             for value in (0.0, -0.1, kind.largest, 3 * kind.largest, kind.smallest_subnormal / 3, float("nan"))
         ]
-    if hasattr(control, "fields"):  # the first and the last of the list, and odd sizes
-        names = [name for _, name in control.model.options]
-        return [names[0], names[-2], control.sizes(), control.sizes(layers=1, heads=7)]
+    if hasattr(control, "fields"):  # a model of the list, and sizes of one's own
+        return [control.model.options[-2][1], control.sizes(layers=2)]
     if hasattr(control, "options"):
         return [control._options_values[0], control._options_values[-1]]
     if not hasattr(control, "min"):
