@@ -105,7 +105,7 @@ def _start(arguments: list[str]) -> None:
 
 
 def _import_voila_quietly() -> None:
-    """The server would import it, and then show what traitlets calls deprecated in packages of others."""
+    """The server would import it, and then show what is deprecated in packages of others."""
     if find_spec("voila"):
         with warnings.catch_warnings():
             import_module("voila")
