@@ -6,7 +6,7 @@
 | `COURSE_DEVICE` | `cpu`, `cuda` (which GPU: `CUDA_VISIBLE_DEVICES`) | `cuda` where it is available, else `cpu` |
 | `COURSE_SEED` | a whole number | 0 |
 | `COURSE_HOME` | a folder for cache, checkpoints, ledger and progress | the platform's own place for user caches |
-| `COURSE_STRICT` | 1: a failed check raises; 0 | 0 |
+| `COURSE_STRICT` | 1: a failed check raises, and outputs are those to be compared; 0 | 0 |
 """
 
 import os

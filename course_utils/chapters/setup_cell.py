@@ -15,7 +15,8 @@ from importlib.util import find_spec
 
 if not find_spec("course_utils"):
     %pip install -qqq "course-utils @ git+{address}"
-assert find_spec("course_utils"), "The course could not be fetched: check the network, then run this cell again."
+why = "The course could not be fetched: check the network, then run this cell again."
+assert find_spec("course_utils"), why
 
 from course_utils.chapters import begin
 

@@ -4,6 +4,9 @@ import argparse
 import json
 import os
 import sys
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from course_utils.chapters import chapters_in, find_place
@@ -104,4 +107,12 @@ def _is_root() -> bool:
 def _start(arguments: list[str]) -> None:
     from jupyterlab.labapp import main as jupyterlab
 
+    _import_voila_quietly()
     jupyterlab(arguments)
+
+
+def _import_voila_quietly() -> None:
+    """The server would import it, and then show what is deprecated in packages of others."""
+    if find_spec("voila"):
+        with warnings.catch_warnings():
+            import_module("voila")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from course_utils.chapters import chapters_in, find_place
 
-HELP = "write what follows from other files: set-up cells, glossary links, the README's badges and picture"
+HELP = (
+    "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and picture"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Stamp whatever of this the checkout has, and say which files changed."""
     root = find_place().root
     paths = [path for folder in ("notebooks", "solutions", "exercises") for path in chapters_in(root / folder)]
-    changed = [*_set_up(paths), *_linked(root), *_shown(root)]
+    changed = [*_set_up(paths), *_linked(root), *_led_on(root), *_shown(root)]
     for path, what in changed:
         print(f"{path.relative_to(root).as_posix()}: new {what}")
     print(f"{len({path for path, _ in changed} & set(paths))} of {len(paths)} notebooks changed.")
@@ -36,6 +38,12 @@ def _linked(root: Path) -> Iterator[tuple[Path, str]]:
     if (root / GLOSSARY).is_file():
         terms = read_glossary(root / GLOSSARY).terms
         yield from ((path, "glossary links") for path in chapters_in(root / "notebooks") if stamp_links(path, terms))
+
+
+def _led_on(root: Path) -> Iterator[tuple[Path, str]]:
+    from course_utils.chapters.successor import stamp_successor
+
+    return ((path, "link to the next chapter") for path in chapters_in(root / "notebooks") if stamp_successor(path))
 
 
 def _shown(root: Path) -> Iterator[tuple[Path, str]]:

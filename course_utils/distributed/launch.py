@@ -24,6 +24,7 @@ from unittest.mock import patch
 import torch
 
 from course_utils.distributed import worker
+from course_utils.distributed.waiting import sign_of_life
 from course_utils.errors import CourseError
 
 SECONDS = 120.0
@@ -64,9 +65,10 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
     tells the rank. Arguments and results are copied (pickled). Ranks have the environment variables that this process had when it
     first launched any. Raises `RankError` with the first failure of a rank, and
     `CourseError` where they are not done within `seconds`, with where each of them was; no rank is left behind in any event.
+    In a notebook a line says that they are at work.
     """
     _check(world_size, seconds)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sign_of_life(world_size):
         job = worker.write_job(Path(folder), work, arguments, seconds)
         asked, asking = multiprocessing.Pipe(duplex=False)
         with asked, asking:

@@ -1,6 +1,7 @@
 """How far a learner is in all exercise sets: as a table in a terminal, and with bars in a notebook."""
 
 import html
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,7 +67,7 @@ class Board:
             f'<th scope="col" style="text-align:left">{name}</th>' for name in ("set", "passed", "", "points")
         )
         table = f'<table style="color:inherit;font:inherit"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        return f"<div><p>{html.escape(self.head)}</p>{table}<p>{html.escape(self.advice)}</p></div>"
+        return f"<div><p>{html.escape(self.head)}</p>{table}<p>{_linked(html.escape(self.advice))}</p></div>"
 
 
 def my_progress() -> Board:
@@ -96,6 +97,11 @@ def _bar(share: float) -> str:
 
 def _counted(one: Standing) -> str:
     return f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points"
+
+
+def _linked(text: str) -> str:
+    """`text` with a link for each notebook of exercises; chapters and exercises lie in folders beside each other."""
+    return re.sub(r"exercises/\w+\.ipynb", r'<a href="../\g<0>">\g<0></a>', text)
 
 
 def _row(one: Standing) -> str:

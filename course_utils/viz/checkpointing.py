@@ -111,7 +111,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     peaks = {count: boundary * pencil.peak(blocks, count, per_block) for count in range(1, blocks + 1)}
     right.plot(list(peaks), [value / size for value in peaks.values()], ".-", color=COLORS["predicted"])
     right.plot(segments, peaks[segments] / size, "o", color=COLORS["warning"], markersize=9)
-    best = pencil.best_segments(blocks, per_block)
+    best = _listed([count for count, value in peaks.items() if value == min(peaks.values())])
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set(xlabel="segments s", ylabel=f"peak, {unit}", title=f"Lowest at s = {best}", ylim=(0, None))
     left.set(
@@ -125,6 +125,18 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
         f"{format_bytes(now)} are kept instead of {format_bytes(whole)}; {blocks} blocks are computed "
         f"again, so that a step takes {end} units of time instead of {plain[-1].time}. The lowest peak has {best} segments."
     )
+
+
+def _listed(counts: Sequence[int]) -> str:
+    """Ascending numbers in words, three and more neighbors as a range: `5 to 8`, `4, 6 or 7`."""
+    runs: list[list[int]] = []
+    for count in counts:
+        if runs and count == runs[-1][-1] + 1:
+            runs[-1].append(count)
+        else:
+            runs.append([count])
+    said = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    return " or ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
 
 def _draw_walk(axes, plain: Sequence[pencil.Moment], kept: Sequence[pencil.Moment], scale: float) -> None:

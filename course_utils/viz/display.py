@@ -1,6 +1,7 @@
 """Showing things in a notebook: figures with a text for those who cannot see them, package source, sliders."""
 
 import base64
+import html
 import inspect
 import io
 import textwrap
@@ -69,7 +70,8 @@ def _show_controls(controls: dict) -> None:
     dress(controls)
     still = f"Run this notebook to move the controls of the figure below: {in_words(controls)}."
     view = {"version_major": 2, "version_minor": 0, "model_id": VBox(list(controls.values())).model_id}
-    display({_VIEW: view, "text/plain": still}, raw=True)
+    # Plain text would be broken within words, as output of code is.
+    display({_VIEW: view, "text/html": f"<p>{html.escape(still)}</p>", "text/plain": still}, raw=True)
     display(NAMING, metadata=LIVE, raw=True)
 
 

@@ -8,6 +8,7 @@ from course_utils.units import format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, legend_columns, patches, subplots
 from course_utils.viz.style import COLORS
 
+_ROOM = 1.42  # beyond the longest bar, for its size and the mark of the peak
 _LETTERS = {"parameters": "P", "gradients": "G", "optimizer state": "O", "activations": "A"}
 
 
@@ -22,7 +23,7 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
         note = "  ← peak" if total == max(totals.values()) else ""
         axes.text(total / size, row, f"  {three_digits(total / size)} {unit}{note}", va="center")
     axes.set(yticks=range(len(totals)), yticklabels=list(totals), xlabel=f"memory in use, {unit}", title=title)
-    axes.set_xlim(0, 1.3 * max(totals.values()) / size)
+    axes.set_xlim(0, _ROOM * max(totals.values()) / size)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     legend_of_kinds(figure, by_instant)

@@ -1,9 +1,10 @@
-"""A control for one number in one format: a value to type, a slider of powers of two, and bits to click."""
+"""Controls made of several: one number in one format, with bits to click; a model from a list, or with sizes of one's own."""
 
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
-from ipywidgets import Box, Button, Dropdown, FloatText, IntSlider, VBox
-from traitlets import Tuple
+from ipywidgets import BoundedIntText, Box, Button, Dropdown, FloatText, IntSlider, VBox
+from traitlets import Any, Tuple
 
 from course_utils.precision import FORMATS
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS
@@ -62,3 +63,34 @@ class NumberPicker(VBox):
 
 def _part(number, place: int) -> str:
     return list(BIT_COLORS)[(place > 0) + (place > number.exponent_bits)]
+
+
+class ModelPicker(VBox):
+    """Its `value` is a name from the list or, where `own` is chosen, `sizes(…)` of the numbers in fields that then show.
+
+    `names` are pairs of what the list shows and the name; `described` has for each argument of `sizes` the
+    words beside its field, and the largest number to be typed there.
+    """
+
+    value = Any()
+
+    def __init__(
+        self, names: Sequence[tuple[str, str]], own: str, sizes: Callable, described: Mapping[str, tuple[str, int]]
+    ):
+        start, self.own, self.sizes = sizes(), own, sizes
+        self.model = Dropdown(options=[*names, (own, own)], description="model")
+        self.fields = {
+            name: BoundedIntText(getattr(start, name), min=1, max=most, description=text)
+            for name, (text, most) in described.items()
+        }
+        super().__init__([self.model, *self.fields.values()])
+        for control in self.children:
+            control.observe(self._read, names="value")
+        self._read()
+
+    def _read(self, _=None) -> None:
+        own = self.model.value == self.own
+        for field in self.fields.values():
+            field.layout.display = None if own else "none"
+        typed = {name: field.value for name, field in self.fields.items()}
+        self.value = self.sizes(**typed) if own else self.model.value

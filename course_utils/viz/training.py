@@ -23,7 +23,8 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
     left.plot(steps.index, steps["loss"], color=COLORS["grid"], linewidth=1)
     left.plot(steps.index, steps["loss"].rolling(20, min_periods=1).mean(), color=COLORS["first"])
-    left.set(xlabel="step", ylabel="training loss", title="Loss (mean of the last 20 steps)", ylim=(0, None))
+    left.set(xlabel="step", ylabel="training loss", title="Loss (mean of the last 20 steps)")
+    left.set_ylim(0, 1.1 * steps["loss"].max())  # a short run's curve is nearly flat: it stays clear of the frame
     right.plot(evaluations["step"], evaluations["accuracy"], "o-", color=COLORS["first"])
     right.axhline(chance, color=COLORS["warning"], linestyle="--")
     right.text(

@@ -80,6 +80,11 @@ CHANGES = {
     "four lines of summary": (lambda n: replace(n.cells[-1], "5. Five.\n", ""), 18, "five numbered lines"),
     "no questions": (lambda n: replace(n.cells[-1], "### Questions", ""), 18, "'### Questions'"),
     "no sources": (lambda n: replace(n.cells[-1], "### Sources", ""), 18, "'### Sources'"),
+    "leads to a chapter that is not next": (
+        lambda n: replace(n.cells[-1], "[a paper]", "\n\n**Next:** [07 A chapter](07_topic.ipynb) [a paper]"),
+        18,
+        "course stamp",
+    ),
     "too many words": (lambda n: n.cells.insert(3, new_markdown_cell("word " * 2_500)), 0, "2,5"),
     "very long cell": (lambda n: insert_code(n, "\n".join(["x = 1"] * 16)), 18, "16 lines"),
     "too many long cells": (long_cells(2), 18, "2 of 11"),
@@ -220,11 +225,11 @@ def test_comments_and_blank_lines_are_not_counted(chapter, save):
 
 
 def test_a_link_into_another_notebook_is_followed(chapter, save):
-    chapter.cells.insert(3, new_markdown_cell("[x](08_other.ipynb#Play) [y](08_other.ipynb)"))
-    save(chapter, "08_other.ipynb")
+    chapter.cells.insert(3, new_markdown_cell("[x](06_other.ipynb#Play) [y](06_other.ipynb)"))
+    save(chapter, "06_other.ipynb")
     assert violations_in(save(chapter)) == []
     replace(chapter.cells[3], "#Play", "#Rest")
-    assert "08_other.ipynb#Rest" in violations_in(save(chapter))[0].remark
+    assert "06_other.ipynb#Rest" in violations_in(save(chapter))[0].remark
 
 
 def test_links_and_headings_inside_code_are_none(chapter, save):

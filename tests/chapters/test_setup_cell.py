@@ -228,3 +228,8 @@ def test_stamping_needs_one_tagged_cell(tmp_path):
     nbformat.write(new_notebook(cells=[new_code_cell("x = 1")]), tmp_path / "a.ipynb")
     with pytest.raises(CourseError, match="a.ipynb has 0 cells tagged 'setup'"):
         stamp(tmp_path / "a.ipynb")
+
+
+def test_no_line_is_cut_in_a_narrow_window():
+    longest = max(len(line) for line in setup_source().splitlines() if "%pip" not in line)
+    assert longest <= 88, "beside the repository's address, which is as long as it is"

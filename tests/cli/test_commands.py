@@ -181,6 +181,17 @@ def test_jupyterlab_is_given_the_checkout_and_the_notebook(checkout, monkeypatch
     assert not {"--no-browser", "--allow-root"} & set(lab.server_arguments(notebook, checkout, 0, browser=True))
 
 
+def test_voila_does_not_show_the_reader_the_deprecations_of_others():
+    said = """import sys, warnings
+from course_utils.cli import lab
+before = list(warnings.filters)
+lab._import_voila_quietly()
+print("voila" in sys.modules, [one for one in warnings.filters if one not in before and "traitlets" in str(one)])
+"""
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "True []\n"
+
+
 def test_every_option_given_to_jupyterlab_is_one_it_has(checkout):
     from jupyter_client import KernelManager
     from jupyter_server.serverapp import ServerApp

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,13 @@ def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
 @pytest.mark.parametrize(("share", "full"), [(0, 0), (0.001, 1), (0.5, 10), (0.999, 19), (1, 20)])
 def test_a_bar_is_full_or_empty_only_where_all_or_nothing_is_done(share, full):
     assert board._bar(share) == "█" * full + "·" * (20 - full)
+
+
+def test_what_is_next_can_be_followed():
+    page = my_progress()._repr_html_()
+    (target,) = re.findall(r'<a href="../(exercises/[^"]+)">', page)
+    assert (Path(__file__).parents[2] / target).is_file()
+    assert f">{target}</a>" in page
 
 
 def test_text_and_html_say_the_same_and_every_bar_is_read_out():

@@ -43,3 +43,16 @@ def test_the_playing_figure_follows_each_control(changed):
 
 def test_more_segments_than_blocks_are_one_per_block():
     assert viz.segments_figure(blocks=3, segments=9)[1] == viz.segments_figure(blocks=3, segments=3)[1]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "per_block", "lowest"), [(36, 1.0, "5 to 8"), (4, 1.0, "2 or 3"), (12, 3.0, "5, 7 or 8"), (12, 24, "12")]
+)
+def test_all_of_the_lowest_are_named(blocks, per_block, lowest):
+    figure, alt = viz.segments_figure(blocks, 2, 1, per_block)
+    assert f"Lowest at s = {lowest}" in figure.axes[1].get_title() + figure.axes[1].get_title(loc="left")
+    assert f"The lowest peak has {lowest} segments." in alt
+    peaks = {s: pencil.peak(blocks, s, per_block) for s in range(1, blocks + 1)}
+    lows = [s for s, value in peaks.items() if value == min(peaks.values())]
+    assert lows[0] == pencil.best_segments(blocks, per_block)
+    assert {str(lows[0]), str(lows[-1])} <= set(lowest.replace(",", "").split())

@@ -50,6 +50,8 @@ def test_moving_a_slider_draws_the_picture_of_the_new_value(shown):
     slider = widgets.IntSlider(3, 1, 9, description="tall")
     viz.play(draw, height=slider)
     panel, naming, picture = shown
+    said = panel[0]["text/plain"]
+    assert panel[0]["text/html"] == f"<p>{said}</p>", "plain text is broken within words"
     assert naming[0]["text/html"].startswith("<style>")
     assert panel[0]["text/plain"].endswith("the figure below: tall 3.")
     assert "application/vnd.jupyter.widget-view+json" in panel[0]

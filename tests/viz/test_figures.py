@@ -50,6 +50,13 @@ def test_learning_curves_stand_beside_chance():
     assert labels_are_there(figure)
 
 
+def test_a_flat_curve_stays_clear_of_the_frame():
+    figure, _ = viz.learning_curves(history((2.30, 2.31, 2.29)), chance=0.25)
+    low, high = figure.axes[0].get_ylim()
+    assert low == 0
+    assert high > 1.05 * 2.31
+
+
 def test_learning_curves_need_an_evaluation():
     with pytest.raises(CourseError, match="evaluate_on"):
         viz.learning_curves(History(steps=history().steps), chance=0.25)

@@ -51,6 +51,8 @@ def ends(control) -> list:
             for name, kind in kinds
             for value in (0.0, -0.1, kind.largest, 3 * kind.largest, kind.smallest_subnormal / 3, float("nan"))
         ]
+    if hasattr(control, "fields"):  # a model of the list, and sizes of one's own
+        return [control.model.options[-2][1], control.sizes(layers=2)]
     if hasattr(control, "options"):
         return [control._options_values[0], control._options_values[-1]]
     if not hasattr(control, "min"):
@@ -96,7 +98,9 @@ def check(play, values, rendered=False):
     assert len(alt) > 20, values
     assert "nan" not in alt.replace("nan", "", 2 * ("number" in values)), (values, alt)
     if play.also:
-        assert play.also(**values).data
+        assert bool(play.also(**values).data) != (figure.axes[0].axison is False), (
+            "a picture that is a sentence stands alone"
+        )
     if rendered:
         bundle, _ = display._picture(figure, alt)
         assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
@@ -117,3 +121,11 @@ def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_m
     assert len(re.search(r'alt="([^"]*)"', picture).group(1)) > 20
     assert "widget-view" not in body
     assert "courseNamesControls" not in page
+
+
+@pytest.mark.parametrize("chapter", plays.CHAPTERS)
+def test_a_figure_to_play_with_needs_the_set_up_cell_alone_or_says_what_else(chapter):
+    cells = plays.stored(chapter)["cells"]
+    alone = plays.needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
+    text = next(cell["source"] for cell in cells if "## Play" in cell["source"])
+    assert alone != ("run the cells up to here first" in text)

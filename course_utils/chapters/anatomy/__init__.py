@@ -18,6 +18,7 @@ RULES: tuple[Rule, ...] = (
     structure.set_up,
     structure.sections,
     structure.summary,
+    structure.successor,
     writing.length_of_prose,
     writing.length_of_code,
     writing.no_empty_cells,

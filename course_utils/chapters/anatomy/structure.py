@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from course_utils.chapters import markdown, setup_cell
 from course_utils.chapters.anatomy.chapter import Chapter, Violation
+from course_utils.chapters.successor import with_successor
 
 SECTIONS = (
     "Cost before",
@@ -93,6 +94,13 @@ def summary(chapter: Chapter) -> Iterator[Violation]:
     if [name for name in names if name in ("Questions", "Sources")] == ["Sources", "Questions"]:
         yield chapter.says(last, "in the summary, '### Questions' comes before '### Sources'.")
     yield from _exercise_link(chapter, text, last)
+
+
+def successor(chapter: Chapter) -> Iterator[Violation]:
+    """The last Markdown ends with a link to the next chapter."""
+    number, text = chapter.prose[-1] if chapter.prose else (0, "")
+    if chapter.prose and text != with_successor(chapter.path, text):
+        yield chapter.says(number, "the link to the next chapter is not today's; run `course stamp`.")
 
 
 def _exercise_link(chapter: Chapter, text: str, cell: int) -> Iterator[Violation]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from course_utils.chapters import markdown
 from course_utils.chapters.anatomy.chapter import Chapter, Violation
 from course_utils.chapters.links import dead_links
+from course_utils.chapters.successor import without_successor
 
 MOST_WORDS = 2_500
 USUAL_LINES, MOST_LINES, LONG_SHARE = 10, 15, 0.1
@@ -12,7 +13,7 @@ USUAL_LINES, MOST_LINES, LONG_SHARE = 10, 15, 0.1
 
 def length_of_prose(chapter: Chapter) -> Iterator[Violation]:
     """A chapter is read in one sitting."""
-    words = sum(markdown.count_words(text) for _, text in chapter.prose)
+    words = sum(markdown.count_words(without_successor(text)) for _, text in chapter.prose)
     if words >= MOST_WORDS:
         yield chapter.says(0, f"its prose has {words:,} words; bring it under {MOST_WORDS:,}.")
 

@@ -1,0 +1,40 @@
+"""A sign of life in a notebook while ranks work."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from course_utils.settings import settings
+from course_utils.units import format_seconds
+
+_LIVE = {"course": "live"}  # a stored notebook is without it
+
+
+@contextmanager
+def sign_of_life(ranks: int) -> Iterator[None]:
+    """In a notebook, a line that ranks are at work, and then how long they were; nothing elsewhere, nor in a strict run."""
+    if settings().strict or not _in_notebook():
+        yield
+        return
+    from IPython.display import display
+
+    begun = time.monotonic()
+    place = display(_line(f"{_counted(ranks)} at work …"), metadata=_LIVE, raw=True, display_id=True)
+    try:
+        yield
+    finally:
+        place.update(_line(f"{_counted(ranks)}, {format_seconds(time.monotonic() - begun)}"), metadata=_LIVE, raw=True)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def _counted(ranks: int) -> str:
+    return f"{ranks} rank" if ranks == 1 else f"{ranks} ranks"
+
+
+def _line(text: str) -> dict:
+    return {"text/plain": text, "text/html": f'<div style="opacity: 0.7">{text}</div>'}
