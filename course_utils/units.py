@@ -41,6 +41,12 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_counted(count: float, thing: str) -> str:
+    """`count` of a thing, which is its singular: `'1 rank'`, `'2 ranks'`, `'2.5 points'`."""
+    figure = format_count(count) if count == int(count) else f"{count:g}"
+    return f"{figure} {thing}{'' if count == 1 else 's'}"
+
+
 def three_digits(value: float) -> str:
     """Three significant digits, and never fewer than the whole part."""
     exponent = int(f"{value:.2e}".partition("e")[2])  # of the rounded figure: 9.996 is shown as 10.0

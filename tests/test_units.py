@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils.units import GiB, KiB, MiB, format_bytes, format_count, format_seconds
+from course_utils.units import GiB, KiB, MiB, format_bytes, format_count, format_counted, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,13 @@ def test_seconds(seconds, text):
 
 def test_count():
     assert format_count(131_566_188) == "131,566,188"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2.0, "2 ranks"), (2.5, "2.5 ranks"), (10_000, "10,000 ranks")]
+)
+def test_a_count_of_things(count, text):
+    assert format_counted(count, "rank") == text
 
 
 @given(st.integers(min_value=0, max_value=2**60))

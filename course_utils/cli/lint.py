@@ -4,6 +4,7 @@ import argparse
 
 from course_utils.chapters import chapters_in, find_place
 from course_utils.errors import CourseError
+from course_utils.units import format_counted
 
 HELP = "check that notebooks have the anatomy of a chapter, and that their demos fit them"
 
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     for violation in violations:
         print(violation)
     violations += _of_demos([path.stem for path in paths])
-    print(f"{len(paths)} chapter{'' if len(paths) == 1 else 's'} checked, {len(violations)} violations.")
+    print(f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}.")
     return 1 if violations else 0
 
 

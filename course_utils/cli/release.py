@@ -3,6 +3,7 @@
 import argparse
 
 from course_utils.chapters import chapters_in, find_place
+from course_utils.units import format_counted
 
 HELP = "generate the exercises and their checks from the solutions"
 
@@ -26,10 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
         differing += one.differing() if arguments.check else one.write()
     for path in differing:
         print(f"{path.relative_to(root).as_posix()}: {'differs' if arguments.check else 'written'}")
-    changed = f"{_counted(len(differing), 'file')} {'differing' if arguments.check else 'changed'}"
-    print(f"{_counted(len(paths), 'set')} released, {changed}.")
+    changed = f"{format_counted(len(differing), 'file')} {'differing' if arguments.check else 'changed'}"
+    print(f"{format_counted(len(paths), 'set')} released, {changed}.")
     return 1 if arguments.check and differing else 0
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

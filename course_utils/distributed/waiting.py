@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from course_utils.settings import settings
-from course_utils.units import format_seconds
+from course_utils.units import format_counted, format_seconds
 
 _LIVE = {"course": "live"}  # a stored notebook is without it
 
@@ -19,21 +19,17 @@ def sign_of_life(ranks: int) -> Iterator[None]:
         return
     from IPython.display import display
 
-    begun = time.monotonic()
-    place = display(_line(f"{_counted(ranks)} at work …"), metadata=_LIVE, raw=True, display_id=True)
+    who, begun = format_counted(ranks, "rank"), time.monotonic()
+    place = display(_line(f"{who} at work …"), metadata=_LIVE, raw=True, display_id=True)
     try:
         yield
     finally:
-        place.update(_line(f"{_counted(ranks)}, {format_seconds(time.monotonic() - begun)}"), metadata=_LIVE, raw=True)
+        place.update(_line(f"{who}, {format_seconds(time.monotonic() - begun)}"), metadata=_LIVE, raw=True)
 
 
 def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
-
-
-def _counted(ranks: int) -> str:
-    return f"{ranks} rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def _line(text: str) -> dict:

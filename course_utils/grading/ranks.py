@@ -16,6 +16,7 @@ from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import Rule, at_most
 from course_utils.grading.question import Case
 from course_utils.grading.values import plain, same
+from course_utils.units import format_counted
 
 SECONDS = 15.0
 """The time limit of the ranks, start included: below that of a case, so that it can be said what they waited for."""
@@ -32,7 +33,7 @@ def case(name: str, calls: dict[str, list[dict]]) -> Case:
 
 def so_many(count: int) -> str:
     """How many ranks, in words: what a case is called by."""
-    return "1 rank" if count == 1 else f"{count} ranks"
+    return format_counted(count, "rank")
 
 
 def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...]) -> dict:

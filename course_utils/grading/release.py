@@ -12,6 +12,7 @@ from course_utils.grading.prints import _away
 from course_utils.grading.question import Question
 from course_utils.grading.source import SETS, Authored, load_solutions, marker, mistaken, read_cells, read_plain
 from course_utils.grading.zoo import Trial
+from course_utils.units import format_counted
 
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}
 _KEPT_METADATA = ("tags", "slideshow")
@@ -81,8 +82,7 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
 
 def facts(question: Question) -> str:
     """The line that every statement shows: `*q1 · medium · 20 minutes · 6 points*`."""
-    points = f"{question.points} point{'s' if question.points > 1 else ''}"
-    minutes = f"{question.minutes} minute{'s' if question.minutes > 1 else ''}"
+    points, minutes = format_counted(question.points, "point"), format_counted(question.minutes, "minute")
     return f"*{question.id} · {LEVELS[question.difficulty]} · {minutes} · {points}*"
 
 

@@ -25,6 +25,7 @@ from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.grading.judge import Verdict
 from course_utils.grading.showing import SIGNS, case_lines
+from course_utils.units import format_counted
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MOST = 10
@@ -139,7 +140,7 @@ def _answers(record: Mapping) -> list[str]:
 
 
 def _gained(graded: Mapping) -> str:
-    return f"{graded['points']:g} of {graded['of']:g} point{'' if graded['of'] == 1 else 's'}"
+    return f"{graded['points']:g} of {format_counted(graded['of'], 'point')}"
 
 
 def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
@@ -165,7 +166,7 @@ def summary_page(records: list[dict], set_name: str, others: list[str], remarks:
 def _head(records: list[dict], set_name: str) -> str:
     reached, of = (sum(record[name] for record in records) for name in ("points", "of"))
     share = f", {reached / of:.0%} of all points" if of else ""
-    return f"{set_name}: {len(records)} submission{'' if len(records) == 1 else 's'}{share}"
+    return f"{set_name}: {format_counted(len(records), 'submission')}{share}"
 
 
 def _sections(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from course_utils.grading.judge import Result, Verdict
 from course_utils.grading.progress import Record
 from course_utils.grading.question import Question
+from course_utils.units import format_counted
 
 SIGNS = {"passed": "✓ ", "failed": "✗ ", "open": "○ "}
 _COLORS = {"passed": "#009E73", "failed": "#D55E00", "open": "#888888"}  # of edges, seen on white and on black
@@ -76,24 +77,21 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Record
     lines = [Line("head", f"{name}: {len(done)} of {len(entries)} questions passed")]
     for entry in entries:
         kind = "passed" if entry["id"] in done else "open"
-        lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {_points(entry['points'])}"))
+        lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {format_counted(entry['points'], 'point')}"))
     return Shown(tuple(lines), "passed" if len(done) == len(entries) else "open")
 
 
 def _status(result: Result) -> str:
     passed, cases = sum(verdict.passed for verdict in result.verdicts), len(result.verdicts)
+    worth = format_counted(result.of, "point")
     if result.untouched:
         return "not written yet"
     if result.passed and result.public_only:
-        return f"public checks passed; hidden ones, run by your instructor, decide on {_points(result.of)}"
+        return f"public checks passed; hidden ones, run by your instructor, decide on {worth}"
     if result.passed:
-        return f"passed, {_points(result.of)}"
-    gained = f", {result.points:g} of {_points(result.of)}" if result.points else ""
+        return f"passed, {worth}"
+    gained = f", {result.points:g} of {worth}" if result.points else ""
     return f"not right yet, {passed} of {cases} checks passed{gained}"
-
-
-def _points(count: float) -> str:
-    return f"{count:g} point{'' if count == 1 else 's'}"
 
 
 def case_lines(verdicts: Sequence[Verdict]) -> list[Line]:

@@ -64,11 +64,10 @@ def segment_curves_figure(curves: Mapping[str, Mapping[str, Mapping[int, float]]
             axes.plot(list(line), y, linestyle=style, marker=marker, color=COLORS[color], linewidth=width, label=name)
         lowest, blocks = min(line, key=line.get), max(line)
         axes.axvline(sqrt(blocks), color=COLORS["warning"], linestyle=":", linewidth=1.4, label=f"√{blocks}")
-        place = {
-            "xytext": (-6 if lowest > blocks / 2 else 10, 20),
-            "textcoords": "offset points",
-            "ha": "right" if lowest > blocks / 2 else "left",
-        }
+        # Towards the middle, and where the line rises again from there, well above it.
+        to_the_left = {"xytext": (-6, 20), "ha": "right"}
+        to_the_right = {"xytext": (10, 60), "ha": "left"}
+        place = {"textcoords": "offset points", **(to_the_left if lowest > blocks / 2 else to_the_right)}
         arrow = {"arrowstyle": "->", "color": COLORS["ink"]}
         axes.annotate(f"lowest at {lowest}", (lowest, line[lowest] / size), arrowprops=arrow, **place)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from course_utils.training.rounds import Path
-from course_utils.units import format_bytes, format_seconds
+from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
 from course_utils.viz.style import COLORS
 
@@ -179,7 +179,7 @@ def play_local_drift(
     line.set(xlabel="step", ylabel="distance to the mean\n(over all ranks)", xlim=(0, None), ylim=(0, None))
     steps = len(places) - 1
     off = float(np.linalg.norm(places[steps - steps % every].mean(0) - lowest))
-    rounds = f"{steps // every} {'average' if steps // every == 1 else 'averages'}"
+    rounds = format_counted(steps // every, "average")
     figure.suptitle(f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum", fontsize=11)
     return figure, (
         f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, learning rate {rate:g}. "

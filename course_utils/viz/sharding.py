@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from course_utils.training.sharded_trace import Activity
-from course_utils.units import format_bytes, format_seconds
+from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
 from course_utils.viz.sharded_schedule import COMPUTE, Schedule, sharded_schedule
 from course_utils.viz.style import COLORS, writing
@@ -93,12 +93,13 @@ def play_sharding(
     _draw_memory(below, schedule)
     whats = [what for what in _LOOKS if any(job.what == what for job in schedule.jobs)]
     figure.legend(*_legend(whats), loc="outside upper center", ncols=len(whats))
-    counted = f"{STAGES[stage]}, {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    counted = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}"
     said = f"{counted}: a step takes {schedule.end:.2f}, of which rank 0 waits {schedule.waiting:.0%}"
     above.set_title(said)
     slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""
     jobs = sum(job.rank == 0 for job in schedule.jobs)
-    return figure, f"{said}; {jobs} jobs of a rank with {units} units{slow}; the memory peaks at {schedule.peak:.2f}."
+    made = f"{jobs} jobs of a rank with {format_counted(units, 'unit')}{slow}"
+    return figure, f"{said}; {made}; the memory peaks at {schedule.peak:.2f}."
 
 
 def _draw_lanes(axes, schedule: Schedule, ranks: int) -> None:
@@ -142,7 +143,7 @@ def units_figure(table: pd.DataFrame) -> tuple[Figure, str]:
         axes.minorticks_off()
         axes.legend()
     said = "; ".join(
-        f"{row.units} units: peak {format_bytes(row.peak)}, largest unit {format_bytes(row.gathered)}, "
+        f"{format_counted(row.units, 'unit')}: peak {format_bytes(row.peak)}, largest unit {format_bytes(row.gathered)}, "
         + ", ".join(f"{name} {format_seconds(table.loc[row.Index, name])}" for name in networks)
         for row in table.itertuples()
     )
