@@ -158,7 +158,15 @@ def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
     assert set(recall(FIRST)) == {"q1"}
 
 
-@pytest.mark.parametrize("words", [["--reset", "77"], ["--reset", "0"], ["--yes"]])
+@pytest.mark.parametrize("name", ["0", "00", FIRST])
+def test_a_set_is_reset_by_any_of_its_names(name):
+    remember(FIRST, passed("q1"))
+    remember("03_adamw", passed("q1"))
+    assert main(["check", "--reset", name, "--yes"]) == 0
+    assert (set(recall(FIRST)), set(recall("03_adamw"))) == (set(), {"q1"})
+
+
+@pytest.mark.parametrize("words", [["--reset", "77"], ["--reset", "03_x"], ["--yes"]])
 def test_a_reset_that_cannot_be_meant_is_refused(words, capsys):
     assert main(["check", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
