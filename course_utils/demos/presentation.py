@@ -49,9 +49,9 @@ def _page(
 
 
 def expectations(step: Step) -> list[str]:
-    """What the presenter is to see, a line each."""
+    """What the presenter is to see, a line each, besides the output's own text, which the page shows."""
     numbers = [number.says for number in step.numbers if number.says]
-    return [*step.text, *numbers, *(f"In the picture: {words}" for words in step.picture)]
+    return [*numbers, *(f"In the picture: {words}" for words in step.picture)]
 
 
 def write_presentation(demo: Demo, folder: Path) -> Path:

@@ -238,7 +238,7 @@ def test_the_presentation_holds_each_step_s_cells(write):
     cells = presentation(read_demo(write())).cells
     roles = [cell.metadata["demo"]["role"] for cell in cells]
     assert roles == ["step", "unseen", "shown", "step", "unseen", "unseen", "shown", "click"]
-    assert cells[0].metadata["demo"]["expect"] == ["x  is 2", "nearly two"]
+    assert cells[0].metadata["demo"]["expect"] == ["nearly two"]
     assert cells[3].metadata["demo"]["until"] == 3
 
 
