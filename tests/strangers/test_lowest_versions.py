@@ -24,8 +24,9 @@ TELLING = (
     "tests/precision",
 )
 CHAPTERS = ("00", "03")
-# What chapters 06 and 10 say of today's Trainer and Accelerate; the oldest do otherwise.
+# What today's Transformers refuses itself, and what chapters 06 and 10 say of today's Trainer and Accelerate.
 SINCE_THEN = (
+    "tests/models/test_families.py::test_what_transformers_refuses_is_said_in_a_sentence",
     "tests/training/test_accumulation.py::test_libraries_are_where_the_chapter_puts_them",
     "tests/training/test_sharded_libraries.py::test_accelerate_and_trainer_fall_back_to_data_parallelism[trainer_on_rank]",
 )

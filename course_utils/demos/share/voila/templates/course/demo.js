@@ -50,6 +50,9 @@ const demo = (() => {
       }
       take(low);
     } else {
+      for (const pre of section.querySelectorAll(".output pre")) {
+        pre.classList.toggle("sentences", pre.textContent.split("\n").some((line) => line.length > 80)); // may be broken
+      }
       section.classList.add("measured"); // with all that it covers, so that nothing moves when that is shown
       const fits = (size) => { section.style.fontSize = `${size}em`; return room() >= 0; };
       const wide = (output) => output.scrollWidth > output.clientWidth + 1;
