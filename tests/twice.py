@@ -50,4 +50,9 @@ def shown(cell) -> list:
     for output in cell.outputs:
         if output.output_type == "stream":
             streams[output.name] = streams.get(output.name, "") + output.text
-    return [streams, *(output.data for output in cell.outputs if "data" in output)]
+    return [streams, *(output.data for output in cell.outputs if "data" in output and not is_live(output))]
+
+
+def is_live(output) -> bool:
+    """Whether it only tells how long ranks were at work."""
+    return output.metadata.get("course") == "live"
