@@ -345,7 +345,8 @@ def _read(path: Path) -> dict | None:
         record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and {"student", "key", "set"} <= record.keys() else None
+    needed = {"student", "set", "key", "file", "seed"}  # those of another version of the course have not all
+    return record if isinstance(record, dict) and needed <= record.keys() else None
 
 
 def _write(path: Path, text: str) -> None:
