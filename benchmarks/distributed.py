@@ -17,7 +17,7 @@ from benchmarks.side_by_side import compare, print_tables
 from course_utils import models, techniques
 from course_utils.distributed import DDP, FSDP, launch
 from course_utils.memory import Recipe
-from course_utils.memory.workload import random_batch
+from course_utils.memory.model import random_batch
 from course_utils.units import format_seconds
 
 RANKS = 2

@@ -4,6 +4,7 @@
 estimator and is never edited: other shapes, other heads, other combinations.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from course_utils import models
@@ -13,11 +14,12 @@ from course_utils.models import ConvNetConfig
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration: what is trained, and how."""
+    """One configuration: what is trained, and how; `batch` for what is not trained on token ids or pictures by name."""
 
     model: str
     config: object
     recipe: Recipe
+    batch: Callable | None = None
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from course_utils.doctor.packages import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 
-COMMANDS = ("doctor", "lab", "run", "ledger", "lint", "stamp", "check", "grade", "release", "new", "demo")
+COMMANDS = ("plan", "doctor", "lab", "run", "ledger", "lint", "stamp", "check", "grade", "release", "new", "demo")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

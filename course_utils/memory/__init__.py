@@ -1,16 +1,16 @@
-"""Bytes: what a training step takes, measured (`measure`, `Meter`, `peak_rss`) and predicted (`dry_run`, `estimate`)."""
+"""Bytes: what a training step takes, measured (`measure`, `Meter`) and predicted (`dry_run`, `estimate`), and what fits (`plan`)."""
 
 from course_utils.memory.communication import Traffic, communication, zero_bytes_per_rank
 from course_utils.memory.dry_run import dry_run
 from course_utils.memory.estimate import Estimate, estimate
+from course_utils.memory.guard import check, guard
 from course_utils.memory.instants import instants, predicted_peak
 from course_utils.memory.measure import Measurement, measure
 from course_utils.memory.meter import Meter
 from course_utils.memory.phases import phase
+from course_utils.memory.plan import Plan, plan
 from course_utils.memory.recipe import Recipe
-from course_utils.memory.rss import Rss, peak_rss
-from course_utils.memory.saved import saved_bytes
-from course_utils.memory.saved_list import saved_list
+from course_utils.memory.saved import saved_bytes, saved_list
 from course_utils.memory.seconds import Prediction, predict_seconds
 from course_utils.memory.state import StateSize, optimizer_state_size
 from course_utils.memory.storage import distinct_bytes
@@ -21,22 +21,24 @@ __all__ = [
     "Estimate",
     "Measurement",
     "Meter",
+    "Plan",
     "Prediction",
     "Recipe",
-    "Rss",
     "StateSize",
     "Traffic",
     "Usage",
     "Workload",
+    "check",
     "communication",
     "distinct_bytes",
     "dry_run",
     "estimate",
+    "guard",
     "instants",
     "measure",
     "optimizer_state_size",
-    "peak_rss",
     "phase",
+    "plan",
     "predict_seconds",
     "predicted_peak",
     "saved_bytes",

@@ -22,10 +22,12 @@ _NO_OPERATORS = ("autograd::", "torch::autograd::", "Optimizer.")  # spans that 
 class Account:
     """Bytes above what was in use when the measured run began: the peak, and the peak inside each phase.
 
+    `at_start` is what was in use then of all that was allocated since the recording began.
     `operator` is the one at work at the peak, where the witness knows it.
     """
 
     above_start: int
+    at_start: int
     by_phase: dict[str, int]
     witness: str
     operator: str = ""
@@ -58,12 +60,14 @@ class CudaAllocator:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Around all runs; this allocator always keeps its books."""
+        torch.cuda.synchronize(self.device)
+        self._before = torch.cuda.memory_allocated(self.device)
         yield
 
     def account(self) -> Account:
         """The account, after the measured run."""
         by_phase = {phase: peak for phase, peak in self._peaks.items() if phase is not None}
-        return Account(max(self._peaks.values()), by_phase, self.witness)
+        return Account(max(self._peaks.values()), self._start - self._before, by_phase, self.witness)
 
 
 class CpuAllocator:
@@ -115,7 +119,7 @@ class CpuAllocator:
                 by_phase[name] = max(by_phase.get(name, 0), _highest(totals, begin, finish) - at_start)
         highest = _highest(totals, start, end)
         when = next(when for when, total in totals if total == highest and (when >= start or total == at_start))
-        return Account(highest - at_start, by_phase, self.witness, _operator_at(self._events, when))
+        return Account(highest - at_start, at_start, by_phase, self.witness, _operator_at(self._events, when))
 
 
 def allocator_of(device: torch.device) -> CpuAllocator | CudaAllocator:

@@ -1,30 +1,38 @@
-"""What a GPU would do instead, on tensors that lie elsewhere: its operators for dropout and attention, its `foreach` default."""
+"""What a GPU would do instead, where there is none: its operators for dropout, softmax and attention, its autocast, its host.
 
+The device is a second CPU in PyTorch's eyes, `cpu:0`, so that autograd works; the host is `cpu`. A kernel that CUDA has and the
+CPU has not is put in at the dispatcher, below all Python code.
+"""
+
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from unittest.mock import patch
 
 import torch
+from torch.library import Library
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_leaves, tree_map
 
-aten = torch.ops.aten
+_aten = torch.ops.aten
+GPU, HOST = torch.device("cpu", 0), torch.device("cpu")
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 @contextmanager
-def cuda_operators() -> Iterator[None]:
-    """Replace what PyTorch computes differently on CUDA and on the CPU, where the difference is in what is kept.
-
-    Dropout keeps one byte an element there (`native_dropout`), here a mask in the activation's dtype. Attention is one fused
-    operator: FlashAttention (Dao et al. 2022) in half precision without a mask, else the memory-efficient one, and where
-    several heads share a key and FlashAttention cannot be had, the plain products (`sdp_utils.cpp`). The functions
-    themselves are replaced, since a `TorchFunctionMode` is off inside backward, where checkpointing computes forward again.
-    """
-    with (
-        patch.object(F, "dropout", _dropout),
-        patch.object(torch, "dropout", _dropout),
-        patch.object(F, "scaled_dot_product_attention", _attention),
-        patch.object(torch.autocast, "__init__", _autocast_for_cuda(torch.autocast.__init__)),
-    ):
+def as_on_cuda() -> Iterator[None]:
+    """Inside, new tensors lie on `GPU`, `cuda` means it, and operators keep what they keep there."""
+    with ExitStack() as entered:
+        library = Library("aten", "IMPL")
+        entered.callback(library._destroy)
+        with warnings.catch_warnings():  # that a kernel is replaced, which is meant
+            warnings.simplefilter("ignore")
+            _put_in(library)
+        entered.enter_context(patch.object(torch.autocast, "__init__", _autocast_for_cuda(torch.autocast.__init__)))
+        entered.enter_context(_OnGpu())
         yield
 
 
@@ -35,21 +43,47 @@ def prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
             group["foreach"] = True
 
 
-def _dropout(input, p=0.5, training=True, inplace=False):
-    return torch.native_dropout(input, p, True)[0] if training and p else input
+class _OnGpu(TorchFunctionMode):
+    """The default device is `GPU`, and `cuda` is another name of it."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.device:  # what a library keeps of it must not outlive the dry run
+            return func(*args, **(kwargs or {}))
+        args, kwargs = tree_map(_meant, (args, kwargs or {})) if _names_cuda(args, kwargs) else (args, dict(kwargs or {}))
+        if func is torch.Tensor.cuda:
+            func, args = torch.Tensor.to, (args[0], GPU)
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        kwargs.pop("pin_memory", None)
+        if func in _device_constructors() and kwargs.get("device") is None:
+            kwargs["device"] = GPU
+        if func is torch.Tensor.backward:  # a mode is off inside the function it handles, and backward may run a forward pass
+            with self:
+                return _backward(*args, **kwargs)
+        answer = func(*args, **kwargs)
+        if func in _FROM_NUMBERS and kwargs.get("device") == GPU and answer.device == HOST:
+            # Made from Python's numbers, it is a real tensor first, which knows one CPU only.
+            moved = torch.empty(answer.shape, dtype=answer.dtype, device=GPU).copy_(answer.detach())
+            return moved.requires_grad_(answer.requires_grad)
+        return answer
 
 
-def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    query, key, value = (_as_autocast_has_it(x) for x in (query, key, value))
-    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):  # fewer heads of keys need no copies here
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if enable_gqa:  # the memory-efficient operator refuses them
-        options = {"scale": scale, "enable_gqa": True}
-        return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
-    mask = None if attn_mask is None else _as_bias(attn_mask, query, key)
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
-    )[0]
+_FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+    return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _names_cuda(args, kwargs) -> bool:
+    return any(_meant(leaf) is not leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.device))
+
+
+def _meant(value):
+    is_cuda = (isinstance(value, str) and value.split(":")[0] == "cuda") or (
+        isinstance(value, torch.device) and value.type == "cuda"
+    )
+    return GPU if is_cuda else value
 
 
 def _autocast_for_cuda(on: Callable) -> Callable:
@@ -63,10 +97,83 @@ def _autocast_for_cuda(on: Callable) -> Callable:
     return switched_on
 
 
-def _as_autocast_has_it(x: torch.Tensor) -> torch.Tensor:
-    # Autocast knows the function that is replaced here, and not the operators behind it.
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+# CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
+_WIDENED = (
+    "layer_norm group_norm norm.Scalar pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar exp log log2 log10 log1p expm1 rsqrt "
+    "reciprocal softplus l1_loss mse_loss nll_loss kl_div cosine_similarity cosine_embedding_loss cdist dist"
+).split()
+_WIDE_ANSWER = "sum sum.dim_IntList prod cumsum cumprod".split()
+"""Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
+
+
+def _put_in(library: Library) -> None:
+    for key in ("AutogradCPU", "CPU"):
+        library.impl("dropout", _dropout, key)
+        library.impl("scaled_dot_product_attention", _attention, key)
+        library.impl("softmax.int", partial(_softmax, _aten._softmax), key)
+        library.impl("log_softmax.int", partial(_softmax, _aten._log_softmax), key)
+    for names, prepared in ((("softmax.int", "log_softmax.int", *_WIDE_ANSWER), _answering_in_float), (_WIDENED, _in_float)):
+        for name in names:
+            kernel = partial(_beyond_autocast, _overload(name), prepared)
+            library.impl(name, kernel, "AutocastCPU", allow_override=True)
+
+
+def _overload(name: str):
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(_aten, packet), overload or "default")
+
+
+def _beyond_autocast(operator, prepared: Callable, *args, **kwargs):
+    args, kwargs = prepared(args, kwargs)
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+        return operator(*args, **kwargs)
+
+
+def _in_float(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in _HALVES else x, (args, kwargs))
+
+
+def _answering_in_float(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    return args, {"dtype": torch.float32, **kwargs} if args[0].dtype in _HALVES and kwargs.get("dtype") is None else kwargs
+
+
+class _SoftmaxInFloat(torch.autograd.Function):
+    """CUDA's kernel reads halves and writes floats, and backward the other way; only the answer is kept."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.dtype, answer = x.dtype, torch.empty_like(x, dtype=torch.float32)
+        ctx.save_for_backward(answer)
+        return answer
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
+
+
+def _softmax(operator, x, dim, dtype=None):
+    if dtype is torch.float32 and x.dtype in _HALVES:
+        return _SoftmaxInFloat.apply(x)
+    return operator(x if dtype is None else x.to(dtype), dim, False)
+
+
+def _dropout(x, p, train):
+    """One byte an element is kept, here a mask in the activation's dtype."""
+    return torch.native_dropout(x, p, True)[0] if train and p else x
+
+
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    """One fused operator: FlashAttention (Dao et al. 2022) in half precision without a mask, else the memory-efficient one;
+    the plain products where several heads share a key and FlashAttention cannot be had (`sdp_utils.cpp`)."""
+    if attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= 256:
+        return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if enable_gqa:  # the memory-efficient operator refuses them
+        options = {"scale": scale, "enable_gqa": True}
+        return _aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
+    mask = None if attn_mask is None else _as_bias(attn_mask, query, key)
+    return _aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
+    )[0]
 
 
 def _as_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

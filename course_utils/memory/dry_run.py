@@ -6,118 +6,100 @@ The same operators are called in the same order, so the meter's log is that of a
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from unittest.mock import patch
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
-from course_utils.memory.as_cuda import cuda_operators, prefer_foreach
+from course_utils.memory.as_cuda import GPU, as_on_cuda, prefer_foreach
+from course_utils.memory.fake import fake_tensors, masks_have_values, told
 from course_utils.memory.meter import Meter
-from course_utils.memory.phases import updates
+from course_utils.memory.phases import bound, updates
+from course_utils.memory.ranks import pretended_ranks
+from course_utils.memory.state import unwrapped
 from course_utils.memory.usage import Usage
 
-_WITHOUT_VALUES = (
-    "where that works with real tensors, it needs their values, and a dry run has none: "
-    "leave the line out of the step, or decide by shapes"
-)
-_INNER = ("dry_run", "as_cuda", "meter", "seconds")
 _TOLD_ONE = (
     "a dry run answers every number that is read with 1, so a question such as torch.isnan(loss) is answered with yes; "
     "leave the question out, or the optimizer out of what build() returns."
 )
 _WAYS_OUT = {  # by what PyTorch's refusal says
+    "DataDependent|DynamicOutput|Cannot access data pointer|numpy": (
+        "where that works with real tensors, it needs their values, and a dry run has none: "
+        "leave the line out of the step, or decide by shapes"
+    ),
     "(?i)cuda.*(device|enabled|available|driver)|NVIDIA": (
         "there is no GPU that PyTorch could use here, and a dry run needs none: leave the device out of build and step, "
         'and ask dry_run(…, like="cuda") for what a GPU would do'
     ),
     "DeviceMismatch": "let everything lie on one device: leave device=… and .to(device) out of build and step",
 }
-_NOT_THE_CALLERS = (Path(torch.__file__).parents[1], *(Path(__file__).with_name(f"{name}.py") for name in _INNER))
 
 
-def dry_run(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> Usage:
+def dry_run(
+    build: Callable[[], tuple],
+    step: Callable[..., object],
+    like: str = "cpu",
+    *,
+    ranks: int = 1,
+    rank: int = 0,
+    seconds: float = 600.0,
+) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
 
-    `build` returns a tuple with the model and, if there is one, the optimizer; all that it makes is fake. With
-    `like="cuda"` dropout, attention, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes) are CUDA's;
-    no GPU is needed. Where a step reads one number (`loss.item()`) it is told 1. Raises `CourseError`, naming the line,
+    `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
+    With `like="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
+    are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
+    `ranks` the step is that of one `rank` of so many, in a process group whose other ranks are pretended. Where a step reads a
+    number that depends on values of floating tensors (`loss.item()`) it is told 1. Raises `CourseError`, naming the line,
     where a step needs more of its values than that, where it never updates, where the model was not built inside, and
-    where it goes to a GPU that is not there: with `like="cuda"` it needs no device of its own.
+    where it is not done after `seconds`.
     """
+    return run_dry(build, step, like, ranks, seconds, rank=rank)
+
+
+def run_dry(
+    build: Callable[[], tuple],
+    step: Callable[..., object],
+    like: str = "cpu",
+    ranks: int = 1,
+    seconds: float = 600.0,
+    *,
+    rank: int = 0,
+    warm: Callable[..., object] | None = None,
+    watch: Callable[[], AbstractContextManager] = nullcontext,
+) -> Usage:
+    """`dry_run`; `warm` bears the optimizer's state in place of a first step, `watch()` is entered around the second."""
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
-    with fake_tensors(), ExitStack() as entered:
+    with ExitStack() as entered:
+        entered.enter_context(pretended_ranks(ranks, like, rank))
+        entered.enter_context(fake_tensors(seconds))
         if like == "cuda":
-            entered.enter_context(cuda_operators())
-        with refusals_explained():
-            built = built_inside(build)
-            model, optimizer = _parts(built)
-            if like == "cuda" and optimizer is not None:
+            entered.enter_context(as_on_cuda())
+        entered.enter_context(refusals_explained())
+        built = built_inside(build)
+        models, optimizers = parts_of(built)
+        entered.enter_context(masks_have_values())  # build may have been the first to import Transformers
+        if like == "cuda":
+            for optimizer in optimizers:
                 prefer_foreach(optimizer)
-            with updates() as made:
-                step(*built)
-                with _meter(model, optimizer, like) as meter:
-                    step(*built)
-    if optimizer is not None and not made:
+        with updates() as made:
+            bound(warm or step, built)()
+        every = list({id(one): one for one in map(unwrapped, [*optimizers, *made])}.values())
+        tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
+        device = {"device": GPU, "round_to": 512, "look_inside": False} if like == "cuda" else {}
+        with Meter(models, every, tensors=tensors, **device) as meter, updates() as made_again, watch():
+            bound(step, built)()
+    if optimizers and not made and not made_again:
         raise CourseError(f"The step never called its optimizer: {_TOLD_ONE}")
-    return meter.usage()
-
-
-def _meter(model: nn.Module, optimizer: torch.optim.Optimizer | None, like: str) -> Meter:
-    return Meter(model, optimizer, round_to=512, look_inside=False) if like == "cuda" else Meter(model, optimizer)
-
-
-@contextmanager
-def fake_tensors() -> Iterator[None]:
-    """Tensors made inside are fake, and a single number read from one is 1."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _letting_convert(mode), ScalarAnswers():
-        yield
-
-
-@contextmanager
-def _letting_convert(mode: FakeTensorMode) -> Iterator[None]:
-    """Let a model be converted where it is (`.to(dtype)`, `.bfloat16()`): PyTorch then swaps its parameters for others.
-
-    It refuses to swap what weak references point to, and some do from the mode's table of the fakes that it has made.
-    """
-    swap = torch.utils.swap_tensors
-
-    def forgotten_first(one: torch.Tensor, other: torch.Tensor) -> None:
-        mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
-        swap(one, other)
-
-    with patch.object(torch.utils, "swap_tensors", forgotten_first):
-        yield
-
-
-class ScalarAnswers(TorchDispatchMode):
-    """Answers a question for one number, which a fake tensor cannot, with 1 of its dtype.
-
-    Only a `GradScaler`, which asks how many gradients were infinite, is told 0: else it would leave the update out.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self._counts_of_infinite = WeakTensorKeyDictionary()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._local_scalar_dense.default:
-            return 0.0 if args[0] in self._counts_of_infinite else _one(args[0].dtype)
-        if func is torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default:
-            self._counts_of_infinite[args[1]] = True
-        return func(*args, **(kwargs or {}))
-
-
-def _one(dtype: torch.dtype) -> bool | int | float:
-    if dtype is torch.bool:
-        return True
-    return 1.0 if dtype.is_floating_point else 1
+    usage = meter.usage()
+    if like == "cuda" and usage.events and usage.peak == 0:
+        raise CourseError("Everything lay on the host: leave device='cpu' out of build, or ask with like='cpu'.")
+    return usage
 
 
 def built_inside(build: Callable[[], tuple]) -> tuple:
@@ -128,20 +110,25 @@ def built_inside(build: Callable[[], tuple]) -> tuple:
             f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
         )
     for model in (thing for thing in built if isinstance(thing, nn.Module)):
-        if not all(isinstance(p, FakeTensor) for p in model.parameters()):
-            raise CourseError("build() returned a model that was there before; build it, and its optimizer, inside.")
+        if isinstance(model, torch._dynamo.OptimizedModule):
+            raise CourseError("A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build.")
+        if not all(isinstance(getattr(p, "_local_tensor", p), FakeTensor) for p in model.parameters()):
+            raise CourseError(
+                "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
+                "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
+            )
     return built
 
 
-def _parts(built: tuple) -> tuple[nn.Module, torch.optim.Optimizer | None]:
+def parts_of(built: tuple) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+    """The models and the optimizers among the arguments of a step. Raises `CourseError` where there is no model."""
     models = [thing for thing in built if isinstance(thing, nn.Module)]
-    optimizers = [thing for thing in built if isinstance(getattr(thing, "optimizer", thing), torch.optim.Optimizer)]
-    if len(models) != 1 or len(optimizers) > 1:
-        raise CourseError(
-            f"build() returned {len(models)} models and {len(optimizers)} optimizers; "
-            "return a tuple with one model and at most one optimizer, which the step then takes."
-        )
-    return models[0], optimizers[0] if optimizers else None
+    optimizers = [thing for thing in built if isinstance(thing, torch.optim.Optimizer)]
+    if not models:
+        raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")
+    if any(isinstance(unwrapped(one), torch.optim.LBFGS) for one in optimizers):
+        raise CourseError("How often LBFGS calls its closure depends on the values of the loss, which a dry run has not.")
+    return models, optimizers
 
 
 @contextmanager
@@ -152,22 +139,19 @@ def refusals_explained() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        raise CourseError(
-            f"The dry run stopped at {_place(error)} ({_first_line(error)}): {_way_out(error)}."
-        ) from error
+        way_out = _way_out(error)
+        said = f"The dry run stopped at {_place(error)} ({_first_line(error)})"
+        raise CourseError(f"{said}: {way_out}." if way_out else f"{said}.") from error
 
 
 def _way_out(error: Exception) -> str:
     said = f"{type(error).__name__}: {error}"
-    return next((way_out for sign, way_out in _WAYS_OUT.items() if re.search(sign, said)), _WITHOUT_VALUES)
+    return next((way_out for sign, way_out in _WAYS_OUT.items() if re.search(sign, said)), "")
 
 
 def _place(error: Exception) -> str:
-    """The last line of the caller's own code on the way to `error`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not any(Path(f.filename).is_relative_to(place) for place in _NOT_THE_CALLERS)]
-    frame = (own or frames)[-1]
-    return f"line {frame.lineno} of {Path(frame.filename).name} (`{frame.line}`)"
+    frames = [(f.f_code.co_filename, line, f.f_locals.get("self")) for f, line in traceback.walk_tb(error.__traceback__)]
+    return told(frames[::-1])
 
 
 def _first_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
@@ -10,13 +11,15 @@ from statistics import median
 import pandas as pd
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
-from course_utils.memory.allocator import Account, allocator_of
-from course_utils.memory.meter import Meter
-from course_utils.memory.phases import announced_to, updates
+from course_utils.memory.allocator import allocator_of
+from course_utils.memory.meter import Meter, where
+from course_utils.memory.phases import announced_to, bound, updates
 from course_utils.memory.state import trains, unwrapped
 from course_utils.memory.usage import Usage
+from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 
 NOT_ATTRIBUTED = "not attributed"
@@ -69,63 +72,77 @@ class Measurement:
 
 
 def measure(
-    step: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, timed: int = 1
+    build: Callable[[], tuple] | tuple, step: Callable[..., object], *, timed: int = 1
 ) -> Measurement:
-    """Measure the memory and the time of `step()` in a run that has already begun.
+    """Measure the memory and the time of `step(*build())`, called as `dry_run` is.
 
-    The first call warms up (optimizer state is born in it), the second is recorded by the allocator, the third by the meter,
-    and `timed` further ones are timed without either (with 0 `seconds` is NaN). Each of them really trains. Gradients left
-    from before are dropped first. What the process holds besides is not counted. The phases are forward, backward and
-    update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors, for a model
-    without parameters, and for an optimizer of another model.
+    `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of
+    a run that has already begun. A step that takes no arguments is called without. The first step warms up (optimizer state is born in it), the second is recorded by the
+    allocator, the third by the meter, and `timed` further ones are timed without either (with 0 `seconds` is NaN). Each of
+    them really trains. Gradients left from before are dropped first. Of what was built before, only what the tuple leads to is
+    counted as resident; `build` lets the allocator count all. The phases are forward, backward and update, or those that
+    `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors, for a tuple without a model, and for an
+    optimizer of another model.
     """
-    _refuse(model, optimizer, timed)
-    model.zero_grad(set_to_none=True)
-    device = next(model.parameters()).device
-    usage, account = _watched(step, model, optimizer, allocator_of(device))
+    if not isinstance(timed, int) or timed < 0:
+        raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
+    gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
+    with ExitStack() as recording:
+        allocator = None if isinstance(build, tuple) else _recorded(recording, allocator_of(settings().device))
+        built = build() if callable(build) else build
+        models, optimizers = _parts(built)
+        allocator = allocator or _recorded(recording, allocator_of(where(models)))
+        again = bound(step, built)
+        for model in models:
+            model.zero_grad(set_to_none=True)
+        with updates() as made:
+            again()
+        every = _of_these(models, [*optimizers, *made])
+        with allocator.measured(), announced_to(allocator.begin_phase, models, every):
+            again()
+    # The meter apart from the allocator: the one tries operators out by the other's way of recording.
+    with Meter(models, every, tensors=_tensors(built)) as meter:
+        again()
+    usage, account = meter.usage(), allocator.account()
+    if not usage.events:
+        raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
+    resident = account.at_start if callable(build) else usage.resident
     return Measurement(
-        usage.resident,
-        {name: usage.resident + above for name, above in account.by_phase.items()},
-        usage.resident + account.above_start,
+        resident,
+        {name: resident + above for name, above in account.by_phase.items()},
+        resident + account.above_start,
         account.witness,
         account.operator,
         usage,
-        median(_seconds(step, device) for _ in range(timed)) if timed else nan,
+        median(_seconds(again, where(models)) for _ in range(timed)) if timed else nan,
     )
 
 
-def _watched(step: Callable[[], object], model: nn.Module, optimizer, allocator) -> tuple[Usage, Account]:
-    gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
-    with allocator.recording():
-        with updates() as made:
-            step()
-        _refuse_others(made, model, optimizer)
-        with allocator.measured(), announced_to(allocator.begin_phase, model, unwrapped(optimizer)):
-            step()
-    # The meter apart from the allocator: autograd adds some gradients otherwise when it is watched.
-    with Meter(model, optimizer) as meter:
-        step()
-    if not meter.usage().events:
-        raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
-    return meter.usage(), allocator.account()
+def _recorded(recording: ExitStack, allocator):
+    recording.enter_context(allocator.recording())
+    return allocator
 
 
-def _refuse(model: nn.Module, optimizer: torch.optim.Optimizer | None, timed: int) -> None:
-    if not isinstance(timed, int) or timed < 0:
-        raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
-    if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
-        raise CourseError(f"measure(step, model, optimizer) needs a model with parameters, not {type(model).__name__}.")
-    plain = unwrapped(optimizer)
-    if plain is not None and not (isinstance(plain, torch.optim.Optimizer) and trains(plain, model)):
-        raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
+def _tensors(built: tuple) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
 
 
-def _refuse_others(made: list[torch.optim.Optimizer], model: nn.Module, optimizer) -> None:
-    for other in made:
-        if other not in (optimizer, unwrapped(optimizer)) and trains(other, model):
-            raise CourseError(
-                f"The step updates the model by an optimizer ({type(other).__name__}) that measure was not given; pass it too."
-            )
+def _parts(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+    if not isinstance(built, tuple):
+        raise CourseError(f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step.")
+    models = [thing for thing in built if isinstance(thing, nn.Module)]
+    if not any(True for model in models for _ in model.parameters()):
+        raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
+    optimizers = [thing for thing in built if isinstance(thing, torch.optim.Optimizer)]
+    for optimizer in optimizers:
+        if not any(trains(unwrapped(optimizer), model) for model in models):
+            raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
+    return models, optimizers
+
+
+def _of_these(models: list[nn.Module], optimizers: list) -> list[torch.optim.Optimizer]:
+    plain = {id(one): one for one in map(unwrapped, optimizers)}
+    return [one for one in plain.values() if any(trains(one, model) for model in models)]
 
 
 def _seconds(step: Callable[[], object], device: torch.device) -> float:

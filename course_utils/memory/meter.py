@@ -7,66 +7,94 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_leaves
 
+from course_utils.memory.fake import device_of, wraps
 from course_utils.memory.phases import observed_by
-from course_utils.memory.scratch import peak_inside
+from course_utils.memory.scratch import may_hide, peak_inside
+from course_utils.memory.state import unwrapped
 from course_utils.memory.usage import Piece, Usage
 
 _BORN_FOR = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
+_HOST = torch.device("cpu")
+_aten = torch.ops.aten
 
 
 class Meter(TorchDispatchMode):
     """A context that logs every birth and death of device memory inside it; `usage()` tells, during and afterwards.
 
-    What is known at once: parameters and buffers of `model`, gradients, the state of `optimizer`; what is passed to
-    `model`'s forward is an input. All else is named after the phase of its birth: activations (forward), recomputed (a
-    forward inside backward, as checkpointing has it), backward temporaries, optimizer temporaries (the update, clipping
+    `model` is a module or several, `optimizer` one or several, `tensors` what else is there (a batch, a data set). Known at
+    once: parameters, buffers, gradients, optimizer state; what is passed to a model's forward is an input. All else is named
+    after the phase of its birth: activations (forward), recomputed (a forward inside backward, as checkpointing has it),
+    communication (what collectives fill and send), backward temporaries, optimizer temporaries (the update, clipping
     included). The phases are told apart by what PyTorch is doing; inside `memory.phase(name)` they have that name.
-    `round_to` is the allocator's grain in bytes, each piece being rounded up to it. With `look_inside` the few operators
-    that hide memory on a CPU (convolution, products in half precision, bitsandbytes' steps) are tried out once apart from
-    the step, to learn how much (`scratch.peak_inside`); it shows as a piece that was born "inside" the operator.
+    `device` is by default the one where the models are; what is on the host is logged apart from it. `round_to` is the allocator's grain in bytes (512 on CUDA). With `look_inside` the few operators that hide memory on a CPU
+    are tried out once apart from the step, to learn how much (`scratch`); it shows as a piece born "inside" the operator.
     Works on fake tensors; a step that raises leaves a usable log and the model without hooks.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
+        model: nn.Module | Iterable[nn.Module],
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
         *,
+        tensors: Iterable[torch.Tensor] = (),
+        device: torch.device | None = None,
         round_to: int | None = None,
         look_inside: bool = True,
     ):
         super().__init__()
-        self.model, self.optimizer = model, getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-        self.device = next(model.parameters()).device
-        self._looks_inside = look_inside
+        self.models = [model] if isinstance(model, nn.Module) else list(model)
+        several = [] if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+        self.optimizers = [unwrapped(one) for one in several]
+        self._tensors = list(tensors)
+        self.device = device or where(self.models)
+        self._look = look_inside and self.device == _HOST
         self._grain = round_to or (512 if self.device.type == "cuda" else 1)
-        self._pieces: list[Piece] = []
-        self._sizes: list[int] = []  # of the pieces, now
+        self._kinds: list[str] = []  # by piece, as are the next five
+        self._sizes: list[int] = []
+        self._places: list = []  # the module's name, or the sequence number of the node that was differentiated
+        self._makers: list = []
+        self._tensor_of: list[tuple] = []  # shape, dtype, device
+        self._was_there: list[int] = []  # bytes from before the log
         self._events: list[tuple[int, int, str]] = []  # (change in bytes, piece, phase)
         self._alive: dict[int, tuple[int, weakref.ref]] = {}  # by the address of the storage: its piece
+        self._added_in_place: tuple[int, int, int] | None = None
         self._modules: list[str] = []
-        self._births_of_nodes: list[tuple[int, str]] = []  # (autograd's sequence number, module at work from then on)
+        self._nodes_made: list[tuple[int, str]] = []  # (autograd's sequence number, module at work from then on)
         self._marks: list[str] = []
         self._phase, self._updating, self._after_backward = "forward", False, False
 
     def usage(self) -> Usage:
-        """What has been logged so far."""
-        return Usage(tuple(replace(piece) for piece in self._pieces), tuple(self._events))
+        """What has been logged so far, on the models' device; `usage().host` where the host is another."""
+        on_host = [device == _HOST for *_, device in self._tensor_of]
+        if self.device == _HOST or not any(on_host):
+            return self._selected(lambda index: True, None)
+        return self._selected(lambda index: not on_host[index], self._selected(lambda index: on_host[index], None, 1))
+
+    def _selected(self, chosen: Callable[[int], bool], host: Usage | None, grain: int | None = None) -> Usage:
+        kept = [index for index in range(len(self._sizes)) if chosen(index)]
+        number = {index: place for place, index in enumerate(kept)} | {-1: -1}
+        events = tuple((c, number[i], phase) for c, i, phase in self._events if i in number)
+        return Usage(tuple(map(self._piece, kept)), events, grain or self._grain, host)
+
+    def _piece(self, index: int) -> Piece:
+        place, (shape, dtype, _), there = self._places[index], self._tensor_of[index], self._was_there[index]
+        module = place if isinstance(place, str) else self._module_of(place)
+        size = there if there >= 0 else self._sizes[index]
+        return Piece(size, self._kinds[index], module, str(self._makers[index]), shape, dtype, there >= 0)
 
     def __enter__(self):
         self._hooks = ExitStack()
         self._register_what_is_there()
         self._hook_modules()
-        self._hook_optimizer()
+        self._hook_optimizers()
         self._hooks.enter_context(observed_by(self._marked))
         # No operator makes the states of the random generator that checkpointing keeps for each block.
         self._hooks.enter_context(patch.object(torch, "get_rng_state", self._seeing(torch.get_rng_state)))
@@ -81,23 +109,52 @@ class Meter(TorchDispatchMode):
             self._hooks.close()
             self._modules.clear()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        # A profiler's marks are operators too, but no part of the step; a number that is read (`loss.item()`) takes nothing.
-        if func.namespace != "profiler" and not isinstance(result, int | float):
-            self._enter(self._phase_now())
-            self._look_inside(func, args, kwargs)
+        if any(map(wraps, types)):
+            return NotImplemented  # it comes again with the tensors inside
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        makes, hides, sends = _what_it_does(func)
+        if makes:
+            self._enter()
+            if hides and self._look:
+                self._look_inside(func, args, kwargs or {}, result)
             for tensor in (result,) if isinstance(result, torch.Tensor) else tree_iter(result):
                 if isinstance(tensor, torch.Tensor):
-                    self._see(tensor, func)
+                    self._see(tensor, func, args)
+        if sends:
+            self._note_communication(func, args, kwargs or {})
         return result
 
-    def _look_inside(self, func, args: tuple, kwargs: dict) -> None:
-        size = self._rounded(peak_inside(func, args, kwargs)) if self._looks_inside else 0
-        if size:
-            piece = Piece(size, self._kind_of_birth(), self._module_now(), f"inside {func}", (size,), torch.uint8)
-            self._events.append((-size, self._booked(piece), self._phase))
+    def _look_inside(self, func, args: tuple, kwargs: dict, result) -> None:
+        if size := peak_inside(func, args, kwargs, result):
+            self._come_and_go(size, self._kind_of_birth(), func)
+
+    def _come_and_go(self, size: int, kind: str, func) -> None:
+        index = self._new_piece(size, kind, f"inside {func}", ((size,), torch.uint8, self.device))
+        self._log(-size, index)
+
+    def _note_communication(self, func, args: tuple, kwargs: dict) -> None:
+        if self._look and func.overloadpacket.__name__ == "_reduce_scatter_base_":
+            # gloo sums a copy of the whole, and keeps its part of it.
+            self._come_and_go(args[1].untyped_storage().nbytes(), "communication", func)
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):
+                known = self._alive.get(tensor.untyped_storage()._cdata)
+                if known and self._was_there[known[0]] < 0 and self._kinds[known[0]] not in _LASTING:
+                    self._kinds[known[0]] = "communication"
+
+    def _enter(self) -> None:
+        phase = self._phase_now()
+        if phase != self._phase or not self._events:
+            self._phase = phase
+            self._log(0, -1)
+
+    def _log(self, change: int, index: int) -> None:
+        self._events.append((change, index, self._phase))
 
     def _phase_now(self) -> str:
         if self._marks:
@@ -115,11 +172,6 @@ class Meter(TorchDispatchMode):
         between = not self._modules and not torch.is_grad_enabled()  # as clipping: after backward, before the step
         return "update" if between and (self._after_backward or "update" in self._marks) else "forward"
 
-    def _enter(self, phase: str) -> None:
-        if phase != self._phase or not self._events:
-            self._phase = phase
-            self._events.append((0, -1, phase))
-
     def _seeing(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def seen(*args, **kwargs) -> torch.Tensor:
             result = function(*args, **kwargs)
@@ -134,133 +186,178 @@ class Meter(TorchDispatchMode):
         def seen(storage: torch.UntypedStorage, size: int) -> object:
             result = resize(storage, size)
             if known := self._alive.get(storage._cdata):
-                self._enter(self._phase_now())
+                self._enter()
                 self._resized(known[0], storage)
             return result
 
         return seen
 
-    def _see(self, tensor: torch.Tensor, operator) -> None:
+    def _see(self, tensor: torch.Tensor, maker, args: tuple = ()) -> None:
         if is_traceable_wrapper_subclass(tensor):
-            for name in tensor.__tensor_flatten__()[0]:
-                self._see(getattr(tensor, name), operator)
+            for inner in _plain(tensor):
+                self._see(inner, maker)
             return
         if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
         known = self._alive.get(storage._cdata)
-        if known is None:
-            if tensor.device == self.device:
-                self._be_born(storage, tensor, self._kind_of_birth(), str(operator), self._module_now())
-        elif operator is _RESIZE:
-            self._resized(known[0], storage)
+        if known is not None:
+            if maker is _RESIZE:
+                self._resized(known[0], storage)
+        elif device_of(tensor) in (self.device, _HOST):
+            index = self._be_born(storage, tensor, self._kind_of_birth(), maker)
+            if maker in _IN_PLACE_UNWATCHED:
+                self._note_in_place(index, maker, args)
 
-    def _be_born(self, storage, tensor: torch.Tensor, kind: str, operator: str, module: str, was_there=False) -> None:
-        size = self._rounded(storage.nbytes())
-        index = self._booked(Piece(size, kind, module, operator, tuple(tensor.shape), tensor.dtype, was_there))
-        reference = weakref.ref(storage, partial(self._die, storage._cdata, index))
-        self._alive[storage._cdata] = index, reference
-
-    def _booked(self, piece: Piece) -> int:
-        """The index of a piece that begins now."""
-        index = len(self._pieces)
-        self._pieces.append(piece)
-        self._sizes.append(piece.bytes)
-        if not piece.was_there:
-            self._events.append((piece.bytes, index, self._phase))
+    def _be_born(self, storage, tensor: torch.Tensor, kind: str, maker, place=None, was_there=False) -> int:
+        about = tuple(tensor.shape), tensor.dtype, device_of(tensor)
+        index = self._new_piece(storage.nbytes(), kind, maker, about, place, was_there)
+        self._alive[storage._cdata] = index, weakref.ref(storage, partial(self._die, storage._cdata))
         return index
 
-    def _die(self, address: int, index: int, _) -> None:
-        if self._alive.get(address, (None,))[0] == index:  # an address may already have a new tenant
-            del self._alive[address]
-            self._events.append((-self._sizes[index], index, self._phase))
+    def _new_piece(self, size: int, kind: str, maker, about: tuple, place=None, was_there: bool = False) -> int:
+        self._kinds.append(kind)
+        self._sizes.append(size)
+        self._places.append(self._place_now() if place is None else place)
+        self._makers.append(maker)
+        self._tensor_of.append(about)
+        self._was_there.append(size if was_there else -1)
+        index = len(self._sizes) - 1
+        if not was_there:
+            self._log(size, index)
+        return index
+
+    def _die(self, address: int, reference: weakref.ref) -> None:
+        index, current = self._alive.get(address, (-1, None))
+        if current is not reference:  # an address may already have a new tenant
+            return
+        del self._alive[address]
+        if self._added_in_place and self._added_in_place[::2] == (index, len(self._events)):
+            self._take_over(index, self._added_in_place[1])
+        else:
+            self._log(-self._sizes[index], index)
+
+    def _note_in_place(self, index: int, maker, args: tuple) -> None:
+        """Unwatched, autograd works in place here, in a gradient that nobody else refers to; watched, it makes a new one.
+
+        `InputBuffer::accumulate` adds the gradients of several uses so, and the gradient of an index fills its zeros so. If
+        the old memory is given back at once, the new one takes its place in the log.
+        """
+        if self._work_now() != "backward" or torch.is_grad_enabled():
+            return
+        storage = args[0].untyped_storage()
+        if torch._C._storage_Use_Count(storage._cdata) > 2:  # the gradient's and ours; else somebody else shows the same memory
+            return
+        old, _ = self._alive.get(storage._cdata, (-1, None))
+        by_engine = old >= 0 and self._places[old] != self._places[index]
+        if old >= 0 and self._sizes[old] == self._sizes[index] == args[0].nbytes and (maker is not _aten.add.Tensor or by_engine):
+            self._added_in_place = old, index, len(self._events)
+
+    def _take_over(self, old: int, new: int) -> None:
+        """The piece `new` turns out to be `old` in other hands."""
+        self._events.pop()
+        address, reference = next((a, r) for a, (i, r) in reversed(self._alive.items()) if i == new)
+        self._alive[address] = old, reference
+        self._added_in_place = None
 
     def _resized(self, index: int, storage) -> None:
-        size = self._rounded(storage.nbytes())
-        self._events.append((size - self._sizes[index], index, self._phase))
+        size = storage.nbytes()
+        self._log(size - self._sizes[index], index)
         self._sizes[index] = size
-
-    def _rounded(self, size: int) -> int:
-        return -(-size // self._grain) * self._grain
 
     def _kind_of_birth(self) -> str:
         work = self._work_now()
         # Autograd runs without recording, so recording inside it is a forward pass run again.
         return "recomputed" if work == "backward" and torch.is_grad_enabled() else _BORN_FOR[work]
 
-    def _module_now(self) -> str:
-        """The module at work, in backward the one whose forward made the node that is differentiated."""
-        if self._modules or torch._C._current_graph_task_id() == -1:
-            return self._modules[-1] if self._modules else ""
-        node = torch._C._current_autograd_node()
-        return "" if node is None else self._module_of(node._sequence_nr())
+    def _place_now(self) -> str | int:
+        """The module at work; in backward the node that is differentiated, whose module is looked up in the end."""
+        if self._modules:
+            return self._modules[-1]
+        node = torch._C._current_autograd_node() if torch._C._current_graph_task_id() != -1 else None
+        return "" if node is None else node._sequence_nr()
 
     def _module_of(self, number: int) -> str:
-        before = bisect_right(self._births_of_nodes, number, key=lambda birth: birth[0])
+        before = bisect_right(self._nodes_made, number, key=lambda made: made[0])
         accumulates = number >= 2**63  # the sum into .grad has the largest number there is, and no forward
-        return self._births_of_nodes[before - 1][1] if before and not accumulates else ""
+        return self._nodes_made[before - 1][1] if before and not accumulates else ""
 
     def _register_what_is_there(self) -> None:
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._named("named_parameters"):
             module, _, leaf = name.rpartition(".")
             self._mark_as("parameters", [parameter], leaf, module)
             if parameter.grad is not None:
                 self._mark_as("gradients", [parameter.grad], leaf, module)
             if parameter.requires_grad:
                 self._hooks.callback(parameter.register_post_accumulate_grad_hook(partial(self._graded, module)).remove)
-        for name, buffer in self.model.named_buffers():
+        for name, buffer in self._named("named_buffers"):
             self._mark_as("buffers", [buffer], "", name.rpartition(".")[0])
+        for name, module in self._named("named_modules"):
+            self._mark_as("buffers", _tensors_in({**vars(module), **_NOT_LOOSE}), "", name)
+            for parameter in module.parameters(recurse=False):  # as statistics of quantized weights
+                self._mark_as("buffers", _tensors_in(vars(parameter)), "", name)
         self._note_state()
+        self._mark_as("inputs", self._tensors)
 
-    def _mark_as(self, kind: str, tensors: Iterable, operator: str = "", module: str = "") -> None:
+    def _named(self, what: str) -> Iterator[tuple[str, object]]:
+        """Of all models by name; of several each name begins with the model's number."""
+        for number, model in enumerate(self.models):
+            prefix = f"{number}" if len(self.models) > 1 else ""
+            yield from getattr(model, what)(prefix=prefix)
+
+    def _mark_as(self, kind: str, tensors: Iterable, maker: str = "", module: str = "") -> None:
         """Give the pieces of `tensors` this kind; those unseen so far were there before the log began."""
-        for tensor in tensors:
-            if tensor.device != self.device or tensor.layout is not torch.strided:
-                continue
-            storage = tensor.untyped_storage()
-            known = self._alive.get(storage._cdata)
-            if known is None:
-                self._be_born(storage, tensor, kind, operator, module, was_there=True)
-            elif not (kind == "inputs" and self._pieces[known[0]].was_there):
-                self._pieces[known[0]].kind = kind
+        for whole in tensors:
+            for tensor in _plain(whole):
+                if device_of(tensor) not in (self.device, _HOST) or tensor.layout is not torch.strided:
+                    continue
+                storage = tensor.untyped_storage()
+                known = self._alive.get(storage._cdata)
+                if known is None:
+                    self._be_born(storage, tensor, kind, maker, module, was_there=True)
+                elif not (kind in ("inputs", "buffers") and self._was_there[known[0]] >= 0):
+                    self._kinds[known[0]] = kind
 
     def _graded(self, module: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # of a shard it comes later, when the ranks have summed it
             self._mark_as("gradients", [parameter.grad], module=module)
 
     def _note_state(self, *_) -> None:
-        if self.optimizer is not None:
-            state = (value for value in tree_iter(dict(self.optimizer.state)) if isinstance(value, torch.Tensor))
-            self._mark_as("optimizer state", state)
+        modules = {id(p): name.rpartition(".")[0] for name, p in self._named("named_parameters")}
+        for optimizer in self.optimizers:
+            inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
+            for one in (optimizer, inner):
+                for parameter, state in one.state.items() if isinstance(one, torch.optim.Optimizer) else ():
+                    kept = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
+                    self._mark_as("optimizer state", kept, module=modules.get(id(parameter), ""))
 
     def _hook_modules(self) -> None:
-        for name, module in self.model.named_modules():
+        for name, module in self._named("named_modules"):
             before = module.register_forward_pre_hook(partial(self._begin, name), with_kwargs=True)
             after = module.register_forward_hook(self._end, always_call=True)
             self._hooks.callback(before.remove)
             self._hooks.callback(after.remove)
 
     def _begin(self, name: str, module: nn.Module, args, kwargs) -> None:
-        if module is self.model:
+        if any(module is model for model in self.models):
             self._modules.clear()  # a forward that failed may have left its modules here
             self._mark_as("inputs", (x for x in tree_iter((args, kwargs)) if isinstance(x, torch.Tensor)))
         self._modules.append(name)
-        self._births_of_nodes.append((torch.autograd._get_sequence_nr(), name))
+        self._nodes_made.append((torch.autograd._get_sequence_nr(), name))
 
     def _end(self, *_) -> None:
         if self._modules:
             self._modules.pop()
-        self._births_of_nodes.append((torch.autograd._get_sequence_nr(), self._modules[-1] if self._modules else ""))
+        self._nodes_made.append((torch.autograd._get_sequence_nr(), self._modules[-1] if self._modules else ""))
 
-    def _hook_optimizer(self) -> None:
-        if self.optimizer is None:
-            return
-        self._hooks.callback(self.optimizer.register_step_pre_hook(self._begin_update).remove)
-        self._hooks.callback(self.optimizer.register_step_post_hook(self._end_update).remove)
+    def _hook_optimizers(self) -> None:
+        for optimizer in self.optimizers:
+            self._hooks.callback(optimizer.register_step_pre_hook(self._begin_update).remove)
+            self._hooks.callback(optimizer.register_step_post_hook(self._end_update).remove)
 
     def _begin_update(self, *_) -> None:
         self._updating = True
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._named("named_parameters"):
             self._graded(name.rpartition(".")[0], parameter)
 
     def _end_update(self, *_) -> None:
@@ -270,11 +367,51 @@ class Meter(TorchDispatchMode):
     @contextmanager
     def _marked(self, name: str) -> Iterator[None]:
         self._marks.append(name)
-        self._enter(name)
+        self._enter()
         try:
             yield
         finally:
             self._marks.pop()
 
 
-_RESIZE = torch.ops.aten.resize_.default
+_RESIZE = _aten.resize_.default
+_IN_PLACE_UNWATCHED = {_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default}
+_LASTING = ("gradients", "parameters", "optimizer state")
+_NOT_LOOSE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
+_COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
+
+
+@cache
+def _what_it_does(func) -> tuple[bool, bool, bool]:
+    """Whether an operator can make new memory, may hide some, and serves communication: asked once of each.
+
+    A view, an operator in place and a number that is read (`loss.item()`) make none; a profiler's mark is no part of a step.
+    """
+    returns = func._schema.returns
+    fresh = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
+    makes = (fresh or func is _RESIZE) and func.namespace != "profiler"
+    return makes or may_hide(func), may_hide(func), func.namespace in _COLLECTIVE
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that a wrapper such as `DTensor` is made of; of another itself."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _plain(getattr(tensor, name))
+    elif isinstance(tensor, torch.Tensor):  # a DTensor names its mesh too
+        yield tensor
+
+
+def _tensors_in(things, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Tensors in containers, and in plain objects inside them."""
+    for thing in tree_leaves(things):
+        if isinstance(thing, torch.Tensor):
+            yield thing
+        elif depth and hasattr(thing, "__dict__") and not isinstance(thing, nn.Module | type) and not callable(thing):
+            yield from _tensors_in(vars(thing), depth - 1)
+
+
+def where(models: list[nn.Module]) -> torch.device:
+    """Where the models are: another device than the host's, where any of their tensors is on one."""
+    devices = {tensor.device for model in models for tensor in (*model.parameters(), *model.buffers())}
+    return next((device for device in devices if device != _HOST), _HOST)

@@ -1,6 +1,7 @@
 """Names for the stretches of a training step, so that a measurement can say where its peak was."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from unittest.mock import patch
@@ -37,7 +38,7 @@ def observed_by(observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def announced_to(
-    begin: Callable[[str | None], None], model: nn.Module, optimizer: torch.optim.Optimizer | None
+    begin: Callable[[str | None], None], models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[None]:
     """Have `begin(name)` called as each phase of a step begins: forward, backward, update, or the names that `phase` gives.
 
@@ -51,8 +52,9 @@ def announced_to(
             begin(name)
 
     with ExitStack() as hooks:
-        hooks.callback(model.register_forward_pre_hook(lambda *_: unless_marked("forward")).remove)
-        if optimizer is not None:
+        for model in models:
+            hooks.callback(model.register_forward_pre_hook(lambda *_: unless_marked("forward")).remove)
+        for optimizer in optimizers:
             hooks.callback(optimizer.register_step_pre_hook(lambda *_: unless_marked("update")).remove)
         for name in ("backward", "grad"):
             announced = _after(lambda: unless_marked("backward"), getattr(torch.autograd, name))
@@ -70,6 +72,15 @@ def _marked(begin: Callable[[str | None], None], marks: list[str], name: str) ->
     finally:
         marks.pop()
         begin(marks[-1] if marks else None)
+
+
+def bound(step: Callable[..., object], built: tuple) -> Callable[[], object]:
+    """`step` on the things in `built`; one that takes no arguments knows them already."""
+    try:
+        takes_none = not inspect.signature(step).parameters
+    except (TypeError, ValueError):  # of some built-in functions nothing is known
+        takes_none = False
+    return step if takes_none else partial(step, *built)
 
 
 @contextmanager

@@ -1,37 +1,47 @@
 """How a model is trained, as far as bytes and seconds depend on it."""
 
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from course_utils.errors import CourseError, require_count
-from course_utils.memory.optimizers import COSTS
+from course_utils.memory.optimizers import maker
 
-PRECISIONS = ("fp32", "bf16", "autocast")
+PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
 STAGES = (0, 1, 2, 3)
+QUANTIZED = ("", "nf4")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One way to train.
 
-    `optimizer` is one of `COSTS` (what `torch.optim.AdamW(parameters)` does on a GPU is `adamw-foreach`): torch's SGD
-    without momentum, its AdamW one tensor at a time and `foreach`, its Adafactor, Transformers' Adafactor, and
-    bitsandbytes' 8-bit AdamW. `precision`: `fp32`; `bf16` for parameters, gradients and state in bfloat16; `autocast` for
-    float32 parameters and bfloat16 where that is safe; its copies of the weights are counted as activations, as they wait for
-    backward, and under ZeRO-3 every rank keeps them whole. `batch` is the examples of one micro-batch, `sequence` its tokens
-    each (a ConvNet has none), `accumulation` the micro-batches of an update. With `checkpointing` every block of a
-    transformer is recomputed in backward, or, with `segments`, so many runs of blocks. With `saved_on_disk` what backward
-    needs waits in a file (`techniques.SavedOnDisk`). `clipping` scales the gradients to norm 1.
+    `optimizer` is a name in `OPTIMIZERS` (torch's default on a GPU is `adamw-foreach`), or a function from parameters to an
+    optimizer. `precision`: `fp32`; `bf16` for parameters, gradients and state in bfloat16; `bf16-masters`, the same with float32
+    copies of the parameters and float32 state; `autocast` for float32 parameters and bfloat16 where that is safe; `fp16`
+    likewise with float16 and a scaled loss.
 
-    `zero_stage` shards over `ranks` devices, as ZeRO does (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients
-    too, 3 parameters too. Without a stage each of `ranks` keeps everything (data parallelism). With `offload` the optimizer's
-    state lies, and its update happens, in the memory of the host. `device` is what it runs on. Raises `CourseError` for a
-    value out of range, and for a recipe that contradicts itself.
+    `batch` is the examples of one micro-batch, `sequence` the tokens of each, `accumulation` the micro-batches of an update.
+    With `packed` each row of tokens holds several documents that do not attend to each other. `keeps_outputs`: what the model
+    returns, its logits too, lives until the step is done, as in the ordinary `outputs = model(**batch)`; without it only the
+    loss does. `attention`: PyTorch's fused function, or the plain products (`eager`). `clipping` scales the gradients to
+    norm 1. With `in_backward` each parameter is updated as soon as its gradient is there.
+
+    With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` so many runs of blocks. What
+    backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
+    adapters of that rank beside all linear layers are trained; `frozen` names parameters by the beginning of their names. With
+    `quantized="nf4"` the linear layers' weights are kept in 4 bits.
+
+    `zero_stage` shards over `ranks` devices (Rajbhandari et al. 2020): 1 the optimizer's state (`ZeroRedundancyOptimizer`), 2
+    gradients too, 3 parameters too (FSDP2, without and with resharding after forward); in `replicas` groups that each hold
+    everything. Without a stage each rank keeps everything (DDP). `offload` keeps the optimizer's state in the memory of the host,
+    and updates there; with stage 3 parameters and gradients too. `device` is what it runs on.
+
+    Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str = "adamw"
+    optimizer: str | Callable = "adamw"
     precision: str = "fp32"
     batch: int = 8
     sequence: int = 128
@@ -45,59 +55,75 @@ class Recipe:
     ranks: int = 1
     offload: bool = False
     device: str = "cpu"
+    keeps_outputs: bool = True
+    packed: bool = False
+    in_backward: bool = False
+    offload_activations: bool = False
+    lora: int = 0
+    frozen: tuple[str, ...] = ()
+    quantized: str = ""
+    replicas: int = 1
 
     def __post_init__(self):
+        maker(self.optimizer)
         for name, known in _CHOICES.items():
             _require_one_of(name, getattr(self, name), known)
-        for name in ("batch", "sequence", "accumulation", "ranks"):
+        for name in ("batch", "sequence", "accumulation", "ranks", "replicas"):
             require_count(name, getattr(self, name))
-        for name in ("checkpointing", "saved_on_disk", "clipping", "offload"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise CourseError(f"{name} must be True or False, not {getattr(self, name)!r}.")
-        if self.checkpointing and self.saved_on_disk:
-            raise CourseError(
-                "Nothing is known about checkpointing and saved_on_disk together; leave one of the two out."
-            )
         if self.segments is not None:
             require_count("segments", self.segments)
-            if not self.checkpointing:
-                raise CourseError(
-                    f"segments={self.segments} says how to checkpoint; add checkpointing=True, or leave it out."
-                )
+        if type(self.lora) is not int or self.lora < 0:
+            raise CourseError(f"lora={self.lora!r} is no rank; give a whole number, or 0 for none.")
+        for sentence in self._contradictions():
+            raise CourseError(sentence)
+
+    def _contradictions(self):
+        if self.checkpointing and (self.saved_on_disk or self.offload_activations):
+            yield "Checkpointing drops what saved_on_disk and offload_activations would keep elsewhere; choose one of them."
+        if self.saved_on_disk and self.offload_activations:
+            yield "What backward needs waits on disk or on the host; leave saved_on_disk or offload_activations out."
+        if self.segments is not None and not self.checkpointing:
+            yield f"segments={self.segments} says how to checkpoint; add checkpointing=True, or leave it out."
         if self.zero_stage and self.ranks == 1:
-            raise CourseError(
-                f"zero_stage={self.zero_stage} has nothing to shard over with ranks=1; give more ranks, or zero_stage=0."
+            yield f"zero_stage={self.zero_stage} has nothing to shard over with ranks=1; give more ranks, or zero_stage=0."
+        if (self.offload or self.offload_activations) and self.device == "cpu":
+            yield "Offloading moves what lies on the device to the host, where device='cpu' has it; take device='cuda'."
+        if self.in_backward and (self.clipping or self.accumulation > 1 or self.precision == "fp16" or self.ranks > 1):
+            yield (
+                "An update within backward drops each gradient at once, so it knows no clipping, accumulation, loss scaling "
+                "or ranks; leave one of the two out."
             )
-        if self.offload and self.device == "cpu":
-            raise CourseError(
-                "offload moves the optimizer's state to the host, where device='cpu' has it; take device='cuda'."
-            )
+        if self.quantized and not (self.lora or self.frozen):
+            yield "Weights in 4 bits cannot be trained themselves; add lora=16, say."
+        if self.quantized and self.zero_stage > 1:
+            yield "FSDP2 does not shard weights in 4 bits; take zero_stage=0 or 1."
+        if self.replicas > 1 and (self.zero_stage < 2 or self.ranks % self.replicas):
+            yield f"replicas={self.replicas} are groups of equally many ranks with zero_stage=2 or 3; change ranks or stage."
+        if self.precision in ("bf16-masters", "fp16") and self.zero_stage:
+            yield f"With a zero_stage take precision 'fp32', 'bf16' or 'autocast', not {self.precision!r}."
 
     @property
     def itemsize(self) -> int:
         """Bytes of one element of the parameters."""
-        return 2 if self.precision == "bf16" else 4
+        return 2 if self.precision.startswith("bf16") else 4
 
 
+_SWITCHES = (
+    *("checkpointing", "saved_on_disk", "clipping", "offload", "keeps_outputs"),
+    *("packed", "in_backward", "offload_activations"),
+)
 _CHOICES = {
-    "optimizer": COSTS,
     "precision": PRECISIONS,
     "attention": ATTENTIONS,
     "zero_stage": STAGES,
     "device": DEVICES,
+    "quantized": QUANTIZED,
 }
 
 
-def _require_one_of(name: str, value, known: Collection) -> None:
+def _require_one_of(name: str, value, known) -> None:
     if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
-        raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(str, known))}.")
-
-
-def require_positions(config, recipe: Recipe) -> None:
-    """Raise `CourseError` where the recipe's sequences are longer than the model of `config` can number."""
-    positions = getattr(config, "max_position_embeddings", recipe.sequence)
-    if recipe.sequence > positions:
-        raise CourseError(
-            f"A sequence of {recipe.sequence} tokens is longer than the model's {positions} positions; "
-            "shorten it, or give the configuration more."
-        )
+        raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(repr, known))}.")

@@ -1,11 +1,14 @@
-"""What a forward pass keeps for the backward pass."""
+"""What a forward pass keeps for the backward pass, piece by piece and module by module."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
+import pandas as pd
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from course_utils.memory.storage import distinct_bytes
+PARAMETER, AGAIN, NEW = "parameter or buffer", "saved before", "activation"
 
 
 def saved_bytes(forward: Callable[[], object], model: nn.Module) -> int:
@@ -14,15 +17,52 @@ def saved_bytes(forward: Callable[[], object], model: nn.Module) -> int:
     Each piece of memory counts once, however many operations save it; parameters and buffers of `model` do not count, since
     they are kept anyway.
     """
-    saved: list[torch.Tensor] = []
+    return int(saved_list(forward, model)["bytes"].sum())
 
-    def remember(tensor):
-        saved.append(tensor.detach())  # the tensor itself, kept by its own graph, would never be freed
-        return saved[-1]
 
-    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
+    """Everything that autograd saves while `forward()` runs, in order: module, shape, dtype, bytes, kind.
+
+    `module` is the innermost module at work, empty outside of all. `kind` says whether it is an activation, kept for this
+    alone, or memory that is there anyway: a parameter or buffer, or what was saved before. The bytes of the activations are
+    those of the whole storage, and their sum is `saved_bytes`; the others have 0.
+    """
+    rows: list[dict] = []
+    seen: dict[StorageWeakRef, str] = {_memory(t): PARAMETER for t in [*model.parameters(), *model.buffers()]}
+    at_work: list[str] = [""]
+
+    def remember(tensor: torch.Tensor) -> torch.Tensor:
+        kind = seen.get(_memory(tensor), NEW)
+        seen.setdefault(_memory(tensor), AGAIN)
+        rows.append({"module": at_work[-1], **_row(tensor, kind)})
+        return tensor.detach()  # the tensor itself, kept by its own graph, would never be freed
+
+    with ExitStack() as stack:
+        _follow(model, at_work, stack)
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor))
         result = forward()
-    resident = [*model.parameters(), *model.buffers()]
-    total = distinct_bytes([*saved, *resident]) - distinct_bytes(resident)
     del result  # the graph must outlive the count, or a freed tensor's address could be counted twice
-    return total
+    return pd.DataFrame(rows, columns=["module", "shape", "dtype", "bytes", "kind"])
+
+
+def _follow(model: nn.Module, at_work: list[str], stack: ExitStack) -> None:
+    """Keep the name of the innermost module at work at the end of `at_work`."""
+
+    def leave(*_) -> None:  # a hook that returned something would replace the module's output
+        at_work.pop()
+
+    for name, module in model.named_modules():
+        before = module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name))
+        after = module.register_forward_hook(leave, always_call=True)
+        stack.callback(before.remove)
+        stack.callback(after.remove)
+
+
+def _memory(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def _row(tensor: torch.Tensor, kind: str) -> dict:
+    size = tensor.untyped_storage().nbytes() if kind == NEW else 0
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return {"shape": tuple(tensor.shape), "dtype": dtype, "bytes": size, "kind": kind}

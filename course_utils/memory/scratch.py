@@ -1,21 +1,22 @@
-"""Memory that comes and goes inside one operator, where no dispatch mode can look: asked of the allocator, the operator alone."""
+"""What an operator on a CPU takes that no dispatch mode can see, asked of the allocator: the operator is tried out alone."""
 
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from course_utils.memory.allocator import CpuAllocator
 
-aten = torch.ops.aten
+_aten = torch.ops.aten
 
 _LARGE, _SMALL = 2**28, 2**24
 """Bytes of arguments up to which an operator is tried out. It really runs, even for a step that is only dry."""
 
-_HIDES = dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), _LARGE)
-_HIDES_IN_HALF = dict.fromkeys((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default), _SMALL)
+_RECURRENT = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
+_HIDES = dict.fromkeys((_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT), _LARGE)
+_PRODUCTS = dict.fromkeys((_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default), _SMALL)
 
 
 class _Like(NamedTuple):
@@ -24,51 +25,70 @@ class _Like(NamedTuple):
     dtype: torch.dtype
 
 
-def peak_inside(operator, args: tuple, kwargs: dict) -> int:
+class Trial(NamedTuple):
+    """Bytes at the peak inside an operator, what it returns included, and the bytes of memory behind each tensor it returns."""
+
+    peak: int
+    returned: tuple[int, ...]
+
+
+def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
     """Bytes allocated at the peak inside `operator(*args, **kwargs)` on the CPU, what it returns included; 0 if it hides nothing.
 
-    Three kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
-    in half precision products of matrices, for the same reason; and bitsandbytes' steps, which widen their states. What
-    these take differs between processors, so it is measured: each runs once, on zeros, for each set of shapes. Those with
-    more than 256 MiB of arguments (products: 16 MiB, beside which their blocks are small) are let be and answered with 0,
-    and so are all while a profiler runs, since there can be only one.
+    Four kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
+    recurrent layers, likewise; products of matrices in half precision, or of one that was expanded, which is copied first;
+    and bitsandbytes' steps, which widen their states.
+    What these take differs between processors, so it is measured. With more than 256 MiB of arguments and `answer` (products:
+    16 MiB, beside which their blocks are small) they are let be and answered with 0, and so are all while a profiler runs.
     """
-    if not _may_hide(operator) or torch.autograd._profiler_enabled():
-        return 0
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
+    found = try_out(operator, args, kwargs, _largest(operator, tensors) - returned)
+    return found.peak if found else 0
+
+
+def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Trial | None:
+    """Run `operator` once on zeros, for each set of shapes; None where that cannot be: off the CPU, too large, profiled already."""
     leaves, structure = tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
-    if not on_cpu or sum(tensor.nbytes for tensor in tensors) > _largest(operator, tensors):
-        return 0
-    library = torch.get_num_threads(), torch.backends.mkldnn.enabled
-    return _measured(operator, tuple(_described(leaf) for leaf in leaves), structure, library)
+    if not on_cpu or sum(t.nbytes for t in tensors) > largest or torch.autograd._profiler_enabled():
+        return None
+    library = torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.is_grad_enabled()
+    return _measured(operator, tuple(_shape_of(leaf) for leaf in leaves), structure, library)
 
 
-def _may_hide(operator) -> bool:
-    """By its name alone, since this is asked of every operator of a step."""
-    return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _HIDES_IN_HALF
+def may_hide(operator) -> bool:
+    """By its name alone."""
+    return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS
 
 
 def _largest(operator, tensors: list[torch.Tensor]) -> int:
     if operator.namespace == "bitsandbytes":
         return _LARGE
+    if operator in _HIDES:
+        return _HIDES[operator]
     in_half = bool(tensors) and tensors[0].itemsize == 2
-    return _HIDES.get(operator, _HIDES_IN_HALF.get(operator, -1) if in_half else -1)
+    expanded = any(step == 0 and side > 1 for t in tensors for step, side in zip(t.stride(), t.shape, strict=True))
+    return _PRODUCTS[operator] if in_half else _LARGE if expanded and operator in _PRODUCTS else -1
 
 
-def _described(leaf):
+def _shape_of(leaf):
+    if isinstance(leaf, list):
+        return tuple(leaf)
     return _Like(tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
 
 @cache
-def _measured(operator, leaves: tuple, structure: TreeSpec, library: tuple) -> int:
+def _measured(operator, leaves: tuple, structure: TreeSpec, library: tuple) -> Trial:
     allocator = CpuAllocator()
-    with _disable_current_modes(), torch.no_grad():
+    with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
         filled = [_filled(leaf) if isinstance(leaf, _Like) else leaf for leaf in leaves]
         args, kwargs = tree_unflatten(filled, structure)
         with allocator.recording(), allocator.measured():
-            operator(*args, **kwargs)
-    return allocator.account().above_start
+            answer = operator(*args, **kwargs)
+        returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
+    return Trial(allocator.account().above_start, returned)
 
 
 def _filled(like: _Like) -> torch.Tensor:

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.hardware import CHANNELS_LAST, Machine, Work
-from course_utils.memory.dry_run import built_inside, fake_tensors, refusals_explained
+from course_utils.memory.dry_run import run_dry
+from course_utils.memory.fake import wraps
 
 _aten = torch.ops.aten
 
@@ -58,31 +59,29 @@ class Prediction:
         return frame.groupby("operator").sum().sort_values("seconds", ascending=False)
 
 
-def predict_seconds(build: Callable[[], tuple], step: Callable[..., object], machine: Machine) -> Prediction:
+def predict_seconds(
+    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, like: str = "cpu"
+) -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
-    Nothing is computed and no memory is taken. On a machine known by its data sheet only, the sum is a lower bound
-    for these operators: full rates and no cost of calling. They are those of the CPU's route, whatever the machine; a GPU's own,
-    where they do the work of several, can be faster. Raises `CourseError` where
-    the machine has no rate for a dtype.
+    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are. On a machine known by its
+    data sheet only, the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError`
+    where the machine has no rate for a dtype.
     """
     if not isinstance(machine, Machine):
         raise CourseError(
             f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate() for this one."
         )
-    return Prediction(machine, count_operators(build, step))
+    return Prediction(machine, count_operators(build, step, like))
 
 
-def count_operators(build: Callable[[], tuple], step: Callable[..., object]) -> tuple[Operator, ...]:
+def count_operators(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> tuple[Operator, ...]:
     """Every operator call of the second `step(*build())`, in order; by then the optimizer has its state.
 
     Runs under fake tensors, and refuses what `dry_run` refuses.
     """
-    with fake_tensors(), refusals_explained(), _Watch() as watch:
-        built = built_inside(build)
-        step(*built)
-        watch.operators.clear()
-        step(*built)
+    watch = OperatorWatch()
+    run_dry(build, step, like, watch=lambda: watch)
     return tuple(watch.operators)
 
 
@@ -90,12 +89,16 @@ def count_operators(build: Callable[[], tuple], step: Callable[..., object]) -> 
 _NO_OPERATORS = ("profiler.", "prim.")
 
 
-class _Watch(TorchDispatchMode):
+class OperatorWatch(TorchDispatchMode):
+    """Counts the work of every operator within it."""
+
     def __init__(self):
         super().__init__()
         self.operators: list[Operator] = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if any(map(wraps, types)):
+            return NotImplemented
         kwargs = kwargs or {}
         answer = function(*args, **kwargs)
         if not _name(function).startswith(_NO_OPERATORS):
@@ -175,8 +178,9 @@ def _distinct(tensors) -> int:
 
 
 def _dtype(inputs: list[torch.Tensor]) -> str:
+    """Of the factors: attention's statistics come last, and are wider."""
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]
-    return str(floating[-1] if floating else torch.float32).removeprefix("torch.")
+    return str(floating[0] if floating else torch.float32).removeprefix("torch.")
 
 
 _FOREACH = "_foreach_"

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 
 from course_utils.errors import CourseError
+from course_utils.units import format_bytes
 
 KINDS = (
     "parameters",
@@ -17,6 +18,7 @@ KINDS = (
     "inputs",
     "activations",
     "recomputed",
+    "communication",
     "backward temporaries",
     "optimizer temporaries",
 )
@@ -40,13 +42,26 @@ class Piece:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a `Meter` saw. All figures are bytes.
+    """What a `Meter` saw on one device. All figures are bytes; printed, it says the peak and its split.
 
-    `events` are (change, index of the piece or -1, phase), in order; a change of 0 marks the beginning of a phase.
+    `events` are (change, index of the piece or -1, phase), in order; a change of 0 marks the beginning of a phase. Each
+    piece is rounded up to `grain` bytes, as the device's allocator does. `host` is what was used meanwhile in the memory of
+    the host, where that is not the device's own.
     """
 
     pieces: tuple[Piece, ...] = field(repr=False)
     events: tuple[tuple[int, int, str], ...] = field(repr=False)
+    grain: int = 1
+    host: "Usage | None" = field(default=None, repr=False)
+
+    def __str__(self):
+        lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
+        lines.append(f"{'peak':>22s}  {format_bytes(self.peak)}, in {self.peak_phase}")
+        if self.host is not None and self.host.peak > 1e-3 * self.peak:
+            lines.append(f"{'on the host':>22s}  {format_bytes(self.host.peak)} at its own peak")
+        return "\n".join(lines)
+
+    __repr__ = __str__
 
     @property
     def resident(self) -> int:
@@ -83,27 +98,43 @@ class Usage:
 
     def top(self, count: int = 10) -> pd.DataFrame:
         """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
-        sizes = {i: piece.bytes for i, piece in enumerate(self.pieces) if piece.was_there}
-        for change, index, _ in self.events[: self._top + 1]:
-            sizes[index] = sizes.get(index, 0) + change
+        sizes = {i: self._rounded(piece.bytes) for i, piece in enumerate(self.pieces) if piece.was_there}
+        for change, (_, index, _) in zip(self._changes[: self._top + 1], self.events, strict=False):
+            sizes[index] = sizes.get(index, 0) + int(change)
         largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
         rows = [{**vars(self.pieces[i]), "bytes": sizes[i], "dtype": _name(self.pieces[i].dtype)} for i in largest]
         return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
+
+    def _rounded(self, size):
+        return -(-size // self.grain) * self.grain
+
+    @cached_property
+    def _changes(self) -> np.ndarray:
+        """Bytes by which each event changes what is in use, in whole grains."""
+        if self.grain == 1:
+            return np.array([change for change, *_ in self.events], dtype=np.int64)
+        sizes = [piece.bytes * piece.was_there for piece in self.pieces]
+        changes = np.zeros(len(self.events), dtype=np.int64)
+        for row, (change, index, _) in enumerate(self.events):
+            if change:
+                changes[row] = self._rounded(sizes[index] + change) - self._rounded(sizes[index])
+                sizes[index] += change
+        return changes
 
     @cached_property
     def _start(self) -> np.ndarray:
         start = np.zeros(len(KINDS), dtype=np.int64)
         for piece in self.pieces:
-            start[KINDS.index(piece.kind)] += piece.bytes * piece.was_there
+            start[KINDS.index(piece.kind)] += self._rounded(piece.bytes) * piece.was_there
         return start
 
     @cached_property
     def _in_use(self) -> np.ndarray:
         """Bytes by event (rows) and kind (columns)."""
         changes = np.zeros((len(self.events), len(KINDS)), dtype=np.int64)
-        for row, (change, index, _) in enumerate(self.events):
-            if change:
-                changes[row, KINDS.index(self.pieces[index].kind)] = change
+        for row, (_, index, _) in enumerate(self.events):
+            if index >= 0:
+                changes[row, KINDS.index(self.pieces[index].kind)] = self._changes[row]
         return self._start + changes.cumsum(axis=0)
 
     @cached_property

@@ -1,6 +1,6 @@
 """A model and a recipe as something that runs: what `measure` measures and `dry_run` runs dry."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -8,83 +8,203 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.optimizers import COSTS
+from course_utils.memory.fake import is_fake
+from course_utils.memory.model import Source, source_of
+from course_utils.memory.optimizers import maker
 from course_utils.memory.phases import phase
-from course_utils.memory.recipe import Recipe, require_positions
-from course_utils.models import ConvNetConfig
+from course_utils.memory.quantized import quantize_linears
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.sharded import Buckets, HostUpdate, shard, zero1
+from course_utils.precision.narrow import KeepMasters
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
 
 class Workload:
-    """Training of the model that `config` describes, by `recipe`, on random examples: `build`, then `step` again and again.
+    """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
 
-    Raises `CourseError` for recipes that one process cannot follow, and for sequences longer than the model's positions.
+    `what` and `batch` as for `estimate`. Raises `CourseError` for sequences longer than the model's positions.
     """
 
-    def __init__(self, config, recipe: Recipe):
-        if recipe.zero_stage or recipe.offload:
-            raise CourseError("A workload is one process that keeps everything; give this recipe to memory.estimate.")
-        require_positions(config, recipe)
-        self.config, self.recipe = config, recipe
+    def __init__(self, what, recipe: Recipe, batch: Callable | None = None):
+        self.source = what if isinstance(what, Source) else source_of(what, batch)
+        self.recipe = recipe
+        self.source.require(recipe)
 
-    def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list[dict]]:
+    def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list]:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
         recipe = self.recipe
-        with _default_dtype(torch.bfloat16 if recipe.precision == "bf16" else torch.float32):
-            model = models.from_configuration(self.config)
-            batches = [random_batch(model, recipe) for _ in range(recipe.accumulation)]
-        if hasattr(model, "set_attn_implementation"):
-            model.set_attn_implementation(recipe.attention)
+        with _default_dtype(torch.bfloat16 if recipe.precision.startswith("bf16") else torch.float32):
+            model = self._adapted(self.source.make().train())
+            batches = [self.source.batch(model, recipe) for _ in range(recipe.accumulation)]
+        if recipe.attention == "eager":
+            _attend_eagerly(model)
         if recipe.checkpointing:
             _checkpoint(model, recipe.segments)
-        return model, COSTS[recipe.optimizer].make(model.parameters()), batches
+        if recipe.zero_stage > 1:
+            shard(model, recipe)
+        return model, self._optimizer(model), batches
 
-    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[dict]) -> None:
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Forward and backward over the micro-batches, then one update; the gradients are dropped at the end."""
+        recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
         for batch in batches:
             with phase("forward"), self._precision(), self._saving(model):
-                loss = model(**batch).loss / len(batches)
+                outputs = call(model, batch)
+                loss = self.source.loss(outputs, batch) / len(batches)
+            if not recipe.keeps_outputs:
+                del outputs
             with phase("backward"):
-                loss.backward()
-            del loss
+                scaler.scale(loss).backward()
+        with phase("backward"):
+            for bucket in getattr(model, "buckets", ()):
+                bucket.average()
         with phase("update"):
-            if self.recipe.clipping:
+            if recipe.clipping:
+                scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
-            optimizer.step()
-            optimizer.zero_grad()
+            if not recipe.in_backward:
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+
+    def prime(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """Bear the optimizer's state, as a first step does; under FSDP2 take one, since it bears its buffers there."""
+        if self.recipe.zero_stage > 1 or self.recipe.in_backward:
+            self.step(model, optimizer, batches)
+            return
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def evaluate(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """A forward pass without gradients, on a batch as large as a micro-batch."""
+        model.eval()
+        with phase("evaluation"), torch.no_grad(), self._precision():
+            call(model, batches[0])
+        model.train()
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """Parameters and optimizer state copied to the host, tensor by tensor; of shards each is gathered first."""
+        with phase("saving"), torch.no_grad():
+            kept = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in _lasting(model, optimizer)]
+            del kept
+
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """A checkpoint on the device, as `torch.load` leaves it by default, copied into the parameters that are there.
+
+        The optimizer takes over its state as it is.
+        """
+        with phase("loading"), torch.no_grad():
+            checkpoint = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            model.load_state_dict(checkpoint)
+
+    def _adapted(self, model: nn.Module) -> nn.Module:
+        recipe = self.recipe
+        if recipe.quantized:
+            model = quantize_linears(model, recipe.checkpointing)
+        for name, parameter in model.named_parameters():
+            if name.startswith(recipe.frozen):
+                parameter.requires_grad_(False)
+        return _with_lora(model, recipe.lora) if recipe.lora else model
+
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        recipe, make = self.recipe, maker(self.recipe.optimizer)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if recipe.ranks > 1 and recipe.zero_stage < 2:
+            model.buckets = [Buckets(trained)]
+        if recipe.zero_stage == 1:
+            return zero1(trained, make)
+        if recipe.offload and recipe.zero_stage < 3:
+            return HostUpdate(trained, make)
+        optimizer = KeepMasters(trained, make) if recipe.precision == "bf16-masters" else make(trained)
+        if recipe.in_backward:
+            _update_in_backward(trained, optimizer)
+        return optimizer
 
     def _saving(self, model: nn.Module):
-        return SavedOnDisk(model, smallest=1) if self.recipe.saved_on_disk else nullcontext()
+        if self.recipe.offload_activations:
+            return torch.autograd.graph.save_on_cpu(pin_memory=True)
+        if self.recipe.saved_on_disk:
+            return _GoneFromMemory(model) if is_fake(next(model.parameters())) else SavedOnDisk(model, smallest=1)
+        return nullcontext()
 
     def _precision(self):
-        return torch.autocast("cpu", torch.bfloat16) if self.recipe.precision == "autocast" else nullcontext()
+        halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)
+        if halves is None or self.recipe.zero_stage > 1:  # FSDP2 casts by a policy of its own
+            return nullcontext()
+        return torch.autocast("cpu" if self.recipe.device == "cpu" else "cuda", halves)
 
 
-def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
-    """One micro-batch for `model`: pictures, or token ids. A classifier's texts differ in length, so they have a mask."""
-    config, size = model.config, (recipe.batch, recipe.sequence)
-    if isinstance(config, ConvNetConfig):
-        pictures = torch.randn(recipe.batch, config.channels, config.image, config.image)
-        pictures = pictures.contiguous(memory_format=torch.channels_last)
-        return {"pixel_values": pictures, "labels": torch.randint(config.num_labels, (recipe.batch,))}
-    ids = torch.randint(1, config.vocab_size, size)
-    if "ForSequenceClassification" not in type(model).__name__:
-        return {"input_ids": ids, "labels": ids.clone()}
-    mask = torch.ones(size, dtype=torch.int64)
-    mask[0, recipe.sequence // 2 :] = 0
-    return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
+def call(model: nn.Module, batch):
+    """The model on a batch: named inputs, several, or one."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+class _GoneFromMemory(torch.autograd.graph.saved_tensors_hooks):
+    """`SavedOnDisk` for fake tensors: what is saved takes no memory, nor does what is mapped from the file again."""
+
+    def __init__(self, model: nn.Module):
+        resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+
+        def save(tensor):
+            stays = tensor.untyped_storage()._cdata in resident
+            return tensor.detach() if stays else (tensor.shape, tensor.stride(), tensor.dtype)
+
+        super().__init__(save, lambda kept: kept if isinstance(kept, torch.Tensor) else _unseen(*kept))
+
+
+def _unseen(shape, stride, dtype) -> torch.Tensor:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes() as modes:
+        fake = next(mode for mode in modes if isinstance(mode, FakeTensorMode))
+        with fake:
+            return torch.empty_strided(shape, stride, dtype=dtype)
+
+
+def _with_lora(model: nn.Module, rank: int) -> nn.Module:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ModuleNotFoundError:
+        raise CourseError("Adapters are peft's; install it with: pip install peft.") from None
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+
+
+def _update_in_backward(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    """While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO)."""
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizer.step()
+        parameter.grad = None
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(update)
 
 
 def _checkpoint(model: nn.Module, segments: int | None) -> None:
-    """By Transformers, which knows only single blocks; segments by torch's function."""
-    if segments is not None:
+    """By Transformers, which knows only single blocks; segments, and other models, by torch's function."""
+    # The newer of two names for the same thing; Transformers 5.1 knows only the older.
+    enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, "gradient_checkpointing_enable", None)
+    if segments is not None or enable is None:
         checkpoint_blocks(model, segments, using=partial(checkpoint, use_reentrant=False))
         return
-    # The newer of two names for the same thing; Transformers 5.0 knows only the older.
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
+
+
+def _attend_eagerly(model: nn.Module) -> None:
+    if not hasattr(model, "set_attn_implementation"):
+        raise CourseError("attention='eager' is a choice of Transformers' models; leave it out for others.")
+    model.set_attn_implementation("eager")
+
+
+def _lasting(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    yield from model.state_dict().values()
+    yield from (v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor))
 
 
 @contextmanager

@@ -4,10 +4,13 @@
 sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that name on the Hub, with fresh random values.
 """
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +19,7 @@ from torch import nn
 from course_utils import hub
 from course_utils.errors import CourseError, require_count
 from course_utils.models.convnet import ConvNet, ConvNetConfig
+from course_utils.models.public import PUBLIC, public_configuration
 from course_utils.models.sizes import SIZES, check_sizes, own_name
 from course_utils.settings import Scale, settings
 
@@ -28,6 +32,7 @@ PUBLISHED = {
     "gpt2-large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
     "llama-7b": ("llama", {}),
 }
+"""The course's own; those of others are in `public`."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,12 @@ def build(
 
 
 def configuration(name: str, *, labels: int | None = None, scale: Scale | None = None, **changes) -> "PretrainedConfig":
-    """What `build` builds from, with the model's class in `architectures`; arguments and errors as there."""
+    """What `build` builds from, with the model's class in `architectures`; arguments and errors as there.
+
+    `name` may also be one of `PUBLIC`, models of others, which take no labels and no scale.
+    """
+    if name in PUBLIC:
+        return public_configuration(name, changes)
     if "num_labels" in changes or not (labels is None or (type(labels) is int and labels > 0)):
         raise CourseError(
             "The number of classes is labels=…, a whole number from 1 on; leave it out for a language model."
@@ -75,24 +85,58 @@ def configuration(name: str, *, labels: int | None = None, scale: Scale | None =
 
 
 def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | None = None) -> nn.Module:
-    """A model with fresh weights from a configuration: a `ConvNetConfig`, or Transformers' that names its architecture.
+    """A model with fresh weights from a configuration: a `ConvNetConfig`, or Transformers'.
 
-    Weights, training mode, seed as in `build`. Raises `CourseError` when the configuration names no model of Transformers.
+    Its class is the architecture that the configuration names, else the family's language model, or what the family is for.
+    Weights, training mode, seed as in `build`. Raises `CourseError` when Transformers has no such model.
     """
-    import transformers
-
-    if isinstance(config, ConvNetConfig):
-        model = ConvNet
-    else:
-        named = (getattr(config, "architectures", None) or [None])[0]
-        model = getattr(transformers, named or "", None)
-    if model is None:
-        raise CourseError(
-            f"{type(config).__name__} does not say which model to build; take it from models.configuration(…), "
-            "or set its architectures to the name of a Transformers class."
-        )
+    model = ConvNet if isinstance(config, ConvNetConfig) else _class_of(config)
     with _seeded(settings().seed if seed is None else seed):
         return model(config).train()
+
+
+def from_json(path: Path) -> "PretrainedConfig":
+    """The configuration in a model's `config.json`; raises `CourseError` where that holds none, or of an unknown family."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        family = found.pop("model_type")
+    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise CourseError(
+            f"{path} could not be read as a model's config.json, an object with a model_type ({_first_line(error)})."
+        ) from error
+    if family not in CONFIG_MAPPING:
+        near = ", ".join(get_close_matches(str(family), CONFIG_MAPPING, 3)) or "none"
+        raise CourseError(
+            f"This version of Transformers knows no family {family!r} (nearest: {near}); update it, or give a function that "
+            "makes the model."
+        )
+    try:
+        return CONFIG_MAPPING[family](**found)
+    except Exception as error:  # Transformers checks by kinds of its own
+        raise CourseError(f"{path} is no configuration of {family}: {_last_line(error)}.") from error
+
+
+def _class_of(config: "PretrainedConfig") -> type[nn.Module]:
+    import transformers
+
+    named = (getattr(config, "architectures", None) or [""])[0]
+    if hasattr(transformers, named):
+        return getattr(transformers, named)
+    if not named:
+        for purpose in _PURPOSES:
+            known = getattr(transformers, f"AutoModelFor{purpose}")._model_mapping
+            if type(config) in known:
+                found = known[type(config)]
+                return found[0] if isinstance(found, tuple) else found
+    raise CourseError(
+        f"Transformers has no model {named or 'for ' + type(config).__name__}; set the configuration's architectures to the "
+        "name of one of its classes, or give a function that makes the model."
+    )
+
+
+_PURPOSES = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SpeechSeq2Seq", "ImageClassification", "ZeroShotImageClassification")
 
 
 def pretrained(name: str, *, labels: int) -> nn.Module:
@@ -145,7 +189,9 @@ def _sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
         return name, _family(name).sizes(scale or settings().scale)
     if name in PUBLISHED:
         return PUBLISHED[name]
-    raise CourseError(f"No model is called {name!r}; choose one of {', '.join((*FAMILIES, *PUBLISHED))}.")
+    known = (*FAMILIES, *PUBLISHED, *PUBLIC)
+    near = get_close_matches(name.lower(), known, 3) or known
+    raise CourseError(f"No model is called {name!r}; choose one of {', '.join(near)}, or give its config.json.")
 
 
 def _family(name: str) -> _Family:

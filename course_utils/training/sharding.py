@@ -1,7 +1,7 @@
 """The same training shared out in several ways on real ranks: bytes at the peak, bytes on the wire, the parameters after it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 
 import torch
@@ -12,7 +12,7 @@ from torch.profiler import record_function
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
 from course_utils.distributed.traffic import Entry, Traffic
-from course_utils.memory import Recipe, distinct_bytes, estimate
+from course_utils.memory import Recipe, distinct_bytes, dry_run
 from course_utils.memory.allocator import allocator_of
 from course_utils.training.sharded_trace import Activity, trace_step
 
@@ -165,35 +165,14 @@ def trace_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe) -> dic
 
 
 def predicted_peak(way: str, config, recipe: Recipe, ranks: int) -> int:
-    """Bytes of the fullest rank by pencil, for our own DDP, ZeRO-1, and FSDP cut by blocks of one size.
+    """Bytes of the fullest rank: `way` itself, run dry as each of `ranks`, the others pretended."""
 
-    DDP holds a copy of all gradients beside them, its buckets. In FSDP's backward pass through block j of L there are the
-    shards; the gathered root and the gathered blocks; the block's gradients twice, in their shapes and in a row; the row of
-    the block before with its sum, which is under way; and the shards of gradients that are done.
-    """
-    alone = estimate(config, recipe)
-    if way == "DDP":
-        return (
-            max(sum(i.by_kind.values()) - i.by_kind.get("temporaries", 0) for i in alone.instants) + _whole(config)[0]
-        )
-    if way == "ZeRO-1":
-        return estimate(config, replace(recipe, zero_stage=1, ranks=ranks)).peak
-    whole, root, block = _whole(config)
-    blocks, saved = config.num_hidden_layers, alone.instants[0].by_kind["activations"]
-    sums = []
-    for j in range(1, blocks + 1):
-        gathered = whole - (blocks - j) * block if way == "ZeRO-2" else root + min(j, 2) * block
-        under_way = (2 * block + block / ranks) * (j < blocks)
-        done = max(0, blocks - j - 1) * block / ranks
-        sums.append(gathered + saved * j / blocks + 2 * block + root / 2 + under_way + done)
-    return round(3 * whole / ranks + max(sums))
+    def build() -> tuple:
+        setup = WAYS[way](models.from_configuration(config))
+        return setup.model, setup.optimizer, setup, batch_of(config, recipe, 0)
 
-
-def _whole(config) -> tuple[int, int, int]:
-    """Bytes of all parameters, of the root unit and of one block."""
-    model = models.from_configuration(config)
-    whole, block = models.parameter_bytes(model), models.parameter_bytes(blocks_of(model)[0])
-    return whole, whole - config.num_hidden_layers * block, block
+    step = lambda model, optimizer, setup, batch: setup.step(batch)  # noqa: E731
+    return max(dry_run(build, step, ranks=ranks, rank=rank).peak for rank in range(ranks))
 
 
 def train_alone(config, recipe: Recipe, ranks: int, steps: int = STEPS) -> dict[str, torch.Tensor]:

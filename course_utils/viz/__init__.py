@@ -15,7 +15,6 @@ from course_utils.viz.adafactor import (
     small_gradients_figure,
 )
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
-from course_utils.viz.calculator import calculator_figure, calculator_working, memory_calculator
 from course_utils.viz.checkpointing import (
     recompute_figure,
     segment_curves_figure,
@@ -45,6 +44,7 @@ from course_utils.viz.local_sgd import (
 )
 from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
+from course_utils.viz.planner import planner, planner_figure, planner_working
 from course_utils.viz.precision import (
     exponents_figure,
     formats_figure,
@@ -76,8 +76,6 @@ __all__ = [
     "blocks_figure",
     "busy_figure",
     "bytes_by_optimizer",
-    "calculator_figure",
-    "calculator_working",
     "code_book_figure",
     "code_books_figure",
     "compare_losses",
@@ -106,7 +104,6 @@ __all__ = [
     "losses_apart",
     "losses_of_ways_figure",
     "losses_over_seeds",
-    "memory_calculator",
     "mixed_precision_figure",
     "noise_figure",
     "number_figure",
@@ -115,6 +112,9 @@ __all__ = [
     "paths_figure",
     "peak_against_batch",
     "peaks_figure",
+    "planner",
+    "planner_figure",
+    "planner_working",
     "play",
     "play_estimate",
     "play_local_drift",

@@ -12,8 +12,13 @@ _ROOM = 1.42  # beyond the longest bar, for its size and the mark of the peak
 _LETTERS = {"parameters": "P", "gradients": "G", "optimizer state": "O", "activations": "A"}
 
 
-def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = "") -> tuple[Figure, str]:
-    """Stacked bars, one per instant: bytes by kind, as `memory.instants` gives them; the fullest instant is marked."""
+def instants_figure(
+    by_instant: Mapping[str, Mapping[str, int]], title: str = "", card: int | None = None
+) -> tuple[Figure, str]:
+    """Stacked bars, one per instant: bytes by kind, as `memory.instants` gives them; the fullest instant is marked.
+
+    `card` are the bytes that a card has, drawn as a line.
+    """
     totals = {instant: sum(parts.values()) for instant, parts in by_instant.items()}
     unit, size = byte_unit(max(totals.values()))
     figure, axes = subplots(figsize=(7.6, 1 + 0.58 * len(by_instant)), layout="constrained")
@@ -23,7 +28,10 @@ def instants_figure(by_instant: Mapping[str, Mapping[str, int]], title: str = ""
         note = "  ← peak" if total == max(totals.values()) else ""
         axes.text(total / size, row, f"  {three_digits(total / size)} {unit}{note}", va="center")
     axes.set(yticks=range(len(totals)), yticklabels=list(totals), xlabel=f"memory in use, {unit}", title=title)
-    axes.set_xlim(0, _ROOM * max(totals.values()) / size)
+    axes.set_xlim(0, _ROOM * max(max(totals.values()), card or 0) / size)
+    if card:
+        axes.axvline(card / size, color=COLORS["warning"], linestyle="--")
+        axes.text(card / size, -0.5, " the card", color=COLORS["warning"], va="bottom")
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     legend_of_kinds(figure, by_instant)

@@ -7,6 +7,7 @@ _INDIGO, _WINE = (
     "#332288",
     "#882255",
 )  # Tol (2021), "muted": darker than all of the above, so that they stay apart in gray
+_BROWN = "#604800"
 
 COLORS = {
     "parameters": _BLUE,
@@ -17,6 +18,7 @@ COLORS = {
     "buffers": _BLACK,
     "inputs": _YELLOW,
     "recomputed": _INDIGO,
+    "communication": _BROWN,
     "backward temporaries": _PURPLE,
     "optimizer temporaries": _WINE,
     "not attributed": "#999999",

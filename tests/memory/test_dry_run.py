@@ -1,7 +1,6 @@
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import dry_run, estimate, measure
+from course_utils.memory import dry_run, measure
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.workload import Workload
 from course_utils.settings import SCALES
@@ -31,7 +30,7 @@ SMALL = SCALES["smoke"]
 def test_a_dry_run_predicts_what_the_allocator_counts(name, recipe):
     work = Workload(models.configuration(name, labels=3 if name == "distilbert" else None, scale=SMALL), recipe)
     built = work.build()
-    measured = measure(lambda: work.step(*built), *built[:2])
+    measured = measure(built, work.step)
     predicted = dry_run(work.build, work.step)
     assert predicted.peak == pytest.approx(measured.peak, rel=0.005)
     assert predicted.peak_phase == measured.peak_phase
@@ -109,21 +108,74 @@ def test_on_cuda_torch_updates_all_tensors_at_once_unless_told_otherwise():
 
 def test_on_cuda_every_piece_fills_whole_grains():
     usage = dry_run(lambda: (nn.Linear(3, 3), torch.ones(1, 3)), lambda model, x: model(x).sum().backward(), "cuda")
-    assert all(piece.bytes % 512 == 0 for piece in usage.pieces)
+    assert all(change % 512 == 0 for change in usage._changes)
+    assert usage.resident % 512 == 0
 
 
 @pytest.mark.parametrize(
-    "recipe", [Recipe("sgd", "bf16", 4, 32), Recipe("sgd", "autocast", 4, 32), Recipe("sgd", batch=4, sequence=36)]
+    ("eager", "layers", "factor"),
+    [(True, 34, 5), (False, 34, 0)],
 )
-@pytest.mark.parametrize("name", ["llama", "distilbert"])
-def test_on_cuda_dry_run_and_estimate_agree(name, recipe):
-    """Two accounts of the same operators, neither of which uses the other."""
-    sizes = {"hidden_size": 64, "num_attention_heads": 8, "vocab_size": 64} if name == "llama" else {}
-    shared = {"num_key_value_heads": 1} if name == "llama" and recipe.precision != "fp32" else {}
-    config = models.configuration(name, scale=SMALL, labels=None if name == "llama" else 3, **sizes, **shared)
-    work = Workload(config, recipe)
-    expected = estimate(config, replace(recipe, device="cuda"))
-    assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(expected.peak, rel=0.02)
+def test_on_cuda_a_layer_keeps_what_the_paper_says(eager, layers, factor):
+    """Korthikanti et al. (2023), equation 1: sbh(34 + 5as/h) bytes in half precision, 34sbh where attention is fused."""
+    s, b, h, a = 128, 2, 256, 4
+    sizes = {"n_embd": h, "n_head": a, "vocab_size": 64, "n_positions": s, "activation_function": "gelu"}
+
+    def kept(blocks):
+        config = models.configuration("gpt2", n_layer=blocks, use_cache=False, **sizes)
+        work = Workload(config, Recipe("sgd", "bf16", b, s, attention="eager" if eager else "sdpa", device="cuda"))
+        usage = dry_run(work.build, work.step, "cuda")
+        forward = usage.timeline.query("phase == 'forward'")["activations"]
+        return forward.iloc[-1]
+
+    assert kept(3) - kept(2) == pytest.approx(s * b * (layers * h + factor * a * s), rel=0.07)
+
+
+def test_on_cuda_autocast_widens_what_cuda_widens():
+    """A layer norm's input is copied to float32 there, and softmax answers in float32 without a copy."""
+
+    def build():
+        return nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)), torch.ones(128, 64)
+
+    def step(model, x):
+        with torch.autocast("cuda", torch.bfloat16):
+            model(x).softmax(-1).sum().backward()
+
+    usage = dry_run(build, step, "cuda")
+    born = {(p.operator, p.dtype) for p in usage.pieces if p.kind == "activations" and p.shape == (128, 64)}
+    assert ("aten.native_layer_norm.default", torch.float32) in born
+    assert ("aten.empty_like.default", torch.float32) in born
+    assert not any(operator.startswith("aten._softmax") for operator, _ in born)
+
+
+def test_what_is_offloaded_lies_on_the_host():
+    """Otherwise it would be a copy from the device to itself, and nothing would fall."""
+
+    def build():
+        return nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)]), torch.ones(256, 64)
+
+    def plain(model, x):
+        model(x).sum().backward()
+
+    def offloaded(model, x):
+        with torch.autograd.graph.save_on_cpu():
+            loss = model(x).sum()
+        loss.backward()
+
+    before, after = dry_run(build, plain, "cuda"), dry_run(build, offloaded, "cuda")
+    assert before.peak - after.peak > 4 * 256 * 64 * 4
+    assert after.host.peak >= 8 * 256 * 64 * 4
+    assert before.host is None
+
+
+def test_a_device_may_be_named_as_on_a_gpu():
+    ways = [layers, lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda:0")]
+    assert len({dry_run(*trained(way), "cuda").peak for way in ways}) == 1
+
+
+def test_everything_on_the_host_is_refused_where_a_gpu_is_asked_about():
+    with pytest.raises(CourseError, match="Everything lay on the host"):
+        dry_run(lambda: (layers(device="cpu"), torch.ones(1, 4, device="cpu")), lambda model, x: model(x).sum().backward(), "cuda")
 
 
 def test_on_cuda_autocast_is_on_without_a_gpu():
@@ -191,7 +243,7 @@ def layers(**kind):
     return nn.Sequential(*[nn.Linear(4, 4, **kind) for _ in range(8)])
 
 
-@pytest.mark.parametrize("converted", [lambda: layers().to(torch.bfloat16), lambda: layers().bfloat16().to("cpu")])
+@pytest.mark.parametrize("converted", [lambda: layers().to(torch.bfloat16), lambda: layers().bfloat16()])
 @pytest.mark.parametrize("like", ["cpu", "cuda"])
 def test_a_model_may_be_converted_after_it_was_built(converted, like):
     ways = converted, lambda: in_halves(layers), lambda: layers(dtype=torch.bfloat16)
@@ -200,17 +252,12 @@ def test_a_model_may_be_converted_after_it_was_built(converted, like):
     assert like == "cuda" or first.split["parameters"] == 8 * 20 * 2
 
 
-ON_A_GPU = [lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda")]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
-@pytest.mark.parametrize("make", ON_A_GPU)
-@pytest.mark.parametrize("like", ["cpu", "cuda"])
-def test_a_gpu_that_is_not_there_is_told_apart_from_values_that_are_not(make, like):
+@pytest.mark.parametrize("make", [lambda: layers().to("cuda"), lambda: layers().cuda(), lambda: layers(device="cuda")])
+def test_a_gpu_that_is_not_there_is_told_apart_from_values_that_are_not(make):
     with pytest.raises(CourseError, match='no GPU that PyTorch could use here.*like="cuda"') as told:
-        dry_run(*trained(make), like)
+        dry_run(*trained(make))
     assert "values" not in str(told.value)
-    assert dry_run(*trained(layers), "cuda").peak > 0
 
 
 def test_tensors_on_two_devices_are_told():
@@ -225,8 +272,8 @@ def test_tensors_on_two_devices_are_told():
         ("Torch not compiled with CUDA enabled", "no GPU"),
         ("No CUDA GPUs are available", "no GPU"),
         ("Found no NVIDIA driver on your system.", "no GPU"),
-        ("CUDA out of memory", "needs their values"),
-        ("The tensor has a non-zero number of elements", "needs their values"),
+        ("Cannot access data pointer of Tensor", "needs their values"),
+        ("expected 3 arguments", r"\(RuntimeError: expected 3 arguments\)\.$"),
     ],
 )
 def test_every_build_of_pytorch_that_has_no_gpu_is_understood(said, sign):
@@ -237,10 +284,9 @@ def test_every_build_of_pytorch_that_has_no_gpu_is_understood(said, sign):
         dry_run(lambda: (nn.Linear(2, 2),), step)
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_build_without_one_model_is_refused(count):
-    with pytest.raises(CourseError, match=f"{count} models .* return a tuple with one model"):
-        dry_run(lambda: tuple(nn.Linear(2, 2) for _ in range(count)), lambda *parts: None)
+def test_a_build_without_a_model_is_refused():
+    with pytest.raises(CourseError, match="no model; let it return a tuple with one"):
+        dry_run(lambda: (torch.ones(2),), lambda x: None)
 
 
 @pytest.mark.parametrize("built", [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)), None])
@@ -252,7 +298,7 @@ def test_a_build_that_returns_no_tuple_is_refused(built):
 def test_a_model_built_before_is_refused_and_stays_as_it_was():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
-    with pytest.raises(CourseError, match="there before; build it, and its optimizer, inside"):
+    with pytest.raises(CourseError, match="real weights; make it and its optimizer inside build"):
         dry_run(lambda: (model, optimizer), train)
     assert model.weight.grad is None
     assert not optimizer.state
@@ -291,8 +337,6 @@ def test_an_unknown_device_is_refused():
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
-        (Recipe(zero_stage=3, ranks=2), "one process that keeps everything"),
-        (Recipe(offload=True, device="cuda"), "one process that keeps everything"),
         (Recipe(sequence=4096), "longer than the model's 128 positions"),
     ],
 )

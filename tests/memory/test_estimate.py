@@ -1,371 +1,306 @@
-"""The pencil against the allocator, against the models themselves, and against what has been published."""
+"""The estimate of any model: the first answer is a dry run, the next ones are formulas that equal dry runs."""
 
+import json
 import re
+from dataclasses import fields, replace
 
 import pytest
-import sympy
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import GPT2Config, LlamaConfig
+from torch.nn import functional as F
 
-from course_utils import models
+from course_utils import memory, models
 from course_utils.errors import CourseError
-from course_utils.memory import Workload, distinct_bytes
-from course_utils.memory.allocator import allocator_of
-from course_utils.memory.estimate import Shards, estimate, parameter_shapes
-from course_utils.memory.estimate.report import KINDS
-from course_utils.memory.phases import announced_to
-from course_utils.memory.recipe import Recipe
-from course_utils.models import ConvNetConfig
+from course_utils.memory import Recipe, estimate, measure
+from course_utils.memory.finder import cut
+from course_utils.memory.model import random_batch, source_of
+from course_utils.settings import SCALES
+
+SMALL = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300}
+LLAMA = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=6, max_position_embeddings=512)
 
 
-def distilbert(labels=3, **changes):
-    sizes = {
-        "dim": 96,
-        "hidden_dim": 200,
-        "n_layers": 2,
-        "n_heads": 4,
-        "vocab_size": 700,
-        "max_position_embeddings": 80,
-    }
-    return models.configuration("distilbert", labels=labels, **{**sizes, **changes})
+def dry_peak(what, recipe, batch=None):
+    work = memory.Workload(what, recipe, batch)
+    return memory.dry_run(work.build, work.step, recipe.device).peak
 
 
-def gpt2(labels=None, **changes):
-    sizes = {"n_embd": 96, "n_layer": 2, "n_head": 4, "vocab_size": 700, "n_positions": 80}
-    return models.configuration("gpt2", labels=labels, **{**sizes, **changes})
+class Regression(nn.Module):
+    """A network of one's own that returns its loss."""
+
+    def __init__(self, width=48):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(10, width), nn.ReLU(), nn.Linear(width, 1))
+
+    def forward(self, x, y):
+        return F.mse_loss(self.layers(x).squeeze(-1), y)
 
 
-def llama(labels=None, **changes):
-    sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes |= {"vocab_size": 700, "intermediate_size": 250, "max_position_embeddings": 80}
-    return models.configuration("llama", labels=labels, **{**sizes, **changes})
+def pairs(b, s):
+    return torch.randn(b, 10), torch.randn(b)
 
 
-CONVNET = ConvNetConfig((24, 40), depth=2, image=48)
-CONFIGURATIONS = [
-    distilbert(),
-    distilbert(None),
-    gpt2(),
-    gpt2(4, n_inner=130),
-    llama(),
-    llama(5, attention_bias=True, mlp_bias=True),
-    llama(tie_word_embeddings=True, num_key_value_heads=4),
-    CONVNET,
-    ConvNetConfig((16,), depth=3, image=17, channels=1),
-    models.configuration("llama-7b"),
-    models.configuration("distilbert-base-cased", labels=2),
-]
+@pytest.mark.parametrize(
+    ("what", "recipe", "batch"),
+    [
+        (LLAMA, Recipe(batch=2, sequence=40), None),
+        (models.ConvNetConfig((8, 16), image=16), Recipe("sgd", batch=4), None),
+        (Regression, Recipe(batch=64), pairs),
+        (Regression(), Recipe("momentum", batch=64), pairs),
+    ],
+    ids=["a configuration", "pictures", "a function", "a module"],
+)
+def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
+    work = memory.Workload(what, recipe, batch)
+    found = estimate(what, recipe, batch=batch)
+    assert found.peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=0.002)
+    assert found.how == "a dry run of just this step"
 
 
-@pytest.mark.parametrize("config", CONFIGURATIONS, ids=lambda config: type(config).__name__)
-def test_parameters_are_those_of_the_real_model(config):
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe("sgd"),
+        Recipe("adamw-foreach", "autocast", device="cuda", clipping=True),
+        Recipe("adafactor", checkpointing=True, accumulation=3),
+        Recipe("sgd", zero_stage=3, ranks=4, device="cuda"),
+    ],
+    ids=lambda recipe: f"{recipe.optimizer} {recipe.precision} {recipe.zero_stage}",
+)
+def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
+    first = estimate(LLAMA, replace(recipe, batch=4, sequence=64))
+    assert first.how == "a dry run of just this step"
+    for batch, sequence in ((7, 96), (2, 160), (9, 256)):
+        found = first.at(batch=batch, sequence=sequence)
+        assert "formulas found from" in found.how, found.how
+        work = found.workload
+        usage = memory.dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks)
+        assert found.peak == usage.peak
+        assert found.peak_instant.name == usage.peak_phase
+        assert found.peak_instant.by_kind == usage.split
+
+
+def test_one_example_has_formulas_of_its_own():
+    fresh = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=5)
+    one = estimate(fresh, Recipe(batch=1, sequence=64))
+    found = one.at(sequence=128)
+    assert "formulas found" in found.how
+    assert found.peak == dry_peak(fresh, found.recipe)
+    assert one.at(batch=2).how == "a dry run of just this step", "two examples are another regime"
+
+
+def test_beyond_what_was_confirmed_it_asks_again():
+    """A sliding window: a formula that is right below it is wrong above, and must not be asked there."""
+    from transformers import MistralConfig
+
+    config = MistralConfig(**SMALL, head_dim=16, num_hidden_layers=5, sliding_window=100, max_position_embeddings=2048)
+    first = estimate(config, Recipe("sgd", batch=2, sequence=32))
+    for sequence in (48, 256, 700):
+        found = first.at(sequence=sequence)
+        assert found.peak == dry_peak(config, found.recipe), found.how
+
+
+def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
+    found = estimate(LLAMA, Recipe(batch=3, sequence=64))
+    for instant in found.by_instant():
+        table = found.working(instant)
+        assert table["bytes"].sum() == sum(found.by_instant()[instant].values())
+        for _, row in table.iterrows():
+            text = re.sub(r"([²³])", lambda m: f"**{'²³'.index(m[1]) + 2}", row.formula).replace("·", "*").replace("×", "*")
+            assert eval(text, {}, found.sizes) == row["bytes"], row.formula
+    assert "6 × (" in found.working()["formula"].str.cat()
+    with pytest.raises(CourseError, match="No instant is called 'lunch'; choose one of forward"):
+        found.working("lunch")
+
+
+def test_it_prints_what_somebody_wants_to_read():
+    text = str(estimate(LLAMA, Recipe("adamw-foreach", batch=3, sequence=64, device="cuda")))
+    lines = text.splitlines()
+    assert re.match(r"peak: [\d.]+ [KM]iB on a GPU, in this phase: \w+", lines[0])
+    assert "parameters of 6 model.layers = 6 × (" in text
+    assert "known from a dry run of just this step" in text
+    assert "not counted" in text
+    assert all(len(line) <= 130 for line in lines)
+
+
+def test_beside_training_there_are_evaluation_saving_and_loading():
+    found = estimate(LLAMA, Recipe("sgd", batch=8, sequence=128, device="cuda"))
+    aside = found.aside()
+    parameters = found.by_instant()["forward"]["parameters"]
+    assert aside["evaluation"] < found.peak
+    assert aside["loading"] == pytest.approx(2 * parameters, rel=0.1), "the checkpoint lies beside the model"
+    assert aside["saving"] == pytest.approx(parameters, rel=0.1), "copies go to the host"
+
+
+def test_outputs_that_live_are_counted():
+    sizes = {"batch": 8, "sequence": 128, "optimizer": "sgd"}
+    kept, dropped = (estimate(LLAMA, Recipe(**sizes, keeps_outputs=keeps)) for keeps in (True, False))
+    logits = 8 * 128 * 300 * 4
+    assert kept.peak - dropped.peak >= logits * 0.5
+    for found in (kept, dropped):
+        assert found.peak == pytest.approx(measure(found.workload.build, found.workload.step, timed=0).peak, rel=0.002)
+
+
+def test_lora_leaves_activations_and_drops_gradients_and_state():
+    pytest.importorskip("peft")
+    whole, adapters = (estimate(LLAMA, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
+    assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * whole.by_instant()["forward"]["optimizer state"]
+    assert adapters.by_instant()["forward"]["activations"] > 0.8 * whole.by_instant()["forward"]["activations"]
+    frozen = estimate(LLAMA, Recipe(batch=4, sequence=64, frozen=("model.embed_tokens", "lm_head")))
+    saved = whole.by_instant()["update"]["gradients"] - frozen.by_instant()["update"]["gradients"]
+    assert saved == 2 * 300 * 64 * 4
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
+    """The same layers by bitsandbytes itself, with real numbers."""
+    pytest.importorskip("peft")
+    import bitsandbytes as bnb
+
+    found = estimate(LLAMA, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    real = nn.Linear(64, 160, bias=False, dtype=dtype)
+    codes = bnb.nn.Params4bit(real.weight.detach(), requires_grad=False, quant_type="nf4", compress_statistics=True).to("cpu")
+    state = codes.quant_state
+    theirs = [codes, state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
+    events = found.log.labels
+    ours = sum(
+        int(found.log.changes[place])
+        for place, (phase, _, module, _) in enumerate(events)
+        if phase == "" and module.endswith("layers.0.mlp.up_proj.base_layer")
+    )
+    assert ours == memory.distinct_bytes(theirs)
+
+
+def test_a_config_json_is_enough(tmp_path):
+    from transformers import Qwen2Config
+
+    sizes = {**SMALL, "num_hidden_layers": 2}
+    Qwen2Config(**sizes).save_pretrained(tmp_path)
+    found = estimate(tmp_path / "config.json", Recipe("sgd", batch=2, sequence=16))
+    assert found.peak == estimate(str(tmp_path), Recipe("sgd", batch=2, sequence=16)).peak
+    assert found.peak == dry_peak(Qwen2Config(**sizes), Recipe("sgd", batch=2, sequence=16))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "could not be read as a model's config.json"),
+        ("[]", "could not be read as a model's config.json"),
+        ('{"hidden_size": 3}', "could not be read as a model's config.json"),
+        ('{"model_type": "lama"}', "no family 'lama' .nearest: llama"),
+        ('{"model_type": "llama", "hidden_size": "wide"}', "is no configuration of llama"),
+    ],
+)
+def test_a_config_json_that_is_none_is_a_sentence(content, said, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CourseError, match=said):
+        estimate(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("lama-7b", "No model is called 'lama-7b'; choose one of llama-7b"),
+        (3, "int is no model; give a configuration"),
+        (nn.Linear(4, 4), "takes neither token ids nor pictures by Transformers' names; give batch="),
+        (lambda: 3, "no model|has no attribute"),
+    ],
+)
+def test_what_is_no_model_is_a_sentence(what, said):
+    with pytest.raises(CourseError, match=said):
+        estimate(what)
+
+
+def test_a_model_without_a_loss_is_told_what_to_return():
+    with pytest.raises(CourseError, match="returns no loss: let it return one number"):
+        estimate(lambda: nn.Linear(4, 4), batch=lambda b, s: torch.ones(b, 4))
+
+
+def test_a_sequence_longer_than_the_positions_is_refused():
+    with pytest.raises(CourseError, match="longer than the model's 512 positions"):
+        estimate(LLAMA, Recipe(sequence=513))
+
+
+def test_a_recipe_must_be_one():
+    with pytest.raises(CourseError, match="recipe must be a memory.Recipe"):
+        estimate(LLAMA, {"batch": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"optimizer": "adam"}, "No optimizer is called 'adam'"),
+        ({"precision": "fp8"}, "No precision is called 'fp8'"),
+        ({"batch": 0}, "batch must be a whole number from 1 on"),
+        ({"checkpointing": 1}, "checkpointing must be True or False"),
+        ({"lora": -1}, "lora=-1 is no rank"),
+        ({"segments": 2}, "add checkpointing=True"),
+        ({"zero_stage": 1}, "nothing to shard over"),
+        ({"offload": True}, "take device='cuda'"),
+        ({"checkpointing": True, "saved_on_disk": True}, "choose one of them"),
+        ({"in_backward": True, "clipping": True}, "An update within backward"),
+        ({"quantized": "nf4"}, "cannot be trained themselves"),
+        ({"replicas": 2}, "groups of equally many ranks"),
+        ({"zero_stage": 3, "ranks": 2, "precision": "fp16"}, "With a zero_stage"),
+    ],
+)
+def test_a_recipe_that_contradicts_itself_is_a_sentence(changes, said):
+    with pytest.raises(CourseError, match=said):
+        Recipe(**changes)
+
+
+def test_every_field_of_a_recipe_is_explained():
+    assert all(f"`{field.name}" in Recipe.__doc__ for field in fields(Recipe))
+
+
+def test_any_class_of_optimizer_may_be_given():
+    class Signs(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self):
+            for parameter in self.param_groups[0]["params"]:
+                state = self.state[parameter] or {"m": torch.zeros_like(parameter)}
+                self.state[parameter] = state
+                parameter.sub_(state["m"].lerp_(parameter.grad, 0.1).sign())
+
+    found = estimate(LLAMA, Recipe(Signs, batch=2, sequence=16))
+    kinds = found.by_instant()["forward"]
+    assert kinds["optimizer state"] == kinds["parameters"]
+
+
+@pytest.mark.parametrize("name", models.PUBLIC)
+def test_public_models_have_the_parameters_that_are_published(name):
+    config = models.configuration(name)
     with torch.device("meta"):
         model = models.from_configuration(config)
-    real = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    assert list(parameter_shapes(config).items()) == list(real.items())
+    assert models.parameter_count(model) == models.PUBLIC[name].parameters
+    assert models.PUBLIC[name].source.startswith("https://")
 
 
-def measured_step(config, recipe):
-    """What was there before the second step, by kind, and the step's peak, as the allocator has them."""
-    workload = Workload(config, recipe)
-    model, optimizer, batches = workload.build()
-    allocator = allocator_of(torch.device("cpu"))
-    with allocator.recording():
-        workload.step(model, optimizer, batches)
-        with allocator.measured(), announced_to(allocator.begin_phase, model, optimizer):
-            workload.step(model, optimizer, batches)
-    resident = {
-        "parameters": distinct_bytes(model.parameters()),
-        "buffers": distinct_bytes(model.buffers()),
-        "inputs": distinct_bytes(tensor for batch in batches for tensor in batch.values()),
-        "optimizer state": distinct_bytes(
-            value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)
-        ),
-    }
-    account, start = allocator.account(), sum(resident.values())
-    return resident, {phase: start + above for phase, above in account.by_phase.items()}
+def test_depth_is_cut_where_blocks_repeat():
+    from transformers import Gemma3TextConfig, T5Config
+
+    assert cut(LLAMA, 3)[0].num_hidden_layers == 3
+    gemma = Gemma3TextConfig(**SMALL, num_hidden_layers=36)  # every sixth layer attends to all
+    smaller, count = cut(gemma, 3)
+    assert (smaller.num_hidden_layers, count) == (18, 6)
+    assert smaller.layer_types == gemma.layer_types[:18]
+    assert cut(T5Config(num_layers=6, num_decoder_layers=8), 3) is None, "lists of two lengths"
+    assert cut(models.ConvNetConfig(), 3) is None
 
 
-def predicted_phases(predicted):
-    """The fullest instant of each phase that `Workload.step` marks."""
-    phases = {}
-    for name, kinds in predicted.by_instant().items():
-        phase = {"forward": "forward", "clipping": "update", "update": "update"}.get(name, "backward")
-        phases[phase] = max(phases.get(phase, 0), sum(kinds.values()))
-    return phases
+@pytest.mark.parametrize("labels", [None, 3])
+def test_examples_suit_the_model(labels):
+    for name in ("distilbert", "gpt2", "llama"):
+        model = models.build(name, labels=labels, scale=SCALES["smoke"])
+        assert model(**random_batch(model, Recipe(batch=2, sequence=16))).loss.isfinite()
 
 
-FEW = {"batch": 6, "sequence": 48}
-CASES = [
-    (distilbert(), {}),
-    (distilbert(), {"optimizer": "sgd", "accumulation": 3}),
-    (distilbert(), {"checkpointing": True, "clipping": True}),
-    (distilbert(), {"attention": "eager", "optimizer": "adafactor"}),
-    (distilbert(), {"precision": "autocast", "batch": 2}),
-    (distilbert(), {"precision": "autocast", "attention": "eager", "checkpointing": True, "batch": 2}),
-    (distilbert(None), {"optimizer": "adamw-foreach"}),
-    (distilbert(None, vocab_size=9000), {"precision": "autocast", "batch": 1}),
-    (distilbert(attention_dropout=0.0, dropout=0.0), {"clipping": True}),
-    (gpt2(), {}),
-    (gpt2(), {"checkpointing": True, "accumulation": 2}),
-    (gpt2(), {"attention": "eager", "precision": "bf16", "batch": 1}),
-    (gpt2(vocab_size=9000), {"optimizer": "sgd", "batch": 1}),
-    (gpt2(vocab_size=9000), {"batch": 1, "sequence": 8}),
-    (gpt2(4, activation_function="relu"), {"optimizer": "adafactor-transformers", "batch": 1, "sequence": 4}),
-    (llama(), {}),
-    (llama(), {"precision": "bf16", "batch": 1, "optimizer": "adafactor"}),
-    (llama(5), {"checkpointing": True}),
-    (distilbert(), {"checkpointing": True, "segments": 1}),
-    (gpt2(), {"checkpointing": True, "segments": 2, "accumulation": 2}),
-    (llama(5), {"checkpointing": True, "segments": 2, "attention": "eager"}),
-    (llama(5, num_key_value_heads=1), {"optimizer": "sgd"}),
-    (llama(tie_word_embeddings=True, vocab_size=9000), {"precision": "autocast", "batch": 1}),
-    (llama(attention_dropout=0.1), {"attention": "eager", "accumulation": 2}),
-    (distilbert(None, tie_word_embeddings=False), {"optimizer": "sgd"}),
-    (llama(vocab_size=50), {}),  # so small a vocabulary moves the peak from the loss into the blocks
-    (llama(3000, vocab_size=50), {"optimizer": "sgd"}),  # so many classes move it to the choice of the last token
-    (gpt2(tie_word_embeddings=False, activation_function="relu"), {"clipping": True}),
-    (gpt2(vocab_size=50), {"precision": "autocast", "attention": "eager"}),
-    (distilbert(activation="gelu_new"), {"checkpointing": True}),
-    (llama(num_key_value_heads=1, vocab_size=50), {"attention": "eager", "checkpointing": True}),
-    (llama(num_key_value_heads=1, vocab_size=50), {"attention": "eager", "batch": 1}),
-    (
-        llama(vocab_size=50, attention_dropout=0.1),
-        {"precision": "autocast", "attention": "eager", "checkpointing": True},
-    ),
-    (CONVNET, {}),
-    (CONVNET, {"optimizer": "adafactor", "accumulation": 2, "clipping": True}),
-    (CONVNET, {"precision": "autocast", "batch": 3}),
-    (CONVNET, {"precision": "bf16", "batch": 2}),
-    (ConvNetConfig((48,), depth=2, image=64, channels=1), {"optimizer": "sgd"}),
-    (ConvNetConfig((32,), depth=2, image=24, channels=1), {"batch": 1}),
-]
-
-
-def name_of(value):
-    """Short names for the cases: the architecture, or what the recipe changes."""
-    if isinstance(value, dict):
-        return " ".join(f"{key}={one}" for key, one in value.items()) or "plain"
-    return (getattr(value, "architectures", None) or [type(value).__name__])[0]
-
-
-@pytest.mark.parametrize(("config", "changes"), CASES, ids=name_of)
-def test_the_peak_of_every_phase_is_what_the_allocator_counts(config, changes, monkeypatch):
-    recipe = Recipe(**{**FEW, **changes})
-    if recipe.precision != "fp32":  # oneDNN's scratch space in half precision differs between processors and threads
-        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    resident, phases = measured_step(config, recipe)
-    predicted = estimate(config, recipe)
-    before = predicted.peak_instant.by_kind
-    assert {kind: before.get(kind, 0) for kind in resident} == resident
-    assert predicted_phases(predicted) == pytest.approx(phases, rel=2e-3)
-
-
-@pytest.mark.parametrize("config", [distilbert(), gpt2(), llama(5)], ids=name_of)
-def test_what_is_saved_on_disk_takes_no_memory(config):
-    """Nothing that is saved hides how long local names live, so it is a little less exact."""
-    recipe = Recipe(**FEW, saved_on_disk=True, accumulation=2)
-    _, phases = measured_step(config, recipe)
-    assert predicted_phases(estimate(config, recipe)) == pytest.approx(phases, rel=0.02)
-    assert phases["backward"] < 0.9 * measured_step(config, Recipe(**FEW, accumulation=2))[1]["backward"]
-
-
-def refuse(*args, **options):
-    raise AssertionError("the pencil works from sizes alone")
-
-
-class NoOperators(TorchDispatchMode):
-    """Refuses every operator, those that make a tensor among them."""
-
-    __torch_dispatch__ = refuse
-
-
-@pytest.mark.parametrize("changes", [{}, {"checkpointing": True, "clipping": True}], ids=name_of)
-def test_nothing_is_built_and_nothing_is_run(changes, monkeypatch):
-    config, recipe = gpt2(), Recipe(**FEW, **changes)
-    monkeypatch.setattr(nn.Module, "__init__", refuse)
-    with NoOperators(), pytest.raises(AssertionError, match="sizes alone"):
-        torch.ones(1)
-    with NoOperators():
-        assert not estimate(config, recipe).working().empty
-
-
-@pytest.mark.parametrize(
-    ("config", "changes"),
-    [
-        (distilbert(), {"clipping": True}),
-        (gpt2(), {"attention": "eager", "checkpointing": True, "accumulation": 2}),
-        (llama(5), {"precision": "autocast"}),
-        (llama(), {"optimizer": "adamw8bit", "precision": "bf16"}),
-        (CONVNET, {"optimizer": "adafactor"}),
-        (gpt2(), {"zero_stage": 1, "ranks": 3, "clipping": True}),
-        (gpt2(), {"zero_stage": 3, "ranks": 4, "device": "cuda", "precision": "bf16", "optimizer": "sgd"}),
-    ],
-    ids=name_of,
-)
-def test_every_formula_gives_its_bytes(config, changes):
-    predicted = estimate(config, Recipe(**{**FEW, **changes}))
-    letters = {name: sympy.Symbol(name) for name in predicted.sizes}
-    values = {letters[name]: size for name, size in predicted.sizes.items()}
-    for instant in predicted.instants:
-        for term in instant.terms:
-            assert sympy.ceiling(sympy.sympify(term.formula, locals=letters).subs(values)) == pytest.approx(
-                term.bytes, abs=64
-            )
-        assert sum(term.bytes for term in instant.terms) == instant.bytes == sum(instant.by_kind.values())
-
-
-def block_activations(**changes):
-    """Formula, and value for one block, of what a block of GPT-2 in 2-byte precision saves, with the GELU of the paper."""
-    config = gpt2(n_embd=1024, n_head=16, n_inner=None, n_positions=1024, activation_function="gelu")
-    recipe = Recipe(precision="bf16", attention="eager", batch=2, sequence=1024, **changes)
-    predicted = estimate(config, recipe)
-    instant = next(instant for instant in predicted.instants if instant.name == "backward of output layer")
-    (term,) = [term for term in instant.terms if term.kind == "activations" and "2 blocks" in term.name]
-    return term.formula, term.bytes / 2, predicted.sizes
-
-
-@pytest.mark.parametrize(("device", "linear", "square"), [("cuda", 34, 5), ("cpu", 36, 6)])
-def test_activations_of_a_block_follow_korthikanti(device, linear, square):
-    """Korthikanti et al. 2022, section 4.1; on the CPU the three dropout masks have two bytes an element instead of one."""
-    formula, size, n = block_activations(device=device)
-    b, s, h, a = (n[letter] for letter in "bsha")
-    assert size == pytest.approx(s * b * h * (linear + square * a * s / h), rel=1e-3)
-    letters = {name: sympy.Symbol(name) for name in n}
-    one = sympy.expand(sympy.sympify(formula, locals=letters).subs(letters["f"], 4 * letters["h"]) / 2)
-    assert one.coeff(letters["b"] * letters["h"] * letters["s"]) == linear
-    assert one.coeff(letters["a"] * letters["b"] * letters["s"] ** 2) == square
-
-
-def test_seven_billion_parameters_are_fullest_in_the_update_and_checkpointing_buys_nothing():
-    recipe = {"precision": "bf16", "batch": 1, "sequence": 2048}
-    plain, checkpointed = (estimate("llama-7b", Recipe(checkpointing=on, **recipe)) for on in (False, True))
-    assert plain.peak_instant.name == checkpointed.peak_instant.name == "update"
-    assert plain.peak == checkpointed.peak
-    forward = [estimated.by_instant()["forward"]["activations"] for estimated in (plain, checkpointed)]
-    assert forward[1] < forward[0] / 10
-
-
-def test_zero_divides_as_its_paper_says():
-    """Rajbhandari et al. 2020, figure 1: 7.5 billion parameters, 64 ranks, 12 bytes of state for each parameter."""
-    parameters, gigabytes = 7_500_000_000, []
-    for stage in range(4):
-        shards = Shards(stage, 64)
-        kept = (
-            shards.of_parameters(2 * parameters),
-            shards.of_gradients(2 * parameters),
-            shards.of_state(12 * parameters),
-        )
-        gigabytes.append(round(sum(kept) / 1e9, 1))
-    assert gigabytes == [120.0, 31.4, 16.6, 1.9]
-
-
-def test_stage_three_keeps_a_part_and_gathers_two_blocks():
-    one = estimate(gpt2(), Recipe(**FEW)).by_instant()
-    shared = estimate(gpt2(), Recipe(**FEW, zero_stage=3, ranks=4)).by_instant()
-    tensors = len(parameter_shapes(gpt2()))
-    for kind in ("parameters", "gradients", "optimizer state"):
-        whole, part = one["end of backward"][kind], shared["end of backward"][kind]
-        assert whole / 4 <= part <= whole / 4 + tensors
-    block = sum(torch.Size(shape).numel() for name, shape in parameter_shapes(gpt2()).items() if ".h.0." in name)
-    more = shared["forward"]["temporaries"] - one["forward"].get("temporaries", 0)
-    assert more == 2 * 4 * block
-    assert "temporaries" not in shared["end of backward"]
-
-
-def test_offloading_takes_the_state_and_the_update_from_the_device():
-    kept = estimate(gpt2(), Recipe(**FEW, device="cuda"))
-    moved = estimate(gpt2(), Recipe(**FEW, device="cuda", offload=True))
-    state = kept.by_instant()["forward"]["optimizer state"]
-    assert kept.by_instant()["forward"].keys() - moved.by_instant()["forward"].keys() == {"optimizer state"}
-    assert kept.instants[0].bytes - moved.instants[0].bytes == state
-    assert "update" in kept.by_instant()
-    assert "update" not in moved.by_instant()
-
-
-def test_cuda_keeps_smaller_masks_and_rounds_up():
-    cpu, cuda = (estimate(gpt2(), Recipe(**FEW, device=device)).by_instant()["forward"] for device in ("cpu", "cuda"))
-    assert cuda["activations"] < cpu["activations"]
-    assert all(size % 512 == 0 for size in cuda.values())
-
-
-def test_few_instants_are_reported_and_in_the_order_of_the_step():
-    predicted = estimate(distilbert(), Recipe(**FEW, clipping=True))
-    names = [instant.name for instant in predicted.instants]
-    assert names[:3] == ["forward", "backward of output layer", "backward of block 2"]
-    assert names[-5:] == ["backward of block 1", "backward of embedding", "end of backward", "clipping", "update"]
-    assert len(estimate("llama-7b", Recipe()).instants) <= 9
-    assert all(set(kinds) <= set(KINDS) for kinds in predicted.by_instant().values())
-    assert predicted.peak == max(sum(kinds.values()) for kinds in predicted.by_instant().values())
-
-
-def test_the_working_of_any_instant_can_be_shown():
-    predicted = estimate(llama(), Recipe(**FEW))
-    assert predicted.working("update")["bytes"].sum() == sum(predicted.by_instant()["update"].values())
-    with pytest.raises(CourseError, match=r"'lunch'; choose one of forward, backward of output layer"):
-        predicted.working("lunch")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"optimizer": "lion"}, r"No optimizer is called 'lion'; choose one of sgd, adamw"),
-        ({"precision": "fp8"}, r"No precision is called 'fp8'"),
-        ({"attention": "flash"}, r"No attention is called 'flash'; choose one of sdpa, eager"),
-        ({"device": "tpu"}, r"No device is called 'tpu'"),
-        ({"zero_stage": 4}, r"No zero_stage is called 4"),
-        ({"batch": 0}, r"batch must be a whole number from 1 on, not 0"),
-        ({"sequence": -1}, r"sequence must be"),
-        ({"accumulation": 0}, r"accumulation must be"),
-        ({"ranks": 1.5}, r"ranks must be"),
-        ({"zero_stage": 2}, r"nothing to shard over with ranks=1; give more ranks"),
-        ({"offload": True}, r"take device='cuda'"),
-        ({"segments": 2}, "add checkpointing=True"),
-        ({"segments": 0, "checkpointing": True}, "segments must be a whole number from 1 on"),
-        ({"saved_on_disk": True, "checkpointing": True}, "leave one of the two out"),
-    ],
-)
-def test_a_recipe_that_cannot_be_is_refused(wrong, sentence):
-    with pytest.raises(CourseError, match=sentence):
-        Recipe(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("config", "recipe", "sentence"),
-    [
-        ("gpt5", Recipe(), "No model is called 'gpt5'"),
-        (object(), Recipe(), "This object does not say which model it is for; set its `architectures`"),
-        (
-            LlamaConfig(architectures=["T5"]),
-            Recipe(),
-            "no formulas for T5; take one of DistilBertFor.*dry_run",
-        ),
-        (CONVNET, Recipe(checkpointing=True), "no blocks to checkpoint"),
-        (gpt2(), Recipe(sequence=8, checkpointing=True, segments=3), "2 blocks cannot be cut into 3 segments"),
-        (gpt2(), Recipe(sequence=81), "81 tokens is longer than the model's 80 positions"),
-        (llama(hidden_act="mish"), Recipe(sequence=8), "no formula for the activation 'mish'"),
-        (
-            GPT2Config(n_embd=0, architectures=["GPT2LMHeadModel"]),
-            Recipe(),
-            "n_embd must be a whole number from 1 on, not 0",
-        ),
-        (GPT2Config(n_layer=0, architectures=["GPT2LMHeadModel"]), Recipe(), "n_layer must be a whole number"),
-        (GPT2Config(n_head=5, architectures=["GPT2LMHeadModel"]), Recipe(), "768 does not divide by 5 attention heads"),
-    ],
-    ids=["name", "object", "another", "ConvNet", "segments", "positions", "activation", "width", "depth", "heads"],
-)
-def test_a_model_that_does_not_suit_is_refused(config, recipe, sentence):
-    with pytest.raises(CourseError, match=sentence):
-        estimate(config, recipe)
-
-
-@pytest.mark.parametrize(
-    "config", [models.configuration("llama"), models.ConvNetConfig((8, 16))], ids=["llama", "convnet"]
-)
-def test_every_letter_of_a_formula_has_a_meaning(config):
-    result = estimate(config, Recipe(batch=2, sequence=16))
-    used = set().union(*(re.findall(r"[a-zA-Z]\d*", term.formula) for one in result.instants for term in one.terms))
-    assert used <= set(result.letters)
-    assert all(result.letters.values())
+def test_what_is_kept_of_a_configuration_is_not_that_of_another():
+    one, other = (source_of(models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=n)) for n in (2, 3))
+    assert one.key != other.key
+    assert json.dumps(one.key)
+    assert source_of(Regression, pairs).key is None

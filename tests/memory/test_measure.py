@@ -38,7 +38,7 @@ def test_the_peak_of_one_layer_is_known_exactly():
     model, x = one_layer()
     optimizer = optim.AdamW(model.parameters())
     weight, output = 512 * 512 * 4, 256 * 512 * 4
-    measured = measure(plain_step(model, optimizer, x), model, optimizer)
+    measured = measure((model, optimizer), plain_step(model, optimizer, x))
     assert measured.resident == 3 * weight + 4 + x.nbytes
     assert measured.by_phase["forward"] - measured.resident == pytest.approx(output + 4, abs=64)
     update = weight + optim.AdamW.temporary_bytes((512, 512))
@@ -63,7 +63,7 @@ def test_meter_and_allocator_agree(name, recipe):
     labels = 3 if name == "distilbert" else None
     work = Workload(models.configuration(name, labels=labels, scale=SMALL), recipe)
     built = work.build()
-    measured = measure(lambda: work.step(*built), *built[:2])
+    measured = measure(built, work.step)
     assert abs(measured.not_attributed) <= 1e-3 * measured.peak
     assert measured.usage.peak_phase == measured.peak_phase
     for phase_name, row in measured.frame().iterrows():
@@ -79,7 +79,7 @@ def doubled_in_steps(x: torch.Tensor) -> torch.Tensor:
 
 def test_what_an_operator_hides_is_the_line_that_is_not_attributed():
     layer, x = nn.Linear(4, 4), torch.ones(1000)
-    measured = measure(lambda: doubled_in_steps(x), layer)
+    measured = measure((layer,), lambda: doubled_in_steps(x))
     assert measured.not_attributed == 3 * x.nbytes
     assert "doubled_in_steps" in measured.operator
 
@@ -91,7 +91,7 @@ def test_what_the_library_behind_a_convolution_takes_is_found(onednn, layout, dt
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", onednn)
     layers = nn.Sequential(nn.Conv2d(8, 24, 3), nn.Conv2d(24, 8, 3, bias=False)).to(dtype=dtype, memory_format=layout)
     x = torch.randn(4, 8, 32, 32, dtype=dtype, requires_grad=True).to(memory_format=layout)
-    measured = measure(lambda: layers(x).sum().backward(), layers)
+    measured = measure((layers,), lambda: layers(x).sum().backward())
     assert measured.not_attributed == 0
     assert any("inside aten.convolution" in name for name in measured.usage.top(20)["operator"])
 
@@ -101,16 +101,16 @@ def test_without_onednn_a_convolution_unfolds_its_pictures(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     layer, x = nn.Conv2d(8, 8, 3, padding=1, bias=False), torch.randn(4, 8, 32, 32)
     with torch.no_grad():
-        measured = measure(lambda: layer(x), layer)
+        measured = measure((layer,), lambda: layer(x))
     assert measured.peak - measured.resident == (9 + 1) * x.nbytes
 
 
 def test_gradients_left_from_before_are_dropped():
     model, x = one_layer()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    clean = measure(plain_step(model, optimizer, x), model, optimizer)
+    clean = measure((model, optimizer), plain_step(model, optimizer, x))
     model.weight.grad = torch.ones_like(model.weight)
-    assert measure(plain_step(model, optimizer, x), model, optimizer).peak == clean.peak
+    assert measure((model, optimizer), plain_step(model, optimizer, x)).peak == clean.peak
 
 
 def test_marked_phases_have_their_own_names():
@@ -122,7 +122,7 @@ def test_marked_phases_have_their_own_names():
         with phase("second half"), torch.no_grad():
             model(x)
 
-    measured = measure(step, model)
+    measured = measure((model,), step)
     above = {name: peak - measured.resident for name, peak in measured.by_phase.items()}
     assert above == {"first half": 100 * 512 * 4, "second half": 256 * 512 * 4}
 
@@ -140,7 +140,7 @@ def test_nested_phases_and_what_is_outside_of_them_are_told_apart():
             kept = model(x)
         return kept.shape
 
-    measured = measure(step, model)
+    measured = measure((model,), step)
     above = {name: peak - measured.resident for name, peak in measured.by_phase.items()}
     assert above == {"outer": 100 * 512 * 4, "inner": 10 * 512 * 4, "forward": 256 * 512 * 4}
     assert measured.peak_phase == "forward"
@@ -154,14 +154,14 @@ def test_a_peak_outside_of_all_phases_is_said():
             model(x)
         torch.ones(1000)
 
-    measured = measure(step, model)
+    measured = measure((model,), step)
     assert measured.by_phase["small"] < measured.peak == measured.resident + 4000
     assert "in no phase" in str(measured)
 
 
 def test_gradients_asked_for_by_function_are_backward():
     model, x = one_layer()
-    measured = measure(lambda: torch.autograd.grad(model(x).square().sum(), model.parameters()), model)
+    measured = measure((model,), lambda: torch.autograd.grad(model(x).square().sum(), model.parameters()))
     assert list(measured.by_phase) == ["forward", "backward"]
 
 
@@ -171,17 +171,45 @@ def test_a_model_or_an_optimizer_of_another_kind_is_refused():
     step = plain_step(model, optimizer, x)
     for wrong in (optimizer, "model", nn.ReLU()):
         with pytest.raises(CourseError, match="a model with parameters"):
-            measure(step, wrong)
+            measure((wrong,), step)
     with pytest.raises(CourseError, match="trains no parameter of this model"):
-        measure(step, model, torch.optim.AdamW(nn.Linear(2, 2).parameters()))
-    with pytest.raises(CourseError, match="by an optimizer .AdamW. that measure was not given"):
-        measure(step, model)
+        measure((model, torch.optim.AdamW(nn.Linear(2, 2).parameters())), step)
+
+
+def test_an_optimizer_that_only_the_step_knows_is_counted():
+    def optimizer_state(known):
+        model, x = one_layer(8, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        built = (model, optimizer) if known else (model,)
+        return measure(built, plain_step(model, optimizer, x)).split["optimizer state"]
+
+    assert optimizer_state(True) == optimizer_state(False) == 2 * 8 * 8 * 4 + 4
+
+
+def test_what_is_built_inside_is_counted_whole():
+    """Also what no forward pass is given: a target, a data set, a tensor that a module holds as it is."""
+
+    class Holding(nn.Linear):
+        def __init__(self):
+            super().__init__(8, 8)
+            self.table = torch.ones(1000)
+
+    def build():
+        return Holding(), torch.ones(500, 8), [torch.ones(100, 8)]
+
+    def step(model, data, targets):
+        F.mse_loss(model(data[:100]), targets[0]).backward()
+
+    parts = measure(build, step), measure(build(), step)
+    kept = 4 * (8 * 8 + 8 + 1000 + 500 * 8 + 100 * 8)
+    assert [part.resident for part in parts] == [kept + 4 * 72, kept + 4 * 72]  # the first step's gradients are there too
+    assert parts[0].peak == parts[1].peak
 
 
 def test_a_measurement_inside_another_is_refused():
     model, x = one_layer(8, 2)
     with pytest.raises(CourseError, match="Another profiler"):
-        measure(lambda: measure(lambda: model(x), model), model)
+        measure((model,), lambda: measure((model,), lambda: model(x)))
 
 
 def test_seconds_are_those_of_one_step(monkeypatch):
@@ -189,23 +217,23 @@ def test_seconds_are_those_of_one_step(monkeypatch):
     clock = iter([0.0, 7.0, 10.0, 12.0, 20.0, 29.0])
     module = import_module("course_utils.memory.measure")
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    assert measure(lambda: model(x), model, timed=3).seconds == 7.0
+    assert measure((model,), lambda: model(x), timed=3).seconds == 7.0
 
 
 def test_a_step_that_does_nothing_is_refused():
     with pytest.raises(CourseError, match="nothing with tensors"):
-        measure(lambda: None, nn.Linear(2, 2))
+        measure((nn.Linear(2, 2),), lambda: None)
 
 
 def test_fewer_than_no_timed_steps_are_refused():
     with pytest.raises(CourseError, match="timed=-1"):
-        measure(lambda: None, nn.Linear(2, 2), timed=-1)
+        measure((nn.Linear(2, 2),), lambda: None, timed=-1)
 
 
 def test_the_time_can_be_left_out():
     model, x = one_layer(8, 2)
     calls = []
-    measured = measure(lambda: calls.append(model(x)), model, timed=0)
+    measured = measure((model,), lambda: calls.append(model(x)), timed=0)
     assert len(calls) == 3
     assert "a step" not in str(measured)
 
@@ -222,19 +250,19 @@ def test_an_error_in_the_step_comes_through_and_the_next_measurement_works(capfd
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        measure(step, model)
+        measure((model,), step)
     os.write(2, b"said afterwards")
     assert capfd.readouterr().err == "said by the step;said by the step;said afterwards"
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    measure(plain_step(model, optimizer, x), model, optimizer)
+    measure((model, optimizer), plain_step(model, optimizer, x))
 
 
 def test_it_says_itself_in_words():
     model, x = one_layer(64, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    text = str(measure(plain_step(model, optimizer, x), model, optimizer))
+    text = str(measure((model, optimizer), plain_step(model, optimizer, x)))
     assert "parameters  16.0 KiB" in text
     assert "the CPU allocator's events" in text
 
@@ -260,7 +288,7 @@ class StandInAllocator:
 def test_on_cuda_the_caching_allocator_is_asked_phase_by_phase(monkeypatch):
     cuda = StandInAllocator(monkeypatch, now=1100)
     allocator = CudaAllocator(torch.device("cuda"))
-    with allocator.measured():
+    with allocator.recording(), allocator.measured():
         allocator.begin_phase("forward")
         cuda.allocate(50)
         cuda.allocate(-20)
@@ -283,6 +311,6 @@ def test_checkpointing_by_hand_is_told_apart_from_activations():
             checkpoint(lambda h: F.relu(model(h)).sin(), hidden, use_reentrant=reentrant).sum().backward()
             model.zero_grad()
 
-        measured = measure(step, model)
+        measured = measure((model,), step)
         assert abs(measured.not_attributed) <= 64
         assert any(piece.kind == "recomputed" for piece in measured.usage.pieces), reentrant

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from course_utils import models, optim
-from course_utils.memory import distinct_bytes, instants, measure, phase, predicted_peak, saved_bytes
+from course_utils.memory import distinct_bytes, instants, measure, phase, predicted_peak, saved_bytes, saved_list
 from course_utils.memory.phases import observed_by
 from course_utils.settings import SCALES
 
@@ -27,7 +27,7 @@ def test_pencil_and_measurement_of_a_transformer_agree(batch, sequence):
             optimizer.step()
         optimizer.zero_grad()
 
-    measured = measure(step, model, optimizer).peak
+    measured = measure((model, optimizer), step).peak
     predicted = predicted_peak(
         instants(
             parameters=models.parameter_bytes(model),
@@ -92,3 +92,35 @@ def test_instants_are_as_the_pencil_says():
     totals = {name: sum(parts.values()) for name, parts in by_instant.items()}
     assert totals == {"start of backward": 37, "end of backward": 40, "update": 43}
     assert predicted_peak(by_instant) == 43
+
+
+def test_a_known_network_by_modules():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    x = torch.ones(32, 8)
+    found = saved_list(lambda: model(x), model)
+    activations = found[found.kind == "activation"]
+    assert dict(zip(activations.module, activations.bytes, strict=True)) == {"0": x.nbytes, "1": 32 * 16 * 4}
+    assert set(found.kind) == {"activation", "parameter or buffer", "saved before"}
+    assert found[found.kind != "activation"].bytes.sum() == 0
+
+
+@pytest.mark.parametrize("family", ["distilbert", "gpt2"])
+def test_the_sum_is_saved_bytes(family):
+    model = models.build(family, labels=2)
+    ids = torch.ones(2, 16, dtype=torch.long)
+
+    def forward():
+        torch.manual_seed(0)
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids[:, 0]).loss
+
+    assert saved_list(forward, model).bytes.sum() == saved_bytes(forward, model)
+
+
+def test_hooks_are_gone_afterwards_even_if_forward_raises():
+    model = nn.Linear(2, 2)
+    with pytest.raises(RuntimeError):
+        saved_list(lambda: model(torch.ones(3)), model)
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    with torch.no_grad():
+        assert saved_list(lambda: model(torch.ones(2)), model).empty

@@ -59,7 +59,7 @@ def test_meter_and_dry_run_see_inside_every_phase(recipe):
     """bitsandbytes widens its states inside the step; half precision's products have blocks where the processor knows it."""
     work = Workload(models.configuration("distilbert", labels=2, scale=SCALES["smoke"]), recipe)
     built = work.build()
-    measured = measure(lambda: work.step(*built), *built[:2])
+    measured = measure(built, work.step)
     dry = dry_run(work.build, work.step)
     for name, row in measured.frame().iterrows():
         assert row["metered"] == pytest.approx(row["peak"], rel=1e-3), name

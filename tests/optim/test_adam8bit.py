@@ -277,7 +277,7 @@ def test_an_update_needs_little_scratch_space_however_large_the_tensor():
         with memory.phase("update"):
             optimizer.step()
 
-    measured = memory.measure(step, model, optimizer, timed=0)
+    measured = memory.measure((model, optimizer), step, timed=0)
     scratch = measured.by_phase["update"] - measured.resident
     assert scratch == AdamW8bit.temporary_bytes(model.weight.shape) < 2 * MiB < model.weight.nbytes
 

@@ -322,7 +322,7 @@ def chain(depth=6, width=64):
 
 
 def peak(model, forward):
-    return memory.measure(lambda: forward().sum().backward(), model, timed=0).peak
+    return memory.measure((model,), lambda: forward().sum().backward(), timed=0).peak
 
 
 @BOTH
@@ -430,6 +430,6 @@ def test_re_entrant_peak_is_higher_by_the_result_and_its_gradient():
                 y = using(block, y)
             y.square().sum().backward()
 
-        return memory.measure(step, blocks, timed=0).peak
+        return memory.measure((blocks,), step, timed=0).peak
 
     assert (peak(checkpoint) - peak(checkpoint_by_hooks)) / x.nbytes == pytest.approx(2, abs=0.2)

@@ -95,17 +95,17 @@ def test_types_and_strides_come_back(tmp_path):
 def test_the_allocator_sees_the_memory_go(tmp_path):
     model, x = network()
     step = lambda context: lambda: gradients(model, x, context())  # noqa: E731
-    plain = memory.measure(step(torch.enable_grad), model, timed=0)
+    plain = memory.measure((model,), step(torch.enable_grad), timed=0)
     saved = memory.saved_bytes(lambda: model(x).square().sum(), model)
-    disk = memory.measure(step(lambda: SavedOnDisk(model, smallest=1, folder=tmp_path)), model, timed=0)
+    disk = memory.measure((model,), step(lambda: SavedOnDisk(model, smallest=1, folder=tmp_path)), timed=0)
     assert plain.peak - disk.peak > 0.6 * saved
 
 
 def test_save_on_cpu_frees_nothing_where_the_device_is_the_cpu():
     model, x = network()
     step = lambda context: lambda: gradients(model, x, context())  # noqa: E731
-    plain = memory.measure(step(torch.enable_grad), model, timed=0)
-    moved = memory.measure(step(torch.autograd.graph.save_on_cpu), model, timed=0)
+    plain = memory.measure((model,), step(torch.enable_grad), timed=0)
+    moved = memory.measure((model,), step(torch.autograd.graph.save_on_cpu), timed=0)
     assert moved.peak >= plain.peak
 
 

@@ -46,7 +46,7 @@ def test_two_gradients_at_most_live_at_once():
     model, batch, peaks = Deep(), {"input_ids": torch.ones(1, 64)}, []
     optimizer = optim.AdamW(model.parameters())
     for plugins in ([], [UpdateInBackward()]):
-        measured = memory.measure(lambda p=plugins: training.train_step(model, optimizer, batch, p), model, optimizer)
+        measured = memory.measure((model, optimizer, batch, plugins), training.train_step)
         peaks.append(measured.peak - measured.resident)
     matrix = 64 * 64 * 4
     assert peaks[0] >= 16 * matrix

@@ -327,7 +327,7 @@ def test_one_step_marks_its_phases_and_updates(fresh, batches):
 
     model, optimizer = fresh()
     before, batch = copy.deepcopy(model), next(iter(batches))
-    measured = measure(lambda: training.train_step(model, optimizer, batch), model, optimizer)
+    measured = measure((model, optimizer, batch), training.train_step)
     assert set(measured.by_phase) == {"forward", "backward", "update"}
     assert not same(model, before)
     assert all(p.grad is None for p in model.parameters())

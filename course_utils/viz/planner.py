@@ -1,11 +1,9 @@
-"""What training a model would take: a memory calculator to play with, over the formulas of `memory.estimate`."""
+"""What training a model would take, and whether it fits on a card: the planner to play with."""
 
-import re
 import textwrap
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple, Union
 
 from IPython.display import Markdown
@@ -13,9 +11,15 @@ from matplotlib.figure import Figure
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.estimate import Estimate, Term, estimate, parameter_shapes
-from course_utils.memory.optimizers import COSTS
+from course_utils.hardware import MACHINES
+from course_utils.memory.estimate import Estimate, Term, estimate
+from course_utils.memory.finder import finder_of
+from course_utils.memory.model import source_of
+from course_utils.memory.optimizers import OPTIMIZERS
+from course_utils.memory.plan import needs, verdict_of
 from course_utils.memory.recipe import DEVICES, PRECISIONS, STAGES, Recipe
+from course_utils.memory.shipped import from_formulas
+from course_utils.memory.trial import Trial, attempt
 from course_utils.settings import Scale, settings
 from course_utils.units import format_bytes, format_count, three_digits
 from course_utils.viz.display import play
@@ -26,8 +30,9 @@ from course_utils.viz.style import COLORS
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PretrainedConfig
 
-CALCULATOR_MODELS = (*models.PUBLISHED, *models.FAMILIES, "convnet")
+PLANNER_MODELS = (*models.PUBLISHED, "qwen2.5-0.5b", "llama-3.1-8b", "mistral-7b", *models.FAMILIES, "convnet")
 OWN = "your own (Llama-like)"
+NO_CARD = "no card"
 _TERMS_IN_TEXT = 5
 _LONGEST = 2**16  # tokens; rotary positions have no parameters, so that this costs nothing
 
@@ -80,13 +85,13 @@ LLAMA_SIZES = {
     "inner_width": ("inner width", 10**6),
     "vocabulary": ("vocabulary", 10**7),
 }
-"""What the calculator calls the fields of `LlamaSizes`, and the largest number that can be typed there."""
+"""What the planner calls the fields of `LlamaSizes`, and the largest number that can be typed there."""
 
 Model = Union[str, LlamaSizes, models.ConvNetConfig, "PretrainedConfig"]
 
 
-def memory_calculator() -> None:
-    """Show the calculator: controls, the bytes at each instant of a step, and the sum behind the fullest instant."""
+def planner() -> None:
+    """Show the planner: controls, the bytes at each instant of a step beside a card's, and the sum behind the fullest instant."""
     from ipywidgets import Checkbox, Dropdown, SelectionSlider, ToggleButtons
 
     from course_utils.viz.picker import ModelPicker
@@ -96,10 +101,11 @@ def memory_calculator() -> None:
     ranks = SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", disabled=True)
     stage.observe(lambda _: ranks.set_trait("disabled", not stage.value), names="value")
     play(
-        calculator_figure,
-        calculator_working,
+        planner_figure,
+        planner_working,
         model=ModelPicker(_labeled_models(), OWN, LlamaSizes, LLAMA_SIZES),
-        optimizer=Dropdown(options=tuple(COSTS), value="adamw", description="optimizer"),
+        card=Dropdown(options=(NO_CARD, *MACHINES), description="card"),
+        optimizer=Dropdown(options=tuple(OPTIMIZERS), value="adamw", description="optimizer"),
         precision=ToggleButtons(options=PRECISIONS, description="precision"),
         batch=SelectionSlider(options=powers[:11], value=8, description="examples of a micro-batch"),
         sequence=SelectionSlider(options=powers[3:], value=128, description="tokens of an example"),
@@ -111,13 +117,14 @@ def memory_calculator() -> None:
     )
 
 
-def calculator_figure(model: Model = "distilbert-base-cased", **recipe) -> tuple[Figure, str]:
-    """Bytes by kind at each instant of a step, the peak in the title, its formulas in the text.
+def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> tuple[Figure, str]:
+    """Bytes by kind at each instant of a step, the peak and whether it fits in the title, the largest terms in the text.
 
-    `model` is one of `CALCULATOR_MODELS` (the DistilBERTs classify into two classes as in the chapters, the ConvNet is the
+    `model` is one of `PLANNER_MODELS` (the DistilBERTs classify into two classes as in the chapters, the ConvNet is the
     course's own, the others are language models; those without a published size have the settings' scale), or `LlamaSizes`,
-    or any configuration that `memory.estimate` takes. `recipe` are the fields of `memory.Recipe`; without a `zero_stage`
-    nothing is shared, whatever `ranks` says. Where there is no answer, the picture is the sentence that says why.
+    or any configuration that `memory.estimate` takes. `card` is a name in `hardware.MACHINES`. `recipe` are the fields of
+    `memory.Recipe`; without a `zero_stage` nothing is shared, whatever `ranks` says. Where there is no answer, the picture is
+    the sentence that says why.
     """
     try:
         answer = _answer(model, recipe)
@@ -125,22 +132,25 @@ def calculator_figure(model: Model = "distilbert-base-cased", **recipe) -> tuple
         return _sentence_figure(str(error)), str(error)
     where = f", on each of {recipe['ranks']} devices" if recipe.get("zero_stage") else ""
     result, title = answer.estimate, f"{answer.model}: peak {format_bytes(answer.estimate.peak)}{where}"
-    figure, alt = instants_figure(result.by_instant(), title)
+    if card != NO_CARD:
+        trial = Trial(result.recipe, result.log, 0, float("nan"), 0, result.how)
+        title += f", {verdict_of(needs(trial), MACHINES[card].memory)} on {card}"
+    figure, alt = instants_figure(result.by_instant(), title, MACHINES[card].memory if card != NO_CARD else None)
     return figure, f"{alt} {_peak_in_words(result)}"
 
 
-def calculator_working(model: Model = "distilbert-base-cased", **recipe) -> Markdown:
+def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> Markdown:
     """The sum at the fullest instant as a table, a row per term with its formula; above it what the letters stand for.
 
-    Arguments as of `calculator_figure`; empty where there is no answer, as the picture then says why.
+    Arguments as of `planner_figure`; empty where there is no answer, as the picture then says why.
     """
     try:
         answer = _answer(model, recipe)
     except CourseError:
         return Markdown("")
-    result, terms = answer.estimate, answer.estimate.peak_instant.terms
+    result, terms = answer.estimate, _terms(answer.estimate)
     size = f"{format_bytes(result.peak)} for a model of {_in_words(answer.parameters)} parameters"
-    head = f"**{result.peak_instant.name}: {size}**, with {_letters(result, terms)}."
+    head = f"**{result.peak_instant.name}: {size}**{_with_letters(result, terms)}. Known from {result.how}."
     rows = [f"| {t.name} | `{t.formula}` | {_unbroken(t.bytes)} |" for t in terms]
     return Markdown("\n".join([f"{head}\n", "| what | formula, in bytes | size |", "|:--|:--|--:|", *rows]))
 
@@ -158,11 +168,22 @@ def _answer(model: Model, recipe: dict) -> _Answer:
     return work_out(model, settings().scale, Recipe(**{**recipe, **alone}))
 
 
-@lru_cache(maxsize=8)  # the picture and the table below it are of the same estimate
+@lru_cache(maxsize=64)  # the picture and the table below it are of the same estimate, and people move back and forth
 def _worked_out(model: Model, scale: Scale, recipe: Recipe) -> _Answer:
     config = _configuration(model, scale)
-    result = estimate(config, recipe)
-    return _Answer(_called(model, scale), sum(map(prod, parameter_shapes(config).values())), result)
+    source = source_of(config)
+    source.require(recipe)
+    result = from_formulas(config, recipe) if hasattr(config, "to_dict") else None
+    if result is None and source.key is not None and "blocks" in (tried := attempt(source, recipe)).how:
+        result = Estimate(source.name, recipe, tried.log, tried.how, finder_of(source, recipe))
+    result = result or estimate(source, recipe)
+    count = result.instants[0].by_kind.get("parameters", 0) // recipe.itemsize
+    return _Answer(_called(model, scale), count * (recipe.ranks if recipe.zero_stage > 2 else 1), result)
+
+
+def _terms(result: Estimate) -> tuple[Term, ...]:
+    """With formulas where they are known already."""
+    return result.peak_instant.terms if "shipped" in result.how else result.peak_instant.parts
 
 
 def _configuration(model: Model, scale: Scale):
@@ -176,7 +197,7 @@ def _configuration(model: Model, scale: Scale):
 
 
 def _labeled_models() -> list[tuple[str, str]]:
-    return [(_called(name, settings().scale), name) for name in CALCULATOR_MODELS]
+    return [(_called(name, settings().scale), name) for name in PLANNER_MODELS]
 
 
 def _called(model: Model, scale: Scale) -> str:
@@ -203,19 +224,22 @@ def _unbroken(size: int) -> str:
 
 
 def _peak_in_words(result: Estimate) -> str:
-    terms = result.peak_instant.terms
-    words = "; ".join(f"{term.name}: {term.formula} = {format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT])
+    terms = _terms(result)
+    words = "; ".join(f"{term.name}: {_equals(term)}{format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT])
     rest = len(terms) - _TERMS_IN_TEXT
     more = f"; and {rest} smaller terms" if rest > 0 else ""
-    letters = _letters(result, terms[:_TERMS_IN_TEXT])
-    return f"At the peak, {result.peak_instant.name}, in bytes: {words}{more}; with {letters}."
+    return f"At the peak, {result.peak_instant.name}, in bytes: {words}{more}{_with_letters(result, terms[:_TERMS_IN_TEXT])}."
 
 
-def _letters(result: Estimate, terms: Sequence[Term]) -> str:
+def _equals(term: Term) -> str:
+    return f"{term.formula} = " if term.letters else ""
+
+
+def _with_letters(result: Estimate, terms: Sequence[Term]) -> str:
     """What the letters in the formulas of `terms` stand for, and no others."""
-    used = {letter for term in terms for letter in re.findall(r"[A-Za-z]\d*", term.formula)}
-    shown = {letter: value for letter, value in result.sizes.items() if letter in used}
-    return ", ".join(f"{letter} = {value:,} ({result.letters[letter]})" for letter, value in shown.items())
+    used = set().union(*(term.letters for term in terms))
+    shown = [f"{x} = {value:,} ({result.letters[x]})" for x, value in result.sizes.items() if x in used]
+    return f", with {', '.join(shown)}" if shown else ""
 
 
 def _sentence_figure(sentence: str) -> Figure:

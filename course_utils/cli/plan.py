@@ -1,0 +1,196 @@
+"""`course plan`."""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.files import replacing
+from course_utils.settings import settings
+
+HELP = "say whether a model's training fits on a card, and what to change where it does not"
+_EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
+_SWITCHES = ("checkpointing", "clipping", "offload", "offload_activations", "packed", "in_backward")
+_COUNTS = ("batch", "sequence", "accumulation", "segments", "ranks", "replicas", "zero_stage", "lora")
+_WORDS = ("optimizer", "precision", "attention", "quantized", "device")
+_USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
+_UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the card, the recipe, and which question is asked."""
+    parser.add_argument("model", help="a name, a config.json or its folder, or FILE.py:FUNCTION that makes a module")
+    parser.add_argument("--memory", metavar="SIZE", help="of one card: 24GB (as data sheets count: 24 GiB), 16000MiB, or a card's name: 'RTX 4090'")
+    parser.add_argument("--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)")
+    parser.add_argument("--global-batch", type=int, metavar="N", help="examples of an update on all ranks, kept by accumulation")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="lengths, one a line, .jsonl or a saved data set: plan for the worst batch")
+    parser.add_argument("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
+    parser.add_argument("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
+    parser.add_argument("--emit", metavar="KIND", help="settings for accelerate, trl or torchrun, of the recipe or of --row")
+    parser.add_argument("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
+    parser.add_argument("--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes")
+    parser.add_argument("--beside", action="store_true", help="evaluation, saving and loading too")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--again", action="store_true", help="work it out anew, whatever is stored")
+    recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
+    for name in _COUNTS:
+        recipe.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
+    for name in _WORDS:
+        recipe.add_argument(f"--{name}", metavar="NAME", help=f"default: {_USUAL[name]}" if name in _USUAL else None)
+    for name in _SWITCHES:
+        recipe.add_argument(f"--{name.replace('_', '-')}", action="store_true", default=None)
+    recipe.add_argument("--only-loss", action="store_true", help="the loop keeps the loss, not what the model returns")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
+    stored = _store(arguments)
+    if stored.is_file() and not (arguments.again or arguments.measure):
+        answer = json.loads(stored.read_text(encoding="utf-8"))
+    else:
+        answer = _answer(arguments)
+        try:
+            with replacing(stored) as partial:
+                partial.write_text(json.dumps(answer), encoding="utf-8")
+        except OSError:  # nothing is lost but time
+            pass
+    print(json.dumps(answer["json"], indent=1) if arguments.json else answer["text"])
+    return answer["code"]
+
+
+def _store(arguments: argparse.Namespace) -> Path:
+    """Where the answer to just this question is kept: by its words, what its files hold, and the versions of the libraries."""
+    asked = {name: str(value) for name, value in sorted(vars(arguments).items()) if name not in ("run", "json", "again")}
+    files = [Path(str(one).partition(":")[0]) for one in (arguments.model, arguments.data, arguments.explain) if one]
+    held = [(path / "config.json" if path.is_dir() else path) for path in files]
+    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in held if path.is_file()]
+    known = json.dumps([asked, texts, [_version(name) for name in ("course-utils", "torch", "transformers", "peft", "bitsandbytes")]])
+    return settings().home / "plans" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.json"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _answer(arguments: argparse.Namespace) -> dict:
+    from course_utils.memory.explain import explain, why
+    from course_utils.memory.guard import check, lengths_of
+    from course_utils.memory.estimate import estimate
+
+    what, recipe = _model(arguments.model), _recipe(arguments)
+    text = []
+    if arguments.data:
+        lengths = sorted(lengths_of(arguments.data))
+        recipe = _with(recipe, sequence=lengths[-1])
+        half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
+        text.append(f"{len(lengths):,} examples of {half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most: planned for a batch of these.")
+    if arguments.why:
+        before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
+        return _said(why(before, after), {"before": before.by_instant(), "after": after.by_instant()})
+    if arguments.explain:
+        return _said(explain(arguments.explain, estimate(what, recipe)))
+    if arguments.measure:
+        frame = check(estimate(what, _with(recipe, device="cpu")))
+        return _said(frame.to_string(), frame.reset_index().to_dict("records"))
+    if arguments.emit and arguments.row is None:
+        return _emitted(arguments, recipe)
+    plan = _planned(arguments, what, recipe)
+    if arguments.emit:
+        if not 1 <= arguments.row <= len(plan.rows):
+            raise CourseError(f"The plan has {len(plan.rows)} rows; --row {arguments.row} is none of them.")
+        return _emitted(arguments, plan.rows[arguments.row - 1].recipe)
+    found = plan.json()
+    text.append(str(plan))
+    if arguments.beside:
+        found["beside"] = plan.estimate.aside()
+        text.append("Beside training: " + ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items()) + ".")
+    return {"text": "\n".join(text), "json": found, "code": _EXIT[plan.verdict]}
+
+
+def _said(text: str, found=None) -> dict:
+    return {"text": text, "json": found if found is not None else text.splitlines(), "code": 0}
+
+
+def _emitted(arguments: argparse.Namespace, recipe) -> dict:
+    from course_utils.memory.emit import emit
+
+    return _said(emit(arguments.emit, arguments.model, recipe))
+
+
+def _planned(arguments: argparse.Namespace, what, recipe):
+    from course_utils.hardware import MACHINES
+    from course_utils.memory.plan import plan
+
+    if not arguments.memory:
+        raise CourseError("How large is the card? Give --memory 24GB, or its name.")
+    named = arguments.machine or (arguments.memory if arguments.memory in MACHINES else None)
+    if named is not None and named not in MACHINES:
+        raise CourseError(f"No card is called {named!r}; choose one of {', '.join(MACHINES)}.")
+    memory = MACHINES[arguments.memory].memory if arguments.memory in MACHINES else _size(arguments.memory)
+    begun = time.monotonic()
+
+    def say(what_now: str) -> None:
+        if sys.stderr.isatty() and time.monotonic() - begun > 1:
+            print(f"\r\033[K{time.monotonic() - begun:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
+
+    found = plan(what, memory, recipe, machine=MACHINES.get(named), say=say)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return found
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", text.strip())
+    if not match or match[2].upper() not in _UNITS:
+        raise CourseError(f"{text!r} is no size of memory; write 24GB, 16000MiB, or the name of a card.")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _model(text: str):
+    """A name or a path as it is; of FILE.py:FUNCTION the function."""
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py"):
+        return text
+    from runpy import run_path
+
+    if not Path(file).is_file():
+        raise CourseError(f"There is no file {file}.")
+    found = run_path(file).get(name)
+    if found is None:
+        raise CourseError(f"{file} has nothing called {name}.")
+    return found
+
+
+def _recipe(arguments: argparse.Namespace, words: str = ""):
+    """From the options, and on top of them from words such as `checkpointing,batch=4`."""
+    from course_utils.memory.recipe import Recipe
+
+    given = {name: getattr(arguments, name) for name in (*_COUNTS, *_WORDS, *_SWITCHES)}
+    chosen = {**_USUAL, **{name: value for name, value in given.items() if value is not None}}
+    if arguments.only_loss:
+        chosen["keeps_outputs"] = False
+    for word in filter(None, words.split(",")):
+        name, _, value = word.strip().replace("-", "_").partition("=")
+        if name not in Recipe.__dataclass_fields__:
+            raise CourseError(f"A recipe has no field {name!r}; it has {', '.join(Recipe.__dataclass_fields__)}.")
+        chosen[name] = True if not value else int(value) if value.isdigit() else word.partition("=")[2]
+    if arguments.global_batch:
+        a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1)
+        if arguments.global_batch % a_round:
+            raise CourseError(f"A global batch of {arguments.global_batch} does not divide into micro-batches on all ranks of {a_round}.")
+        chosen["accumulation"] = arguments.global_batch // a_round
+    return Recipe(**chosen)
+
+
+def _with(recipe, **changes):
+    from dataclasses import replace
+
+    return replace(recipe, **changes)

@@ -1,0 +1,96 @@
+"""A recipe as the settings of a library that trains by it."""
+
+import json
+
+from course_utils.errors import CourseError
+from course_utils.memory.recipe import Recipe
+
+_OPTIMIZERS = {  # names of Transformers' TrainingArguments
+    "adamw": "adamw_torch",
+    "adamw-foreach": "adamw_torch",
+    "adamw-fused": "adamw_torch_fused",
+    "adamw8bit": "adamw_bnb_8bit",
+    "adamw4bit": "adamw_torch_4bit",
+    "adafactor-transformers": "adafactor",
+    "sgd": "sgd",
+}
+_MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
+
+
+def emit(kind: str, model: str, recipe: Recipe) -> str:
+    """The settings for `kind`: `accelerate` (a file for `accelerate launch --config_file`), `trl` (one for `trl sft --config`),
+    `torchrun` (a command). Raises `CourseError` for another kind, and for what that library has no setting for.
+    """
+    if kind not in _KINDS:
+        raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(_KINDS)}.")
+    return _KINDS[kind](model, recipe)
+
+
+def _accelerate(model: str, recipe: Recipe) -> str:
+    kind = ("FSDP" if recipe.zero_stage > 1 else "MULTI_GPU") if recipe.ranks > 1 else "NO"
+    settings = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind if recipe.device == "cuda" else "MULTI_CPU" if recipe.ranks > 1 else "NO",
+        "mixed_precision": _MIXED[recipe.precision],
+        "num_machines": 1,
+        "num_processes": recipe.ranks,
+        "machine_rank": 0,
+        "use_cpu": recipe.device == "cpu",
+    }
+    if settings["distributed_type"] == "FSDP":
+        settings["fsdp_config"] = _fsdp(recipe, "fsdp_")
+    return _yaml(settings)
+
+
+def _fsdp(recipe: Recipe, prefix: str = "") -> dict:
+    return {
+        f"{prefix}version": 2,
+        f"{prefix}reshard_after_forward": recipe.zero_stage == 3,
+        f"{prefix}offload_params": recipe.offload,
+        f"{prefix}auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        f"{prefix}activation_checkpointing": recipe.checkpointing,
+    }
+
+
+def _trl(model: str, recipe: Recipe) -> str:
+    if recipe.optimizer not in _OPTIMIZERS:
+        raise CourseError(f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}.")
+    settings = {
+        "model_name_or_path": model,
+        "output_dir": "runs",
+        "per_device_train_batch_size": recipe.batch,
+        "gradient_accumulation_steps": recipe.accumulation,
+        "max_length": recipe.sequence,
+        "packing": recipe.packed,
+        "optim": _OPTIMIZERS[recipe.optimizer],
+        "gradient_checkpointing": recipe.checkpointing,
+        "activation_offloading": recipe.offload_activations,
+        "bf16": recipe.precision == "autocast",
+        "fp16": recipe.precision == "fp16",
+        "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
+        "max_grad_norm": 1.0 if recipe.clipping else 0.0,
+        "attn_implementation": recipe.attention,
+    }
+    if recipe.lora:
+        settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora, "lora_target_modules": "all-linear"}
+    if recipe.quantized:
+        settings |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+    return _yaml(settings)
+
+
+def _torchrun(model: str, recipe: Recipe) -> str:
+    return f"torchrun --standalone --nproc-per-node {recipe.ranks} train.py"
+
+
+def _yaml(settings: dict) -> str:
+    """JSON's scalars are YAML's too."""
+    lines = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            lines += [f"{name}:", *(f"  {inner}: {json.dumps(one)}" for inner, one in value.items())]
+        else:
+            lines.append(f"{name}: {json.dumps(value)}")
+    return "\n".join(lines)
+
+
+_KINDS = {"accelerate": _accelerate, "trl": _trl, "torchrun": _torchrun}

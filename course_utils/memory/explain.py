@@ -1,0 +1,129 @@
+"""Why memory did not fall, and what ran out of it: two recipes side by side, an error message, a snapshot."""
+
+import pickle
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.memory.estimate import Estimate
+from course_utils.units import BYTE_UNITS, format_bytes
+
+_UNITS = dict(BYTE_UNITS) | {"bytes": 1, "B": 1}
+_AMOUNT = r"([\d.]+) (GiB|MiB|KiB|bytes|B)"
+_SAID = {
+    "asked": rf"Tried to allocate {_AMOUNT}",
+    "card": rf"total capacity of {_AMOUNT}",
+    "free": rf"of which {_AMOUNT} is free",
+    "allocated": rf"allocated memory {_AMOUNT} is allocated by PyTorch",
+    "reserved but unused": rf"{_AMOUNT} is reserved by PyTorch but unallocated",
+}
+_WHERE = {  # what a line of a traceback says about the moment
+    r"cross_entropy|loss_function|ForCausalLMLoss|log_softmax": ("forward", "the loss: logits in float32 and their softmax"),
+    r"\.backward\(|autograd/graph|run_backward": ("backward", "the backward pass"),
+    r"optim/\w+\.py|optimizer\.step|_foreach_|_init_group": ("update", "the optimizer's step"),
+    r"\.to\(|_apply|load_state_dict|torch\.load": ("loading", "moving or loading weights"),
+    r"forward": ("forward", "the forward pass"),
+}
+
+
+def why(before: Estimate, after: Estimate) -> str:
+    """Which terms fell from one recipe to another, which did not, and which instant binds now."""
+    lines = [f"peak: {format_bytes(before.peak)} in {before.peak_instant.name}, then {format_bytes(after.peak)} in {after.peak_instant.name}"]
+    was, now = before.by_instant(), after.by_instant()
+    for phase in dict.fromkeys([*was, *now]):
+        old, new = was.get(phase, {}), now.get(phase, {})
+        lines.append(f"{phase}: {format_bytes(sum(old.values()))} then {format_bytes(sum(new.values()))}")
+        for kind in dict.fromkeys([*old, *new]):
+            a, b = old.get(kind, 0), new.get(kind, 0)
+            if abs(b - a) > 0.001 * before.peak:
+                lines.append(f"  {kind}: {format_bytes(a)} then {format_bytes(b)}")
+    if after.peak > 0.99 * before.peak:
+        bound = after.peak_instant
+        largest = max(bound.by_kind, key=bound.by_kind.get)
+        lines.append(f"The peak did not fall, because it is in {bound.name}, where {largest} are largest.")
+    return "\n".join(lines)
+
+
+def explain(path: Path, estimate: Estimate | None = None) -> str:
+    """What a file says of a shortage: CUDA's message with its traceback, or a snapshot of `torch.cuda.memory._dump_snapshot`.
+
+    With `estimate` of the same step the piece that was asked for is named. Raises `CourseError` where the file says nothing.
+    """
+    data = path.read_bytes() if path.is_file() else None
+    if data is None:
+        raise CourseError(f"There is no file {path}; save the message, or the snapshot, and name its file.")
+    if data[:1] == b"\x80":
+        return "\n".join(_of_snapshot(data))
+    return "\n".join(_of_message(data.decode("utf-8", "replace"), estimate))
+
+
+def _of_message(text: str, estimate: Estimate | None) -> Iterator[str]:
+    found = {name: _bytes(match) for name, pattern in _SAID.items() if (match := re.search(pattern, text))}
+    if "asked" not in found:
+        raise CourseError("The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'.")
+    yield ", ".join(f"{name} {format_bytes(size)}" for name, size in found.items())
+    trace = [line.strip() for line in text.splitlines() if line.strip().startswith("File ") or "self." in line or "(" in line]
+    phase, what = next((known for line in reversed(trace) for sign, known in _WHERE.items() if re.search(sign, line)), (None, None))
+    if what:
+        yield f"It happened in {what}."
+    if estimate is not None:
+        yield from _in_step(found["asked"], phase, estimate)
+    if found.get("reserved but unused", 0) > 0.1 * found.get("card", float("inf")):
+        yield "Much is reserved but unused: the allocator's blocks do not fit what is asked; try PYTORCH_ALLOC_CONF=expandable_segments:True."
+
+
+def _in_step(asked: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
+    log = estimate.log
+    close = [
+        (abs(size - asked), place)
+        for place, size in enumerate(log.changes.tolist())
+        if size > 0 and place >= log.resident and (phase is None or log.labels[place][0] == phase) and abs(size - asked) < 0.01 * asked + 2**20
+    ]
+    if close:
+        _, place = min(close)
+        at, kind, module, operator = log.labels[place]
+        total = int(log.totals[place])
+        yield f"A piece of that size is born in {at}, in {module or 'no module'}, by {operator} ({kind}), with {format_bytes(total)} in use."
+    peak = estimate.peak_instant
+    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.terms[:3])
+    yield f"The step's fullest instant is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
+
+
+def _of_snapshot(data: bytes) -> Iterator[str]:
+    snapshot = _Plain.loads(data)
+    by_frame: Counter = Counter()
+    for segment in snapshot.get("segments", ()):
+        for block in segment.get("blocks", ()):
+            if block.get("state") == "active_allocated":
+                frames = [f for f in block.get("frames", ()) if "torch/" not in f.get("filename", "")]
+                where = f"{Path(frames[0]['filename']).name}:{frames[0]['line']} {frames[0]['name']}" if frames else "unknown"
+                by_frame[where] += block["size"]
+    reserved = sum(segment.get("total_size", 0) for segment in snapshot.get("segments", ()))
+    yield f"allocated {format_bytes(sum(by_frame.values()))}, reserved {format_bytes(reserved)}; by the line that asked:"
+    yield from (f"{format_bytes(size):>10s}  {where}" for where, size in by_frame.most_common(10))
+
+
+class _Plain(pickle.Unpickler):
+    """A snapshot holds plain containers only; a file that wants anything else is not read further."""
+
+    @classmethod
+    def loads(cls, data: bytes) -> dict:
+        """The snapshot."""
+        from io import BytesIO
+
+        try:
+            found = cls(BytesIO(data)).load()
+        except Exception as error:  # a stranger's bytes raise anything
+            raise CourseError(f"The file is no memory snapshot ({error}).") from None
+        if not isinstance(found, dict) or "segments" not in found:
+            raise CourseError("The file is no memory snapshot; make one with torch.cuda.memory._dump_snapshot(FILE).")
+        return found
+
+    def find_class(self, module: str, name: str):
+        raise CourseError(f"it asks for {module}.{name}")
+
+
+def _bytes(match: re.Match) -> int:
+    return int(float(match[1]) * _UNITS[match[2]])

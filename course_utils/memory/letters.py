@@ -1,0 +1,131 @@
+"""Sizes of a model as letters: a formula such as 32 × (4·h² + 6·f·h) in place of a number.
+
+A second model of the same kind has a prime in every one of its sizes, so that a number of bytes tells by its factors of which
+sizes it is the product.
+"""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+NAMES = {
+    "h": ("hidden_size", "n_embd", "dim", "d_model"),
+    "f": ("intermediate_size", "n_inner", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"),
+    "V": ("vocab_size",),
+    "a": ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads"),
+    "k": ("num_key_value_heads",),
+    "d": ("head_dim", "d_kv"),
+    "n": ("max_position_embeddings", "n_positions"),
+}
+MEANINGS = {
+    "b": "examples of a micro-batch",
+    "s": "tokens of an example",
+    "h": "width",
+    "f": "inner width",
+    "V": "vocabulary",
+    "a": "attention heads",
+    "k": "heads of keys and values",
+    "d": "width of a head",
+    "n": "positions",
+}
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+Monomial = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """A sum of products of letters: `terms` are pairs of the letters with their powers, and the factor."""
+
+    terms: tuple[tuple[Monomial, Fraction], ...] = ()
+
+    @classmethod
+    def of(cls, factor: Fraction | int, **powers: int) -> "Polynomial":
+        """One product."""
+        return cls(((tuple(sorted((x, p) for x, p in powers.items() if p)), Fraction(factor)),)) if factor else cls()
+
+    def __add__(self, other: "Polynomial") -> "Polynomial":
+        sums: dict[Monomial, Fraction] = {}
+        for key, factor in (*self.terms, *other.terms):
+            sums[key] = sums.get(key, Fraction(0)) + factor
+        return Polynomial(tuple(sorted((key, factor) for key, factor in sums.items() if factor)))
+
+    def times(self, factor: Fraction | int) -> "Polynomial":
+        """Each term so many times."""
+        return Polynomial(tuple((key, value * factor) for key, value in self.terms if factor))
+
+    def value(self, sizes: Mapping[str, int]) -> Fraction:
+        """The number for these sizes."""
+        return sum((f * prod(Fraction(sizes[x]) ** p for x, p in key) for key, f in self.terms), Fraction(0))
+
+    @property
+    def letters(self) -> frozenset[str]:
+        """All that occur."""
+        return frozenset(letter for key, _ in self.terms for letter, _ in key)
+
+    def __str__(self):
+        ordered = sorted(self.terms, key=lambda item: (-sum(p for _, p in item[0]), item[0]))
+        return " + ".join(_product(key, factor) for key, factor in ordered) or "0"
+
+
+def _product(key: Monomial, factor: Fraction) -> str:
+    shown = "·".join(letter + (str(power).translate(_SUPERSCRIPT) if power > 1 else "") for letter, power in key)
+    if not shown or factor == 1:
+        return shown or f"{factor}"
+    return f"{factor.numerator}·{shown}" + (f"/{factor.denominator}" if factor.denominator > 1 else "")
+
+
+def sizes_of(config) -> dict[str, int]:
+    """The letters of a configuration and their values; `k` only where it differs from `a`."""
+    found = {}
+    for letter, names in NAMES.items():
+        values = {getattr(config, name) for name in names if type(getattr(config, name, None)) is int}
+        if len(values) == 1:
+            found[letter] = values.pop()
+    if found.get("k") == found.get("a"):
+        found.pop("k", None)
+    if "d" not in found and found.get("a") and found.get("h", 0) % found["a"] == 0:
+        found["d"] = found["h"] // found["a"]
+    return found
+
+
+def siblings(config) -> Iterator[tuple[object, dict[str, int]]]:
+    """Configurations of the same kind whose sizes are products of large primes, and these by letter.
+
+    Heads divide widths and heads of keys divide heads where they do so in the original. The first suits kernels that want sizes
+    to be multiples of 8, the second rules that treat tensors below some thousand elements apart.
+    """
+    sizes = sizes_of(config)
+    if not {"h", "a", "d"} <= sizes.keys():
+        return
+    for k, group, d, odd_width in ((37, 31, 16 * 13, 16 * 59 * 61), (11, 13, 2 * 17, 2 * 1201)):
+        chosen = {"k": k, "d": d, "f": 16 * 43, "V": 101 * 103, "n": 1033, "a": k * group if "k" in sizes else group}
+        chosen["h"] = chosen["a"] * d if sizes["h"] == sizes["a"] * sizes["d"] else odd_width
+        chosen, changed = {letter: chosen[letter] for letter in sizes}, deepcopy(config)
+        for letter, value in ({"k": chosen["a"]} | chosen).items():
+            for name in NAMES[letter]:
+                if type(getattr(changed, name, None)) is int:
+                    setattr(changed, name, value)
+        yield changed, chosen
+
+
+def in_letters(number: Fraction | int, chosen: Mapping[str, int]) -> Polynomial | None:
+    """The product of letters that is `number` at the sizes `chosen`, each taken out as often as it divides; largest first.
+
+    None where nothing is left but a number too large to be a factor.
+    """
+    rest, powers = Fraction(number), {}
+    for letter in sorted(chosen, key=lambda letter: -chosen[letter]):
+        large = _large_part(chosen[letter])
+        while large > 1 and rest.numerator % large == 0:
+            rest /= chosen[letter]
+            powers[letter] = powers.get(letter, 0) + 1
+    return Polynomial.of(rest, **powers) if rest.numerator < 4096 or not powers else None
+
+
+def _large_part(value: int) -> int:
+    for small in (2, 3, 5, 7):
+        while value % small == 0:
+            value //= small
+    return value

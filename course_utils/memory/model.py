@@ -1,0 +1,169 @@
+"""What can be asked about: a configuration, a name, a module or a function that makes one, with examples to train it on."""
+
+import inspect
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.memory.recipe import Recipe
+from course_utils.models import ConvNetConfig
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that can be made again and again: `make()`, the examples `batch(model, recipe)`, and the loss of what it returns.
+
+    `config` is its configuration, None where there is none, and `configured` says that it is all there is to it; `name` is what
+    people call it.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    examples: Callable[[nn.Module, Recipe], Any]
+    config: Any = None
+    configured: bool = False
+
+    def batch(self, model: nn.Module, recipe: Recipe):
+        """One micro-batch, of random values."""
+        return self.examples(model, recipe)
+
+    @property
+    def key(self) -> str | None:
+        """What tells this model from others, equal for equal configurations; None for a module or a function."""
+        if self.config is None or self.examples is not random_batch or not self.configured:
+            return None
+        settings = self.config.to_json_string(False) if hasattr(self.config, "to_dict") else repr(self.config)
+        return f"{type(self.config).__name__} {settings}"
+
+    @staticmethod
+    def loss(outputs, batch) -> torch.Tensor:
+        """The number to train on. Raises `CourseError` where the model returns none."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", outputs)
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            return loss
+        raise CourseError(
+            "The model returns no loss: let it return one number or an object with .loss, or wrap it in a module that does."
+        )
+
+    def require(self, recipe: Recipe) -> None:
+        """Raise `CourseError` where the recipe's sequences are longer than the model can number."""
+        positions = getattr(self.config, "max_position_embeddings", None) or recipe.sequence
+        if recipe.sequence > positions:
+            raise CourseError(
+                f"A sequence of {recipe.sequence} tokens is longer than the model's {positions} positions; "
+                "shorten it, or give the configuration more."
+            )
+
+    def with_config(self, config) -> "Source":
+        """The same kind of model by another configuration."""
+        return _configured(config, self.name, self.examples)
+
+
+def source_of(what, batch: Callable | None = None) -> Source:
+    """What `memory.estimate` is asked about, as a `Source`; raises `CourseError` for what makes no model."""
+    if isinstance(what, Source):
+        return what
+    examples = random_batch if batch is None else lambda model, recipe: batch(recipe.batch, recipe.sequence)
+    if isinstance(what, nn.Module):
+        return Source(type(what).__name__, lambda: _copied(what), examples, getattr(what, "config", None))
+    if isinstance(what, str | Path):
+        return _configured(_named(what), str(what), examples)
+    if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
+        return _configured(what, type(what).__name__.removesuffix("Config"), examples)
+    if callable(what):
+        return Source(getattr(what, "__name__", type(what).__name__), what, examples)
+    raise CourseError(
+        f"{type(what).__name__} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
+    )
+
+
+def _configured(config, name: str, examples: Callable) -> Source:
+    return Source(name, lambda: models.from_configuration(deepcopy(config)), examples, config, True)
+
+
+def _named(what: str | Path):
+    """A configuration by name, or from a `config.json` or the folder that has one."""
+    path = Path(what)
+    if path.is_dir():
+        path /= "config.json"
+    if path.suffix == ".json" or path.is_file():
+        return models.from_json(path)
+    return models.configuration(str(what))
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """The module again; under fake tensors as a fake one, whatever its own tensors are."""
+    copied = deepcopy(module)
+    for parameter in copied.parameters():
+        parameter.grad = None
+    return copied
+
+
+def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
+    """One micro-batch for a model whose `forward` names its inputs as Transformers does: token ids, pictures, or both.
+
+    A classifier's texts differ in length, so they have a mask. Raises `CourseError` for a model that takes something else.
+    """
+    config = getattr(model, "config", None)
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    wanted = set(inspect.signature(plain.forward).parameters)
+    if not wanted & {"input_ids", "pixel_values", "input_features"} or config is None:
+        raise CourseError(
+            f"{type(plain).__name__} takes neither token ids nor pictures by Transformers' names; "
+            "give batch=lambda b, s: …, what the model is called with."
+        )
+    found = _pictures(config, recipe, wanted)
+    if "input_ids" in wanted:
+        found |= _tokens(config, recipe, type(plain).__name__, wanted)
+    elif "input_features" in wanted:
+        found |= _sound(config, recipe)
+    elif "labels" in wanted:
+        found["labels"] = torch.randint(getattr(config, "num_labels", 2), (recipe.batch,))
+    return found | ({"return_loss": True} if "return_loss" in wanted else {})
+
+
+def _pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tensor]:
+    if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
+        return {}
+    vision = getattr(config, "vision_config", config)
+    side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
+    height, width = side if isinstance(side, list | tuple) else (side, side)
+    channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", 3)
+    pictures = torch.randn(recipe.batch, channels, height, width)
+    if isinstance(config, ConvNetConfig):
+        pictures = pictures.contiguous(memory_format=torch.channels_last)
+    return {"pixel_values": pictures}
+
+
+def _sound(config, recipe: Recipe) -> dict[str, torch.Tensor]:
+    frames = 2 * config.max_source_positions
+    labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
+    return {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
+
+
+def _tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, torch.Tensor]:
+    size = (recipe.batch, recipe.sequence)
+    text = getattr(config, "text_config", config)
+    ids = torch.randint(1, text.vocab_size, size)
+    if recipe.packed:  # two documents in each row, told by positions that begin anew
+        half = recipe.sequence // 2
+        positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
+        return {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
+    if "ForSequenceClassification" in name:
+        mask = torch.ones(size, dtype=torch.int64)
+        mask[0, recipe.sequence // 2 :] = 0
+        return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
+    if "start_positions" in wanted:
+        places = torch.randint(recipe.sequence, (2, recipe.batch))
+        return {"input_ids": ids, "start_positions": places[0], "end_positions": places[1]}
+    if "labels" not in wanted:
+        return {"input_ids": ids}
+    classes = config.num_labels if "ForTokenClassification" in name else text.vocab_size
+    return {"input_ids": ids, "labels": ids.clone() if classes == text.vocab_size else torch.randint(classes, size)}

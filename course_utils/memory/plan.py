@@ -1,0 +1,327 @@
+"""What fits on a card, what to change where it does not, and how much larger it could be."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import combinations
+from math import prod
+from typing import NamedTuple
+
+from course_utils.errors import CourseError
+from course_utils.hardware import Machine
+from course_utils.memory.estimate import Estimate, estimate
+from course_utils.memory.finder import Finder
+from course_utils.memory.model import source_of
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.trial import Trial, attempt
+from course_utils.units import GiB, MiB, format_bytes, format_seconds
+
+CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
+"""CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
+WORKSPACES = (8 * MiB, 64 * MiB)
+"""cuBLAS (8 MiB, on Hopper 32) and cuDNN."""
+ERROR = 0.04
+"""By how much predictions of allocated bytes as on CUDA were off beside published measurements: docs/accuracy.md."""
+FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
+_MOST_TRIED = 8
+
+
+class Change(NamedTuple):
+    """A rung of the ladder: `costs` says what it disturbs, `level` how much (0 nothing but time, 3 what is trained)."""
+
+    name: str
+    level: int
+    costs: str
+    apply: Callable[[Recipe], dict]
+
+
+def _smaller_batch(recipe: Recipe) -> dict:
+    return {"batch": 1, "accumulation": recipe.batch * recipe.accumulation} if recipe.batch > 1 else {}
+
+
+CHANGES = (
+    Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: {"keeps_outputs": False} if r.keeps_outputs else {}),
+    Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)", lambda r: {"optimizer": "adamw-fused"} if r.optimizer in ("adamw", "adamw-foreach") else {}),
+    Change("fused attention", 0, "nothing: attn_implementation='sdpa'", lambda r: {"attention": "sdpa"} if r.attention == "eager" else {}),
+    Change("micro-batch of 1", 0, "time: smaller products", _smaller_batch),
+    Change("gradient checkpointing", 0, "time: a second forward pass", lambda r: {} if r.checkpointing or r.saved_on_disk or r.offload_activations else {"checkpointing": True}),
+    Change("ZeRO-1", 0, "traffic", lambda r: {"zero_stage": 1} if r.ranks > 1 and not r.zero_stage else {}),
+    Change("ZeRO-3", 0, "traffic", lambda r: {"zero_stage": 3} if r.ranks > 1 and r.zero_stage < 3 else {}),
+    Change("activations on the host", 0, "time: over the host's link", lambda r: {} if r.device == "cpu" or r.checkpointing or r.saved_on_disk or r.offload_activations else {"offload_activations": True}),
+    Change("optimizer on the host", 0, "time: over the host's link", lambda r: {} if r.device == "cpu" or r.offload else {"offload": True}),
+    Change("update within backward", 1, "no clipping by the joint norm", lambda r: {} if r.in_backward or r.clipping else {"in_backward": True}),
+    Change("8-bit AdamW", 1, "states of 8 bits", lambda r: {"optimizer": "adamw8bit"} if str(r.optimizer).startswith("adamw") and r.optimizer not in ("adamw8bit", "adamw4bit") else {}),
+    Change("autocast", 1, "products in bfloat16", lambda r: {"precision": "autocast"} if r.precision == "fp32" else {}),
+    Change("Adafactor", 2, "another optimizer", lambda r: {"optimizer": "adafactor"} if "adafactor" not in str(r.optimizer) else {}),
+    Change("all in bfloat16", 2, "small updates are lost", lambda r: {"precision": "bf16"} if r.precision in ("fp32", "autocast", "bf16-masters") else {}),
+    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: {} if r.lora or r.frozen else {"lora": 16}),
+    Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits", lambda r: {} if r.quantized or r.zero_stage > 1 else {"lora": r.lora or 16, "quantized": "nf4"}),
+)  # fmt: skip
+"""From what nobody notices to what changes the training."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A change, or several, beside what is: differences in bytes, seconds and bytes on the wire. `fits` on this card."""
+
+    names: tuple[str, ...]
+    level: int
+    costs: str
+    peak: int
+    need: tuple[int, int]
+    verdict: str
+    saves: int
+    seconds: float
+    sent: int
+    how: str
+    recipe: Recipe = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
+
+    `rows` are changes that make it fit, the least disturbing first; `helpless` those that would not lower the peak at all.
+    `largest` are the largest batch and the longest sequence that fit otherwise unchanged, and the fewest cards by ZeRO-3.
+    """
+
+    model: str
+    recipe: Recipe
+    memory: int
+    estimate: Estimate = field(repr=False)
+    trial: Trial = field(repr=False)
+    need: tuple[int, int]
+    verdict: str
+    rows: tuple[Row, ...]
+    helpless: tuple[str, ...]
+    largest: dict[str, int | None]
+
+    def __str__(self):
+        least, most = map(format_bytes, self.need)
+        peak = self.estimate.peak_instant
+        lines = [
+            f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}.",
+            f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
+            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
+            f"The allocator reserves {format_bytes(self.trial.reserved)} for it; known from {self.estimate.how}.",
+        ]
+        if self.rows:
+            lines += ["", "What would make it fit, the least disturbing first:" if self.verdict != FITS else "What would lower it:"]
+            lines += list(table(self.rows))
+        if self.helpless:
+            lines += ["", f"No help here, as another instant binds: {', '.join(self.helpless)}."]
+        known = {name: value for name, value in self.largest.items() if value is not None}
+        if known:
+            lines += ["", "; ".join(f"{name}: {value:,}" for name, value in known.items())]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def json(self) -> dict:
+        """All of it as plain values."""
+        instants = {i.name: {"bytes": i.bytes, "by_kind": i.by_kind, "terms": [{"name": t.name, "bytes": t.bytes} for t in i.parts]} for i in self.estimate.instants}
+        rows = [{**{f.name: getattr(row, f.name) for f in fields(row) if f.name != "recipe"}, "recipe": plain_recipe(row.recipe)} for row in self.rows]
+        return {
+            "model": self.model,
+            "memory": self.memory,
+            "verdict": self.verdict,
+            "need": list(self.need),
+            "reserved": self.trial.reserved,
+            "host": self.trial.host,
+            "seconds": self.trial.seconds,
+            "sent": self.trial.sent,
+            "how": self.estimate.how,
+            "recipe": plain_recipe(self.recipe),
+            "instants": instants,
+            "rows": rows,
+            "no help": list(self.helpless),
+            "largest": self.largest,
+        }
+
+
+def plain_recipe(recipe: Recipe) -> dict:
+    """The fields that are not as usual."""
+    usual = Recipe()
+    return {f.name: getattr(recipe, f.name) for f in fields(recipe) if getattr(recipe, f.name) != getattr(usual, f.name)}
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Rows as text, in columns."""
+    width = max(len(" + ".join(row.names)) for row in rows)
+    yield f"  {'':{width}s} {'peak':>9s} {'change':>10s} {'seconds':>9s} {'sent':>10s}  costs"
+    for row in rows:
+        change, seconds = f"{'-' if row.saves > 0 else '+'}{format_bytes(abs(row.saves))}", _signed_seconds(row.seconds)
+        sent = f"{'-' if row.sent < 0 else '+'}{format_bytes(abs(row.sent))}" if row.sent else ""
+        yield f"  {' + '.join(row.names):{width}s} {format_bytes(row.peak):>9s} {change:>10s} {seconds:>9s} {sent:>10s}  {row.costs}"
+
+
+def _signed_seconds(seconds: float) -> str:
+    return "" if seconds != seconds else f"{'+' if seconds >= 0 else ''}{format_seconds(seconds)}"
+
+
+def needs(trial: Trial) -> tuple[int, int]:
+    """Bytes that a card must have at least and at most: allocated bytes and a small context, or what is reserved and a large one."""
+    if trial.recipe.device == "cpu":
+        return int(trial.peak * (1 - ERROR)), int(trial.peak * (1 + ERROR))
+    least = trial.peak * (1 - ERROR) + CONTEXT[0] + WORKSPACES[0]
+    return int(least), int(trial.reserved * (1 + ERROR) + CONTEXT[1] + WORKSPACES[1])
+
+
+def verdict_of(need: tuple[int, int], memory: int) -> str:
+    """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
+    return FITS if need[1] <= memory else TIGHT if need[0] <= memory else DOES_NOT
+
+
+def plan(
+    what,
+    memory: int,
+    recipe: Recipe = Recipe("adamw-foreach", device="cuda"),  # noqa: B008 frozen
+    *,
+    batch: Callable | None = None,
+    machine: Machine | None = None,
+    cards: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256, 512),
+    say: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Whether a step of `what` by `recipe` fits into `memory` bytes of a card, and what to do where it does not.
+
+    `what` and `batch` as for `estimate`. With `machine` each row has its predicted seconds. `cards` are the numbers of them to
+    try for the fewest that suffice. `say` is told what is being done, since some of it takes seconds.
+    """
+    if not memory > 0:
+        raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")
+    source = source_of(what, batch)
+    say("the step as it is")
+    base = estimate(source, recipe)
+    trial = attempt(source, recipe, machine)
+    need = needs(trial)
+    verdict = verdict_of(need, memory)
+    rows, helpless = ((), ()) if verdict == FITS else _ladder(source, trial, memory, machine, say)
+    say("how large it may be")
+    largest = _largest(base.finder, recipe, memory, need, trial)
+    if verdict != FITS and recipe.device == "cuda":
+        lasting = sum(trial.by_phase.get("update", {}).get(kind, 0) for kind in ("parameters", "gradients", "optimizer state"))
+        enough = [count for count in cards if lasting / count < memory]
+        largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, say)
+    return Plan(source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest)
+
+
+def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+    tried: dict[str, tuple[Change, Trial]] = {}
+    for change in CHANGES:
+        changes = change.apply(base.recipe)
+        if changes:
+            say(change.name)
+            try:
+                tried[change.name] = change, attempt(source, replace(base.recipe, **changes), machine)
+            except CourseError:  # the two do not go together, or not with this model
+                continue
+    rows = [_row(base, (change,), trial, memory) for change, trial in tried.values()]
+    helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak)
+    fitting = [row for row in rows if row.verdict == FITS]
+    useful = [change for change, trial in tried.values() if _lowers_a_phase(base, trial)]
+    for count in (2, 3):
+        if len(fitting) < 3:
+            fitting += _combined(source, base, tried, useful, {row.names for row in fitting}, count, memory, machine, say)
+    shown = sorted(fitting, key=lambda row: (row.level, len(row.names), row.seconds if row.seconds == row.seconds else 0.0))
+    return tuple(shown[:_MOST_TRIED]) or tuple(sorted(rows, key=lambda row: row.peak)[:5]), helpless
+
+
+def _combined(source, base: Trial, tried, useful, known: set, count: int, memory: int, machine, say) -> Iterator[Row]:
+    """Combinations of changes that do not fit by less: those that should fit by `_together` are run dry, the mildest first."""
+    promising = []
+    for changes in combinations(useful, count):
+        if any(set(names) <= {c.name for c in changes} for names in known) or _clash(base.recipe, changes):
+            continue
+        if _together(base, [tried[c.name][1] for c in changes]) <= memory:
+            promising.append((max(c.level for c in changes), sum(c.level for c in changes), changes))
+    for _, _, changes in sorted(promising, key=lambda one: one[:2])[: _MOST_TRIED // 2]:
+        say(" + ".join(change.name for change in changes))
+        try:
+            recipe = replace(base.recipe, **{k: v for c in changes for k, v in c.apply(base.recipe).items()})
+            row = _row(base, changes, attempt(source, recipe, machine), memory)
+        except CourseError:  # they do not go together
+            continue
+        if row.verdict == FITS:
+            yield row
+
+
+def _clash(recipe: Recipe, changes: Sequence[Change]) -> bool:
+    """Whether two of them change the same thing."""
+    names = [name for change in changes for name in change.apply(recipe)]
+    return len(names) > len(set(names))
+
+
+def _together(base: Trial, trials: Sequence[Trial]) -> float:
+    """A guess at the peak of several changes: in each phase each kind falls to the product of the shares it falls to alone."""
+    return max(
+        sum(size * prod(trial.by_phase.get(phase, {}).get(kind, 0) / size for trial in trials) for kind, size in kinds.items())
+        for phase, kinds in base.by_phase.items()
+    )
+
+
+def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
+    return any(sum(trial.by_phase.get(phase, {}).values()) < 0.99 * sum(kinds.values()) for phase, kinds in base.by_phase.items())
+
+
+def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> Row:
+    need = needs(trial)
+    return Row(
+        names=tuple(change.name for change in changes),
+        level=max(change.level for change in changes),
+        costs="; ".join(dict.fromkeys(change.costs for change in changes)),
+        peak=trial.peak,
+        need=need,
+        verdict=verdict_of(need, memory),
+        saves=base.peak - trial.peak,
+        seconds=trial.seconds - base.seconds,
+        sent=trial.sent - base.sent,
+        how=trial.how,
+        recipe=trial.recipe,
+    )
+
+
+def _largest(finder: Finder, recipe: Recipe, memory: int, need: tuple[int, int], trial: Trial) -> dict[str, int | None]:
+    """By formulas; what is needed beyond the allocated bytes is taken to be the same share as now."""
+    beyond = need[1] / trial.peak if trial.peak else 1.0
+
+    def fits(b: int, s: int) -> bool:
+        return finder.log(b, s)[0].peak * beyond <= memory
+
+    if sum(trial.by_phase.get("update", {}).values()) * beyond > memory:  # the batch does not matter to it
+        return {"largest batch": None, "longest sequence": None}
+    longest = getattr(finder.source.config, "max_position_embeddings", None) or 2**17
+    return {
+        "largest batch": most(lambda b: fits(b, recipe.sequence), recipe.batch, 2**14),
+        "longest sequence": most(lambda s: fits(recipe.batch, s), recipe.sequence, longest),
+    }
+
+
+def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
+    """The largest number up to `limit` that fits, found by doubling or halving from `start` and then between; None for none."""
+    low, high = start, start
+    if fits(start):
+        while high < limit and fits(min(2 * high, limit)):
+            high = low = min(2 * high, limit)
+        if high >= limit:
+            return limit
+        high = min(2 * high, limit)
+    else:
+        while low > 1 and not fits(low := low // 2):
+            high = low
+        if low == 1 and not fits(1):
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _fewest_cards(source, recipe: Recipe, memory: int, cards: Sequence[int], say) -> int | None:
+    for count in cards:
+        say(f"{count} cards")
+        try:
+            trial = attempt(source, replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False))
+        except CourseError:
+            return None
+        if verdict_of(needs(trial), memory) == FITS:
+            return count
+    return None

@@ -1,0 +1,60 @@
+"""Linear layers of bitsandbytes in 4 bits without numbers: its class, its operators, tensors of its shapes."""
+
+import torch
+from torch import nn
+
+BLOCK, SECOND_BLOCK = 64, 256
+
+
+def quantize_linears(model: nn.Module, checkpointing: bool = False) -> nn.Module:
+    """Put `Linear4bit` in place of all linear layers but the output layer, and prepare the model as QLoRA does.
+
+    The library cannot quantize a fake tensor, so each weight is made as it would be: NF4, statistics quantized too (Dettmers
+    et al. 2023): half a byte a weight, a byte for each block of 64, a float32 for each 256 of these, two tables.
+    """
+    from peft import prepare_model_for_kbit_training
+
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and child is not head:
+                setattr(parent, name, _in_4_bits(child))
+    model.is_loaded_in_4bit = True
+    return prepare_model_for_kbit_training(model, checkpointing, {"use_reentrant": False})
+
+
+def _in_4_bits(linear: nn.Linear) -> nn.Module:
+    from bitsandbytes.nn import Linear4bit
+
+    layer = Linear4bit.__new__(Linear4bit)  # its own way to begin wraps a real tensor
+    nn.Module.__init__(layer)
+    layer.in_features, layer.out_features = linear.in_features, linear.out_features
+    layer.compute_dtype, layer.compute_type_is_set = linear.weight.dtype, True
+    layer.quant_storage, layer.support_avx512bf16_for_cpu = torch.uint8, False
+    layer.bias, layer.weight = linear.bias, _codes(linear.weight)
+    return layer
+
+
+def _codes(weight: torch.Tensor) -> nn.Parameter:
+    from bitsandbytes.functional import QuantState
+
+    blocks, new = -(-weight.numel() // BLOCK), weight.detach().new_empty
+    second = QuantState(
+        new(-(-blocks // SECOND_BLOCK), dtype=torch.float32),
+        code=new(256, dtype=torch.float32),
+        blocksize=SECOND_BLOCK,
+        dtype=torch.float32,
+    )
+    codes = nn.Parameter(new(((weight.numel() + 1) // 2, 1), dtype=torch.uint8), requires_grad=False)
+    codes.quant_state = QuantState(
+        new(blocks, dtype=torch.uint8),
+        weight.shape,
+        new(16, dtype=torch.float32),
+        BLOCK,
+        "nf4",
+        weight.dtype,
+        offset=new((), dtype=torch.float32),
+        state2=second,
+    )
+    codes.quant_type, codes.compress_statistics = "nf4", True
+    return codes

@@ -1,0 +1,33 @@
+"""Which lengths of a sequence agree with a published largest batch: the unknown of a table, worked out backwards."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from course_utils.errors import CourseError
+from course_utils.memory import Recipe, estimate
+from course_utils.memory.plan import most
+
+
+class Lengths(NamedTuple):
+    """From `shortest` to `longest` tokens."""
+
+    shortest: int
+    longest: int
+
+
+def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> Lengths | None:
+    """The lengths at which a micro-batch of `largest` examples fits into `budget` bytes and one of `largest + 1` does not.
+
+    `config` as for `estimate`; the recipe's own batch and sequence do not matter. None where there is no such length. Raises
+    `CourseError` for a batch below 1 and a budget that is not above 0.
+    """
+    if largest < 1 or not budget > 0:
+        raise CourseError(f"A largest batch of {largest} in {budget} bytes says nothing; give numbers above 0.")
+
+    def longest_of(batch: int) -> int:
+        start, limit = min(128, config.max_position_embeddings), config.max_position_embeddings
+        of_length = lambda s: estimate(config, replace(recipe, batch=batch, sequence=s)).peak <= budget  # noqa: E731
+        return most(of_length, start, limit) or 0
+
+    longest, shortest = longest_of(largest), 1 + longest_of(largest + 1)
+    return Lengths(shortest, longest) if shortest <= longest else None

@@ -1,0 +1,304 @@
+"""What fits, what would make it fit, and how large it may be: against estimates and dry runs of the recipes that are named."""
+
+import pickle
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from course_utils import hardware, memory, models
+from course_utils.errors import CourseError
+from course_utils.memory import Recipe, estimate, plan
+from course_utils.memory.emit import emit
+from course_utils.memory.explain import explain, why
+from course_utils.memory.guard import lengths_of
+from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, TIGHT, most, needs, plain_recipe, verdict_of
+from course_utils.memory.trial import attempt
+from course_utils.memory.model import source_of
+from course_utils.units import GiB, MiB
+
+SIZES = {"hidden_size": 256, "intermediate_size": 700, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
+LLAMA = models.configuration("llama-7b", **SIZES, vocab_size=8000, num_hidden_layers=8, max_position_embeddings=1024)
+RECIPE = Recipe("adamw-foreach", batch=8, sequence=512, device="cuda")
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """A card of three quarters of what is needed."""
+    needed = needs(attempt(source_of(LLAMA), RECIPE))[1]
+    return plan(LLAMA, int(0.75 * needed), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 4))
+
+
+def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all():
+    for recipe in (RECIPE, replace(RECIPE, checkpointing=True, batch=1), replace(RECIPE, zero_stage=3, ranks=4)):
+        tried = attempt(source_of(LLAMA), recipe, hardware.machine("H100"))
+        work = memory.Workload(LLAMA, recipe)
+        usage = memory.dry_run(work.build, work.step, "cuda", ranks=recipe.ranks)
+        assert tried.peak == usage.peak
+        assert "3 of its 8 blocks" in tried.how
+        if recipe.ranks == 1:
+            seconds = memory.predict_seconds(work.build, work.step, hardware.machine("H100"), like="cuda").seconds
+            assert tried.seconds == pytest.approx(seconds, rel=0.01)
+
+
+def test_every_row_is_what_an_estimate_says_of_its_recipe(tight):
+    assert tight.verdict == DOES_NOT
+    assert tight.rows
+    for row in tight.rows:
+        found = estimate(LLAMA, row.recipe)
+        assert row.peak == pytest.approx(found.peak, rel=0.001), row.names
+        assert row.saves == tight.trial.peak - row.peak
+        assert row.verdict == FITS
+        assert row.need[1] <= tight.memory
+
+
+def test_rows_disturb_more_and_more(tight):
+    levels = [row.level for row in tight.rows]
+    assert levels == sorted(levels)
+    by_name = {change.name: change for change in CHANGES}
+    assert all(row.level == max(by_name[name].level for name in row.names) for row in tight.rows)
+
+
+def test_no_row_is_more_than_another_that_fits(tight):
+    names = [set(row.names) for row in tight.rows]
+    assert not any(one < other for one in names for other in names)
+
+
+def test_what_helps_nothing_is_said_and_true(tight):
+    for name in tight.helpless:
+        change = next(change for change in CHANGES if change.name == name)
+        changed = replace(RECIPE, **change.apply(RECIPE))
+        assert attempt(source_of(LLAMA), changed).peak >= 0.999 * tight.trial.peak
+
+
+def test_it_says_itself_and_gives_plain_values(tight):
+    text = str(tight)
+    assert "does not fit" in text.splitlines()[0]
+    assert "What would make it fit, the least disturbing first:" in text
+    assert all(" + ".join(row.names) in text for row in tight.rows)
+    found = tight.json()
+    assert found["verdict"] == DOES_NOT
+    assert found["recipe"] == plain_recipe(RECIPE)
+    assert [row["names"] for row in found["rows"]] == [row.names for row in tight.rows]
+
+
+def test_the_fewest_cards_are_enough_and_half_of_them_are_not(tight):
+    fewest = tight.largest["fewest cards by ZeRO-3"]
+    assert fewest in (2, 4)
+    enough = attempt(source_of(LLAMA), replace(RECIPE, zero_stage=3, ranks=fewest))
+    assert verdict_of(needs(enough), tight.memory) == FITS
+
+
+def test_the_largest_batch_fits_and_one_more_does_not():
+    found = plan(LLAMA, 2 * GiB, replace(RECIPE, optimizer="sgd"))
+    assert found.verdict == FITS
+    batch, longest = found.largest["largest batch"], found.largest["longest sequence"]
+    beyond = found.need[1] / found.trial.peak
+    fits = lambda **sizes: estimate(LLAMA, replace(found.recipe, **sizes)).peak * beyond <= 2 * GiB  # noqa: E731
+    assert fits(batch=batch)
+    assert not fits(batch=batch + 1)
+    assert longest == 1024 or (fits(sequence=longest) and not fits(sequence=longest + 1))
+
+
+@pytest.mark.parametrize("largest", [0, 1, 7, 100, 999, 1000])
+@pytest.mark.parametrize("start", [1, 8, 700])
+def test_the_most_that_fits_is_found_from_anywhere(largest, start):
+    assert most(lambda n: n <= largest, start, 1000) == (largest or None)
+
+
+def test_between_the_least_and_the_most_that_is_needed_it_is_tight():
+    assert [verdict_of((10, 20), memory) for memory in (9, 10, 19, 20)] == [DOES_NOT, TIGHT, TIGHT, FITS]
+
+
+def test_a_module_and_a_cpu_are_planned_for_too():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
+
+        def forward(self, x):
+            return self.layers(x).square().mean()
+
+    found = plan(Own, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
+    assert found.verdict == FITS
+    assert "reserves" in str(found)
+    with pytest.raises(CourseError, match="holds nothing"):
+        plan(Own, 0)
+
+
+def test_a_batch_that_does_not_fit_is_cut_and_the_update_stays_the_same():
+    wide = replace(RECIPE, optimizer="sgd", batch=64)
+    needed = needs(attempt(source_of(LLAMA), wide))[1]
+    found = plan(LLAMA, needed // 3, wide, cards=())
+    cut = [row.recipe for row in found.rows if "micro-batch of 1" in row.names]
+    assert cut
+    assert all(recipe.batch * recipe.accumulation == 64 for recipe in cut)
+
+
+# Why, and what ran out
+
+
+def test_why_memory_did_not_fall_names_the_instant_that_binds():
+    small = Recipe("adamw-foreach", batch=1, sequence=32, device="cuda")
+    text = why(estimate(LLAMA, small), estimate(LLAMA, replace(small, checkpointing=True)))
+    assert "The peak did not fall, because it is in update" in text
+    large = replace(small, batch=32, sequence=512)
+    text = why(estimate(LLAMA, large), estimate(LLAMA, replace(large, checkpointing=True)))
+    assert "did not fall" not in text
+    assert "activations:" in text
+
+
+MESSAGE = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    loss = model(**batch).loss
+  File "lib/transformers/loss/loss_utils.py", line 36, in ForCausalLMLoss
+    loss = fixed_cross_entropy(logits, labels)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} MiB. GPU 0 has a total capacity of 1.00 GiB of which \
+4.10 MiB is free. Of the allocated memory 700.00 MiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated.
+"""
+
+
+def test_an_error_message_is_found_in_the_step(tmp_path):
+    found = estimate(LLAMA, RECIPE)
+    logits = 8 * 512 * 8000 * 4
+    (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
+    text = explain(tmp_path / "oom.txt", found)
+    assert "It happened in the loss" in text
+    assert "A piece of that size is born in forward" in text
+    assert "expandable_segments" in text
+    assert f"fullest instant is in {found.peak_instant.name}" in text
+
+
+def test_a_snapshot_is_summed_by_the_line_that_asked(tmp_path):
+    block = {"state": "active_allocated", "size": 300, "frames": [{"filename": "x/torch/nn.py", "line": 1, "name": "f"}, {"filename": "me.py", "line": 7, "name": "forward"}]}
+    snapshot = {"segments": [{"total_size": 1000, "blocks": [block, {**block, "size": 100}, {"state": "inactive", "size": 600}]}]}
+    (tmp_path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot))
+    text = explain(tmp_path / "snapshot.pickle")
+    assert "allocated 400 B, reserved 1000 B" in text
+    assert "400 B  me.py:7 forward" in text
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("it ran",)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"all is well", "holds no CUDA out-of-memory message"),
+        (pickle.dumps(Harmful()), "asks for builtins.print"),
+        (pickle.dumps([1]), "is no memory snapshot"),
+    ],
+)
+def test_a_file_that_says_nothing_is_a_sentence_and_runs_nothing(content, said, tmp_path, capsys):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(CourseError, match=said):
+        explain(tmp_path / "file")
+    assert capsys.readouterr().out == ""
+    with pytest.raises(CourseError, match="There is no file"):
+        explain(tmp_path / "another")
+
+
+# The settings of libraries
+
+
+def test_accelerate_reads_its_settings(tmp_path):
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    for recipe in (RECIPE, replace(RECIPE, precision="autocast"), replace(RECIPE, zero_stage=3, ranks=4, offload=True)):
+        (tmp_path / "config.yaml").write_text(emit("accelerate", "llama", recipe))
+        found = load_config_from_file(str(tmp_path / "config.yaml"))
+        assert found.num_processes == recipe.ranks
+        assert str(found.mixed_precision) == ("bf16" if recipe.precision == "autocast" else "no")
+        if recipe.zero_stage:
+            assert found.fsdp_config["fsdp_version"] == 2
+            assert found.fsdp_config["fsdp_offload_params"] is True
+
+
+def test_trl_reads_its_settings(tmp_path):
+    trl = pytest.importorskip("trl")
+    for recipe in (RECIPE, Recipe("adamw8bit", lora=8, quantized="nf4", checkpointing=True, accumulation=4, device="cuda")):
+        (tmp_path / "config.yaml").write_text(emit("trl", "gpt2", recipe).replace("bf16: true", "bf16: false"))
+        parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
+        training, model = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
+        assert training.per_device_train_batch_size == recipe.batch
+        assert training.gradient_accumulation_steps == recipe.accumulation
+        assert training.max_length == recipe.sequence
+        assert training.gradient_checkpointing == recipe.checkpointing
+        assert (model.use_peft, model.load_in_4bit) == (bool(recipe.lora), bool(recipe.quantized))
+        assert model.model_name_or_path == "gpt2"
+
+
+def test_torchrun_reads_its_command():
+    from torch.distributed.run import parse_args
+
+    words = emit("torchrun", "gpt2", replace(RECIPE, ranks=4, zero_stage=3)).split()
+    assert words[0] == "torchrun"
+    found = parse_args(words[1:])
+    assert (found.nproc_per_node, found.training_script, found.standalone) == ("4", "train.py", True)
+
+
+def test_what_a_library_has_no_setting_for_is_refused():
+    with pytest.raises(CourseError, match="choose one of accelerate, trl, torchrun"):
+        emit("slurm", "gpt2", RECIPE)
+    with pytest.raises(CourseError, match="has no name for 'momentum'"):
+        emit("trl", "gpt2", replace(RECIPE, optimizer="momentum"))
+
+
+# The worst batch
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "folder"])
+def test_lengths_come_from_what_people_have(kind, tmp_path):
+    if kind == "txt":
+        path = tmp_path / "lengths.txt"
+        path.write_text("3\n17\n5\n")
+    elif kind == "jsonl":
+        path = tmp_path / "data.jsonl"
+        path.write_text('{"input_ids": [1, 2, 3]}\n{"length": 17}\n\n{"length": 5}\n')
+    else:
+        from datasets import Dataset
+
+        path = tmp_path / "saved"
+        Dataset.from_dict({"input_ids": [[1] * n for n in (3, 17, 5)]}).save_to_disk(path)
+    assert sorted(lengths_of(path)) == [3, 5, 17]
+
+
+@pytest.mark.parametrize("text", ["", "three", "0\n"])
+def test_lengths_that_are_none_are_a_sentence(text, tmp_path):
+    (tmp_path / "lengths.txt").write_text(text)
+    with pytest.raises(CourseError, match="lengths"):
+        lengths_of(tmp_path / "lengths.txt")
+
+
+def test_the_guard_runs_the_largest_batch_first():
+    batches, seen = [{"x": torch.ones(2, n)} for n in (3, 9, 5)], []
+    assert memory.guard(lambda batch: seen.append(batch["x"].shape[1]), batches) is batches[1]
+    assert seen == [9]
+
+    def run_out(batch):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
+
+    with pytest.raises(CourseError, match="largest batch, of 18 elements, does not fit .*Tried to allocate 1 GiB"):
+        memory.guard(run_out, batches)
+
+
+def test_a_check_sets_each_term_beside_its_measured_bytes():
+    found = estimate(LLAMA, Recipe("sgd", batch=2, sequence=64))
+    table = memory.check(found)
+    assert isinstance(table, pd.DataFrame)
+    assert (table["differs"] == "").all()
+    assert table.loc["peak", "measured"] == pytest.approx(found.peak, rel=0.005)
+
+    def forgetful(model, optimizer, batches, kept=[]):  # noqa: B006 what it forgets to let go of is the fault that is looked for
+        kept.append(model(**batches[0]).loss)
+        kept[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(torch.ones(10 * MiB))
+
+    table = memory.check(found, step=forgetful)
+    assert "MiB" in table.loc["peak", "differs"]
