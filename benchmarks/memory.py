@@ -1,104 +1,167 @@
-"""Predicted and measured peaks on both grids, worst rows first; `--write` puts the tables into docs/accuracy.md."""
+"""Predicted and measured peaks on the three grids, worst rows first; `--write` puts the tables into docs/accuracy.md.
+
+The truth is the allocator's own events, recorded from before the model is built. The estimate is asked for two other sizes first,
+so that its answer is formulas; where it is a dry run of just this step all the same, the row says so.
+"""
 
 import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.document import write
 from benchmarks.grids import FIRST, SECOND, Case
-from course_utils.memory import Workload, dry_run, estimate, measure
-from course_utils.memory.optimizers import COSTS
+from benchmarks.third_grid import THIRD
+from course_utils.errors import CourseError
+from course_utils.memory import Estimate, Workload, dry_run, estimate, measure
+from course_utils.memory.allocator import quiet
+from course_utils.memory.found import Log
 from course_utils.units import MiB
 
-WAYS = {"meter": "Meter", "dry_run": "dry_run", "estimate": "estimate"}
+GRIDS = {"First": FIRST, "Second": SECOND, "Third": THIRD}
+WAYS = {"measure": "measure", "meter": "Meter", "dry_run": "dry_run", "estimate": "estimate"}
+OPAQUE, SCRATCH = "bitsandbytes' update", "oneDNN's scratch space"
+_STEP = "the second step"
 
 
 @dataclass(frozen=True)
 class Row:
-    """Bytes at the peak of one case: the allocator's, and what each way says. `operator` was at work at the peak."""
+    """Bytes at the peak of one case: the allocator's, and what each way says; `refusals` where one refuses.
 
+    `group` is the table it belongs to, `how` the estimate is known, `operator` was at work at the peak.
+    """
+
+    group: str
     grid: str
     name: str
-    measured: int
-    meter: int
-    dry_run: int
-    estimate: int
+    allocator: int
+    said: dict[str, int]
+    how: str
     operator: str
-    opaque: bool
+    refusals: dict[str, str] = field(default_factory=dict)
 
     def error(self, way: str) -> float:
-        """Share of the measured bytes by which a way is off; negative where it says too little."""
-        return getattr(self, way) / self.measured - 1
+        """Share of the allocator's bytes by which a way is off; negative where it says too little."""
+        return self.said[way] / self.allocator - 1
 
     @property
     def worst(self) -> float:
-        """The largest error of the three."""
-        return max(abs(self.error(way)) for way in WAYS)
+        """The largest error of all ways that answer."""
+        return max(abs(self.error(way)) for way in self.said)
 
 
 def run(grid: str, case: Case) -> Row:
     """Measure and predict one case."""
-    work = Workload(case.config, case.recipe)
-    model, optimizer, batches = work.build()
-    measured = measure(lambda: work.step(model, optimizer, batches), model, optimizer, timed=0)
-    predicted, pencil = dry_run(work.build, work.step), estimate(case.config, case.recipe)
-    return Row(
-        grid,
-        case.name,
-        measured.peak,
-        measured.usage.peak,
-        predicted.peak,
-        pencil.peak,
-        measured.operator,
-        is_opaque(case),
-    )
+    work, refusals = Workload(case.config, case.recipe, case.batch), {}
+
+    def asked(way: str, ask: Callable):
+        try:
+            return ask()
+        except CourseError as refusal:
+            refusals[way] = str(refusal)
+            return None
+
+    torch.manual_seed(0)
+    truth = peak_of_events(work)
+    torch.manual_seed(0)
+    measured = measure(work.build(), work.step, timed=0)
+    dry = asked("dry_run", lambda: dry_run(work.build, work.step))
+    found = asked("estimate", lambda: from_other_sizes(case))
+    said = {"measure": measured.peak, "meter": measured.usage.peak}
+    said |= {way: answer.peak for way, answer in {"dry_run": dry, "estimate": found}.items() if answer}
+    group = OPAQUE if case.recipe.optimizer == "adamw8bit" else SCRATCH if dry and hides(dry) else f"{grid} grid"
+    return Row(group, grid, case.name, truth, said, known_from(found) if found else "", measured.operator, refusals)
 
 
-def is_opaque(case: Case) -> bool:
-    """Whether the update happens inside operators that no dispatch mode sees into: bitsandbytes' step."""
-    return bool(COSTS[case.recipe.optimizer].opaque)
+def hides(usage) -> bool:
+    """Whether oneDNN's scratch space is part of the peak."""
+    log = Log.of(usage)
+    return log.plain.peak != log.peak
+
+
+def peak_of_events(work: Workload) -> int:
+    """The largest sum of all allocations and releases since before the model was built, within the second step."""
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with quiet():
+        profiler.start()
+    built = work.build()
+    work.step(*built)
+    with record_function(_STEP):
+        work.step(*built)
+    with quiet():
+        profiler.stop()
+    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    (step,) = (event for event in events if event.name() == _STEP)
+    changes = [event for event in events if event.name() == "[memory]"]
+    totals = list(accumulate(event.nbytes() for event in changes))
+    begin, end = step.start_ns(), step.start_ns() + step.duration_ns()
+    before = [total for event, total in zip(changes, totals, strict=True) if event.start_ns() < begin]
+    return max(before[-1], *(t for event, t in zip(changes, totals, strict=True) if begin <= event.start_ns() <= end))
+
+
+def from_other_sizes(case: Case) -> Estimate:
+    """The estimate, asked for a smaller and for a larger size first: in between, formulas answer without another dry run."""
+    recipe, b, s = case.recipe, case.recipe.batch, case.recipe.sequence
+    smaller = replace(recipe, batch=max(min(b, 2), b // 2), sequence=max(2, s // 2))
+    larger = {"batch": 2 * b if b > 1 else 1, "sequence": s + s // 4}
+    return estimate(case.config, smaller, batch=case.batch).at(**larger).at(batch=b, sequence=s)
+
+
+def known_from(found: Estimate) -> str:
+    """Formulas, or a dry run and why."""
+    if found.how.startswith("formulas"):
+        return "formulas"
+    if found.finder.formulas_for(found.recipe.batch, found.recipe.sequence):
+        return "dry run: scratch space at the peak"
+    orders = {log.plain.labels for log in found.finder.logs.values()}
+    return "dry run: some sizes are no polynomials" if len(orders) == 1 else "dry run: other operators at other sizes"
 
 
 def tables(rows: list[Row]) -> str:
-    """Markdown: a summary, then the rows of each grid and those of the opaque update, worst first."""
+    """Markdown: a summary, then the rows of each group, worst first, and what was refused."""
     parts = [_summary(rows)]
     for title, chosen in _groups(rows).items():
         parts.append(f"### {title}\n\n" + _table(sorted(chosen, key=lambda row: -row.worst)))
-    return "\n\n".join(parts)
+    refused = [f"- {row.name}: {way} says: {said}" for row in rows for way, said in row.refusals.items()]
+    return "\n\n".join([*parts, "### Refusals\n\n" + ("\n".join(refused) or "None.")])
 
 
 def _groups(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    groups = {"First grid": [], "Second grid": [], "Opaque update": []}
+    groups = {name: [] for name in (*(f"{grid} grid" for grid in GRIDS), OPAQUE, SCRATCH)}
     for row in rows:
-        groups["Opaque update" if row.opaque else f"{row.grid} grid"].append(row)
-    return groups
+        groups[row.group].append(row)
+    return {name: chosen for name, chosen in groups.items() if chosen}
 
 
 def _summary(rows: list[Row]) -> str:
-    lines = [
-        "| | rows | " + " | ".join(f"{way}: median, largest" for way in WAYS.values()) + " |",
-        "|---|---|---|---|---|",
-    ]
+    ways = " | ".join(f"{way}: median, largest" for way in WAYS.values())
+    lines = [f"| | rows | {ways} |", "|---" * (2 + len(WAYS)) + "|"]
     for title, chosen in _groups(rows).items():
-        if chosen:
-            errors = {way: [abs(row.error(way)) for row in chosen] for way in WAYS}
-            cells = " | ".join(f"{statistics.median(e):.2%}, {max(e):.2%}" for e in errors.values())
-            lines.append(f"| {title} | {len(chosen)} | {cells} |")
+        cells = [_spread([abs(row.error(way)) for row in chosen if way in row.said]) for way in WAYS]
+        lines.append(f"| {title} | {len(chosen)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def _spread(errors: list[float]) -> str:
+    return f"{statistics.median(errors):.2%}, {max(errors):.2%}" if errors else "refused"
+
+
 def _table(rows: list[Row]) -> str:
+    head = " | ".join(WAYS.values())
     lines = [
-        "| configuration | measured, MiB | meter | dry run | estimate | at the peak |",
-        "|---|---:|---:|---:|---:|---|",
+        f"| configuration | allocator, MiB | {head} | its source | at the peak |",
+        "|---|" + "---:|" * 5 + "---|---|",
     ]
     for row in rows:
-        errors = " | ".join(f"{row.error(way):+.2%}" for way in WAYS)
-        lines.append(f"| {row.name} | {row.measured / MiB:,.1f} | {errors} | {row.operator} |")
+        errors = " | ".join(f"{row.error(way):+.2%}" if way in row.said else "refused" for way in WAYS)
+        lines.append(f"| {row.name} | {row.allocator / MiB:,.1f} | {errors} | {row.how} | {row.operator} |")
     return "\n".join(lines)
 
 
@@ -113,11 +176,11 @@ def main():
         parser.error("--write replaces the tables of all cases; leave --only out")
     rows = _kept(arguments.keep)
     done = {(row.grid, row.name) for row in rows}
-    for grid, cases in {"First": FIRST, "Second": SECOND}.items():
+    for grid, cases in GRIDS.items():
         for case in cases:
             if (grid, case.name) not in done and arguments.only in case.name:
                 rows.append(run(grid, case))
-                print(f"{rows[-1].worst:.2%} {case.name}", file=sys.stderr, flush=True)
+                print(f"{rows[-1].worst:.2%} {case.name}: {rows[-1].how}", file=sys.stderr, flush=True)
                 if arguments.keep:
                     arguments.keep.write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
     print(tables(rows))

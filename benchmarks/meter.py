@@ -1,39 +1,73 @@
-"""What watching costs: a step of DistilBERT bare, under the meter, and under torch's MemTracker; a dry run of a 7B model."""
+"""What watching costs: steps bare, under the meter, and under torch's MemTracker; a dry run of a 7B model.
+
+Beside them stands a dispatch mode that does nothing: what any such instrument costs before it has done a thing.
+"""
 
 import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.side_by_side import compare, report
+from benchmarks.third_grid import THIRD
 from course_utils import models
 from course_utils.memory import Meter, Recipe, Workload, dry_run
-from course_utils.memory.dry_run import fake_tensors
+from course_utils.memory.fake import fake_tensors
 from course_utils.units import format_bytes, format_seconds
 
 
-def watched(recipe: Recipe) -> dict:
-    """One step under each instrument, all on the same model."""
-    work = Workload(models.configuration("distilbert-base-cased", labels=2), recipe)
+class Nothing(TorchDispatchMode):
+    """Sees every operator, and lets it be."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as the meter has it
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def cases() -> dict[str, tuple[Workload, int]]:
+    """By name a step, and how many of it make one turn; the second consists of small operators."""
+    distilbert = Workload(models.configuration("distilbert-base-cased", labels=2), Recipe(batch=8, sequence=128))
+    token_by_token = next(case for case in THIRD if case.model == "Mamba")
+    return {
+        "DistilBERT-base, batch 8 of 128 tokens": (distilbert, 1),
+        "Mamba, 2 layers, token by token": (Workload(token_by_token.config, token_by_token.recipe), 10),
+    }
+
+
+def watched(work: Workload, steps: int) -> dict[str, Callable[[], object]]:
+    """So many steps under each instrument, all on the same model."""
     model, optimizer, batches = work.build()
     work.step(model, optimizer, batches)  # the optimizer's state is born
 
     def bare():
-        work.step(model, optimizer, batches)
+        for _ in range(steps):
+            work.step(model, optimizer, batches)
 
     def metered():
-        with Meter(model, optimizer) as meter:
-            bare()
+        for _ in range(steps):
+            with Meter(model, optimizer) as meter:
+                work.step(model, optimizer, batches)
         return meter.usage().peak
 
-    def tracked():
-        return tracked_peak(work, model, optimizer, batches)
+    def dispatched():
+        for _ in range(steps):
+            with Nothing():
+                work.step(model, optimizer, batches)
 
-    return {"bare": bare, "Meter": metered, "MemTracker": tracked, "bare again": bare}
+    def tracked():
+        return [tracked_peak(work, model, optimizer, batches) for _ in range(steps)][-1]
+
+    ways = {"bare": bare, "Meter": metered, "a mode that does nothing": dispatched}
+    return {**ways, "MemTracker": tracked, "bare again": bare}
 
 
 def tracked_peak(work: Workload, model, optimizer, batches) -> int:
@@ -67,7 +101,7 @@ def _highest_so_far() -> int:
 
 
 def main():
-    """Run both comparisons."""
+    """Run the comparisons."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dry", choices=["Meter", "MemTracker"], help="only the dry run, under this instrument")
@@ -79,9 +113,10 @@ def main():
 
 
 def _compare_all(rounds: int) -> None:
-    ways = watched(Recipe(batch=8, sequence=128))
-    print(f"peak: meter {ways['Meter']():,} bytes, MemTracker {ways['MemTracker']():,} bytes")
-    report(compare(ways, rounds))
+    for name, (work, steps) in cases().items():
+        ways = watched(work, steps)
+        print(f"\n{name}; peak: meter {ways['Meter']():,} bytes, MemTracker {ways['MemTracker']():,} bytes", flush=True)
+        report(compare(ways, rounds), unit=steps)
     print("\nLlama 7B, bf16, AdamW, two steps dry: time, rise of process memory, peak", flush=True)
     for instrument in ("Meter", "MemTracker"):  # each in a process of its own, so that neither finds the other's memory
         subprocess.run([sys.executable, "-m", "benchmarks.meter", "--dry", instrument], check=True, timeout=600)

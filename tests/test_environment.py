@@ -92,6 +92,8 @@ def declared(*extras: str) -> set[str]:
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/chapters": ("lab",), "course_utils/cli": ("lab",), "tests": ("lab", "dev")}
 EXTRAS |= {"course_utils/demos": ("lab",), "benchmarks": ("dev",), "course_utils/training": ("distributed",)}
+# Steps with adapters are predicted where peft is, and refused in a sentence where it is not.
+EXTRAS |= {"course_utils/memory": ("dev",)}
 SOURCES = [path for folder in ("benchmarks", "course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -25,15 +25,38 @@ _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TI
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the card, the recipe, and which question is asked."""
     parser.add_argument("model", help="a name, a config.json or its folder, or FILE.py:FUNCTION that makes a module")
-    parser.add_argument("--memory", metavar="SIZE", help="of one card: 24GB (as data sheets count: 24 GiB), 16000MiB, or a card's name: 'RTX 4090'")
-    parser.add_argument("--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)")
-    parser.add_argument("--global-batch", type=int, metavar="N", help="examples of an update on all ranks, kept by accumulation")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="lengths, one a line, .jsonl or a saved data set: plan for the worst batch")
-    parser.add_argument("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
-    parser.add_argument("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
-    parser.add_argument("--emit", metavar="KIND", help="settings for accelerate, trl or torchrun, of the recipe or of --row")
-    parser.add_argument("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
-    parser.add_argument("--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes")
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="of one card: 24GB (as data sheets count: 24 GiB), 16000MiB, or a card's name: 'RTX 4090'",
+    )
+    parser.add_argument(
+        "--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)"
+    )
+    parser.add_argument(
+        "--global-batch", type=int, metavar="N", help="examples of an update on all ranks, kept by accumulation"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="lengths, one a line, .jsonl or a saved data set: plan for the worst batch",
+    )
+    parser.add_argument(
+        "--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not"
+    )
+    parser.add_argument(
+        "--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot"
+    )
+    parser.add_argument(
+        "--emit", metavar="KIND", help="settings for accelerate, trl or torchrun, of the recipe or of --row"
+    )
+    parser.add_argument(
+        "--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe"
+    )
+    parser.add_argument(
+        "--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes"
+    )
     parser.add_argument("--beside", action="store_true", help="evaluation, saving and loading too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--again", action="store_true", help="work it out anew, whatever is stored")
@@ -65,11 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _store(arguments: argparse.Namespace) -> Path:
     """Where the answer to just this question is kept: by its words, what its files hold, and the versions of the libraries."""
-    asked = {name: str(value) for name, value in sorted(vars(arguments).items()) if name not in ("run", "json", "again")}
+    given = sorted(vars(arguments).items())
+    asked = {name: str(value) for name, value in given if name not in ("run", "json", "again")}
     files = [Path(str(one).partition(":")[0]) for one in (arguments.model, arguments.data, arguments.explain) if one]
     held = [(path / "config.json" if path.is_dir() else path) for path in files]
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in held if path.is_file()]
-    known = json.dumps([asked, texts, [_version(name) for name in ("course-utils", "torch", "transformers", "peft", "bitsandbytes")]])
+    versions = [_version(name) for name in ("course-utils", "torch", "transformers", "peft", "bitsandbytes")]
+    known = json.dumps([asked, texts, versions])
     return settings().home / "plans" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.json"
 
 
@@ -81,9 +106,9 @@ def _version(package: str) -> str:
 
 
 def _answer(arguments: argparse.Namespace) -> dict:
+    from course_utils.memory.estimate import estimate
     from course_utils.memory.explain import explain, why
     from course_utils.memory.guard import check, lengths_of
-    from course_utils.memory.estimate import estimate
 
     what, recipe = _model(arguments.model), _recipe(arguments)
     text = []
@@ -91,7 +116,8 @@ def _answer(arguments: argparse.Namespace) -> dict:
         lengths = sorted(lengths_of(arguments.data))
         recipe = _with(recipe, sequence=lengths[-1])
         half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
-        text.append(f"{len(lengths):,} examples of {half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most: planned for a batch of these.")
+        spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
+        text.append(f"{len(lengths):,} examples of {spread}: planned for a batch of these.")
     if arguments.why:
         before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
         return _said(why(before, after), {"before": before.by_instant(), "after": after.by_instant()})
@@ -111,7 +137,8 @@ def _answer(arguments: argparse.Namespace) -> dict:
     text.append(str(plan))
     if arguments.beside:
         found["beside"] = plan.estimate.aside()
-        text.append("Beside training: " + ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items()) + ".")
+        beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items())
+        text.append(f"Beside training: {beside}.")
     return {"text": "\n".join(text), "json": found, "code": _EXIT[plan.verdict]}
 
 
@@ -185,7 +212,9 @@ def _recipe(arguments: argparse.Namespace, words: str = ""):
     if arguments.global_batch:
         a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1)
         if arguments.global_batch % a_round:
-            raise CourseError(f"A global batch of {arguments.global_batch} does not divide into micro-batches on all ranks of {a_round}.")
+            raise CourseError(
+                f"A global batch of {arguments.global_batch} does not divide into micro-batches on all ranks of {a_round}."
+            )
         chosen["accumulation"] = arguments.global_batch // a_round
     return Recipe(**chosen)
 

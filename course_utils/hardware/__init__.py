@@ -3,7 +3,7 @@
 from course_utils.hardware.calibration import calibrate
 from course_utils.hardware.exchange import process_bandwidth
 from course_utils.hardware.kernels import CHANNELS_LAST
-from course_utils.hardware.machine import Curve, Machine, Work
+from course_utils.hardware.machine import ON_HOST, Curve, Machine, Work
 from course_utils.hardware.named import MACHINES, machine
 
-__all__ = ["CHANNELS_LAST", "MACHINES", "Curve", "Machine", "Work", "calibrate", "machine", "process_bandwidth"]
+__all__ = ["CHANNELS_LAST", "MACHINES", "ON_HOST", "Curve", "Machine", "Work", "calibrate", "machine", "process_bandwidth"]

@@ -24,6 +24,9 @@ class Curve:
         return exp((1 - share) * log(rate0) + share * log(rate1))
 
 
+ON_HOST = "on the host"
+
+
 @dataclass(frozen=True)
 class Work:
     """What one call of one operator asks of a machine.
@@ -72,8 +75,11 @@ class Machine:
     def seconds(self, work: Work) -> float:
         """By the roofline (Williams, Waterman & Patterson 2009), the slower of arithmetic and memory; before it comes the call.
 
-        Raises `CourseError` where the machine has no rate for the work's dtype.
+        What touches the host's memory goes at the pace of the link to it, each byte once. Raises `CourseError` where the machine has no
+        rate for the work's dtype.
         """
+        if work.kernel == ON_HOST:
+            return work.bytes / 2 / self.host_link
         arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
         one_by_one = work.elements / self.measured[work.kernel].at(1) if work.kernel in self.measured else 0.0
         memory = work.bytes / self._byte_rate(work)

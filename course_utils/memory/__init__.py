@@ -1,4 +1,4 @@
-"""Bytes: what a training step takes, measured (`measure`, `Meter`) and predicted (`dry_run`, `estimate`), and what fits (`plan`)."""
+"""What a training step takes, measured (`measure`, `Meter`) and predicted (`dry_run`, `estimate`), and what fits (`plan`)."""
 
 from course_utils.memory.communication import Traffic, communication, zero_bytes_per_rank
 from course_utils.memory.dry_run import dry_run

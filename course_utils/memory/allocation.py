@@ -1,8 +1,8 @@
 """What CUDA's caching allocator takes from the device for a step: its rounding, its segments, what it cannot give away again.
 
-By the rules of `CUDACachingAllocator.cpp` in its default setting (no `expandable_segments`): blocks of 512 bytes; up to 1 MiB they
-come from segments of 2 MiB, from 1 to 10 MiB from segments of 20 MiB, larger ones from segments of their own in whole 2 MiB; the
-smallest free block that is large enough is split where enough is left.
+By the rules of `CUDACachingAllocator.cpp` in its default setting (no `expandable_segments`): blocks of 512 bytes; up to 1 MiB
+they come from segments of 2 MiB, from 1 to 10 MiB from segments of 20 MiB, larger ones from segments of their own in whole
+2 MiB; the smallest free block that is large enough is split where enough is left.
 """
 
 from bisect import bisect_left, insort
@@ -67,7 +67,7 @@ class Cache:
 
 
 def reserved(log: Log) -> int:
-    """Bytes reserved after some steps like `log`. Which of several equal blocks dies is not in the log; it is the youngest here."""
+    """Bytes reserved after some steps like `log`. It does not say which of several equal blocks dies; here the youngest does."""
     cache, alive = Cache(), {}
     changes = log.changes.tolist()
     for step in range(_STEPS):

@@ -49,7 +49,9 @@ class _OnGpu(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.device:  # what a library keeps of it must not outlive the dry run
             return func(*args, **(kwargs or {}))
-        args, kwargs = tree_map(_meant, (args, kwargs or {})) if _names_cuda(args, kwargs) else (args, dict(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if _names_cuda(args, kwargs):
+            args, kwargs = tree_map(_meant, (args, kwargs))
         if func is torch.Tensor.cuda:
             func, args = torch.Tensor.to, (args[0], GPU)
         if func is torch.Tensor.pin_memory:
@@ -57,8 +59,8 @@ class _OnGpu(TorchFunctionMode):
         kwargs.pop("pin_memory", None)
         if func in _device_constructors() and kwargs.get("device") is None:
             kwargs["device"] = GPU
-        if func is torch.Tensor.backward:  # a mode is off inside the function it handles, and backward may run a forward pass
-            with self:
+        if func is torch.Tensor.backward:
+            with self:  # a mode is off inside the function it handles, and backward may run a forward pass
                 return _backward(*args, **kwargs)
         answer = func(*args, **kwargs)
         if func in _FROM_NUMBERS and kwargs.get("device") == GPU and answer.device == HOST:
@@ -99,10 +101,21 @@ def _autocast_for_cuda(on: Callable) -> Callable:
 
 # CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
 _WIDENED = (
-    "layer_norm group_norm norm.Scalar pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar exp log log2 log10 log1p expm1 rsqrt "
-    "reciprocal softplus l1_loss mse_loss nll_loss kl_div cosine_similarity cosine_embedding_loss cdist dist"
-).split()
-_WIDE_ANSWER = "sum sum.dim_IntList prod cumsum cumprod".split()
+    *(
+        "layer_norm",
+        "group_norm",
+        "norm.Scalar",
+        "pow.Tensor_Scalar",
+        "pow.Tensor_Tensor",
+        "pow.Scalar",
+        "exp",
+        "log",
+        "log2",
+    ),
+    *("log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus", "l1_loss", "mse_loss", "nll_loss", "kl_div"),
+    *("cosine_similarity", "cosine_embedding_loss", "cdist", "dist"),
+)
+_WIDE_ANSWER = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
 """Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
 
 
@@ -112,7 +125,10 @@ def _put_in(library: Library) -> None:
         library.impl("scaled_dot_product_attention", _attention, key)
         library.impl("softmax.int", partial(_softmax, _aten._softmax), key)
         library.impl("log_softmax.int", partial(_softmax, _aten._log_softmax), key)
-    for names, prepared in ((("softmax.int", "log_softmax.int", *_WIDE_ANSWER), _answering_in_float), (_WIDENED, _in_float)):
+    for names, prepared in (
+        (("softmax.int", "log_softmax.int", *_WIDE_ANSWER), _answering_in_float),
+        (_WIDENED, _in_float),
+    ):
         for name in names:
             kernel = partial(_beyond_autocast, _overload(name), prepared)
             library.impl(name, kernel, "AutocastCPU", allow_override=True)
@@ -134,7 +150,8 @@ def _in_float(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def _answering_in_float(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    return args, {"dtype": torch.float32, **kwargs} if args[0].dtype in _HALVES and kwargs.get("dtype") is None else kwargs
+    widened = args[0].dtype in _HALVES and kwargs.get("dtype") is None
+    return args, {**kwargs, "dtype": torch.float32} if widened else kwargs
 
 
 class _SoftmaxInFloat(torch.autograd.Function):
@@ -168,8 +185,8 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     if attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= 256:
         return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa:  # the memory-efficient operator refuses them
-        options = {"scale": scale, "enable_gqa": True}
-        return _aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
+        plain = partial(_aten._scaled_dot_product_attention_math, scale=scale, enable_gqa=True)
+        return plain(query, key, value, attn_mask, dropout_p, is_causal)[0]
     mask = None if attn_mask is None else _as_bias(attn_mask, query, key)
     return _aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale

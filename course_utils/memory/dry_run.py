@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
@@ -111,7 +111,9 @@ def built_inside(build: Callable[[], tuple]) -> tuple:
         )
     for model in (thing for thing in built if isinstance(thing, nn.Module)):
         if isinstance(model, torch._dynamo.OptimizedModule):
-            raise CourseError("A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build.")
+            raise CourseError(
+                "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build."
+            )
         if not all(isinstance(getattr(p, "_local_tensor", p), FakeTensor) for p in model.parameters()):
             raise CourseError(
                 "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
@@ -127,7 +129,9 @@ def parts_of(built: tuple) -> tuple[list[nn.Module], list[torch.optim.Optimizer]
     if not models:
         raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")
     if any(isinstance(unwrapped(one), torch.optim.LBFGS) for one in optimizers):
-        raise CourseError("How often LBFGS calls its closure depends on the values of the loss, which a dry run has not.")
+        raise CourseError(
+            "How often LBFGS calls its closure depends on the values of the loss, which a dry run has not."
+        )
     return models, optimizers
 
 
@@ -150,7 +154,9 @@ def _way_out(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    frames = [(f.f_code.co_filename, line, f.f_locals.get("self")) for f, line in traceback.walk_tb(error.__traceback__)]
+    frames = [
+        (f.f_code.co_filename, line, f.f_locals.get("self")) for f, line in traceback.walk_tb(error.__traceback__)
+    ]
     return told(frames[::-1])
 
 

@@ -54,7 +54,9 @@ def _fsdp(recipe: Recipe, prefix: str = "") -> dict:
 
 def _trl(model: str, recipe: Recipe) -> str:
     if recipe.optimizer not in _OPTIMIZERS:
-        raise CourseError(f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}.")
+        raise CourseError(
+            f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}."
+        )
     settings = {
         "model_name_or_path": model,
         "output_dir": "runs",
@@ -72,7 +74,12 @@ def _trl(model: str, recipe: Recipe) -> str:
         "attn_implementation": recipe.attention,
     }
     if recipe.lora:
-        settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora, "lora_target_modules": "all-linear"}
+        settings |= {
+            "use_peft": True,
+            "lora_r": recipe.lora,
+            "lora_alpha": 2 * recipe.lora,
+            "lora_target_modules": "all-linear",
+        }
     if recipe.quantized:
         settings |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
     return _yaml(settings)

@@ -94,7 +94,10 @@ class Estimate:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
         work, device = self.workload, self.recipe.device
         actions = {"evaluation": work.evaluate, "saving": work.save, "loading": work.load}
-        return {name: run_dry(work.build, action, device, self.recipe.ranks, warm=work.prime).peak for name, action in actions.items()}
+        return {
+            name: run_dry(work.build, action, device, self.recipe.ranks, warm=work.prime).peak
+            for name, action in actions.items()
+        }
 
     @cached_property
     def instants(self) -> tuple[Instant, ...]:
@@ -168,7 +171,7 @@ class Estimate:
         return Instant(phase, {kind: in_use[kind] for kind in KINDS if kind in in_use}, operator, module, self, place)
 
     def _terms_at(self, place: int, formulas: Callable[[int], Polynomial]) -> Iterator[Term]:
-        blocks = self.finder.blocks()
+        blocks = self.finder.blocks(self.log)
         groups: dict[tuple[str, str], Counter] = {}
         for event in range(place + 1):
             _, kind, module, _ = self.log.labels[event]
@@ -183,7 +186,9 @@ class Estimate:
     def _terms_of(self, kind: str, where: str, counts: Counter, blocks: int) -> Iterator[Term]:
         """What every block has, as many times as there are blocks, and the rest."""
         for repeated in (blocks, 1) if blocks > 1 else (1,):
-            chosen = {piece: c // blocks if repeated > 1 else c % blocks if blocks > 1 else c for piece, c in counts.items()}
+            chosen = {
+                piece: c // blocks if repeated > 1 else c % blocks if blocks > 1 else c for piece, c in counts.items()
+            }
             size = repeated * sum(count * size for (size, _), count in chosen.items())
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())

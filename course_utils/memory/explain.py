@@ -4,6 +4,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -20,7 +21,10 @@ _SAID = {
     "reserved but unused": rf"{_AMOUNT} is reserved by PyTorch but unallocated",
 }
 _WHERE = {  # what a line of a traceback says about the moment
-    r"cross_entropy|loss_function|ForCausalLMLoss|log_softmax": ("forward", "the loss: logits in float32 and their softmax"),
+    r"cross_entropy|loss_function|ForCausalLMLoss|log_softmax": (
+        "forward",
+        "the loss: logits in float32 and their softmax",
+    ),
     r"\.backward\(|autograd/graph|run_backward": ("backward", "the backward pass"),
     r"optim/\w+\.py|optimizer\.step|_foreach_|_init_group": ("update", "the optimizer's step"),
     r"\.to\(|_apply|load_state_dict|torch\.load": ("loading", "moving or loading weights"),
@@ -30,7 +34,8 @@ _WHERE = {  # what a line of a traceback says about the moment
 
 def why(before: Estimate, after: Estimate) -> str:
     """Which terms fell from one recipe to another, which did not, and which instant binds now."""
-    lines = [f"peak: {format_bytes(before.peak)} in {before.peak_instant.name}, then {format_bytes(after.peak)} in {after.peak_instant.name}"]
+    first, then = (f"{format_bytes(one.peak)} in {one.peak_instant.name}" for one in (before, after))
+    lines = [f"peak: {first}, then {then}"]
     was, now = before.by_instant(), after.by_instant()
     for phase in dict.fromkeys([*was, *now]):
         old, new = was.get(phase, {}), now.get(phase, {})
@@ -62,32 +67,42 @@ def explain(path: Path, estimate: Estimate | None = None) -> str:
 def _of_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     found = {name: _bytes(match) for name, pattern in _SAID.items() if (match := re.search(pattern, text))}
     if "asked" not in found:
-        raise CourseError("The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'.")
+        raise CourseError(
+            "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
+        )
     yield ", ".join(f"{name} {format_bytes(size)}" for name, size in found.items())
-    trace = [line.strip() for line in text.splitlines() if line.strip().startswith("File ") or "self." in line or "(" in line]
-    phase, what = next((known for line in reversed(trace) for sign, known in _WHERE.items() if re.search(sign, line)), (None, None))
+    trace = [
+        line for line in text.splitlines()[::-1] if line.strip().startswith("File ") or "self." in line or "(" in line
+    ]
+    told = (known for line in trace for sign, known in _WHERE.items() if re.search(sign, line))
+    phase, what = next(told, (None, None))
     if what:
         yield f"It happened in {what}."
     if estimate is not None:
         yield from _in_step(found["asked"], phase, estimate)
     if found.get("reserved but unused", 0) > 0.1 * found.get("card", float("inf")):
-        yield "Much is reserved but unused: the allocator's blocks do not fit what is asked; try PYTORCH_ALLOC_CONF=expandable_segments:True."
+        yield (
+            "Much is reserved but unused: the allocator's blocks do not fit what is asked; "
+            "try PYTORCH_ALLOC_CONF=expandable_segments:True."
+        )
 
 
 def _in_step(asked: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
     log = estimate.log
-    close = [
+    born = [
         (abs(size - asked), place)
         for place, size in enumerate(log.changes.tolist())
-        if size > 0 and place >= log.resident and (phase is None or log.labels[place][0] == phase) and abs(size - asked) < 0.01 * asked + 2**20
+        if size > 0 and place >= log.resident
     ]
-    if close:
-        _, place = min(close)
+    then = [(off, place) for off, place in born if phase in (None, log.labels[place][0])]
+    off, place = min(then, default=(inf, 0))
+    if off < 0.01 * asked + 2**20:
         at, kind, module, operator = log.labels[place]
         total = int(log.totals[place])
-        yield f"A piece of that size is born in {at}, in {module or 'no module'}, by {operator} ({kind}), with {format_bytes(total)} in use."
+        born = f"A piece of that size is born in {at}, in {module or 'no module'}, by {operator} ({kind})"
+        yield f"{born}, with {format_bytes(total)} in use."
     peak = estimate.peak_instant
-    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.terms[:3])
+    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.parts[:3])
     yield f"The step's fullest instant is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
 
 
@@ -98,11 +113,14 @@ def _of_snapshot(data: bytes) -> Iterator[str]:
         for block in segment.get("blocks", ()):
             if block.get("state") == "active_allocated":
                 frames = [f for f in block.get("frames", ()) if "torch/" not in f.get("filename", "")]
-                where = f"{Path(frames[0]['filename']).name}:{frames[0]['line']} {frames[0]['name']}" if frames else "unknown"
-                by_frame[where] += block["size"]
+                by_frame[_line(frames[0]) if frames else "unknown"] += block["size"]
     reserved = sum(segment.get("total_size", 0) for segment in snapshot.get("segments", ()))
     yield f"allocated {format_bytes(sum(by_frame.values()))}, reserved {format_bytes(reserved)}; by the line that asked:"
     yield from (f"{format_bytes(size):>10s}  {where}" for where, size in by_frame.most_common(10))
+
+
+def _line(frame: dict) -> str:
+    return f"{Path(frame['filename']).name}:{frame['line']} {frame['name']}"
 
 
 class _Plain(pickle.Unpickler):

@@ -104,7 +104,8 @@ def _deep_copied(self: torch.Tensor, memo: dict) -> torch.Tensor:
     if id(self) not in memo:
         copied = self.detach().clone()
         is_parameter = isinstance(self, nn.Parameter)
-        memo[id(self)] = nn.Parameter(copied, self.requires_grad) if is_parameter else copied.requires_grad_(self.requires_grad)
+        trained = self.requires_grad
+        memo[id(self)] = nn.Parameter(copied, trained) if is_parameter else copied.requires_grad_(trained)
     return memo[id(self)]
 
 
@@ -224,9 +225,10 @@ class Answers(TorchDispatchMode):
     def _with_values(self, func, args: tuple, kwargs: dict, known: tuple):
         try:
             answer = func(*args, **kwargs)
-            wanted = _written(func) or any(isinstance(one, torch.Tensor) and _is_kept(one) for one in tree_leaves(answer))
-        except (DynamicOutputShapeException, DataDependentOutputException):  # a shape that depends on values, which are known
-            answer, wanted = None, True
+            tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
+            wanted = _written(func) or any(_is_kept(one) for one in tensors)
+        except (DynamicOutputShapeException, DataDependentOutputException):
+            answer, wanted = None, True  # a shape that depends on values, which are known
         if not wanted:
             return answer
         with unset_fake_temporarily():

@@ -22,12 +22,16 @@ _DEPTHS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"),
     *("encoder_layers", "decoder_layers", "n_blocks"),
 )
+_POSITIONS = ("max_position_embeddings", "max_target_positions")
 _NUMBER = re.compile(r"(^|\.)(\d+)(?=\.|$)")
 
 
 @dataclass
 class Formulas:
-    """Polynomials of one regime, found at a known depth; they hold between the sizes at which they were `confirmed`."""
+    """Polynomials of one regime, found at a known depth; they hold between the sizes at which they were `confirmed`.
+
+    They know nothing of oneDNN's scratch space, so a dry run in which that counts at the peak confirms nothing.
+    """
 
     found: Found
     depth: Depth | None
@@ -38,8 +42,8 @@ class Formulas:
 
     def holds(self, b: int, s: int) -> bool:
         """Whether a dry run has confirmed them on both sides of these sizes."""
-        lengths, batches = [at[1] for at in self.confirmed], [at[0] for at in self.confirmed]
-        return min(batches) <= b <= max(batches) and min(lengths) <= s <= max(lengths)
+        bounds = [(min(sizes), max(sizes)) for sizes in zip(*self.confirmed, strict=True)]
+        return bool(bounds) and all(low <= size <= high for size, (low, high) in zip((b, s), bounds, strict=True))
 
     def log(self, b: int, s: int) -> Log:
         """The log of the whole model."""
@@ -66,8 +70,8 @@ class Finder:
     _letters: dict = field(default_factory=dict)
 
     def with_recipe(self, recipe: Recipe) -> "Finder":
-        """Of the same model by another recipe."""
-        return finder_of(self.source, recipe)
+        """Of the same model by another recipe; itself where only batch or length differ."""
+        return self if replace(recipe, batch=1, sequence=1) == self.recipe else finder_of(self.source, recipe)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -79,13 +83,18 @@ class Finder:
         if (b, s) in self.logs:
             return self.logs[b, s], "a dry run of just this step"
         formulas = self.formulas_for(b, s)
-        if formulas is not None:
+        if formulas is not None and formulas.holds(b, s):
             return formulas.log(b, s), formulas.how
         self.logs[b, s] = self.dry(b, s)
         return self.logs[b, s], "a dry run of just this step"
 
+    def guess(self, b: int, s: int) -> Log:
+        """As `log`, by formulas wherever some are known, confirmed at these sizes or not."""
+        known = self.by_regime.get(min(b, 2))
+        return known.log(b, s) if known else self.log(b, s)[0]
+
     def formulas_for(self, b: int, s: int) -> Formulas | None:
-        """Formulas that hold at these sizes, found and confirmed where need be.
+        """Formulas that give a dry run at these sizes, but for scratch space; found and confirmed where need be.
 
         None where there are none, and where no whole step of this regime was run dry yet.
         """
@@ -94,13 +103,17 @@ class Finder:
             whole = next((at for at in self.logs if min(at[0], 2) == regime), None)
             if whole is None:
                 return None
-            self.by_regime[regime] = self._found(regime, whole)
+            try:
+                self.by_regime[regime] = self._found(regime, whole)
+            except CourseError:  # the small sizes do not suit this model
+                self.by_regime[regime] = None
         formulas = self.by_regime[regime]
         if formulas is None or formulas.holds(b, s):
             return formulas
-        if not np.array_equal(self._small(b, s, formulas.depth).totals, formulas.found.log(b, s).totals):
+        small = self._small(b, s, formulas.depth)
+        if not np.array_equal(small.plain.totals, formulas.found.log(b, s).totals):
             return None
-        formulas.confirmed.append((b, s))
+        formulas.confirmed += [(b, s)] * (small.peak == small.plain.peak)
         return formulas
 
     def dry(self, b: int, s: int, blocks: int | None = None) -> Log:
@@ -110,7 +123,7 @@ class Finder:
         return dry_log(source, recipe)
 
     def _small(self, b: int, s: int, depth: Depth | None) -> Log:
-        return self.dry(b, s, depth and depth.blocks).plain
+        return self.dry(b, s, depth and depth.blocks)
 
     def _found(self, regime: int, whole: tuple[int, int]) -> Formulas | None:
         """Formulas that give the dry run of the `whole` model too."""
@@ -121,17 +134,23 @@ class Finder:
             sizes, used = _sizes(unit), range(6)
         depth, blocks = self._depth(*whole)
         logs = {at: self._small(*at, depth) for at in sizes[:2]}
-        if regime == 2 and np.array_equal(*(log.changes for log in logs.values())):  # the length does not matter
+        if regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values())):  # the length does not matter
             sizes, used = [(b, unit) for b in (2, 3, 4, 5)], (0, 1, 6)
             logs = {sizes[0]: logs[2, unit]}
         logs |= {at: self._small(*at, depth) for at in sizes if at not in logs}
-        found, scratch = find(logs, used), self.logs[whole].plain is not self.logs[whole]
-        formulas = found and Formulas(found, depth, blocks, [*logs, whole], len(logs) + 2 * (depth is not None), scratch)
-        return formulas if formulas and np.array_equal(formulas.log(*whole).totals, self.logs[whole].plain.totals) else None
+        found = find({at: log.plain for at, log in logs.items()}, used)
+        if found is None:
+            return None
+        logs, runs = {**logs, whole: self.logs[whole]}, len(logs) + 2 * (depth is not None)
+        confirmed, known = [at for at, log in logs.items() if log.peak == log.plain.peak], self.logs[whole].plain
+        formulas = Formulas(found, depth, blocks, confirmed, runs, known is not self.logs[whole])
+        return formulas if np.array_equal(formulas.log(*whole).totals, known.totals) else None
 
     def _unit(self) -> int:
-        positions = getattr(self.source.config, "max_position_embeddings", None) or 256
-        return max(2, min(64, positions // 4))
+        """A length that suits the model even four times over."""
+        parts = (self.source.config, getattr(self.source.config, "text_config", None))
+        positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
+        return max(2, min(64, min(filter(None, positions), default=256) // 4))
 
     def _depth(self, b: int, s: int) -> tuple[Depth | None, int]:
         """How blocks repeat, and how many there are; None where the dry run of all of them, at these sizes, says otherwise."""
@@ -145,13 +164,15 @@ class Finder:
         deep = depth.deepened(more.changes, more.labels, found[1], more.grain)
         return (depth, found[1]) if np.array_equal(deep.totals, whole.totals) else (None, 0)
 
-    def blocks(self) -> dict[str, int]:
-        """How many blocks each list of them has, by the list's name with `.*`."""
+    def blocks(self, log: Log) -> dict[str, int]:
+        """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""
         seen: dict[str, set[str]] = {}
-        for _, _, module, _ in next(iter(self.logs.values())).labels:
+        for _, _, module, _ in log.labels:
             if found := _NUMBER.search(module):
                 seen.setdefault(module[: found.start()] + ".*", set()).add(found[2])
-        return {name: len(numbers) for name, numbers in seen.items()}
+        smaller = cut(self.source.config, 3)
+        named, all_of_them = (_depth_of(smaller[0]), _depth_of(self.source.config)) if smaller else (0, 0)
+        return {name: all_of_them if len(numbers) == named else len(numbers) for name, numbers in seen.items()}
 
     def formulas(self, log: Log, recipe: Recipe) -> Callable[[int], Polynomial]:
         """For each event's place its size as a polynomial, in letters as far as they are known, else a number."""
@@ -186,7 +207,7 @@ class Finder:
         for config, chosen in siblings(self.source.config) if self.sizes else ():
             finder = Finder(self.source.with_config(config), self.recipe)
             try:
-                log = finder._small(b, s, formulas.depth)
+                log = finder._small(b, s, formulas.depth).plain
             except CourseError:  # sizes that do not suit this kind of model
                 continue
             if len(log.labels) == len(formulas.found.labels):
@@ -240,6 +261,10 @@ def cut(config, blocks: int) -> tuple[object, int] | None:
     for name, value in lists.items():
         setattr(smaller, name, value[:kept])
     return smaller, count
+
+
+def _depth_of(config) -> int:
+    return next(getattr(config, name) for name in _DEPTHS if type(getattr(config, name, None)) is int)
 
 
 def _repeats(values, period: int) -> bool:

@@ -1,8 +1,8 @@
 """A step's memory as formulas, found from a few dry runs.
 
-A dry run logs births and deaths of memory in order. The order does not depend on the examples b of a batch and their length s; each
-size is a polynomial in them. So a few runs at small sizes give every event's polynomial. Equal blocks add equal events, so
-a model of three blocks tells of any number. Both are checked before they are believed.
+A dry run logs births and deaths of memory in order. The order does not depend on the examples b of a batch and their length
+s; each size is a polynomial in them. So a few runs at small sizes give every event's polynomial. Equal blocks add equal
+events, so a model of three blocks tells of any number. Both are checked before they are believed.
 """
 
 import re
@@ -120,7 +120,7 @@ class Depth:
             return None
         for (_, few), (_, many) in zip(first, second, strict=True):
             ours, signs = _signs(fewer, few), _signs(more, many)
-            for kind, i, i_end, j, j_end in SequenceMatcher(None, ours, signs, autojunk=False).get_opcodes():
+            for kind, i, i_end, j, j_end in _differences(ours, signs):
                 if kind == "insert":
                     parts = _repetitions(signs, j, j_end)
                     sure = sure and parts is not None
@@ -133,10 +133,10 @@ class Depth:
         return cls(blocks, tuple(repeated), growth, sure)
 
     def order(self, blocks: int) -> np.ndarray:
-        """The places in the known log of the events of a model of so many blocks."""
-        known, places, start = np.arange(len(self.growth)), [], 0
+        """The places in the known log of the events of a model of so many blocks, of one fewer than the known at least."""
+        known, places, start, more = np.arange(len(self.growth)), [], 0, blocks - self.blocks
         for begin, end in self.repeated:
-            places += [known[start:end], *[known[begin:end]] * (blocks - self.blocks)]
+            places += [known[start : end if more >= 0 else begin], *[known[begin:end]] * more]
             start = end
         return np.concatenate([*places, known[start:]])
 
@@ -182,7 +182,8 @@ def find(logs: dict[tuple[int, int], Log], used: Iterable[int] = range(6)) -> Fo
     scale = np.abs(matrix).max(0)
     solved = np.linalg.lstsq(matrix / scale, changes, rcond=None)[0].T / scale
     coefficients = np.zeros((changes.shape[1], len(MONOMIALS)))
-    coefficients[:, used] = np.rint(solved * 24) / 24  # halves and thirds of bytes occur, where a size is an integer all the same
+    # Halves and thirds of bytes occur, where a size is an integer all the same.
+    coefficients[:, used] = np.rint(solved * 24) / 24
     found = Found(coefficients, first.labels, first.grain)
     exact = all(np.array_equal(found.changes(*at), log.changes) for at, log in logs.items())
     return found if exact else None
@@ -199,11 +200,15 @@ def sign(label: Label) -> Label:
     return phase, kind, _NUMBERS.sub("*", module), operator
 
 
-def _stretches(log: Log) -> list[tuple[tuple[str, str], slice]]:
-    """Runs of events of one phase, before the step of one kind: within each, blocks follow one another."""
-    found: list[tuple[tuple[str, str], slice]] = []
-    for place, (phase, kind, _, _) in enumerate(log.labels):
-        key = (phase, "" if phase else kind)
+def _stretches(log: Log) -> list[tuple[tuple, slice]]:
+    """Runs of events of one phase, before the step of one kind: within each, blocks follow one another.
+
+    One call for all parameters is a run of its own, as are the deaths of what it bore.
+    """
+    found: list[tuple[tuple, slice]] = []
+    for place, (phase, kind, _, operator) in enumerate(log.labels):
+        call = (operator, bool(log.changes[place] > 0)) if "_foreach_" in operator else ()
+        key = (phase, "" if phase else kind, *call)
         if found and found[-1][0] == key:
             found[-1] = key, slice(found[-1][1].start, place + 1)
         else:
@@ -211,10 +216,23 @@ def _stretches(log: Log) -> list[tuple[tuple[str, str], slice]]:
     return found
 
 
-def _repetitions(signs: list, begin: int, end: int) -> list[tuple[int, int]] | None:
-    """What was put in, as stretches of which each repeats what is beside it: one, or two where one list of things ends in another.
+def _differences(ours: list, signs: list) -> list[tuple[str, int, int, int, int]]:
+    """As `SequenceMatcher` says it; but what was put in at one place is said to be so, wherever that is possible."""
+    before = next((place for place, pair in enumerate(zip(ours, signs, strict=False)) if pair[0] != pair[1]), len(ours))
+    more = len(signs) - len(ours)
+    if more > 0 and ours[before:] == signs[before + more :]:
+        return [
+            ("equal", 0, before, 0, before),
+            ("insert", before, before, before, before + more),
+            ("equal", before, len(ours), before + more, len(signs)),
+        ]
+    return SequenceMatcher(None, ours, signs, autojunk=False).get_opcodes()
 
-    None where it is neither.
+
+def _repetitions(signs: list, begin: int, end: int) -> list[tuple[int, int]] | None:
+    """What was put in, as stretches of which each repeats what is beside it; None where it is no such thing.
+
+    It is one stretch, or two where one list of things ends in another.
     """
 
     def repeats_before(middle: int) -> bool:

@@ -31,8 +31,8 @@ def lengths_of(path: Path) -> list[int]:
         found = [row["length"] if "length" in row else len(row["input_ids"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CourseError(
-            f"{path} could not be read as lengths ({type(error).__name__}: {error}); give one number a line, or .jsonl or a saved "
-            "data set with input_ids or length."
+            f"{path} could not be read as lengths ({type(error).__name__}: {error}); give one number a line, or .jsonl or a "
+            "saved data set with input_ids or length."
         ) from error
     if not found or min(found) < 1:
         raise CourseError(f"{path} has no lengths of 1 or more.")
@@ -59,10 +59,13 @@ def guard(step: Callable[[object], object], batches: Iterable, size: Callable[[o
 def _elements(batch) -> int:
     from torch.utils._pytree import tree_leaves
 
-    return sum(leaf.numel() for leaf in tree_leaves(dict(batch) if hasattr(batch, "keys") else batch) if isinstance(leaf, torch.Tensor))
+    leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
+    return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def check(estimate: Estimate, build: Callable[[], tuple] | None = None, step: Callable[..., object] | None = None) -> pd.DataFrame:
+def check(
+    estimate: Estimate, build: Callable[[], tuple] | None = None, step: Callable[..., object] | None = None
+) -> pd.DataFrame:
     """Run a few real steps and set each term of the estimate beside what was measured, kind by kind at the measured peak.
 
     `build` and `step` as for `measure`; by default the estimate's own workload, on this machine. The column `differs` names the
@@ -70,15 +73,18 @@ def check(estimate: Estimate, build: Callable[[], tuple] | None = None, step: Ca
     """
     work = estimate.workload
     found: Measurement = measure(build or work.build, step or work.step, timed=0)
-    predicted = next((i.by_kind for i in estimate.instants if i.name == found.peak_phase), estimate.peak_instant.by_kind)
+    predicted = estimate.by_instant().get(found.peak_phase, estimate.peak_instant.by_kind)
     split = found.split
     kinds = [kind for kind in dict.fromkeys([*predicted, *split]) if predicted.get(kind) or split.get(kind)]
     rows = [{"kind": kind, "predicted": predicted.get(kind, 0), "measured": split.get(kind, 0)} for kind in kinds]
     rows.append({"kind": "peak", "predicted": estimate.peak, "measured": found.peak})
     frame = pd.DataFrame(rows).set_index("kind")
-    off = (frame["measured"] - frame["predicted"]).abs() > 0.01 * found.peak
+    more = frame["measured"] - frame["predicted"]
     frame["differs"] = [
-        "" if not one else "hidden inside operators" if kind == NOT_ATTRIBUTED else format_bytes(frame.loc[kind, "measured"] - frame.loc[kind, "predicted"])
-        for kind, one in off.items()
+        "" if abs(more[kind]) <= 0.01 * found.peak else _difference(kind, more[kind]) for kind in more.index
     ]
     return frame
+
+
+def _difference(kind: str, more: int) -> str:
+    return "hidden inside operators" if kind == NOT_ATTRIBUTED else format_bytes(more)

@@ -14,7 +14,10 @@ NAMES = {
     "h": ("hidden_size", "n_embd", "dim", "d_model"),
     "f": ("intermediate_size", "n_inner", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"),
     "V": ("vocab_size",),
-    "a": ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads"),
+    "a": (
+        *("num_attention_heads", "n_head", "n_heads", "num_heads"),
+        *("encoder_attention_heads", "decoder_attention_heads"),
+    ),
     "k": ("num_key_value_heads",),
     "d": ("head_dim", "d_kv"),
     "n": ("max_position_embeddings", "n_positions"),

@@ -71,18 +71,16 @@ class Measurement:
         return "\n".join([*lines, total, *seconds])
 
 
-def measure(
-    build: Callable[[], tuple] | tuple, step: Callable[..., object], *, timed: int = 1
-) -> Measurement:
+def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, timed: int = 1) -> Measurement:
     """Measure the memory and the time of `step(*build())`, called as `dry_run` is.
 
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of
-    a run that has already begun. A step that takes no arguments is called without. The first step warms up (optimizer state is born in it), the second is recorded by the
-    allocator, the third by the meter, and `timed` further ones are timed without either (with 0 `seconds` is NaN). Each of
-    them really trains. Gradients left from before are dropped first. Of what was built before, only what the tuple leads to is
-    counted as resident; `build` lets the allocator count all. The phases are forward, backward and update, or those that
-    `memory.phase` marks. Raises `CourseError` when `step` does nothing with tensors, for a tuple without a model, and for an
-    optimizer of another model.
+    a run that has already begun. A step that takes no arguments is called without. The first step warms up (optimizer state is
+    born in it), the second is recorded by the allocator, the third by the meter, and `timed` further ones are timed without
+    either (with 0 `seconds` is NaN). Each of them really trains. Gradients left from before are dropped first. Of what was
+    built before, only what the tuple leads to is counted as resident; `build` lets the allocator count all. The phases are
+    forward, backward and update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with
+    tensors, for a tuple without a model, and for an optimizer of another model.
     """
     if not isinstance(timed, int) or timed < 0:
         raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
@@ -91,10 +89,10 @@ def measure(
         allocator = None if isinstance(build, tuple) else _recorded(recording, allocator_of(settings().device))
         built = build() if callable(build) else build
         models, optimizers = _parts(built)
+        for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
+            model.zero_grad(set_to_none=True)
         allocator = allocator or _recorded(recording, allocator_of(where(models)))
         again = bound(step, built)
-        for model in models:
-            model.zero_grad(set_to_none=True)
         with updates() as made:
             again()
         every = _of_these(models, [*optimizers, *made])
@@ -129,7 +127,9 @@ def _tensors(built: tuple) -> list[torch.Tensor]:
 
 def _parts(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     if not isinstance(built, tuple):
-        raise CourseError(f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step.")
+        raise CourseError(
+            f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
+        )
     models = [thing for thing in built if isinstance(thing, nn.Module)]
     if not any(True for model in models for _ in model.parameters()):
         raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")

@@ -7,7 +7,8 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
+from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -34,9 +35,10 @@ class Meter(TorchDispatchMode):
     after the phase of its birth: activations (forward), recomputed (a forward inside backward, as checkpointing has it),
     communication (what collectives fill and send), backward temporaries, optimizer temporaries (the update, clipping
     included). The phases are told apart by what PyTorch is doing; inside `memory.phase(name)` they have that name.
-    `device` is by default the one where the models are; what is on the host is logged apart from it. `round_to` is the allocator's grain in bytes (512 on CUDA). With `look_inside` the few operators that hide memory on a CPU
-    are tried out once apart from the step, to learn how much (`scratch`); it shows as a piece born "inside" the operator.
-    Works on fake tensors; a step that raises leaves a usable log and the model without hooks.
+    `device` is by default the one where the models are; what is on the host is logged apart from it. `round_to` is the
+    allocator's grain in bytes (512 on CUDA). With `look_inside` the few operators that hide memory on a CPU are tried out once
+    apart from the step, to learn how much (`scratch`); it shows as a piece born "inside" the operator. Works on fake tensors;
+    a step that raises leaves a usable log and the model without hooks.
     """
 
     def __init__(
@@ -57,23 +59,20 @@ class Meter(TorchDispatchMode):
         self.device = device or where(self.models)
         self._look = look_inside and self.device == _HOST
         self._grain = round_to or (512 if self.device.type == "cuda" else 1)
-        self._kinds: list[str] = []  # by piece, as are the next five
+        self._kinds: list[str] = []  # by piece, as are the next two
         self._sizes: list[int] = []
-        self._places: list = []  # the module's name, or the sequence number of the node that was differentiated
-        self._makers: list = []
-        self._tensor_of: list[tuple] = []  # shape, dtype, device
-        self._was_there: list[int] = []  # bytes from before the log
+        self._births: list[_Birth] = []
         self._events: list[tuple[int, int, str]] = []  # (change in bytes, piece, phase)
         self._alive: dict[int, tuple[int, weakref.ref]] = {}  # by the address of the storage: its piece
         self._added_in_place: tuple[int, int, int] | None = None
         self._modules: list[str] = []
         self._nodes_made: list[tuple[int, str]] = []  # (autograd's sequence number, module at work from then on)
         self._marks: list[str] = []
-        self._phase, self._updating, self._after_backward = "forward", False, False
+        self._phase, self._work, self._updating, self._after_backward = "forward", "forward", False, False
 
     def usage(self) -> Usage:
         """What has been logged so far, on the models' device; `usage().host` where the host is another."""
-        on_host = [device == _HOST for *_, device in self._tensor_of]
+        on_host = [birth.device == _HOST for birth in self._births]
         if self.device == _HOST or not any(on_host):
             return self._selected(lambda index: True, None)
         return self._selected(lambda index: not on_host[index], self._selected(lambda index: on_host[index], None, 1))
@@ -85,10 +84,10 @@ class Meter(TorchDispatchMode):
         return Usage(tuple(map(self._piece, kept)), events, grain or self._grain, host)
 
     def _piece(self, index: int) -> Piece:
-        place, (shape, dtype, _), there = self._places[index], self._tensor_of[index], self._was_there[index]
+        place, maker, shape, dtype, _, there = self._births[index]
         module = place if isinstance(place, str) else self._module_of(place)
-        size = there if there >= 0 else self._sizes[index]
-        return Piece(size, self._kinds[index], module, str(self._makers[index]), shape, dtype, there >= 0)
+        size = self._sizes[index] if there is None else there
+        return Piece(size, self._kinds[index], module, str(maker), tuple(shape), dtype, there is not None)
 
     def __enter__(self):
         self._hooks = ExitStack()
@@ -114,17 +113,20 @@ class Meter(TorchDispatchMode):
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(map(wraps, types)):
+        if types and any(map(wraps, types)):
             return NotImplemented  # it comes again with the tensors inside
         result = func(*args, **kwargs) if kwargs else func(*args)
-        makes, hides, sends = _what_it_does(func)
+        makes, hides, sends = _KNOWN.get(id(func)) or _what_it_does(func)
         if makes:
             self._enter()
             if hides and self._look:
                 self._look_inside(func, args, kwargs or {}, result)
-            for tensor in (result,) if isinstance(result, torch.Tensor) else tree_iter(result):
-                if isinstance(tensor, torch.Tensor):
-                    self._see(tensor, func, args)
+            if type(result) is torch.Tensor:
+                self._see(result, func, args)
+            else:
+                for tensor in tree_iter(result):
+                    if isinstance(tensor, torch.Tensor):
+                        self._see(tensor, func, args)
         if sends:
             self._note_communication(func, args, kwargs or {})
         return result
@@ -134,8 +136,8 @@ class Meter(TorchDispatchMode):
             self._come_and_go(size, self._kind_of_birth(), func)
 
     def _come_and_go(self, size: int, kind: str, func) -> None:
-        index = self._new_piece(size, kind, f"inside {func}", ((size,), torch.uint8, self.device))
-        self._log(-size, index)
+        birth = _Birth(self._place_now(), f"inside {func}", (size,), torch.uint8, self.device)
+        self._log(-size, self._new_piece(size, kind, birth))
 
     def _note_communication(self, func, args: tuple, kwargs: dict) -> None:
         if self._look and func.overloadpacket.__name__ == "_reduce_scatter_base_":
@@ -144,10 +146,11 @@ class Meter(TorchDispatchMode):
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):
                 known = self._alive.get(tensor.untyped_storage()._cdata)
-                if known and self._was_there[known[0]] < 0 and self._kinds[known[0]] not in _LASTING:
+                if known and self._births[known[0]].there is None and self._kinds[known[0]] not in _LASTING:
                     self._kinds[known[0]] = "communication"
 
     def _enter(self) -> None:
+        self._work = self._work_now()
         phase = self._phase_now()
         if phase != self._phase or not self._events:
             self._phase = phase
@@ -159,7 +162,7 @@ class Meter(TorchDispatchMode):
     def _phase_now(self) -> str:
         if self._marks:
             return self._marks[-1]
-        phase = self._work_now()
+        phase = self._work
         self._after_backward = phase == "backward" or (self._after_backward and phase == "update")
         return phase
 
@@ -175,6 +178,7 @@ class Meter(TorchDispatchMode):
     def _seeing(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def seen(*args, **kwargs) -> torch.Tensor:
             result = function(*args, **kwargs)
+            self._enter()
             self._see(result, function.__name__)
             return result
 
@@ -193,38 +197,37 @@ class Meter(TorchDispatchMode):
         return seen
 
     def _see(self, tensor: torch.Tensor, maker, args: tuple = ()) -> None:
-        if is_traceable_wrapper_subclass(tensor):
+        if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
             for inner in _plain(tensor):
                 self._see(inner, maker)
             return
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not _STRIDED:
             return
         storage = tensor.untyped_storage()
         known = self._alive.get(storage._cdata)
         if known is not None:
             if maker is _RESIZE:
                 self._resized(known[0], storage)
-        elif device_of(tensor) in (self.device, _HOST):
-            index = self._be_born(storage, tensor, self._kind_of_birth(), maker)
-            if maker in _IN_PLACE_UNWATCHED:
+            return
+        device = device_of(tensor)
+        if device == self.device or device == _HOST:
+            birth = _Birth(self._place_now(), maker, tensor.shape, tensor.dtype, device)
+            index = self._be_born(storage, self._kind_of_birth(), birth)
+            if id(maker) in _IN_PLACE_UNWATCHED:
                 self._note_in_place(index, maker, args)
 
-    def _be_born(self, storage, tensor: torch.Tensor, kind: str, maker, place=None, was_there=False) -> int:
-        about = tuple(tensor.shape), tensor.dtype, device_of(tensor)
-        index = self._new_piece(storage.nbytes(), kind, maker, about, place, was_there)
-        self._alive[storage._cdata] = index, weakref.ref(storage, partial(self._die, storage._cdata))
+    def _be_born(self, storage, kind: str, birth: "_Birth") -> int:
+        index, address = self._new_piece(storage.nbytes(), kind, birth), storage._cdata
+        self._alive[address] = index, weakref.ref(storage, partial(self._die, address))
         return index
 
-    def _new_piece(self, size: int, kind: str, maker, about: tuple, place=None, was_there: bool = False) -> int:
+    def _new_piece(self, size: int, kind: str, birth: "_Birth") -> int:
+        index = len(self._sizes)
         self._kinds.append(kind)
         self._sizes.append(size)
-        self._places.append(self._place_now() if place is None else place)
-        self._makers.append(maker)
-        self._tensor_of.append(about)
-        self._was_there.append(size if was_there else -1)
-        index = len(self._sizes) - 1
-        if not was_there:
-            self._log(size, index)
+        self._births.append(birth)
+        if birth.there is None:
+            self._events.append((size, index, self._phase))
         return index
 
     def _die(self, address: int, reference: weakref.ref) -> None:
@@ -243,14 +246,16 @@ class Meter(TorchDispatchMode):
         `InputBuffer::accumulate` adds the gradients of several uses so, and the gradient of an index fills its zeros so. If
         the old memory is given back at once, the new one takes its place in the log.
         """
-        if self._work_now() != "backward" or torch.is_grad_enabled():
+        if self._work != "backward" or torch.is_grad_enabled():
             return
         storage = args[0].untyped_storage()
-        if torch._C._storage_Use_Count(storage._cdata) > 2:  # the gradient's and ours; else somebody else shows the same memory
+        # Two uses are the gradient's and ours; with more, somebody else shows the same memory.
+        if torch._C._storage_Use_Count(storage._cdata) > 2:
             return
         old, _ = self._alive.get(storage._cdata, (-1, None))
-        by_engine = old >= 0 and self._places[old] != self._places[index]
-        if old >= 0 and self._sizes[old] == self._sizes[index] == args[0].nbytes and (maker is not _aten.add.Tensor or by_engine):
+        by_engine = old >= 0 and self._births[old].place != self._births[index].place
+        as_large = old >= 0 and self._sizes[old] == self._sizes[index] == args[0].nbytes
+        if as_large and (maker is not _aten.add.Tensor or by_engine):
             self._added_in_place = old, index, len(self._events)
 
     def _take_over(self, old: int, new: int) -> None:
@@ -266,15 +271,15 @@ class Meter(TorchDispatchMode):
         self._sizes[index] = size
 
     def _kind_of_birth(self) -> str:
-        work = self._work_now()
         # Autograd runs without recording, so recording inside it is a forward pass run again.
-        return "recomputed" if work == "backward" and torch.is_grad_enabled() else _BORN_FOR[work]
+        again = self._work == "backward" and torch.is_grad_enabled()
+        return "recomputed" if again else _BORN_FOR[self._work]
 
     def _place_now(self) -> str | int:
         """The module at work; in backward the node that is differentiated, whose module is looked up in the end."""
         if self._modules:
             return self._modules[-1]
-        node = torch._C._current_autograd_node() if torch._C._current_graph_task_id() != -1 else None
+        node = torch._C._current_autograd_node()
         return "" if node is None else node._sequence_nr()
 
     def _module_of(self, number: int) -> str:
@@ -314,8 +319,9 @@ class Meter(TorchDispatchMode):
                 storage = tensor.untyped_storage()
                 known = self._alive.get(storage._cdata)
                 if known is None:
-                    self._be_born(storage, tensor, kind, maker, module, was_there=True)
-                elif not (kind in ("inputs", "buffers") and self._was_there[known[0]] >= 0):
+                    about = tensor.shape, tensor.dtype, device_of(tensor)
+                    self._be_born(storage, kind, _Birth(module, maker, *about, there=storage.nbytes()))
+                elif not (kind in ("inputs", "buffers") and self._births[known[0]].there is not None):
                     self._kinds[known[0]] = kind
 
     def _graded(self, module: str, parameter: torch.Tensor) -> None:
@@ -374,14 +380,27 @@ class Meter(TorchDispatchMode):
             self._marks.pop()
 
 
+class _Birth(NamedTuple):
+    """What never changes of a piece; `there` are its bytes from before the log, if it was born then."""
+
+    place: str | int  # the module's name, or the sequence number of the node that was differentiated
+    maker: object
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    there: int | None = None
+
+
+_STRIDED = torch.strided
 _RESIZE = _aten.resize_.default
-_IN_PLACE_UNWATCHED = {_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default}
+_ADDS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default)
+_IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else that is asked of it
+_KNOWN: dict[int, tuple[bool, bool, bool]] = {}  # by `id` too: operators are never given back
 _LASTING = ("gradients", "parameters", "optimizer state")
 _NOT_LOOSE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
 _COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
 
 
-@cache
 def _what_it_does(func) -> tuple[bool, bool, bool]:
     """Whether an operator can make new memory, may hide some, and serves communication: asked once of each.
 
@@ -390,7 +409,8 @@ def _what_it_does(func) -> tuple[bool, bool, bool]:
     returns = func._schema.returns
     fresh = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
     makes = (fresh or func is _RESIZE) and func.namespace != "profiler"
-    return makes or may_hide(func), may_hide(func), func.namespace in _COLLECTIVE
+    _KNOWN[id(func)] = does = makes or may_hide(func), may_hide(func), func.namespace in _COLLECTIVE
+    return does
 
 
 def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

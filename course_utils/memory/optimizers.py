@@ -71,7 +71,9 @@ OPTIMIZERS: dict[str, Make] = {
 }
 
 
-def state_size(optimizer: str | Make, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32) -> StateSize:
+def state_size(
+    optimizer: str | Make, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
+) -> StateSize:
     """What `optimizer` keeps for parameters of `shapes`, found by one update of fake ones."""
     with fake_tensors():
         parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
@@ -87,5 +89,7 @@ def maker(optimizer: str | Make) -> Make:
     if callable(optimizer):
         return optimizer
     if optimizer not in OPTIMIZERS:
-        raise CourseError(f"No optimizer is called {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}, or give a function.")
+        raise CourseError(
+            f"No optimizer is called {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}, or give a function."
+        )
     return OPTIMIZERS[optimizer]

@@ -6,21 +6,19 @@ from torch import nn
 BLOCK, SECOND_BLOCK = 64, 256
 
 
-def quantize_linears(model: nn.Module, checkpointing: bool = False) -> nn.Module:
-    """Put `Linear4bit` in place of all linear layers but the output layer, and prepare the model as QLoRA does.
+def quantize_linears(model: nn.Module, peft, checkpointing: bool = False) -> nn.Module:
+    """Put `Linear4bit` in place of all linear layers but the output layer, and prepare the model as QLoRA does, by `peft`.
 
     The library cannot quantize a fake tensor, so each weight is made as it would be: NF4, statistics quantized too (Dettmers
     et al. 2023): half a byte a weight, a byte for each block of 64, a float32 for each 256 of these, two tables.
     """
-    from peft import prepare_model_for_kbit_training
-
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and child is not head:
                 setattr(parent, name, _in_4_bits(child))
     model.is_loaded_in_4bit = True
-    return prepare_model_for_kbit_training(model, checkpointing, {"use_reentrant": False})
+    return peft.prepare_model_for_kbit_training(model, checkpointing, {"use_reentrant": False})
 
 
 def _in_4_bits(linear: nn.Linear) -> nn.Module:

@@ -24,10 +24,15 @@ def pretended_ranks(ranks: int, like: str = "cpu", rank: int = 0) -> Iterator[No
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     # FSDP2 asks the mesh for a device, which knows no second CPU.
-    here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: GPU if like == "cuda" else torch.device("cpu"))
-    alike = patch.object(dist, "all_gather_object", lambda found, one, group=None: found.__setitem__(slice(None), [one] * len(found)))
+    device = GPU if like == "cuda" else torch.device("cpu")
+    here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: device)
+    alike = patch.object(dist, "all_gather_object", _gather_alike)
     try:
         with here, alike:
             yield
     finally:
         dist.destroy_process_group()
+
+
+def _gather_alike(found: list, one, group=None) -> None:
+    found[:] = [one] * len(found)

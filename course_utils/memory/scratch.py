@@ -41,6 +41,8 @@ def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
     What these take differs between processors, so it is measured. With more than 256 MiB of arguments and `answer` (products:
     16 MiB, beside which their blocks are small) they are let be and answered with 0, and so are all while a profiler runs.
     """
+    if operator in _PRODUCTS and args[0].itemsize != 2 and not any(map(_is_expanded, args)):
+        return 0  # most of all: a step asks some thousand times
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
     found = try_out(operator, args, kwargs, _largest(operator, tensors) - returned)
@@ -48,8 +50,9 @@ def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
 
 
 def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Trial | None:
-    """Run `operator` once on zeros, for each set of shapes; None where that cannot be: off the CPU, too large, profiled already."""
-    leaves, structure = tree_flatten((args, kwargs))
+    """Run `operator` once on zeros, for each set of shapes; None off the CPU, where it is too large, or profiled already."""
+    flat = not kwargs and all(isinstance(leaf, torch.Tensor) for leaf in args)
+    leaves, structure = (args, None) if flat else tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
     if not on_cpu or sum(t.nbytes for t in tensors) > largest or torch.autograd._profiler_enabled():
@@ -66,11 +69,14 @@ def may_hide(operator) -> bool:
 def _largest(operator, tensors: list[torch.Tensor]) -> int:
     if operator.namespace == "bitsandbytes":
         return _LARGE
-    if operator in _HIDES:
-        return _HIDES[operator]
-    in_half = bool(tensors) and tensors[0].itemsize == 2
-    expanded = any(step == 0 and side > 1 for t in tensors for step, side in zip(t.stride(), t.shape, strict=True))
-    return _PRODUCTS[operator] if in_half else _LARGE if expanded and operator in _PRODUCTS else -1
+    if operator in _PRODUCTS:
+        return _PRODUCTS[operator] if tensors[0].itemsize == 2 else _LARGE
+    return _HIDES.get(operator, -1)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    steps = tensor.stride()
+    return 0 in steps and any(step == 0 and side > 1 for step, side in zip(steps, tensor.shape, strict=True))
 
 
 def _shape_of(leaf):
@@ -80,11 +86,11 @@ def _shape_of(leaf):
 
 
 @cache
-def _measured(operator, leaves: tuple, structure: TreeSpec, library: tuple) -> Trial:
+def _measured(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Trial:
     allocator = CpuAllocator()
     with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
         filled = [_filled(leaf) if isinstance(leaf, _Like) else leaf for leaf in leaves]
-        args, kwargs = tree_unflatten(filled, structure)
+        args, kwargs = (filled, {}) if structure is None else tree_unflatten(filled, structure)
         with allocator.recording(), allocator.measured():
             answer = operator(*args, **kwargs)
         returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))

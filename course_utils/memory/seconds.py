@@ -1,7 +1,7 @@
 """The seconds of a training step, predicted: its operators counted under fake tensors, and timed by a machine's rates."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 import pandas as pd
@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
-from course_utils.hardware import CHANNELS_LAST, Machine, Work
+from course_utils.hardware import CHANNELS_LAST, ON_HOST, Machine, Work
+from course_utils.memory.as_cuda import HOST
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.fake import wraps
 
@@ -80,7 +81,7 @@ def count_operators(build: Callable[[], tuple], step: Callable[..., object], lik
 
     Runs under fake tensors, and refuses what `dry_run` refuses.
     """
-    watch = OperatorWatch()
+    watch = OperatorWatch(like)
     run_dry(build, step, like, watch=lambda: watch)
     return tuple(watch.operators)
 
@@ -90,11 +91,12 @@ _NO_OPERATORS = ("profiler.", "prim.")
 
 
 class OperatorWatch(TorchDispatchMode):
-    """Counts the work of every operator within it."""
+    """Counts the work of every operator within it; `like` CUDA, what touches the host's memory is told apart."""
 
-    def __init__(self):
+    def __init__(self, like: str = "cpu"):
         super().__init__()
         self.operators: list[Operator] = []
+        self._host = HOST if like == "cuda" else None
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(map(wraps, types)):
@@ -102,7 +104,10 @@ class OperatorWatch(TorchDispatchMode):
         kwargs = kwargs or {}
         answer = function(*args, **kwargs)
         if not _name(function).startswith(_NO_OPERATORS):
-            self.operators.append(Operator(_name(function), work_of(function, args, kwargs, answer)))
+            work = work_of(function, args, kwargs, answer)
+            if any(t.device == self._host and t.dim() for t in _tensors((args, kwargs, answer))):
+                work = replace(work, kernel=ON_HOST, flops=0)
+            self.operators.append(Operator(_name(function), work))
         return answer
 
 
@@ -188,9 +193,18 @@ _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
 
 
+_RECURRENT = {"mkldnn_rnn_layer": 2, "mkldnn_rnn_layer_backward": 4}
+
+
 def _flops(function, args: tuple, kwargs: dict, answer) -> int:
-    """By torch's own counter, which knows every product but the CPU's attention."""
-    packet = function._overloadpacket
+    """By torch's own counter, which knows every product but the CPU's attention, recurrent layers and grouped products."""
+    packet, short = function._overloadpacket, _name(function).split(".")[-1]
+    if short in _RECURRENT:
+        rows = args[0].numel() // args[0].shape[-1]
+        return _RECURRENT[short] * rows * (args[1].numel() + args[2].numel())
+    if short == "_grouped_mm":
+        first, second = args[:2]
+        return 2 * (answer.numel() * first.shape[-1] if second.dim() == 2 < first.dim() else first.numel() * second.shape[-1])
     if packet is getattr(_aten, _ATTENTION):
         return flop_counter.sdpa_flop_count(*(t.shape for t in args[:3]))
     if packet is getattr(_aten, f"{_ATTENTION}_backward"):

@@ -43,7 +43,9 @@ def zero1(parameters: list[nn.Parameter], make: Make) -> torch.optim.Optimizer:
 
     sample = make([nn.Parameter(torch.empty(1))])
     if not type(sample).__module__.startswith("torch.optim"):
-        raise CourseError(f"ZeroRedundancyOptimizer wraps torch's optimizers, not {type(sample).__name__}; choose one of them.")
+        raise CourseError(
+            f"ZeroRedundancyOptimizer wraps torch's optimizers, not {type(sample).__name__}; choose one of them."
+        )
     known = {name: value for name, value in sample.defaults.items() if name != "decoupled_weight_decay"}
     return ZeroRedundancyOptimizer(parameters, type(sample), **known)
 
@@ -51,7 +53,7 @@ def zero1(parameters: list[nn.Parameter], make: Make) -> torch.optim.Optimizer:
 class Buckets:
     """DDP's copies of the gradients: flat buckets of 1 MiB, then of 25 MiB each, in the order of backward (Li et al. 2020).
 
-    Its C++ part cannot work on fake tensors, so its memory is modelled here; tests hold it against real ranks.
+    Its C++ part cannot work on fake tensors, so its memory is modeled here; tests hold it against real ranks.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]):

@@ -72,7 +72,10 @@ class Lettered:
         return {
             "polynomials": [[[list(map(list, key)), str(factor)] for key, factor in one.terms] for one in texts],
             "labels": labels,
-            "events": [[int(s) * (texts.index(p) + 1), labels.index(l)] for p, s, l in zip(self.polynomials, self.signs, self.labels, strict=True)],
+            "events": [
+                [int(sign) * (texts.index(polynomial) + 1), labels.index(label)]
+                for polynomial, sign, label in zip(self.polynomials, self.signs, self.labels, strict=True)
+            ],
             "blocks": self.depth.blocks,
             "repeated": self.depth.repeated,
             "growth": {int(place): int(self.depth.growth[place]) for place in np.flatnonzero(self.depth.growth)},
@@ -82,7 +85,8 @@ class Lettered:
     @classmethod
     def unpacked(cls, found: dict) -> "Lettered":
         """From what `packed` gave."""
-        texts = [Polynomial(tuple((tuple((x, p) for x, p in key), Fraction(f)) for key, f in one)) for one in found["polynomials"]]
+        terms = (((tuple(map(tuple, key)), Fraction(factor)) for key, factor in one) for one in found["polynomials"])
+        texts = [Polynomial(tuple(one)) for one in terms]
         growth = np.zeros(len(found["events"]), dtype=np.int64)
         for place, more in found["growth"].items():
             growth[int(place)] = more
@@ -105,9 +109,9 @@ def lettered(source: Source, recipe: Recipe) -> Lettered:
         raise CourseError(f"No formulas were found for {source.name} by {recipe}.")
     read, regime = finder.read(formulas, min(b, 2)), min(b, 2)
     in_primes, primes = finder.in_primes(formulas, regime)
-    changes = formulas.found.changes(b, s)
+    changes, sizes = formulas.found.changes(b, s), {"b": b, "s": s, **finder.sizes}
     for place, one in enumerate(read):
-        if one.value({"b": b, "s": s, **finder.sizes}) != abs(changes[place]) or one.value(primes) != abs(in_primes[place]):
+        if (one.value(sizes), one.value(primes)) != (abs(changes[place]), abs(in_primes[place])):
             raise CourseError(f"No letters for {formulas.found.labels[place]} of {source.name} by {recipe}.")
     return Lettered(tuple(read), np.sign(changes), formulas.found.labels, formulas.depth, formulas.found.grain)
 
@@ -122,13 +126,19 @@ def family_of(config) -> str | None:
     return None
 
 
+_BESIDE = (
+    *("rope_parameters", "id2label", "label2id"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "_name_or_path"),
+)
+
+
 def _otherwise(config) -> dict:
     """What a configuration says beside its sizes and the numbers that decide nothing."""
     return {
         name: value
         for name, value in config.to_dict().items()
         if not isinstance(value, int | float) or isinstance(value, bool) or name == "num_labels"
-        if name not in ("rope_parameters", "id2label", "label2id", "bos_token_id", "eos_token_id", "pad_token_id", "_name_or_path")
+        if name not in _BESIDE
     }
 
 
@@ -140,7 +150,8 @@ def _keys() -> list[tuple[str, Recipe]]:
 
 
 def _name(family: str, recipe: Recipe) -> str:
-    return f"{family} {recipe.optimizer} {recipe.precision} {recipe.checkpointing} {recipe.device} {min(recipe.batch, 2)}"
+    regime = min(recipe.batch, 2)
+    return f"{family} {recipe.optimizer} {recipe.precision} {recipe.checkpointing} {recipe.device} {regime}"
 
 
 @cache
@@ -166,12 +177,10 @@ class _Finder:
     def sizes(self) -> dict[str, int]:
         return sizes_of(self.source.config)
 
-    def blocks(self) -> dict[str, int]:
+    def blocks(self, log: Log) -> dict[str, int]:
         from course_utils.memory.estimate import family
 
-        return {family(label[2]): self.count for label in self.labels if family(label[2]).endswith(".*")}
-
-    labels: tuple = ()
+        return {family(label[2]): self.count for label in log.labels if family(label[2]).endswith(".*")}
 
     def formulas(self, log: Log, recipe: Recipe) -> Callable[[int], Polynomial]:
         return self.polynomials.__getitem__
@@ -180,20 +189,23 @@ class _Finder:
 def from_formulas(config, recipe: Recipe) -> Estimate | None:
     """The estimate by shipped formulas; None for another model, and for a recipe that is not among them."""
     family = family_of(config)
-    ordinary = Recipe(recipe.optimizer, recipe.precision, recipe.batch, recipe.sequence, checkpointing=recipe.checkpointing, device=recipe.device)
+    asked = ("optimizer", "precision", "batch", "sequence", "checkpointing", "device")
+    ordinary = Recipe(**{name: getattr(recipe, name) for name in asked})
     if family is None or recipe != ordinary:
         return None
     half = "bf16" if recipe.precision == "bf16" else "fp32"
     forward = _one(_name(family, replace(recipe, optimizer="sgd")))
     update = _one(_name(family, replace(recipe, precision=half, batch=2, checkpointing=False)))
-    if forward is None or update is None:
+    blocks = config.num_hidden_layers
+    if forward is None or update is None or blocks < max(forward.depth.blocks, update.depth.blocks) - 1:
         return None
-    sizes, blocks = {"b": recipe.batch, "s": recipe.sequence, **sizes_of(config)}, config.num_hidden_layers
+    sizes = {"b": recipe.batch, "s": recipe.sequence, **sizes_of(config)}
     a, b = forward.log(sizes, blocks), update.log(sizes, blocks)
     state = [place for place in range(b.resident) if b.labels[place][1] == "optimizer state"]
     first = next(place for place in range(len(a.labels)) if a.labels[place][0] == "update")
     last = [place for place in range(first, len(a.labels)) if a.labels[place][1] not in _OF_UPDATE]
-    of_update = [p for p in range(b.resident, len(b.labels)) if b.labels[p][0] == "update" and b.labels[p][1] in _OF_UPDATE]
+    born = range(b.resident, len(b.labels))
+    of_update = [place for place in born if b.labels[place][0] == "update" and b.labels[place][1] in _OF_UPDATE]
     taken = [(b, state, update), (a, list(range(first)), forward), (b, of_update, update), (a, last, forward)]
     log = Log(
         np.concatenate([one.changes[places] for one, places, _ in taken if places]),
@@ -202,8 +214,9 @@ def from_formulas(config, recipe: Recipe) -> Estimate | None:
     )
     orders = {id(one): one.places(blocks) for one in (forward, update)}
     polynomials = [whose.polynomials[orders[id(whose)][place]] for _, places, whose in taken for place in places]
-    finder = _Finder(source_of(config), polynomials, blocks, log.labels)
-    return Estimate(type(config).__name__.removesuffix("Config"), recipe, log, f"formulas shipped with the package ({_all()['versions']})", finder)
+    finder = _Finder(source_of(config), polynomials, blocks)
+    how = f"formulas shipped with the package ({_all()['versions']})"
+    return Estimate(finder.source.name, recipe, log, how, finder)
 
 
 def main() -> None:

@@ -65,9 +65,12 @@ def attempt(source: Source, recipe: Recipe, machine: Machine | None = None) -> T
         blocks = found[1]
         fewer, more = (_run(source.with_config(cut(source.config, count)[0]), recipe, machine) for count in (2, 3))
         depth, below = Depth.between(fewer.log, more.log, 3), Depth.between(fewer.host, more.host, 3)
+        deeper = (depth, more.log), (below, more.host)
         if depth is not None and below is not None and (depth.sure or _confirmed(depth, more, source, recipe)):
-            seconds, sent = (b + (b - a) * (blocks - 3) for a, b in ((fewer.seconds, more.seconds), (fewer.sent, more.sent)))
-            log, host = (d.deepened(one.changes, one.labels, blocks, one.grain) for d, one in ((depth, more.log), (below, more.host)))
+            seconds, sent = (
+                b + (b - a) * (blocks - 3) for a, b in ((fewer.seconds, more.seconds), (fewer.sent, more.sent))
+            )
+            log, host = (d.deepened(one.changes, one.labels, blocks, one.grain) for d, one in deeper)
             return Trial(recipe, log, host.peak, seconds, sent, f"a dry run of 3 of its {blocks} blocks")
     run = _run(source, recipe, machine)
     return Trial(recipe, run.log, run.host.peak, run.seconds, run.sent, "a dry run")
@@ -80,7 +83,7 @@ def _confirmed(depth: Depth, more: _Run, source: Source, recipe: Recipe) -> bool
 
 
 def _run(source: Source, recipe: Recipe, machine: Machine | None) -> _Run:
-    work, watch, ledger = Workload(source, recipe), OperatorWatch(), Traffic()
+    work, watch, ledger = Workload(source, recipe), OperatorWatch(recipe.device), Traffic()
 
     @contextmanager
     def watched() -> Iterator[None]:
@@ -96,5 +99,3 @@ def _run(source: Source, recipe: Recipe, machine: Machine | None) -> _Run:
     seconds = sum(machine.seconds(operator.work) for operator in watch.operators) if machine else float("nan")
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()
     return _Run(Log.of(usage), host, seconds, ledger.sent)
-
-

@@ -103,7 +103,7 @@ class Workload:
     def _adapted(self, model: nn.Module) -> nn.Module:
         recipe = self.recipe
         if recipe.quantized:
-            model = quantize_linears(model, recipe.checkpointing)
+            model = quantize_linears(model, _peft(), recipe.checkpointing)
         for name, parameter in model.named_parameters():
             if name.startswith(recipe.frozen):
                 parameter.requires_grad_(False)
@@ -167,12 +167,17 @@ def _unseen(shape, stride, dtype) -> torch.Tensor:
             return torch.empty_strided(shape, stride, dtype=dtype)
 
 
-def _with_lora(model: nn.Module, rank: int) -> nn.Module:
+def _peft():
     try:
-        from peft import LoraConfig, get_peft_model
+        import peft
     except ModuleNotFoundError:
         raise CourseError("Adapters are peft's; install it with: pip install peft.") from None
-    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    return peft
+
+
+def _with_lora(model: nn.Module, rank: int) -> nn.Module:
+    peft = _peft()
+    return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
 
 def _update_in_backward(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
@@ -189,7 +194,8 @@ def _update_in_backward(parameters: list[nn.Parameter], optimizer: torch.optim.O
 def _checkpoint(model: nn.Module, segments: int | None) -> None:
     """By Transformers, which knows only single blocks; segments, and other models, by torch's function."""
     # The newer of two names for the same thing; Transformers 5.1 knows only the older.
-    enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, "gradient_checkpointing_enable", None)
+    older = getattr(model, "gradient_checkpointing_enable", None)
+    enable = getattr(model, "activation_checkpointing_enable", older)
     if segments is not None or enable is None:
         checkpoint_blocks(model, segments, using=partial(checkpoint, use_reentrant=False))
         return

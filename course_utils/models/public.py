@@ -21,7 +21,9 @@ class Public:
     sizes: dict
 
 
-def _llama_like(kind: str, parameters: int, hub: str, h: int, f: int, layers: int, a: int, k: int, v: int, n: int, **more):
+def _llama_like(
+    kind: str, parameters: int, hub: str, h: int, f: int, layers: int, a: int, k: int, v: int, n: int, **more
+):
     sizes = {"hidden_size": h, "intermediate_size": f, "num_hidden_layers": layers, "num_attention_heads": a}
     sizes |= {"num_key_value_heads": k, "vocab_size": v, "max_position_embeddings": n, **more}
     return Public(f"{kind}ForCausalLM", parameters, f"https://huggingface.co/{hub}/blob/main/config.json", sizes)
@@ -38,11 +40,21 @@ PUBLIC = {
     "gpt2-medium": _gpt2(354_823_168, "openai-community/gpt2-medium", 1024, 24, 16),
     "gpt2-xl": _gpt2(1_557_611_200, "openai-community/gpt2-xl", 1600, 48, 25),
     "llama-2-7b": _llama_like("Llama", 6_738_415_616, "meta-llama/Llama-2-7b-hf", 4096, 11008, 32, 32, 32, 32000, 4096),
-    "llama-2-13b": _llama_like("Llama", 13_015_864_320, "meta-llama/Llama-2-13b-hf", 5120, 13824, 40, 40, 40, 32000, 4096),
-    "llama-2-70b": _llama_like("Llama", 68_976_648_192, "meta-llama/Llama-2-70b-hf", 8192, 28672, 80, 64, 8, 32000, 4096),
-    "llama-3-8b": _llama_like("Llama", 8_030_261_248, "meta-llama/Meta-Llama-3-8B", 4096, 14336, 32, 32, 8, 128256, 8192),
-    "llama-3.1-8b": _llama_like("Llama", 8_030_261_248, "meta-llama/Llama-3.1-8B", 4096, 14336, 32, 32, 8, 128256, 131072),
-    "llama-3.1-70b": _llama_like("Llama", 70_553_706_496, "meta-llama/Llama-3.1-70B", 8192, 28672, 80, 64, 8, 128256, 131072),
+    "llama-2-13b": _llama_like(
+        "Llama", 13_015_864_320, "meta-llama/Llama-2-13b-hf", 5120, 13824, 40, 40, 40, 32000, 4096
+    ),
+    "llama-2-70b": _llama_like(
+        "Llama", 68_976_648_192, "meta-llama/Llama-2-70b-hf", 8192, 28672, 80, 64, 8, 32000, 4096
+    ),
+    "llama-3-8b": _llama_like(
+        "Llama", 8_030_261_248, "meta-llama/Meta-Llama-3-8B", 4096, 14336, 32, 32, 8, 128256, 8192
+    ),
+    "llama-3.1-8b": _llama_like(
+        "Llama", 8_030_261_248, "meta-llama/Llama-3.1-8B", 4096, 14336, 32, 32, 8, 128256, 131072
+    ),
+    "llama-3.1-70b": _llama_like(
+        "Llama", 70_553_706_496, "meta-llama/Llama-3.1-70B", 8192, 28672, 80, 64, 8, 128256, 131072
+    ),
     "llama-3.2-1b": _llama_like(
         "Llama", 1_235_814_400, "meta-llama/Llama-3.2-1B", 2048, 8192, 16, 32, 8, 128256, 131072, head_dim=64, **_TIED
     ),
@@ -95,7 +107,9 @@ def public_configuration(name: str, changes: dict):
     config = getattr(transformers, known.architecture).config_class
     unknown = [change for change in changes if not hasattr(config(), change)]
     if unknown:
-        raise CourseError(f"{config.__name__} has no setting {unknown[0]!r}; see its documentation for the names it has.")
+        raise CourseError(
+            f"{config.__name__} has no setting {unknown[0]!r}; see its documentation for the names it has."
+        )
     made = config(**{**known.sizes, **changes})
     made.architectures = [known.architecture]
     return made

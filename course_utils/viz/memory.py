@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from course_utils.units import format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, legend_columns, patches, subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 _ROOM = 1.42  # beyond the longest bar, for its size and the mark of the peak
 _LETTERS = {"parameters": "P", "gradients": "G", "optimizer state": "O", "activations": "A"}
@@ -31,7 +31,8 @@ def instants_figure(
     axes.set_xlim(0, _ROOM * max(max(totals.values()), card or 0) / size)
     if card:
         axes.axvline(card / size, color=COLORS["warning"], linestyle="--")
-        axes.text(card / size, -0.5, " the card", color=COLORS["warning"], va="bottom")
+        axes.text(card / size, -0.75, " the card", color=writing("warning"), va="center")
+        axes.set_ylim(-1, len(totals) - 0.5)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     legend_of_kinds(figure, by_instant)

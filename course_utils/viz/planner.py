@@ -132,11 +132,10 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
         return _sentence_figure(str(error)), str(error)
     where = f", on each of {recipe['ranks']} devices" if recipe.get("zero_stage") else ""
     result, title = answer.estimate, f"{answer.model}: peak {format_bytes(answer.estimate.peak)}{where}"
-    if card != NO_CARD:
-        trial = Trial(result.recipe, result.log, 0, float("nan"), 0, result.how)
-        title += f", {verdict_of(needs(trial), MACHINES[card].memory)} on {card}"
-    figure, alt = instants_figure(result.by_instant(), title, MACHINES[card].memory if card != NO_CARD else None)
-    return figure, f"{alt} {_peak_in_words(result)}"
+    memory = MACHINES[card].memory if card != NO_CARD else None
+    verdict = _verdict(result, memory) if memory else ""
+    figure, alt = instants_figure(result.by_instant(), f"{title}, {verdict} on {card}" if verdict else title, memory)
+    return figure, f"{alt} {_peak_in_words(result)}" + (f" On {card}: {verdict}." if verdict else "")
 
 
 def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> Markdown:
@@ -179,6 +178,10 @@ def _worked_out(model: Model, scale: Scale, recipe: Recipe) -> _Answer:
     result = result or estimate(source, recipe)
     count = result.instants[0].by_kind.get("parameters", 0) // recipe.itemsize
     return _Answer(_called(model, scale), count * (recipe.ranks if recipe.zero_stage > 2 else 1), result)
+
+
+def _verdict(result: Estimate, memory: int) -> str:
+    return verdict_of(needs(Trial(result.recipe, result.log, 0, float("nan"), 0, result.how)), memory)
 
 
 def _terms(result: Estimate) -> tuple[Term, ...]:

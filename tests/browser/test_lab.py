@@ -89,7 +89,7 @@ def test_every_control_moves_the_figure_to_play_with(address, page, checkout, ch
     """Chapters 00, 03 and 10 are run whole. By the keyboard alone; then the pictures are kept, to be looked at."""
     number = chapter.split("_")[0]
     open_and_run(address, page, checkout / "notebooks" / f"{chapter}.ipynb")
-    cell = page.locator(".jp-CodeCell", has_text=re.compile(r"viz\.(play|memory_calculator)\(")).last
+    cell = page.locator(".jp-CodeCell", has_text=re.compile(r"viz\.(play|planner)\(")).last
     assert "Run this notebook to move" not in cell.text_content(), "that is for where widgets do not run"
     try:
         check_widths(page, cell, number)

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from course_utils import memory, models, techniques
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
-from course_utils.memory.workload import random_batch
+from course_utils.memory.model import random_batch
 
 SIZES = {
     "gpt2": {
@@ -100,22 +100,21 @@ def sent():
     return found
 
 
+def sharded(stage, sizes, ranks):
+    """A model, its optimizer and its inputs by stage of ZeRO, on one of `ranks`."""
+    recipe = memory.Recipe(batch=4, sequence=64, zero_stage=stage, ranks=ranks)
+    plain = models.from_configuration(models.configuration("gpt2", **sizes), seed=0)
+    inputs = random_batch(plain, recipe)
+    if stage == 1:
+        return DDP(plain), ShardedOptimizer(plain.parameters(), torch.optim.AdamW, foreach=False), inputs
+    model = FSDP(plain, block_of(plain), reshard_after_forward=stage == 3)
+    return model, torch.optim.AdamW(model.parameters(), foreach=False), inputs
+
+
 def peaks(stages, sizes):
-    """The allocator's peak on this rank by stage of ZeRO, and the bytes of its shards."""
-    found = {}
-    for stage in stages:
-        recipe = memory.Recipe(batch=4, sequence=64, zero_stage=stage, ranks=dist.get_world_size())
-        plain = models.from_configuration(models.configuration("gpt2", **sizes), seed=0)
-        inputs = random_batch(plain, recipe)
-        if stage == 1:
-            model = DDP(plain)
-            optimizer = ShardedOptimizer(plain.parameters(), torch.optim.AdamW, foreach=False)
-        else:
-            model = FSDP(plain, block_of(plain), reshard_after_forward=stage == 3)
-            optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-        measured = memory.measure((model, optimizer, inputs), step, timed=0)
-        found[stage] = measured.peak, sum(p.nbytes for p in model.parameters())
-    return found
+    """The allocator's peak on this rank by stage of ZeRO."""
+    ranks = dist.get_world_size()
+    return {stage: memory.measure(sharded(stage, sizes, ranks), step, timed=0).peak for stage in stages}
 
 
 def step(model, optimizer, inputs):

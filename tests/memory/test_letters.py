@@ -4,7 +4,7 @@ from fractions import Fraction
 from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils import models
@@ -31,6 +31,7 @@ def test_it_is_written_as_people_write_it():
 
 
 @given(st.dictionaries(st.sampled_from(["h", "f", "V", "a", "d"]), st.integers(0, 2)), st.sampled_from([1, 2, 3, 4, 8, 12]))
+@settings(deadline=None)
 def test_factors_say_which_sizes_a_number_is_made_of(powers, constant):
     chosen = next(siblings(models.configuration("llama-7b")))[1]
     number = constant * prod(chosen[letter] ** power for letter, power in powers.items())

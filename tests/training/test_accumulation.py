@@ -305,8 +305,7 @@ def test_the_peak_rises_by_one_gradient_and_no_more():
     batch = memory.Workload(model.config, recipe).build()[2][0]
     optimizer = optim.AdamW(model.parameters())
     peaks = [
-        memory.measure((model, optimizer, [batch] * k), training.accumulated_step, timed=0).peak
-        for k in (1, 2, 4)
+        memory.measure((model, optimizer, [batch] * k), training.accumulated_step, timed=0).peak for k in (1, 2, 4)
     ]
     gradients = models.parameter_bytes(model)
     assert peaks[1] - peaks[0] == pytest.approx(gradients, rel=0.1)

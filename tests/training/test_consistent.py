@@ -5,7 +5,7 @@ import pytest
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.consistent import consistent_lengths
+from course_utils.training.consistent import consistent_lengths
 
 GPT2 = models.configuration("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=40)
 

@@ -13,8 +13,7 @@ from course_utils.viz.style import BIT_COLORS, COLORS, writing
 
 APART = 15
 TOGETHER = {
-    "measured kinds": KINDS,
-    "predicted kinds": (*KINDS[:-2], "temporaries"),
+    "kinds": KINDS,
     "lines": ("first", "second", "third", "fourth", "ink"),
     "a prediction and what was measured": ("predicted", "first", "second", "ink"),
     "bits": tuple(BIT_COLORS.values()),

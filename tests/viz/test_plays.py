@@ -2,6 +2,7 @@
 
 import base64
 import re
+from importlib import import_module
 from itertools import product
 from random import Random
 
@@ -12,7 +13,7 @@ from ipywidgets import FloatLogSlider
 
 from course_utils import models, viz
 from course_utils.precision import FORMATS
-from course_utils.viz import calculator, controls, display
+from course_utils.viz import controls, display
 
 DRAWN = 2  # corners taken at random, beside those that between them hold every end of every control
 LETTERS = 32  # as long as a description may be
@@ -27,7 +28,7 @@ def play(request, monkeypatch):
     """What a chapter gives to `viz.play`; its cells are run as they are, once."""
     chapter = request.param
     if chapter not in CAUGHT:
-        for module in (viz, calculator):
+        for module in (viz, import_module("course_utils.viz.planner")):
             monkeypatch.setattr(module, "play", lambda draw, also=None, /, **named: keep(chapter, draw, also, named))
         # A smaller model stands in where one is only asked for its bytes by parameter.
         build = models.build

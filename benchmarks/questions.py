@@ -1,0 +1,43 @@
+"""The questions of docs/plan.md and their answers: every command there, run again; `--write` puts the answers in."""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs" / "plan.md"
+_BLOCK = re.compile(r"```console\n\$ (?P<command>course plan .*)\n(?P<answer>[^`]*)```")
+
+
+def questions() -> list[re.Match]:
+    """Every command of the document with the answer that stands there."""
+    return list(_BLOCK.finditer(DOCUMENT.read_text(encoding="utf-8")))
+
+
+def answer(command: str) -> str:
+    """What it prints, worked out anew."""
+    words = [sys.executable, "-m", "course_utils.cli", *shlex.split(command)[1:], "--again"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{command}: {done.stderr}")
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+
+
+def main():
+    """Say which answers changed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    write, text = parser.parse_args().write, DOCUMENT.read_text(encoding="utf-8")
+    for asked in questions():
+        said = answer(asked["command"])
+        print(f"{'as before' if said == asked['answer'] else 'changed'}: {asked['command']}", flush=True)
+        text = text.replace(asked[0], f"```console\n$ {asked['command']}\n{said}```")
+        if write:
+            DOCUMENT.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
