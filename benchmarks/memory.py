@@ -120,8 +120,8 @@ def known_from(found: Estimate) -> str:
         return "formulas"
     if found.finder.formulas_for(found.recipe.batch, found.recipe.sequence):
         return "dry run: scratch space at the peak"
-    orders = {log.plain.labels for log in found.finder.logs.values()}
-    return "dry run: some sizes are no polynomials" if len(orders) == 1 else "dry run: other operators at other sizes"
+    events = {len(log.plain.labels) for log in found.finder.logs.values()}
+    return "dry run: more operators at larger sizes" if len(events) > 1 else "dry run: some sizes are no polynomials"
 
 
 def tables(rows: list[Row]) -> str:

@@ -32,7 +32,12 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def command_lines(text: str) -> list[str]:
     """Every `course …`, `make …` and `python -m …` in code, comments and prompts removed."""
-    fenced = [line for language, code in _FENCE.findall(text) if language in ("", "sh", "console") for line in code.splitlines()]
+    fenced = [
+        line
+        for language, code in _FENCE.findall(text)
+        if language in ("", "sh", "console")
+        for line in code.splitlines()
+    ]
     inline = re.findall(r"`([^`\n]+)`", _FENCE.sub("", text))
     lines = (line.partition("  #")[0].removeprefix("$ ").strip() for line in fenced + inline)
     bare = (line.removeprefix(".venv/bin/") for line in lines)

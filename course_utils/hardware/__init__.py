@@ -6,4 +6,14 @@ from course_utils.hardware.kernels import CHANNELS_LAST
 from course_utils.hardware.machine import ON_HOST, Curve, Machine, Work
 from course_utils.hardware.named import MACHINES, machine
 
-__all__ = ["CHANNELS_LAST", "MACHINES", "ON_HOST", "Curve", "Machine", "Work", "calibrate", "machine", "process_bandwidth"]
+__all__ = [
+    "CHANNELS_LAST",
+    "MACHINES",
+    "ON_HOST",
+    "Curve",
+    "Machine",
+    "Work",
+    "calibrate",
+    "machine",
+    "process_bandwidth",
+]

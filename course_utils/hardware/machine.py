@@ -75,8 +75,8 @@ class Machine:
     def seconds(self, work: Work) -> float:
         """By the roofline (Williams, Waterman & Patterson 2009), the slower of arithmetic and memory; before it comes the call.
 
-        What touches the host's memory goes at the pace of the link to it, each byte once. Raises `CourseError` where the machine has no
-        rate for the work's dtype.
+        What touches the host's memory goes at the pace of the link to it, each byte once. Raises `CourseError` where the
+        machine has no rate for the work's dtype.
         """
         if work.kernel == ON_HOST:
             return work.bytes / 2 / self.host_link

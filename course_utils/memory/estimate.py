@@ -193,7 +193,8 @@ class Estimate:
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
                 text = f"{repeated} × ({total})" if repeated > 1 else str(total)
-                name = f"{kind} of {f'{repeated} ' if repeated > 1 else ''}{_called(where)}" if where else kind
+                owner = f"{repeated} {_called(where)}" if repeated > 1 else _called(where)
+                name = f"{kind} of {owner}" if where or kind == "activations" else kind
                 yield Term(kind, name, text, size, total.letters)
 
 
@@ -229,7 +230,7 @@ def family(module: str) -> str:
 
 
 def _called(where: str) -> str:
-    return f"{where[:-2]}" if where.endswith(".*") else where.rpartition(".")[2]
+    return where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
 
 
 def _where(recipe: Recipe) -> str:

@@ -24,7 +24,7 @@ ABOVE = 0.09
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most."""
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
-_MOST_TRIED = 8
+_MOST_SHOWN, _TRIED_OF_A_LEVEL = 8, 2
 
 
 class Change(NamedTuple):
@@ -160,15 +160,24 @@ class Plan:
             "need": list(self.need),
             "reserved": self.trial.reserved,
             "host": self.trial.host,
-            "seconds": self.trial.seconds,
+            "seconds": _known(self.trial.seconds),
             "sent": self.trial.sent,
             "how": self.estimate.how,
             "recipe": plain_recipe(self.recipe),
             "instants": {instant.name: _plain_instant(instant) for instant in self.estimate.instants},
-            "rows": [{**vars(row), "recipe": plain_recipe(row.recipe)} for row in self.rows],
+            "rows": [_plain_row(row) for row in self.rows],
             "no help": list(self.helpless),
             "largest": self.largest,
         }
+
+
+def _plain_row(row: Row) -> dict:
+    return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
+
+
+def _known(seconds: float) -> float | None:
+    """None without a machine, since JSON has no NaN."""
+    return None if isnan(seconds) else seconds
 
 
 def _plain_instant(instant: Instant) -> dict:
@@ -264,26 +273,29 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, 
             known = {row.names for row in fitting}
             fitting += _combined(source, base, tried, useful, known, count, memory, machine, say)
     shown = sorted(fitting, key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
-    return tuple(shown[:_MOST_TRIED]) or tuple(sorted(rows, key=lambda row: row.peak)[:5]), helpless
+    return tuple(shown[:_MOST_SHOWN]) or tuple(sorted(rows, key=lambda row: row.peak)[:5]), helpless
 
 
 def _combined(source, base: Trial, tried, useful, known: set, count: int, memory: int, machine, say) -> Iterator[Row]:
-    """Combinations of changes that do not fit by less: those that should fit by `_together` are run dry, the mildest first."""
-    promising = []
+    """Combinations of changes that do not fit by less: of each level the two likeliest by `_together`, run dry."""
+    room, promising = memory * base.peak / needs(base)[1], {}
     for changes in combinations(useful, count):
         if any(set(names) <= {c.name for c in changes} for names in known) or _clash(base.recipe, changes):
             continue
-        if _together(base, [tried[c.name][1] for c in changes]) <= memory:
-            promising.append((max(c.level for c in changes), sum(c.level for c in changes), changes))
-    for _, _, changes in sorted(promising, key=lambda one: one[:2])[: _MOST_TRIED // 2]:
-        say(" + ".join(change.name for change in changes))
-        try:
-            recipe = replace(base.recipe, **{k: v for c in changes for k, v in c.apply(base.recipe).items()})
-            row = _row(base, changes, attempt(source, recipe, machine), memory)
-        except CourseError:  # they do not go together
-            continue
-        if row.verdict == FITS:
-            yield row
+        guess = _together(base, [tried[c.name][1] for c in changes])
+        if guess <= room:
+            levels = [c.level for c in changes]
+            promising.setdefault(max(levels), []).append((sum(levels), guess, changes))
+    for level in sorted(promising):
+        for _, _, changes in sorted(promising[level], key=lambda one: one[:2])[:_TRIED_OF_A_LEVEL]:
+            say(" + ".join(change.name for change in changes))
+            try:
+                recipe = replace(base.recipe, **{k: v for c in changes for k, v in c.apply(base.recipe).items()})
+                row = _row(base, changes, attempt(source, recipe, machine), memory)
+            except CourseError:  # they do not go together
+                continue
+            if row.verdict == FITS:
+                yield row
 
 
 def _clash(recipe: Recipe, changes: Sequence[Change]) -> bool:

@@ -204,7 +204,9 @@ def _flops(function, args: tuple, kwargs: dict, answer) -> int:
         return _RECURRENT[short] * rows * (args[1].numel() + args[2].numel())
     if short == "_grouped_mm":
         first, second = args[:2]
-        return 2 * (answer.numel() * first.shape[-1] if second.dim() == 2 < first.dim() else first.numel() * second.shape[-1])
+        return 2 * (
+            answer.numel() * first.shape[-1] if second.dim() == 2 < first.dim() else first.numel() * second.shape[-1]
+        )
     if packet is getattr(_aten, _ATTENTION):
         return flop_counter.sdpa_flop_count(*(t.shape for t in args[:3]))
     if packet is getattr(_aten, f"{_ATTENTION}_backward"):

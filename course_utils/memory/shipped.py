@@ -19,7 +19,7 @@ import numpy as np
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory.estimate import Estimate
-from course_utils.memory.finder import Finder
+from course_utils.memory.finder import Finder, finder_of
 from course_utils.memory.found import Depth, Log
 from course_utils.memory.letters import Polynomial, sizes_of
 from course_utils.memory.model import Source, source_of
@@ -117,11 +117,14 @@ def lettered(source: Source, recipe: Recipe) -> Lettered:
 
 
 def family_of(config) -> str | None:
-    """The family in whose formulas a configuration's sizes may be put."""
+    """The family in whose formulas a configuration's sizes may be put: its heads together are as wide as the model."""
+    sizes = sizes_of(config)
+    if not {"h", "a", "d"} <= sizes.keys() or sizes["h"] != sizes["a"] * sizes["d"]:
+        return None
     for name, small in FAMILIES.items():
         known = small()
         same = type(config) is type(known) and config.architectures == known.architectures
-        if same and ("k" in sizes_of(config)) == ("grouped" in name) and _otherwise(config) == _otherwise(known):
+        if same and ("k" in sizes) == ("grouped" in name) and _otherwise(config) == _otherwise(known):
             return name
     return None
 
@@ -133,13 +136,13 @@ _BESIDE = (
 
 
 def _otherwise(config) -> dict:
-    """What a configuration says beside its sizes and the numbers that decide nothing."""
-    return {
-        name: value
+    """What a configuration says beside its sizes; of a fraction, dropout's say, whether it is 0."""
+    said = {
+        name: value > 0 if isinstance(value, float) else value
         for name, value in config.to_dict().items()
-        if not isinstance(value, int | float) or isinstance(value, bool) or name == "num_labels"
-        if name not in _BESIDE
+        if name not in _BESIDE and (isinstance(value, bool) or not isinstance(value, int))
     }
+    return {**said, "num_labels": config.num_labels}
 
 
 def _keys() -> list[tuple[str, Recipe]]:
@@ -177,6 +180,9 @@ class _Finder:
     def sizes(self) -> dict[str, int]:
         return sizes_of(self.source.config)
 
+    def with_recipe(self, recipe: Recipe) -> Finder:
+        return finder_of(self.source, recipe)
+
     def blocks(self, log: Log) -> dict[str, int]:
         from course_utils.memory.estimate import family
 
@@ -187,7 +193,11 @@ class _Finder:
 
 
 def from_formulas(config, recipe: Recipe) -> Estimate | None:
-    """The estimate by shipped formulas; None for another model, and for a recipe that is not among them."""
+    """The estimate by shipped formulas; None for another model, and for a recipe that is not among them.
+
+    It is that of a dry run to the byte where the length is a multiple of 32, to which some kernels round it up; on a CPU in half
+    precision it leaves oneDNN's scratch space out.
+    """
     family = family_of(config)
     asked = ("optimizer", "precision", "batch", "sequence", "checkpointing", "device")
     ordinary = Recipe(**{name: getattr(recipe, name) for name in asked})
@@ -215,7 +225,8 @@ def from_formulas(config, recipe: Recipe) -> Estimate | None:
     orders = {id(one): one.places(blocks) for one in (forward, update)}
     polynomials = [whose.polynomials[orders[id(whose)][place]] for _, places, whose in taken for place in places]
     finder = _Finder(source_of(config), polynomials, blocks)
-    how = f"formulas shipped with the package ({_all()['versions']})"
+    scratch = ", without oneDNN's scratch space" * (recipe.device == "cpu" and recipe.precision != "fp32")
+    how = f"formulas shipped with the package ({_all()['versions']}){scratch}"
     return Estimate(finder.source.name, recipe, log, how, finder)
 
 

@@ -3,82 +3,113 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 from course_utils.cli import main
 
-TINY = {
+CONFIG = {
     "model_type": "qwen2",
     "hidden_size": 64,
     "intermediate_size": 160,
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "vocab_size": 500,
-    "max_position_embeddings": 256,
+    "vocab_size": 32000,  # what is large about it are its logits
+    "max_position_embeddings": 1024,
 }
+ASKED = ["--device", "cpu", "--batch", "4", "--sequence", "1024"]
+FITTING, TOO_LARGE = [*ASKED, "--memory", "4GB"], [*ASKED, "--memory", "2GB"]
 
 
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(TINY))
+@pytest.fixture(scope="module")
+def tried():
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _few_changes_and_none_twice(tried, monkeypatch):
+    """What all changes do, and how they are tried, is tested beside `memory.plan`."""
+    module = import_module("course_utils.memory.plan")
+    attempt = module.attempt
+
+    def once(source, recipe, machine=None):
+        key = source.key or object(), recipe
+        return tried[key] if key in tried else tried.setdefault(key, attempt(source, recipe, machine))
+
+    monkeypatch.setattr(module, "CHANGES", module.CHANGES[:4])
+    monkeypatch.setattr(module, "attempt", once)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "config.json"
+    path.write_text(json.dumps(CONFIG))
     return str(path)
 
 
+def strict(text):
+    """As other programs read JSON: they know no NaN."""
+    return json.loads(text, parse_constant=pytest.fail)
+
+
 def test_it_fits_or_it_does_not_and_the_exit_code_says_so(config, capsys):
-    assert main(["plan", config, "--memory", "8GB"]) == 0
-    assert "fits in 8.00 GiB" in capsys.readouterr().out
-    assert main(["plan", config, "--memory", "400MiB", "--batch", "64", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    assert main(["plan", config, *FITTING]) == 0
+    assert "fits in 4.00 GiB" in capsys.readouterr().out
+    assert main(["plan", config, *TOO_LARGE, "--json"]) == 1
+    found = strict(capsys.readouterr().out)
     assert found["verdict"] == "does not fit"
-    assert found["recipe"]["batch"] == 64
+    assert found["recipe"]["batch"] == 4
+    assert ["micro-batch of 1"] in [row["names"] for row in found["rows"]]
 
 
-def test_a_stored_answer_is_read_without_torch_or_transformers(config, tmp_path):
-    words = [sys.executable, "-m", "course_utils.cli", "plan", config, "--memory", "8GB"]
-    first = subprocess.run(words, capture_output=True, text=True, check=True, timeout=100)
+def test_a_stored_answer_is_read_without_torch_or_transformers(config, capsys):
+    main(["plan", config, *FITTING])
+    first = capsys.readouterr().out
     spying = (
         "import sys; from course_utils.cli import main; code = main(sys.argv[1:]); "
         "print('imported:', [n for n in ('torch', 'transformers', 'pandas', 'numpy') if n in sys.modules]); sys.exit(code)"
     )
-    again = subprocess.run([sys.executable, "-c", spying, *words[3:]], capture_output=True, text=True, check=True, timeout=30)
-    assert again.stdout == first.stdout + "imported: []\n"
+    words = [sys.executable, "-c", spying, "plan", config, *FITTING]
+    again = subprocess.run(words, capture_output=True, text=True, check=True, timeout=100)
+    assert again.stdout == first + "imported: []\n"
 
 
-def test_another_file_of_the_same_name_is_another_question(config, capsys):
-    main(["plan", config, "--memory", "8GB", "--json"])
-    first = json.loads(capsys.readouterr().out)
-    with open(config, "w") as file:
-        json.dump({**TINY, "hidden_size": 128}, file)
-    main(["plan", config, "--memory", "8GB", "--json"])
-    assert json.loads(capsys.readouterr().out)["need"] > first["need"]
+def test_another_file_of_the_same_name_is_another_question(tmp_path, capsys):
+    path, answers = tmp_path / "config.json", []
+    for width in (64, 128):
+        path.write_text(json.dumps({**CONFIG, "hidden_size": width}))
+        main(["plan", str(path), "--why", "batch=1", "batch=1", "--json"])
+        answers.append(strict(capsys.readouterr().out)["before"]["update"]["parameters"])
+    assert answers[0] < answers[1]
 
 
 def test_a_module_of_ones_own(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "from transformers import GPT2Config, GPT2LMHeadModel\n"
-        "def build():\n    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=100))\n"
+        "def build():\n    return GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=2, n_head=8, vocab_size=100))\n"
     )
-    assert main(["plan", f"{tmp_path}/mine.py:build", "--memory", "8GB"]) == 0
-    assert "build: fits" in capsys.readouterr().out
+    assert main(["plan", f"{tmp_path}/mine.py:build", "--memory", "2GB", "--beside"]) == 0
+    said = capsys.readouterr().out
+    assert "build: fits" in said
+    assert "Beside training: evaluation" in said
 
 
 def test_lengths_set_the_sequence(config, tmp_path, capsys):
     (tmp_path / "lengths.txt").write_text("10\n200\n30\n")
-    main(["plan", config, "--memory", "8GB", "--data", str(tmp_path / "lengths.txt"), "--json"])
-    assert json.loads(capsys.readouterr().out)["recipe"]["sequence"] == 200
+    main(["plan", config, "--data", str(tmp_path / "lengths.txt"), "--emit", "trl"])
+    assert "max_length: 200" in capsys.readouterr().out
 
 
 def test_the_global_batch_is_kept(config, capsys):
-    main(["plan", config, "--memory", "8GB", "--batch", "4", "--global-batch", "32", "--json"])
-    assert json.loads(capsys.readouterr().out)["recipe"]["accumulation"] == 8
-    assert main(["plan", config, "--memory", "8GB", "--batch", "5", "--global-batch", "32"]) == 2
+    main(["plan", config, "--emit", "trl", "--batch", "4", "--global-batch", "32"])
+    assert "gradient_accumulation_steps: 8" in capsys.readouterr().out
+    assert main(["plan", config, "--emit", "trl", "--batch", "5", "--global-batch", "32"]) == 2
     assert "does not divide" in capsys.readouterr().err
 
 
-def test_why_emit_explain_and_beside(config, tmp_path, capsys):
+def test_why_emit_and_explain(config, tmp_path, capsys):
     assert main(["plan", config, "--why", "batch=1", "batch=1,checkpointing"]) == 0
     assert "peak:" in capsys.readouterr().out
     assert main(["plan", config, "--emit", "trl", "--lora", "4"]) == 0
@@ -86,17 +117,18 @@ def test_why_emit_explain_and_beside(config, tmp_path, capsys):
     (tmp_path / "oom").write_text("CUDA out of memory. Tried to allocate 20.00 MiB.")
     assert main(["plan", config, "--explain", str(tmp_path / "oom")]) == 0
     assert "asked 20.0 MiB" in capsys.readouterr().out
-    assert main(["plan", config, "--memory", "8GB", "--beside"]) == 0
-    assert "Beside training: evaluation" in capsys.readouterr().out
 
 
 def test_the_settings_of_a_row(config, capsys):
-    words = ["plan", config, "--memory", "500MiB", "--batch", "64", "--sequence", "256"]
-    main([*words, "--json"])
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert main([*words, "--emit", "accelerate", "--row", "1"]) == 0
-    assert "mixed_precision" in capsys.readouterr().out
-    assert main([*words, "--emit", "accelerate", "--row", str(len(rows) + 1)]) == 2
+    main(["plan", config, *TOO_LARGE, "--json"])
+    names = [row["names"] for row in strict(capsys.readouterr().out)["rows"]]
+    row = names.index(["micro-batch of 1"]) + 1
+    assert main(["plan", config, *TOO_LARGE, "--emit", "trl", "--row", str(row)]) == 0
+    said = capsys.readouterr().out
+    assert "per_device_train_batch_size: 1" in said
+    assert "gradient_accumulation_steps: 4" in said
+    assert main(["plan", config, *FITTING, "--emit", "trl", "--row", "1"]) == 2
+    assert "0 rows" in capsys.readouterr().err
 
 
 def test_it_is_held_against_this_machine(config, capsys):
@@ -113,7 +145,7 @@ def test_it_is_held_against_this_machine(config, capsys):
         (["gpt2-small", "--memory", "8GB", "--machine", "abacus"], "No card is called 'abacus'"),
         (["gpt2-small", "--memory", "8GB", "--optimizer", "adam"], "No optimizer is called 'adam'"),
         (["nowhere.py:build", "--memory", "8GB"], "no file nowhere.py"),
-        (["gpt2-small", "--why", "", "butch=3"], "A recipe has no field 'butch'"),
+        (["gpt2-small", "--why", "butch=3", ""], "A recipe has no field 'butch'"),
     ],
 )
 def test_a_question_without_an_answer_is_a_sentence_and_2(words, said, capsys):

@@ -175,7 +175,11 @@ def test_a_device_may_be_named_as_on_a_gpu():
 
 def test_everything_on_the_host_is_refused_where_a_gpu_is_asked_about():
     with pytest.raises(CourseError, match="Everything lay on the host"):
-        dry_run(lambda: (layers(device="cpu"), torch.ones(1, 4, device="cpu")), lambda model, x: model(x).sum().backward(), "cuda")
+        dry_run(
+            lambda: (layers(device="cpu"), torch.ones(1, 4, device="cpu")),
+            lambda model, x: model(x).sum().backward(),
+            "cuda",
+        )
 
 
 def test_on_cuda_autocast_is_on_without_a_gpu():

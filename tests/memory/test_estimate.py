@@ -16,7 +16,13 @@ from course_utils.memory.finder import cut
 from course_utils.memory.model import random_batch, source_of
 from course_utils.settings import SCALES
 
-SMALL = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300}
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+}
 LLAMA = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=6, max_position_embeddings=512)
 
 
@@ -106,7 +112,11 @@ def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
         table = found.working(instant)
         assert table["bytes"].sum() == sum(found.by_instant()[instant].values())
         for _, row in table.iterrows():
-            text = re.sub(r"([²³])", lambda m: f"**{'²³'.index(m[1]) + 2}", row.formula).replace("·", "*").replace("×", "*")
+            text = (
+                re.sub(r"([²³])", lambda m: f"**{'²³'.index(m[1]) + 2}", row.formula)
+                .replace("·", "*")
+                .replace("×", "*")
+            )
             assert eval(text, {}, found.sizes) == row["bytes"], row.formula
     assert "6 × (" in found.working()["formula"].str.cat()
     with pytest.raises(CourseError, match="No instant is called 'lunch'; choose one of forward"):
@@ -160,7 +170,9 @@ def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
     found = estimate(LLAMA, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     real = nn.Linear(64, 160, bias=False, dtype=dtype)
-    codes = bnb.nn.Params4bit(real.weight.detach(), requires_grad=False, quant_type="nf4", compress_statistics=True).to("cpu")
+    codes = bnb.nn.Params4bit(real.weight.detach(), requires_grad=False, quant_type="nf4", compress_statistics=True).to(
+        "cpu"
+    )
     state = codes.quant_state
     theirs = [codes, state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
     events = found.log.labels
@@ -300,7 +312,9 @@ def test_examples_suit_the_model(labels):
 
 
 def test_what_is_kept_of_a_configuration_is_not_that_of_another():
-    one, other = (source_of(models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=n)) for n in (2, 3))
+    one, other = (
+        source_of(models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=n)) for n in (2, 3)
+    )
     assert one.key != other.key
     assert json.dumps(one.key)
     assert source_of(Regression, pairs).key is None

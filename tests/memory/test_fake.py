@@ -88,8 +88,14 @@ CASES = {
         lambda: (net(), net(), torch.randn(32, 64)),
         lambda one, other, x: F.mse_loss(one(x), other(x).detach()).backward(),
     ),
-    "a cell called token by token": (lambda: (Uses(), torch.randn(16, 20, 64)), lambda m, x: m(x).square().mean().backward()),
-    "a gradient of an expanded number": (lambda: (net(), torch.randn(512, 64)), lambda model, x: model(x).sum().backward()),
+    "a cell called token by token": (
+        lambda: (Uses(), torch.randn(16, 20, 64)),
+        lambda m, x: m(x).square().mean().backward(),
+    ),
+    "a gradient of an expanded number": (
+        lambda: (net(), torch.randn(512, 64)),
+        lambda model, x: model(x).sum().backward(),
+    ),
     "recurrent layers": (
         lambda: (nn.LSTM(64, 64, 2, batch_first=True), torch.randn(8, 30, 64)),
         lambda model, x: model(x)[0].square().mean().backward(),
@@ -103,9 +109,12 @@ CASES = {
         lambda model, x: model(x).square().mean().backward(),
     ),
 } | {
-    loss.__name__: (lambda: (net(), torch.randn(320, 64), torch.randn(320, 64)), lambda m, x, y, loss=loss: loss(m(x), y).backward())
+    loss.__name__: (
+        lambda: (net(), torch.randn(320, 64), torch.randn(320, 64)),
+        lambda m, x, y, loss=loss: loss(m(x), y).backward(),
+    )
     for loss in LOSSES
-}  # fmt: skip
+}
 
 
 def _under_autocast(forward):
@@ -214,9 +223,19 @@ def test_what_a_dry_run_cannot_follow_is_refused():
 
 
 def test_libraries_are_as_they_were_afterwards():
-    before = torch.nn.init._no_grad_trunc_normal_, torch.Tensor.__deepcopy__, nn.Parameter.__deepcopy__, torch.get_rng_state()
+    before = (
+        torch.nn.init._no_grad_trunc_normal_,
+        torch.Tensor.__deepcopy__,
+        nn.Parameter.__deepcopy__,
+        torch.get_rng_state(),
+    )
     dry_run(with_average, train_and_average, "cuda")
-    after = torch.nn.init._no_grad_trunc_normal_, torch.Tensor.__deepcopy__, nn.Parameter.__deepcopy__, torch.get_rng_state()
+    after = (
+        torch.nn.init._no_grad_trunc_normal_,
+        torch.Tensor.__deepcopy__,
+        nn.Parameter.__deepcopy__,
+        torch.get_rng_state(),
+    )
     assert before[:3] == after[:3]
     assert torch.equal(before[3], after[3])
     halves = torch.ones(4, dtype=torch.bfloat16).softmax(0, dtype=torch.float32)

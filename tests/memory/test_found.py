@@ -43,8 +43,22 @@ def test_logs_of_another_order_are_not_fitted():
 def net(blocks, by_one=7):
     """A log as a stack of equal blocks makes it: forward in order, backward in reverse, an update that loops."""
     births = [(by_one * 5000, ("forward", "activations", f"layers.{i}", "mm")) for i in range(blocks)]
-    back = [row for i in reversed(range(blocks)) for row in ((9000, ("backward", "gradients", f"layers.{i}", "mm")), (-by_one * 5000, ("backward", "activations", f"layers.{i}", "mm")))]
-    update = [row for _ in range(blocks) for row in ((8000, ("update", "optimizer temporaries", "", "sqrt")), (-8000, ("update", "optimizer temporaries", "", "sqrt")))]
+    back = [
+        row
+        for i in reversed(range(blocks))
+        for row in (
+            (9000, ("backward", "gradients", f"layers.{i}", "mm")),
+            (-by_one * 5000, ("backward", "activations", f"layers.{i}", "mm")),
+        )
+    ]
+    update = [
+        row
+        for _ in range(blocks)
+        for row in (
+            (8000, ("update", "optimizer temporaries", "", "sqrt")),
+            (-8000, ("update", "optimizer temporaries", "", "sqrt")),
+        )
+    ]
     norms = [(4 * blocks, ("update", "optimizer temporaries", "", "aten.stack.default"))]
     rows = births + back + norms + update
     return Log(np.array([size for size, _ in rows]), tuple(label for _, label in rows))

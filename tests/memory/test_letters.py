@@ -30,7 +30,9 @@ def test_it_is_written_as_people_write_it():
     assert str(Polynomial()) == "0"
 
 
-@given(st.dictionaries(st.sampled_from(["h", "f", "V", "a", "d"]), st.integers(0, 2)), st.sampled_from([1, 2, 3, 4, 8, 12]))
+@given(
+    st.dictionaries(st.sampled_from(["h", "f", "V", "a", "d"]), st.integers(0, 2)), st.sampled_from([1, 2, 3, 4, 8, 12])
+)
 @settings(deadline=None)
 def test_factors_say_which_sizes_a_number_is_made_of(powers, constant):
     chosen = next(siblings(models.configuration("llama-7b")))[1]
@@ -45,6 +47,8 @@ def test_a_sibling_is_a_model_of_the_same_kind(name):
         sizes = sizes_of(other)
         assert {letter: sizes[letter] for letter in chosen} == chosen
         assert chosen["a"] % chosen.get("k", chosen["a"]) == 0
-        same = (sizes["a"] * sizes["d"] == sizes["h"]) == (sizes_of(config)["a"] * sizes_of(config)["d"] == sizes_of(config)["h"])
+        same = (sizes["a"] * sizes["d"] == sizes["h"]) == (
+            sizes_of(config)["a"] * sizes_of(config)["d"] == sizes_of(config)["h"]
+        )
         assert same
     assert set(NAMES) >= set(chosen)

@@ -26,11 +26,11 @@ def llama(width, blocks, vocabulary=8000):
     """Of any width, since nothing is computed: what a dry run costs is its operators, and they grow with the blocks."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": width // 4}
     sizes = {"hidden_size": width, "intermediate_size": 11 * width // 4, "vocab_size": vocabulary, **heads}
-    return models.configuration("llama-7b", **sizes, num_hidden_layers=blocks, max_position_embeddings=1024)
+    return models.configuration("llama-7b", **sizes, num_hidden_layers=blocks, max_position_embeddings=4096)
 
 
 LLAMA = llama(4096, 2)
-RECIPE = Recipe("adamw-foreach", batch=16, sequence=512, device="cuda")
+RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 
 
 def planned(share):
@@ -206,7 +206,7 @@ and 200.00 MiB is reserved by PyTorch but unallocated.
 
 def test_an_error_message_is_found_in_the_step(tmp_path):
     found = estimate(LLAMA, RECIPE)
-    logits = 16 * 512 * 8000 * 4
+    logits = 4 * 2048 * 8000 * 4
     (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
     text = explain(tmp_path / "oom.txt", found)
     assert "It happened in the loss" in text

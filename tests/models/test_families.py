@@ -127,8 +127,10 @@ def test_a_network_without_layers_is_refused(wrong):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(CourseError, match="'bert'; choose one of distilbert, gpt2"):
+    with pytest.raises(CourseError, match="'bert'; choose one of bert-base, or give its config.json"):
         models.build("bert", labels=2)
+    with pytest.raises(CourseError, match="'zzz'; choose one of distilbert, gpt2, llama, .*, qwen3-8b"):
+        models.build("zzz")
 
 
 def test_pretrained_weights_come_from_a_folder_in_the_hubs_layout(tmp_path, monkeypatch):

@@ -1,34 +1,31 @@
-"""Lengths that agree with a published batch, against the estimate tried length by length."""
+"""Lengths that agree with a published batch, against dry runs just inside and just outside of them."""
 
 import pytest
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, estimate
+from course_utils.memory import Recipe, Workload, dry_run
 from course_utils.training.consistent import consistent_lengths
 
-GPT2 = models.configuration("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=40)
+GPT2 = models.configuration("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=12)
 
 
-def tried(recipe: dict, largest: int, budget: int) -> list[int]:
-    def peak(batch, length):
-        return estimate(GPT2, Recipe(**recipe, batch=batch, sequence=length)).peak
-
-    return [n for n in range(1, 41) if peak(largest, n) <= budget < peak(largest + 1, n)]
+def peak(batch, length):
+    work = Workload(GPT2, Recipe(batch=batch, sequence=length))
+    return dry_run(work.build, work.step).peak
 
 
-@pytest.mark.parametrize("recipe", [{}, {"zero_stage": 3, "ranks": 2}, {"attention": "eager"}])
-@pytest.mark.parametrize("largest", [1, 3])
-def test_the_stretch_is_what_trying_finds(recipe, largest):
-    budget = estimate(GPT2, Recipe(**recipe, batch=largest, sequence=20)).peak + 1000
-    expected = tried(recipe, largest, budget)
-    assert expected
-    assert consistent_lengths(GPT2, Recipe(**recipe), largest, budget) == (expected[0], expected[-1])
+def test_the_ends_of_the_stretch_are_where_dry_runs_begin_and_cease_to_fit():
+    budget = peak(2, 8) + 100
+    shortest, longest = consistent_lengths(GPT2, Recipe(), 2, budget)
+    assert shortest <= 8 <= longest
+    assert peak(2, longest) <= budget < peak(2, longest + 1)
+    assert peak(3, shortest - 1) <= budget < peak(3, shortest)
 
 
 def test_where_nothing_fits_or_everything_does_there_is_none():
-    assert consistent_lengths(GPT2, Recipe(), 1, 1) is None
-    assert consistent_lengths(GPT2, Recipe(), 1, 1e12) is None
+    assert consistent_lengths(GPT2, Recipe(), 2, 1) is None
+    assert consistent_lengths(GPT2, Recipe(), 2, 1e12) is None
 
 
 @pytest.mark.parametrize(("largest", "budget"), [(0, 1e9), (1, 0)])

@@ -1,0 +1,66 @@
+"""When formulas answer and when a dry run does: the oracle is the allocator, or a dry run of just that step."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from course_utils.memory import Recipe, dry_run, estimate, measure
+from course_utils.models import ConvNetConfig
+
+POSITIONS = 40
+
+
+class Positioned(nn.Module):
+    """Tokens and their numbers; it refuses more of them than it has, as Transformers' models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(50, 16), nn.Embedding(POSITIONS, 16)
+        self.head = nn.Linear(16, 50)
+
+    def forward(self, ids):
+        if ids.shape[1] > POSITIONS:
+            raise ValueError(f"{ids.shape[1]} tokens are too many")
+        hidden = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        return F.cross_entropy(self.head(hidden).flatten(0, 1), ids.flatten())
+
+
+class Plain(Positioned):
+    """The same without numbers, for any length."""
+
+    def forward(self, ids):
+        return F.cross_entropy(self.head(self.tokens(ids)).flatten(0, 1), ids.flatten())
+
+
+def ids(b, s):
+    return torch.randint(50, (b, s))
+
+
+def dry_peak(found):
+    work = found.workload
+    return dry_run(work.build, work.step).peak
+
+
+@pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="without oneDNN a convolution has no such scratch space"
+)
+def test_where_scratch_space_is_the_peak_no_formula_answers():
+    found = estimate(ConvNetConfig((16, 32), image=32), Recipe("sgd", batch=4)).at(batch=12)
+    work = found.workload
+    truth = measure(work.build, work.step, timed=0).peak
+    assert found.finder.guess(12, found.recipe.sequence).peak < 0.98 * truth, "formulas alone would be wrong here"
+    assert found.how == "a dry run of just this step"
+    assert found.peak == pytest.approx(truth, rel=0.001)
+
+
+def test_of_a_function_that_makes_a_model_formulas_are_found_too():
+    found = estimate(Plain, Recipe("sgd", batch=4, sequence=64), batch=ids).at(batch=3, sequence=100)
+    assert found.how.startswith("formulas found from")
+    assert found.peak == dry_peak(found)
+
+
+def test_a_model_is_not_refused_for_lengths_that_nobody_asked_for():
+    found = estimate(Positioned, Recipe("sgd", batch=4, sequence=16), batch=ids).at(sequence=POSITIONS)
+    assert found.how == "a dry run of just this step"
+    assert found.peak == dry_peak(found)

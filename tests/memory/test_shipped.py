@@ -1,0 +1,161 @@
+"""Formulas that come with the package, in all sizes of a model: against dry runs of sizes at which they were not found."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_utils import memory, models
+from course_utils.memory import Recipe, shipped
+from course_utils.memory.model import source_of
+from course_utils.memory.shipped import FAMILIES, from_formulas, lettered
+from course_utils.memory.trial import attempt
+
+SIZES = {"vocab_size": 1234, "max_position_embeddings": 700}
+
+
+def llama(blocks=2, **changes):
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 16}
+    sizes = {"hidden_size": 96, "intermediate_size": 272, "num_hidden_layers": blocks, **heads, **SIZES}
+    return models.configuration("llama-7b", **{**sizes, **changes})
+
+
+def gpt2(blocks=2, **changes):
+    return models.configuration("gpt2-large", n_embd=96, n_layer=blocks, n_head=6, **SIZES, **changes)
+
+
+def distilbert(blocks=2, labels=2, **changes):
+    sizes = {"dim": 96, "hidden_dim": 272, "n_layers": blocks, "n_heads": 6, **SIZES}
+    return models.configuration("distilbert-base-cased", labels=labels, **sizes, **changes)
+
+
+def dry(config, recipe):
+    work = memory.Workload(config, recipe)
+    return memory.dry_run(work.build, work.step, recipe.device)
+
+
+@pytest.mark.parametrize(
+    ("config", "recipe"),
+    [
+        (llama(4), Recipe("adamw-foreach", "autocast", batch=3, sequence=96, device="cuda")),
+        (llama(num_key_value_heads=2), Recipe("adafactor", batch=2, sequence=32, checkpointing=True)),
+        (llama(), Recipe("adamw", "bf16", batch=1, sequence=64, checkpointing=True, device="cuda")),
+        (gpt2(), Recipe("adamw-fused", "bf16", batch=1, sequence=160, device="cuda")),
+        (gpt2(3), Recipe("sgd", "autocast", batch=2, sequence=32, checkpointing=True, device="cuda")),
+        (distilbert(3), Recipe("momentum", batch=5, sequence=64)),
+        (distilbert(), Recipe("adamw-foreach", "autocast", batch=1, sequence=32, device="cuda")),
+    ],
+    ids=lambda value: f"{value.optimizer} {value.precision}" if isinstance(value, Recipe) else value.model_type,
+)
+def test_a_shipped_answer_is_a_dry_run_to_the_byte(config, recipe):
+    usage, found = dry(config, recipe), from_formulas(config, recipe)
+    assert found.peak == usage.peak
+    assert found.peak_instant.name == usage.peak_phase
+    assert found.peak_instant.by_kind == usage.split
+
+
+@pytest.mark.parametrize(
+    ("config", "recipe"),
+    [
+        (distilbert(), Recipe("adamw", batch=3, sequence=80, device="cuda")),
+        (gpt2(), Recipe("sgd", "bf16", batch=2, sequence=64, checkpointing=True)),
+    ],
+    ids=["a length that a kernel rounds up", "half precision on a CPU"],
+)
+def test_where_it_is_not_promised_to_the_byte_it_is_near(config, recipe):
+    assert from_formulas(config, recipe).peak == pytest.approx(dry(config, recipe).peak, rel=0.01)
+
+
+def test_a_model_of_full_size_needs_no_more_time():
+    recipe = Recipe("adamw-foreach", "autocast", batch=4, sequence=2048, device="cuda")
+    found = from_formulas(models.configuration("llama-7b"), recipe)
+    assert found.peak == attempt(source_of("llama-7b"), recipe).peak
+    assert found.how.startswith("formulas shipped with the package (torch ")
+
+
+def test_its_formulas_have_the_values_of_their_terms():
+    found = from_formulas(gpt2(5), Recipe(batch=3, sequence=64, device="cuda"))
+    letters = set()
+    for instant in found.by_instant():
+        table = found.working(instant)
+        assert table["bytes"].sum() == sum(found.by_instant()[instant].values())
+        for _, row in table.iterrows():
+            plain = row.formula.replace("²", "**2").replace("·", "*").replace("×", "*")
+            assert eval(plain, {}, found.sizes) == row["bytes"], row.formula
+            letters |= set(re.findall("[a-zV]", row.formula))
+    assert letters == {"b", "s", "h", "V", "a", "n"}
+
+
+def test_it_leads_on_to_other_recipes():
+    found = from_formulas(llama(), Recipe("sgd", batch=2, sequence=32))
+    clipped = found.at(clipping=True)
+    assert clipped.how == "a dry run of just this step"
+    assert clipped.peak == dry(llama(), clipped.recipe).peak
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        models.configuration("qwen3-8b"),
+        models.ConvNetConfig(),
+        llama(hidden_size=192),
+        llama(attention_dropout=0.1),
+        llama(tie_word_embeddings=True),
+        gpt2(resid_pdrop=0.0),
+        gpt2(n_inner=200),
+        distilbert(labels=5),
+        llama(1),
+    ],
+    ids=[
+        "another family",
+        "no transformer",
+        "heads that are not as wide as the model",
+        "dropout",
+        "tied weights",
+        "no dropout",
+        "an inner width of its own",
+        "more classes",
+        "too few blocks",
+    ],
+)
+def test_for_another_kind_of_model_there_is_none(config):
+    assert from_formulas(config, Recipe(batch=2, sequence=32)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adamw8bit"},
+        {"optimizer": torch.optim.AdamW},
+        {"precision": "fp16"},
+        {"accumulation": 2},
+        {"keeps_outputs": False},
+        {"attention": "eager"},
+        {"zero_stage": 3, "ranks": 2},
+    ],
+    ids=str,
+)
+def test_for_another_recipe_there_is_none(changes):
+    assert from_formulas(llama(), replace(Recipe(), **changes)) is None
+
+
+def test_the_file_holds_what_would_be_written():
+    assert shipped._all().keys() - {"versions"} == {shipped._name(*key) for key in shipped._keys()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("family", "recipe"),
+    [
+        ("llama, grouped heads", Recipe("sgd", "autocast", batch=2, checkpointing=True, device="cuda")),
+        ("llama, grouped heads", Recipe("adafactor", batch=2)),
+        ("llama, grouped heads", Recipe("sgd", "bf16", batch=1)),
+    ],
+    ids=lambda value: f"{value.optimizer} {value.precision}" if isinstance(value, Recipe) else value,
+)
+def test_formulas_found_again_are_the_same(family, recipe):
+    found = lettered(source_of(FAMILIES[family]()), recipe).packed()
+    assert json.loads(json.dumps(found)) == shipped._all()[shipped._name(family, recipe)]

@@ -1,0 +1,56 @@
+"""Models of others: the parameters that their publishers count, and configurations from a `config.json`."""
+
+import pytest
+import torch
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.models.public import PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_model_has_the_parameters_that_its_publisher_counts(name):
+    """Counted in two sizes of few blocks: each further block has as many as the third."""
+    config = models.configuration(name)
+    depth = next(field for field in ("num_hidden_layers", "n_layer") if field in config.to_dict())
+
+    def counted(blocks):
+        with torch.device("meta"):
+            return models.parameter_count(models.build(name, **{depth: blocks}))
+
+    two, three = counted(2), counted(3)
+    assert three + (three - two) * (getattr(config, depth) - 3) == PUBLIC[name].parameters
+
+
+def test_settings_of_a_public_model_can_be_changed_where_it_has_them():
+    assert models.configuration("llama-3.1-8b", num_hidden_layers=2).num_hidden_layers == 2
+    with pytest.raises(CourseError, match="LlamaConfig has no setting 'layers'"):
+        models.configuration("llama-3.1-8b", layers=2)
+
+
+def test_a_config_json_is_the_configuration_that_was_written(tmp_path):
+    written = models.configuration("qwen3-0.6b", num_hidden_layers=2)
+    written.to_json_file(tmp_path / "config.json")
+    read = models.from_json(tmp_path / "config.json")
+    assert type(read) is type(written)
+    assert read.architectures == ["Qwen3ForCausalLM"]
+    assert read.to_dict() == written.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "could not be read as a model's config.json"),
+        ("[]", "could not be read as a model's config.json"),
+        ('{"hidden_size": 8}', "an object with a model_type"),
+        ('{"model_type": "lama"}', r"knows no family 'lama' \(nearest: .*llama.*\)"),
+        ('{"model_type": "llama", "hidden_size": "wide"}', "is no configuration of llama"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_in_a_sentence(tmp_path, text, sentence):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CourseError, match=sentence) as error:
+        models.from_json(tmp_path / "config.json")
+    assert "\n" not in str(error.value)
+    with pytest.raises(CourseError, match="could not be read"):
+        models.from_json(tmp_path / "missing.json")
