@@ -344,12 +344,12 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, need: tuple[int, int],
         return {"largest batch": None, "longest sequence": None}
     longest = getattr(finder.source.config, "max_position_embeddings", None) or 2**17
     return {
-        "largest batch": _most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, 2**14, room),
-        "longest sequence": _most_that_fits(finder, lambda s: (recipe.batch, s), recipe.sequence, longest, room),
+        "largest batch": most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, 2**14, room),
+        "longest sequence": most_that_fits(finder, lambda s: (recipe.batch, s), recipe.sequence, longest, room),
     }
 
 
-def _most_that_fits(finder: Finder, at: Callable, start: int, limit: int, room: float) -> int | None:
+def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, room: float) -> int | None:
     """By formulas, whose answer is confirmed; where it is not, by formulas confirmed at every size."""
     guessed = most(lambda n: finder.guess(*at(n)).peak <= room, start, limit)
     if guessed is None or finder.log(*at(guessed))[0].peak <= room:

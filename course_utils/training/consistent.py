@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.plan import most
+from course_utils.memory.plan import most_that_fits
 
 
 class Lengths(NamedTuple):
@@ -26,8 +26,8 @@ def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> L
 
     def longest_of(batch: int) -> int:
         start, limit = min(128, config.max_position_embeddings), config.max_position_embeddings
-        of_length = lambda s: estimate(config, replace(recipe, batch=batch, sequence=s)).peak <= budget  # noqa: E731
-        return most(of_length, start, limit) or 0
+        finder = estimate(config, replace(recipe, batch=batch, sequence=start)).finder
+        return most_that_fits(finder, lambda s: (batch, s), start, limit, budget) or 0
 
     longest, shortest = longest_of(largest), 1 + longest_of(largest + 1)
     return Lengths(shortest, longest) if shortest <= longest else None

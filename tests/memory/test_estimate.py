@@ -23,7 +23,11 @@ SMALL = {
     "num_key_value_heads": 2,
     "vocab_size": 300,
 }
-LLAMA = models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=6, max_position_embeddings=512)
+LLAMA, SHALLOW = (
+    models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=blocks, max_position_embeddings=512)
+    for blocks in (5, 2)  # depth is worked out from five on
+)
+ON_CUDA = Recipe("adamw-foreach", "autocast", device="cuda", clipping=True)
 
 
 def dry_peak(what, recipe, batch=None):
@@ -49,7 +53,7 @@ def pairs(b, s):
 @pytest.mark.parametrize(
     ("what", "recipe", "batch"),
     [
-        (LLAMA, Recipe(batch=2, sequence=40), None),
+        (SHALLOW, Recipe(batch=2, sequence=40), None),
         (models.ConvNetConfig((8, 16), image=16), Recipe("sgd", batch=4), None),
         (Regression, Recipe(batch=64), pairs),
         (Regression(), Recipe("momentum", batch=64), pairs),
@@ -67,16 +71,16 @@ def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
     "recipe",
     [
         Recipe("sgd"),
-        Recipe("adamw-foreach", "autocast", device="cuda", clipping=True),
-        Recipe("adafactor", checkpointing=True, accumulation=3),
-        Recipe("sgd", zero_stage=3, ranks=4, device="cuda"),
+        ON_CUDA,
+        pytest.param(Recipe("adafactor", checkpointing=True, accumulation=2), marks=pytest.mark.slow),
+        pytest.param(Recipe("sgd", zero_stage=3, ranks=4, device="cuda"), marks=pytest.mark.slow),
     ],
     ids=lambda recipe: f"{recipe.optimizer} {recipe.precision} {recipe.zero_stage}",
 )
 def test_further_sizes_are_formulas_and_equal_dry_runs(recipe):
     first = estimate(LLAMA, replace(recipe, batch=4, sequence=64))
     assert first.how == "a dry run of just this step"
-    for batch, sequence in ((7, 96), (2, 160), (9, 256)):
+    for batch, sequence in ((3, 96), (9, 256)):
         found = first.at(batch=batch, sequence=sequence)
         assert "formulas found from" in found.how, found.how
         work = found.workload
@@ -101,13 +105,13 @@ def test_beyond_what_was_confirmed_it_asks_again():
 
     config = MistralConfig(**SMALL, head_dim=16, num_hidden_layers=5, sliding_window=100, max_position_embeddings=2048)
     first = estimate(config, Recipe("sgd", batch=2, sequence=32))
-    for sequence in (48, 256, 700):
+    for sequence in (48, 256):
         found = first.at(sequence=sequence)
         assert found.peak == dry_peak(config, found.recipe), found.how
 
 
 def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
-    found = estimate(LLAMA, Recipe(batch=3, sequence=64))
+    found = estimate(LLAMA, replace(ON_CUDA, batch=4, sequence=64))
     for instant in found.by_instant():
         table = found.working(instant)
         assert table["bytes"].sum() == sum(found.by_instant()[instant].values())
@@ -118,23 +122,23 @@ def test_the_working_is_the_whole_sum_and_its_formulas_are_true():
                 .replace("×", "*")
             )
             assert eval(text, {}, found.sizes) == row["bytes"], row.formula
-    assert "6 × (" in found.working()["formula"].str.cat()
+    assert "5 × (" in found.working()["formula"].str.cat()
     with pytest.raises(CourseError, match="No instant is called 'lunch'; choose one of forward"):
         found.working("lunch")
 
 
 def test_it_prints_what_somebody_wants_to_read():
-    text = str(estimate(LLAMA, Recipe("adamw-foreach", batch=3, sequence=64, device="cuda")))
+    text = str(estimate(LLAMA, replace(ON_CUDA, batch=4, sequence=64)))
     lines = text.splitlines()
     assert re.match(r"peak: [\d.]+ [KM]iB on a GPU, in this phase: \w+", lines[0])
-    assert "parameters of 6 model.layers = 6 × (" in text
+    assert "parameters of 5 model.layers = 5 × (" in text
     assert "known from a dry run of just this step" in text
     assert "not counted" in text
     assert all(len(line) <= 130 for line in lines)
 
 
 def test_beside_training_there_are_evaluation_saving_and_loading():
-    found = estimate(LLAMA, Recipe("sgd", batch=8, sequence=128, device="cuda"))
+    found = estimate(SHALLOW, Recipe("sgd", batch=8, sequence=128, device="cuda"))
     aside = found.aside()
     parameters = found.by_instant()["forward"]["parameters"]
     assert aside["evaluation"] < found.peak
@@ -144,7 +148,7 @@ def test_beside_training_there_are_evaluation_saving_and_loading():
 
 def test_outputs_that_live_are_counted():
     sizes = {"batch": 8, "sequence": 128, "optimizer": "sgd"}
-    kept, dropped = (estimate(LLAMA, Recipe(**sizes, keeps_outputs=keeps)) for keeps in (True, False))
+    kept, dropped = (estimate(SHALLOW, Recipe(**sizes, keeps_outputs=keeps)) for keeps in (True, False))
     logits = 8 * 128 * 300 * 4
     assert kept.peak - dropped.peak >= logits * 0.5
     for found in (kept, dropped):
@@ -153,10 +157,10 @@ def test_outputs_that_live_are_counted():
 
 def test_lora_leaves_activations_and_drops_gradients_and_state():
     pytest.importorskip("peft")
-    whole, adapters = (estimate(LLAMA, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
+    whole, adapters = (estimate(SHALLOW, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
     assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * whole.by_instant()["forward"]["optimizer state"]
     assert adapters.by_instant()["forward"]["activations"] > 0.8 * whole.by_instant()["forward"]["activations"]
-    frozen = estimate(LLAMA, Recipe(batch=4, sequence=64, frozen=("model.embed_tokens", "lm_head")))
+    frozen = estimate(SHALLOW, Recipe(batch=4, sequence=64, frozen=("model.embed_tokens", "lm_head")))
     saved = whole.by_instant()["update"]["gradients"] - frozen.by_instant()["update"]["gradients"]
     assert saved == 2 * 300 * 64 * 4
 
@@ -167,7 +171,7 @@ def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
     pytest.importorskip("peft")
     import bitsandbytes as bnb
 
-    found = estimate(LLAMA, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
+    found = estimate(SHALLOW, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     real = nn.Linear(64, 160, bias=False, dtype=dtype)
     codes = bnb.nn.Params4bit(real.weight.detach(), requires_grad=False, quant_type="nf4", compress_statistics=True).to(
@@ -278,7 +282,7 @@ def test_any_class_of_optimizer_may_be_given():
                 self.state[parameter] = state
                 parameter.sub_(state["m"].lerp_(parameter.grad, 0.1).sign())
 
-    found = estimate(LLAMA, Recipe(Signs, batch=2, sequence=16))
+    found = estimate(SHALLOW, Recipe(Signs, batch=2, sequence=16))
     kinds = found.by_instant()["forward"]
     assert kinds["optimizer state"] == kinds["parameters"]
 
