@@ -82,6 +82,7 @@ def test_a_command_that_does_not_exist_is_found():
     assert [bool(fault_of(line)) for line in command_lines(text)] == [True, True, True, True, False]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "package.md"], ids=lambda path: path.name)
 def test_the_python_in_it_runs(path):
     names, said = {"__name__": "reader"}, ""
