@@ -94,7 +94,7 @@ ROWS = (
 def predicted(row: Row) -> float:
     """GiB, allocated or reserved as the source counts."""
     trial: Trial = attempt(source_of(row.what), row.recipe)
-    return (trial.reserved if row.reserved else trial.peak) / GiB
+    return (trial.log.reserved if row.reserved else trial.peak) / GiB
 
 
 def table() -> str:

@@ -19,12 +19,16 @@ _SWITCHES = ("checkpointing", "clipping", "offload", "offload_activations", "pac
 _COUNTS = ("batch", "sequence", "accumulation", "segments", "ranks", "replicas", "zero_stage", "lora")
 _WORDS = ("optimizer", "precision", "attention", "quantized", "device")
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
+_CODE = ".py:"
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the card, the recipe, and which question is asked."""
-    parser.add_argument("model", help="a name, a config.json or its folder, or FILE.py:FUNCTION that makes a module")
+    parser.add_argument(
+        "model",
+        help="a name, a config.json or its folder, or FILE.py:FUNCTION that makes a module (batch(b, s) there makes its inputs)",
+    )
     parser.add_argument(
         "--memory",
         metavar="SIZE",
@@ -72,25 +76,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
-    stored = _store(arguments)
-    if stored.is_file() and not (arguments.again or arguments.measure):
+    stored = (
+        None if _CODE in arguments.model else _store(arguments)
+    )  # code may call other files, of which nothing is known
+    if stored is not None and stored.is_file() and not (arguments.again or arguments.measure):
         answer = json.loads(stored.read_text(encoding="utf-8"))
     else:
         answer = _answer(arguments)
-        try:
-            with replacing(stored) as partial:
-                partial.write_text(json.dumps(answer), encoding="utf-8")
-        except OSError:  # nothing is lost but time
-            pass
+        _keep(answer, stored)
     print(json.dumps(answer["json"], indent=1) if arguments.json else answer["text"])
     return answer["code"]
+
+
+def _keep(answer: dict, stored: Path | None) -> None:
+    try:
+        if stored is not None:
+            with replacing(stored) as partial:
+                partial.write_text(json.dumps(answer), encoding="utf-8")
+    except OSError:  # nothing is lost but time
+        pass
 
 
 def _store(arguments: argparse.Namespace) -> Path:
     """Where the answer to just this question is kept: by its words, what its files hold, and the versions of the libraries."""
     given = sorted(vars(arguments).items())
     asked = {name: str(value) for name, value in given if name not in ("run", "json", "again")}
-    files = [Path(str(one).partition(":")[0]) for one in (arguments.model, arguments.data, arguments.explain) if one]
+    files = [Path(one) for one in (arguments.model, arguments.data, arguments.explain) if one]
     held = [(path / "config.json" if path.is_dir() else path) for path in files]
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in held if path.is_file()]
     versions = [_version(name) for name in ("course-utils", "torch", "transformers", "peft", "bitsandbytes")]
@@ -182,18 +193,21 @@ def _size(text: str) -> int:
 
 
 def _model(text: str):
-    """A name or a path as it is; of FILE.py:FUNCTION the function."""
-    file, _, name = text.rpartition(":")
-    if not file.endswith(".py"):
+    """A name or a path as it is; of FILE.py:FUNCTION the function, with the examples of a function `batch` in the same file."""
+    file, is_code, name = text.rpartition(_CODE)
+    if not is_code:
         return text
     from runpy import run_path
 
-    if not Path(file).is_file():
-        raise CourseError(f"There is no file {file}.")
-    found = run_path(file).get(name)
-    if found is None:
-        raise CourseError(f"{file} has nothing called {name}.")
-    return found
+    from course_utils.memory.model import source_of
+
+    path = Path(f"{file}.py")
+    if not path.is_file():
+        raise CourseError(f"There is no file {path}.")
+    found = run_path(str(path))
+    if not callable(found.get(name)):
+        raise CourseError(f"{path} has no function called {name!r}; let it have one that makes the model.")
+    return source_of(found[name], found.get("batch"))
 
 
 def _recipe(arguments: argparse.Namespace, words: str = ""):

@@ -6,8 +6,8 @@ they come from segments of 2 MiB, from 1 to 10 MiB from segments of 20 MiB, larg
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Hashable, Sequence
 
-from course_utils.memory.found import Log, sign
 from course_utils.units import MiB
 
 _GRAIN, _SMALL, _MIDDLE = 512, MiB, 10 * MiB
@@ -66,14 +66,16 @@ class Cache:
         return block
 
 
-def reserved(log: Log) -> int:
-    """Bytes reserved after some steps like `log`. It does not say which of several equal blocks dies; here the youngest does."""
+def reserved(events: Sequence[tuple[int, Hashable]], resident: int) -> int:
+    """Bytes reserved after some steps, whose `events` are changes in bytes and what is born or dies, `resident` of them before.
+
+    They do not say which of several equal blocks dies; here the youngest does.
+    """
     cache, alive = Cache(), {}
-    changes = log.changes.tolist()
     for step in range(_STEPS):
-        for change, label in list(zip(changes, log.labels, strict=True))[log.resident if step else 0 :]:
+        for change, piece in events[resident if step else 0 :]:
             small = max(_GRAIN, -(-abs(change) // _GRAIN) * _GRAIN) <= _SMALL
-            blocks = alive.setdefault((abs(change), sign(label)[1:]), [])
+            blocks = alive.setdefault((abs(change), piece), [])
             if change > 0:
                 blocks.append(cache.take(change))
             elif blocks:

@@ -57,7 +57,9 @@ def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep back what libraries remark on weights, caches and kernels that are not there; an exception says what matters."""
-    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers", "peft")]
+    loggers = [
+        logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
+    ]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from course_utils.memory.allocation import reserved
 from course_utils.memory.usage import Usage
 
 MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
@@ -80,6 +81,13 @@ class Log:
     def peak(self) -> int:
         """The largest total within the step."""
         return int(self.totals[max(self.resident - 1, 0) :].max())
+
+    @cached_property
+    def reserved(self) -> int:
+        """Bytes that CUDA's caching allocator takes from the device for it."""
+        names = {label: sign(label)[1:] for label in set(self.labels)}
+        pieces = (names[label] for label in self.labels)
+        return reserved(list(zip(self.changes.tolist(), pieces, strict=True)), self.resident)
 
     def by_kind(self, place: int) -> dict[str, int]:
         """Bytes in use of each kind after the event at `place`."""

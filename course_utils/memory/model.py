@@ -117,7 +117,7 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     if not wanted & {"input_ids", "pixel_values", "input_features"} or config is None:
         raise CourseError(
             f"{type(plain).__name__} takes neither token ids nor pictures by Transformers' names; "
-            "give batch=lambda b, s: …, what the model is called with."
+            "give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) beside it)."
         )
     found = _pictures(config, recipe, wanted)
     if "input_ids" in wanted:

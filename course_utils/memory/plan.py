@@ -7,9 +7,10 @@ from math import isnan, prod
 from typing import NamedTuple
 
 from course_utils.errors import CourseError
-from course_utils.hardware import Machine
+from course_utils.hardware import MACHINES, Machine
 from course_utils.memory.estimate import Estimate, Instant, estimate
 from course_utils.memory.finder import Finder
+from course_utils.memory.found import Log
 from course_utils.memory.model import source_of
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.trial import Trial, attempt
@@ -25,6 +26,7 @@ ERROR = 0.005
 """By how much predictions for the CPU are off, at most."""
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 _MOST_SHOWN, _TRIED_OF_A_LEVEL = 8, 2
+_NO_LIMIT = 2**20
 
 
 class Change(NamedTuple):
@@ -133,8 +135,11 @@ class Plan:
             f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}.",
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
-            f"The allocator reserves {format_bytes(self.trial.reserved)} for it; known from {self.estimate.how}.",
+            f"The allocator reserves {format_bytes(self.trial.log.reserved)} for it; known from {self.estimate.how}.",
         ]
+        if self.recipe.device == "cuda":
+            on = {verdict: ", ".join(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
+            lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
         if self.rows:
             head = (
                 "What would lower it:"
@@ -151,6 +156,10 @@ class Plan:
 
     __repr__ = __str__
 
+    def cards(self, verdict: str) -> tuple[str, ...]:
+        """The cards in `hardware.MACHINES` of which this is the verdict."""
+        return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, card.memory) == verdict)
+
     def json(self) -> dict:
         """All of it as plain values."""
         return {
@@ -158,7 +167,8 @@ class Plan:
             "memory": self.memory,
             "verdict": self.verdict,
             "need": list(self.need),
-            "reserved": self.trial.reserved,
+            "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
+            "reserved": self.trial.log.reserved,
             "host": self.trial.host,
             "seconds": _known(self.trial.seconds),
             "sent": self.trial.sent,
@@ -192,13 +202,19 @@ def plain_recipe(recipe: Recipe) -> dict:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """Rows as text, in columns."""
-    width = max(len(" + ".join(row.names)) for row in rows)
-    yield f"  {'':{width}s} {'peak':>9s} {'change':>10s} {'seconds':>9s} {'sent':>10s}  costs"
-    for row in rows:
-        change, sent = _signed_bytes(-row.saves), _signed_bytes(row.sent) if row.sent else ""
-        numbers = f"{format_bytes(row.peak):>9s} {change:>10s} {_signed_seconds(row.seconds):>9s} {sent:>10s}"
-        yield f"  {' + '.join(row.names):{width}s} {numbers}  {row.costs}"
+    """Rows as text, in columns; what is not known of any of them has none."""
+    columns = {
+        "": [" + ".join(row.names) for row in rows],
+        "peak": [format_bytes(row.peak) for row in rows],
+        "change": [_signed_bytes(-row.saves) for row in rows],
+        "seconds": [_signed_seconds(row.seconds) for row in rows],
+        "sent": [_signed_bytes(row.sent) if row.sent else "" for row in rows],
+    }
+    widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
+    yield "  " + " ".join(f"{name:>{width + 1}s}" for name, width in widths.items()) + "   costs"
+    for place, row in enumerate(rows):
+        cells = (f"{columns[name][place]:{'>' if name else '<'}{width + 1}s}" for name, width in widths.items())
+        yield f"  {' '.join(cells)}   {row.costs}"
 
 
 def _signed_bytes(size: int) -> str:
@@ -209,12 +225,11 @@ def _signed_seconds(seconds: float) -> str:
     return "" if isnan(seconds) else f"{'+' if seconds >= 0 else ''}{format_seconds(seconds)}"
 
 
-def needs(trial: Trial) -> tuple[int, int]:
+def needs(log: Log, device: str) -> tuple[int, int]:
     """Bytes that a card must have: at least what is allocated and a small context, at most what is reserved and a large one."""
-    if trial.recipe.device == "cpu":
-        return int(trial.peak * (1 - ERROR)), int(trial.peak * (1 + ERROR))
-    least = trial.peak + CONTEXT[0] + WORKSPACES[0]
-    return int(least), int(trial.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
+    if device == "cpu":
+        return int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR))
+    return log.peak + CONTEXT[0] + WORKSPACES[0], int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
 
 
 def verdict_of(need: tuple[int, int], memory: int) -> str:
@@ -243,11 +258,11 @@ def plan(
     say("the step as it is")
     base = estimate(source, recipe)
     trial = attempt(source, recipe, machine)
-    need = needs(trial)
+    need = needs(trial.log, recipe.device)
     verdict = verdict_of(need, memory)
     rows, helpless = ((), ()) if verdict == FITS else _ladder(source, trial, memory, machine, say)
     say("how large it may be")
-    largest = _largest(base.finder, recipe, memory, need, trial)
+    largest = _largest(base.finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda":
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, say)
@@ -269,17 +284,23 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, 
     fitting = [row for row in rows if row.verdict == FITS]
     useful = [change for change, trial in tried.values() if _lowers_a_phase(base, trial)]
     for count in (2, 3):
-        if len(fitting) < 3:
-            known = {row.names for row in fitting}
-            fitting += _combined(source, base, tried, useful, known, count, memory, machine, say)
+        # Three or more rows are enough, but for changes that disturb less than any of them.
+        below = min((row.level for row in fitting), default=4) if len(fitting) > 2 else 4
+        known = {row.names for row in fitting}
+        fitting += _combined(source, base, tried, useful, known, (count, below), memory, machine, say)
     shown = sorted(fitting, key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
     return tuple(shown[:_MOST_SHOWN]) or tuple(sorted(rows, key=lambda row: row.peak)[:5]), helpless
 
 
-def _combined(source, base: Trial, tried, useful, known: set, count: int, memory: int, machine, say) -> Iterator[Row]:
-    """Combinations of changes that do not fit by less: of each level the two likeliest by `_together`, run dry."""
-    room, promising = memory * base.peak / needs(base)[1], {}
-    for changes in combinations(useful, count):
+def _combined(
+    source, base: Trial, tried, useful, known: set, wanted: tuple, memory: int, machine, say
+) -> Iterator[Row]:
+    """Combinations of changes that do not fit by less: of each level the two likeliest by `_together`, run dry.
+
+    `wanted`: of how many changes, and all of them below which level.
+    """
+    (count, below), room, promising = wanted, memory * base.peak / needs(base.log, base.recipe.device)[1], {}
+    for changes in combinations([change for change in useful if change.level < below], count):
         if any(set(names) <= {c.name for c in changes} for names in known) or _clash(base.recipe, changes):
             continue
         guess = _together(base, [tried[c.name][1] for c in changes])
@@ -321,7 +342,7 @@ def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
 
 
 def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> Row:
-    need = needs(trial)
+    need = needs(trial.log, trial.recipe.device)
     return Row(
         names=tuple(change.name for change in changes),
         level=max(change.level for change in changes),
@@ -337,24 +358,25 @@ def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> R
     )
 
 
-def _largest(finder: Finder, recipe: Recipe, memory: int, need: tuple[int, int], trial: Trial) -> dict[str, int | None]:
-    """What is needed beyond the allocated bytes is taken to be the same share as now."""
-    room = memory * trial.peak / need[1] if trial.peak else memory
-    if sum(trial.by_phase.get("update", {}).values()) > room:  # the batch does not matter to it
+def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[str, int | None]:
+    def fits(log: Log) -> bool:
+        return log.peak < memory and verdict_of(needs(log, recipe.device), memory) == FITS
+
+    if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
         return {"largest batch": None, "longest sequence": None}
-    longest = getattr(finder.source.config, "max_position_embeddings", None) or 2**17
-    return {
-        "largest batch": most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, 2**14, room),
-        "longest sequence": most_that_fits(finder, lambda s: (recipe.batch, s), recipe.sequence, longest, room),
-    }
+    positions = getattr(finder.source.config, "max_position_embeddings", None)
+    batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, _NO_LIMIT, fits)
+    longest = most_that_fits(finder, lambda s: (recipe.batch, s), recipe.sequence, positions or _NO_LIMIT, fits)
+    found = {"largest batch": batch, "longest sequence": longest}
+    return {name: None if count == _NO_LIMIT else count for name, count in found.items()}  # else it does not matter
 
 
-def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, room: float) -> int | None:
+def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: Callable[[Log], bool]) -> int | None:
     """By formulas, whose answer is confirmed; where it is not, by formulas confirmed at every size."""
-    guessed = most(lambda n: finder.guess(*at(n)).peak <= room, start, limit)
-    if guessed is None or finder.log(*at(guessed))[0].peak <= room:
+    guessed = most(lambda n: fits(finder.guess(*at(n))), start, limit)
+    if guessed is None or fits(finder.log(*at(guessed))[0]):
         return guessed
-    return most(lambda n: finder.log(*at(n))[0].peak <= room, start, limit)
+    return most(lambda n: fits(finder.log(*at(n))[0]), start, limit)
 
 
 def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
@@ -393,6 +415,6 @@ def _fewest_cards(source, recipe: Recipe, memory: int, cards: Sequence[int], say
             trial = attempt(source, replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False))
         except CourseError:
             return None
-        if verdict_of(needs(trial), memory) == FITS:
+        if verdict_of(needs(trial.log, recipe.device), memory) == FITS:
             return count
     return None

@@ -9,7 +9,6 @@ import numpy as np
 
 from course_utils.distributed.traffic import Traffic, counted
 from course_utils.hardware import Machine
-from course_utils.memory.allocation import reserved
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.finder import cut
 from course_utils.memory.found import Depth, Log
@@ -34,11 +33,6 @@ class Trial:
     def peak(self) -> int:
         """Bytes at the fullest instant."""
         return self.log.peak
-
-    @cached_property
-    def reserved(self) -> int:
-        """Bytes that a caching allocator takes from the device for it."""
-        return reserved(self.log)
 
     @cached_property
     def by_phase(self) -> dict[str, dict[str, int]]:

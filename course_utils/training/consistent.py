@@ -27,7 +27,7 @@ def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> L
     def longest_of(batch: int) -> int:
         start, limit = min(128, config.max_position_embeddings), config.max_position_embeddings
         finder = estimate(config, replace(recipe, batch=batch, sequence=start)).finder
-        return most_that_fits(finder, lambda s: (batch, s), start, limit, budget) or 0
+        return most_that_fits(finder, lambda s: (batch, s), start, limit, lambda log: log.peak <= budget) or 0
 
     longest, shortest = longest_of(largest), 1 + longest_of(largest + 1)
     return Lengths(shortest, longest) if shortest <= longest else None

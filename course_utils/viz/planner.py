@@ -19,7 +19,7 @@ from course_utils.memory.optimizers import OPTIMIZERS
 from course_utils.memory.plan import needs, verdict_of
 from course_utils.memory.recipe import DEVICES, PRECISIONS, STAGES, Recipe
 from course_utils.memory.shipped import from_formulas
-from course_utils.memory.trial import Trial, attempt
+from course_utils.memory.trial import attempt
 from course_utils.settings import Scale, settings
 from course_utils.units import format_bytes, format_count, three_digits
 from course_utils.viz.display import play
@@ -181,7 +181,7 @@ def _worked_out(model: Model, scale: Scale, recipe: Recipe) -> _Answer:
 
 
 def _verdict(result: Estimate, memory: int) -> str:
-    return verdict_of(needs(Trial(result.recipe, result.log, 0, float("nan"), 0, result.how)), memory)
+    return verdict_of(needs(result.log, result.recipe.device), memory)
 
 
 def _terms(result: Estimate) -> tuple[Term, ...]:

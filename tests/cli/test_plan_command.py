@@ -96,6 +96,32 @@ def test_a_module_of_ones_own(tmp_path, capsys):
     assert "Beside training: evaluation" in said
 
 
+def test_a_network_with_inputs_of_its_own(tmp_path, capsys):
+    file = tmp_path / "net.py"
+    text = (
+        "import torch\nfrom torch import nn\nWIDTH = 64\n"
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x, y):\n        return nn.functional.mse_loss(super().forward(x), y)\n"
+        "def build():\n    return Net(WIDTH, WIDTH)\n"
+        "def batch(b, s):\n    return torch.randn(b, WIDTH), torch.randn(b, WIDTH)\n"
+    )
+    file.write_text(text)
+    asked = ["plan", f"{file}:build", "--memory", "2GB", "--json"]
+    assert main(asked) == 0
+    small = strict(capsys.readouterr().out)
+    assert small["largest"] == {"largest batch": small["largest"]["largest batch"], "longest sequence": None}
+    file.write_text(text.replace("WIDTH = 64", "WIDTH = 4096"))
+    main(asked)
+    large = strict(capsys.readouterr().out)
+    assert (
+        large["instants"]["update"]["by_kind"]["parameters"]
+        > 1000 * small["instants"]["update"]["by_kind"]["parameters"]
+    )
+    file.write_text(text.replace("def batch", "def other"))
+    assert main(asked) == 2
+    assert "a function batch(b, s)" in capsys.readouterr().err
+
+
 def test_lengths_set_the_sequence(config, tmp_path, capsys):
     (tmp_path / "lengths.txt").write_text("10\n200\n30\n")
     main(["plan", config, "--data", str(tmp_path / "lengths.txt"), "--emit", "trl"])

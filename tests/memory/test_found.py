@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.memory.allocation import Cache, reserved
+from course_utils.memory.allocation import Cache
 from course_utils.memory.found import MONOMIALS, Depth, Log, find, powers
 from course_utils.units import MiB
 
@@ -127,4 +127,4 @@ def test_no_two_blocks_overlap_and_all_that_is_given_back_joins_again(steps):
 
 def test_what_is_reserved_is_at_least_what_is_in_use():
     log = net(6, by_one=2000)
-    assert log.peak <= reserved(log) <= 1.5 * log.peak + 40 * MiB
+    assert log.peak <= log.reserved <= 1.5 * log.peak + 40 * MiB

@@ -15,6 +15,7 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, plan
 from course_utils.memory.emit import emit
 from course_utils.memory.explain import explain, why
+from course_utils.memory.found import Log
 from course_utils.memory.guard import lengths_of
 from course_utils.memory.model import source_of
 from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, TIGHT, most, needs, plain_recipe, verdict_of
@@ -35,7 +36,7 @@ RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 
 def planned(share):
     """For a card with this share of what is needed."""
-    needed = needs(attempt(source_of(LLAMA), RECIPE))[1]
+    needed = needs(Log.of(dry(LLAMA, RECIPE)), RECIPE.device)[1]
     return plan(LLAMA, int(share * needed), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 16))
 
 
@@ -135,23 +136,28 @@ def test_the_batch_of_a_row_is_cut_and_the_update_stays_the_same(tight):
 def test_the_fewest_cards_are_enough_and_fewer_are_not(tight):
     def fits(cards):
         tried = attempt(source_of(LLAMA), replace(RECIPE, zero_stage=3, ranks=cards))
-        return verdict_of(needs(tried), tight.memory) == FITS
+        return verdict_of(needs(tried.log, RECIPE.device), tight.memory) == FITS
 
     assert tight.largest["fewest cards by ZeRO-3"] == next(cards for cards in (2, 16) if fits(cards))
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(tight):
     batch, longest = tight.largest["largest batch"], tight.largest["longest sequence"]
-    most_allocated = tight.memory * tight.trial.peak / tight.need[1]
 
     def fits(**sizes):
-        return dry(LLAMA, replace(RECIPE, **sizes)).peak <= most_allocated
+        return verdict_of(needs(Log.of(dry(LLAMA, replace(RECIPE, **sizes))), RECIPE.device), tight.memory) == FITS
 
     assert batch < RECIPE.batch
     assert fits(batch=batch)
     assert not fits(batch=batch + 1)
     assert fits(sequence=longest)
     assert not fits(sequence=longest + 1)
+
+
+def test_cards_are_named_by_the_same_verdict(tight):
+    for name, card in hardware.MACHINES.items():
+        known = next((verdict for verdict in (FITS, TIGHT) if name in tight.cards(verdict)), DOES_NOT)
+        assert known == verdict_of(tight.need, card.memory)
 
 
 @pytest.mark.parametrize("largest", [0, 1, 7, 100, 999, 1000])

@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -189,3 +191,46 @@ def test_operators_of_other_libraries_are_named():
     assert all(name.startswith("bitsandbytes.") for name in prediction.opaque)
     plain = predict_seconds(mlp, train, hardware.machine("H100"))
     assert plain.opaque == ()
+
+
+def test_flops_of_a_recurrent_layer():
+    def build():
+        return nn.LSTM(D, H, batch_first=True), torch.randn(B, C, D)
+
+    forward = 2 * B * C * (4 * H * D + 4 * H * H)
+    operators = count_operators(build, lambda model, x: model(x)[0].sum().backward())
+    assert flops(operators) == 3 * forward, "backward has two products for each of forward's"
+
+
+@pytest.mark.parametrize("rows", [(2, 3, 3), (0, 8, 0)])
+def test_flops_of_experts_do_not_depend_on_who_has_which_rows(rows):
+    tokens, ends = sum(rows), torch.tensor(rows).cumsum(0).to(torch.int32)
+
+    def build():
+        return (
+            torch.randn(tokens, 16, dtype=torch.bfloat16),
+            torch.randn(len(rows), 16, 32, dtype=torch.bfloat16),
+            ends.clone(),
+        )
+
+    (work,) = works(build, lambda x, experts, ends: torch._grouped_mm(x, experts, offs=ends), "_grouped_mm")
+    assert work.flops == 2 * tokens * 16 * 32
+
+
+def test_what_goes_to_the_host_goes_at_the_pace_of_its_link():
+    card = hardware.machine("T4")
+
+    def step(model, x):
+        with torch.autograd.graph.save_on_cpu(pin_memory=True) if model.away else nullcontext():
+            model(x).sum().backward()
+
+    def seconds(away):
+        def build():
+            model = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.Tanh())
+            model.away = away
+            return model, torch.randn(1024, 1024)
+
+        return predict_seconds(build, step, card, like="cuda").seconds
+
+    saved = 2 * 1024 * 1024 * 4  # the layer's input, and the output of Tanh; there and back
+    assert seconds(True) - seconds(False) == pytest.approx(2 * saved / card.host_link, rel=0.2)
