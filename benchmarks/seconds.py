@@ -1,20 +1,55 @@
-"""Predicted seconds a step beside measured ones, on the two grids, the worst first; nothing is fitted beyond `calibrate()`."""
+"""Predicted seconds a step beside measured ones, on the first two grids; nothing is fitted beyond `calibrate()`.
+
+Three repeats: each goes through all rows, and calibrates the machine anew before every dozen of them, since a processor
+that grows warm grows slow. A row's error is the median of the three. Where the repeats themselves differ by a tenth or more,
+the row stands in a table of its own, since no prediction can be nearer than the machine is to itself.
+"""
 
 import argparse
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-import pandas as pd
+import torch
 
 from benchmarks.document import write
 from benchmarks.grids import FIRST, SECOND, Case
 from course_utils import hardware
-from course_utils.memory.seconds import Prediction, predict_seconds
+from course_utils.memory.seconds import Operator, Prediction, count_operators
 from course_utils.memory.workload import Workload
 from course_utils.units import format_seconds
 
-_ENOUGH = 5.0  # seconds of measuring one case
+_ENOUGH = 2.0  # seconds of measuring one case
+_WARM = 5.0
+_DOZEN = 12
+_STEADY = 0.10
+
+
+@dataclass
+class Row:
+    """One case: its operators, and of each repeat the seconds that were predicted and measured."""
+
+    case: Case
+    operators: tuple[Operator, ...]
+    predicted: list[float] = field(default_factory=list)
+    measured: list[float] = field(default_factory=list)
+
+    @property
+    def error(self) -> float:
+        """The median of the repeats: how much longer a step was said to take than it took, as a share."""
+        return statistics.median(p / m - 1 for p, m in zip(self.predicted, self.measured, strict=True))
+
+    @property
+    def spread(self) -> float:
+        """By how much the slowest repeat is slower than the fastest, as a share."""
+        return max(self.measured) / min(self.measured) - 1
+
+    @property
+    def opaque(self) -> str:
+        """Operators that cannot be looked into."""
+        return ", ".join(Prediction(hardware.machine("T4"), self.operators).opaque)
 
 
 def measured_seconds(case: Case, steps: int) -> float:
@@ -33,47 +68,53 @@ def _seconds(workload: Workload, built: tuple) -> float:
     return time.perf_counter() - start
 
 
-def predicted(case: Case, machine: hardware.Machine) -> Prediction:
+def counted(case: Case) -> Row:
     workload = Workload(case.config, case.recipe)
-    return predict_seconds(workload.build, workload.step, machine)
+    return Row(case, count_operators(workload.build, workload.step))
 
 
-def row(case: Case, machine: hardware.Machine, steps: int) -> dict:
-    prediction, measured = predicted(case, machine), measured_seconds(case, steps)
-    return {
-        "case": case.name,
-        "predicted": prediction.seconds,
-        "measured": measured,
-        "error": prediction.seconds / measured - 1,
-        "opaque": ", ".join(prediction.opaque),
-    }
+def warm_up() -> None:
+    """Keep the processor busy until it has the clock that it can keep."""
+    factor, begin = torch.ones(1000, 1000), time.perf_counter()
+    while time.perf_counter() - begin < _WARM:
+        torch.mm(factor, factor)
 
 
-def table(rows: list[dict]) -> pd.DataFrame:
-    """The rows, those whose prediction is furthest off first."""
-    return pd.DataFrame(rows).sort_values("error", key=abs, ascending=False, ignore_index=True)
+def repeat(rows: list[Row], steps: int) -> Iterator[Row]:
+    """Predict and measure each row once more."""
+    for first in range(0, len(rows), _DOZEN):
+        warm_up()
+        machine = hardware.calibrate(exchange=False, again=True)
+        for row in rows[first : first + _DOZEN]:
+            row.predicted.append(Prediction(machine, row.operators).seconds)
+            row.measured.append(measured_seconds(row.case, steps))
+            yield row
 
 
-def report(frame: pd.DataFrame) -> str:
-    """Markdown: the median of the absolute errors with and without operators that cannot be looked into, and the rows."""
-    transparent = frame.loc[frame["opaque"] == "", "error"].abs()
+def report(rows: list[Row]) -> str:
+    """Markdown: the steady rows, the worst first, and the others."""
+    steady = sorted((row for row in rows if row.spread < _STEADY), key=lambda row: -abs(row.error))
+    others = sorted((row for row in rows if row.spread >= _STEADY), key=lambda row: -row.spread)
+    errors = [abs(row.error) for row in steady]
+    all_errors = statistics.median(abs(row.error) for row in rows)
+    parts = [f"Median error of all {len(rows)} rows {all_errors:.1%}."]
+    if steady:
+        said = f"Of the {len(steady)} whose repeats differ by less than {_STEADY:.0%}: median {statistics.median(errors):.1%}"
+        parts.append(f"{said}, largest {max(errors):.1%}.\n\n{_table(steady)}")
+    if others:
+        parts.append(f"The {len(others)} whose repeats differ by more, the least steady first:\n\n{_table(others)}")
+    return "\n\n".join(parts)
+
+
+def _table(rows: list[Row]) -> str:
     lines = [
-        f"Median error of all {len(frame)} rows {frame['error'].abs().median():.1%}; "
-        f"of the {len(transparent)} without opaque operators {transparent.median():.1%}.",
-        "",
-        "| configuration | predicted | measured | error | opaque operators |",
-        "|---|---:|---:|---:|---|",
+        "| configuration | predicted | measured | error | repeats differ by | opaque operators |",
+        "|---|---:|---:|---:|---:|---|",
     ]
-    for _, row in frame.iterrows():
-        times = f"{format_seconds(row['predicted'])} | {format_seconds(row['measured'])}"
-        lines.append(f"| {row['case']} | {times} | {row['error']:+.1%} | {row['opaque']} |")
+    for row in rows:
+        times = " | ".join(format_seconds(statistics.median(some)) for some in (row.predicted, row.measured))
+        lines.append(f"| {row.case.name} | {times} | {row.error:+.1%} | {row.spread:.0%} | {row.opaque} |")
     return "\n".join(lines)
-
-
-def drift(before: hardware.Machine, after: hardware.Machine) -> float:
-    """Median of the rates of the second calibration, as a multiple of the first's."""
-    rates = ((before.measured[name].points, curve.points) for name, curve in after.measured.items())
-    return statistics.median(b / a for first, second in rates for (_, a), (_, b) in zip(first, second, strict=True))
 
 
 def chosen(grid: str, pattern: str) -> list[Case]:
@@ -82,11 +123,12 @@ def chosen(grid: str, pattern: str) -> list[Case]:
 
 
 def main():
-    """Calibrate, predict, measure."""
+    """Count all, then repeat."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grid", choices=("first", "second", "both"), default="both")
     parser.add_argument("--only", default="", help="cases whose name contains this text")
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="put the table into docs/accuracy.md")
     options = parser.parse_args()
     if options.write and (options.only or options.grid != "both"):
@@ -94,20 +136,15 @@ def main():
     cases = chosen(options.grid, options.only)
     if not cases:
         parser.error(f"no case of the grid has {options.only!r} in its name")
-    start = time.perf_counter()
-    machine = hardware.calibrate(exchange=False)
-    print(f"Calibrated in {format_seconds(time.perf_counter() - start)}: {machine.name}, {machine.source}", flush=True)
-    text = report(table([_shown(row(case, machine, options.steps)) for case in cases]))
-    ratio = drift(machine, hardware.calibrate(exchange=False, again=True))
-    text += f"\n\nCalibrated again afterwards, the machine's rates were {ratio:.2f} times what they had been."
+    rows = [counted(case) for case in cases]
+    for number in range(options.repeats):
+        for row in repeat(rows, options.steps):
+            error = row.predicted[-1] / row.measured[-1] - 1
+            print(f"{number + 1}: {error:+.1%} {row.case.name}", file=sys.stderr, flush=True)
+    text = report(rows)
     print(text)
     if options.write:
         write("seconds.py", text)
-
-
-def _shown(result: dict) -> dict:
-    print(f"{result['error']:+.1%} {result['case']}", file=sys.stderr, flush=True)
-    return result
 
 
 if __name__ == "__main__":

@@ -48,6 +48,25 @@ def test_measured_rates_come_before_the_general_ones():
     assert machine.seconds(Work("add", bytes=100, new=40)) == 100 / 50 + 40 / 20
 
 
+def test_a_product_with_few_rows_reaches_a_share_of_the_rate():
+    rates = {"mm NT float32": Curve(((10, 100.0),)), "mm NT float32, by rows": Curve(((64, 0.25), (1024, 1.0)))}
+    machine = made_up(measured=rates)
+    assert [machine.seconds(Work("mm NT", flops=100, rows=rows)) for rows in (8, 64, 1024, 9999)] == [
+        4.0,
+        4.0,
+        1.0,
+        1.0,
+    ]
+    assert machine.seconds(Work("mm NT", flops=100, rows=256)) == pytest.approx(2.0)
+
+
+def test_new_memory_is_paid_for_piece_by_piece():
+    measured = {"new memory": Curve(((10, 100.0), (1000, 1.0)))}
+    machine = made_up(measured={**measured, "stream": Curve(((1, 1e9),))})
+    assert machine.seconds(Work("add", bytes=1, new=1000)) == pytest.approx(1000)
+    assert machine.seconds(Work("_foreach_add", bytes=1, new=1000, pieces=100)) == pytest.approx(10)
+
+
 def test_a_curve_is_straight_in_logarithms_and_flat_beyond_its_ends():
     curve = Curve(((1, 2.0), (100, 200.0), (10_000, 200.0)))
     assert [curve.at(size) for size in (0.1, 1, 100, 20_000)] == pytest.approx([2.0, 2.0, 200.0, 200.0])

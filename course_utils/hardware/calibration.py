@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_utils.errors import CourseError
 from course_utils.hardware import kernels
 from course_utils.hardware.exchange import process_bandwidth
-from course_utils.hardware.machine import Curve, Machine
+from course_utils.hardware.machine import BY_ROWS, Curve, Machine
 from course_utils.settings import settings
 from course_utils.units import KiB, MiB
 
@@ -102,15 +102,18 @@ def _floating(name: str) -> torch.dtype:
 
 
 def _products(types: list[torch.dtype], device: torch.device) -> dict[str, Curve]:
+    found: dict[str, Curve] = {}
+    for dtype, layout in product(types, _LAYOUTS):
+        rates = {side: _product_rates(layout, side, dtype, device) for side in _SIDES[device.type]}
+        share = statistics.geometric_mean(few / many for few, many in rates.values())
+        name, many_rows = f"mm {layout} {name_of(dtype)}", _MANY_ROWS[device.type]
+        found[name] = Curve(tuple((side, many) for side, (_, many) in rates.items()))
+        found[f"{name}{BY_ROWS}"] = Curve(((_FEW_ROWS, share), (many_rows, 1.0)))
     points: dict[str, list] = {}
-    for dtype, layout, side in product(types, _LAYOUTS, _SIDES[device.type]):
-        points.setdefault(f"mm {layout} {name_of(dtype)}", []).append(
-            (side, _product_rate(layout, side, dtype, device))
-        )
     for dtype in types if device.type == "cpu" else ():
         for kernel, side, flops, call in kernels.other_products(dtype, device):
             points.setdefault(f"{kernel} {name_of(dtype)}", []).append((side, flops / seconds_of(call, device)))
-    return {name: Curve(tuple(rates)) for name, rates in points.items()}
+    return found | {name: Curve(tuple(rates)) for name, rates in points.items()}
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -118,13 +121,14 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _product_rate(layout: str, side: int, dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s with as many rows as a training step has, or with few where the dtype is so slow that many take too long."""
+def _product_rates(layout: str, side: int, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
+    """FLOP/s with few rows, and with as many as a training step has; the same where these take too long to try."""
     few, many = _FEW_ROWS, _MANY_ROWS[device.type]
     seconds = seconds_of(kernels.matrix_product(layout, few, side, dtype, device), device)
+    rate = 2 * few * side**2 / seconds
     if seconds * many / few > 10 * _ROUND_SECONDS:
-        return 2 * few * side**2 / seconds
-    return 2 * many * side**2 / seconds_of(kernels.matrix_product(layout, many, side, dtype, device), device)
+        return rate, rate
+    return rate, 2 * many * side**2 / seconds_of(kernels.matrix_product(layout, many, side, dtype, device), device)
 
 
 def _best(measured: dict[str, Curve], dtype: str) -> float:
@@ -146,7 +150,9 @@ def _new_memory(device: torch.device) -> dict[str, Curve]:
 
 def _elementwise(device: torch.device) -> dict[str, Curve]:
     elements, calls = kernels.elementwise(device)
-    return {name: Curve(((1, elements / seconds_of(call, device)),)) for name, call in calls.items()}
+    norms = [(length, count / seconds_of(call, device)) for length, count, call in kernels.strided_norms(device)]
+    rates = {name: Curve(((1, elements / seconds_of(call, device)),)) for name, call in calls.items()}
+    return rates | {f"linalg_vector_norm{kernels.STRIDED}": Curve(tuple(norms))}
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:

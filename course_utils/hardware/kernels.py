@@ -9,6 +9,9 @@ import torch
 
 CHANNELS_LAST = ", channels last"
 """Ends the name of a kernel that is given pictures in that layout."""
+MIXED, STRIDED, UNEVEN = ", mixed layouts", ", strided", ", uneven"
+"""End the name of a kernel that is given pictures in both layouts, of a norm over elements that do not lie side by side, and of
+a kernel whose channels 16 does not divide, which is as many floats as a wide register holds."""
 
 Kernels = dict[str, Callable[[], object]]
 Product = tuple[str, float, int, Callable[[], object]]  # kernel, side as in `Work`, FLOPs, call
@@ -33,9 +36,9 @@ def other_products(dtype: torch.dtype, device: torch.device) -> list[Product]:
     one_product = 2 * 32 * length * length * width
     found: list[Product] = [("bmm", 1, one_product, partial(torch.bmm, left, right))]
     found += _attention_on_cpu(q, k, v, one_product)
-    for channels, image in ((24, 24), (96, 12)):
-        found += _convolutions(channels, image, dtype, device, torch.contiguous_format, "")
-        found += _convolutions(channels, image, dtype, device, torch.channels_last, CHANNELS_LAST)
+    for channels, image, evenness in ((24, 24, UNEVEN), (16, 32, ""), (32, 24, ""), (96, 12, "")):
+        found += _convolutions(channels, image, dtype, device, torch.contiguous_format, evenness)
+        found += _convolutions(channels, image, dtype, device, torch.channels_last, CHANNELS_LAST + evenness)
     return found
 
 
@@ -69,16 +72,28 @@ def streams(moved: int, device: torch.device) -> Kernels:
 
 
 def new_memory(size: int, device: torch.device) -> Callable[[], object]:
-    """Allocates `size` bytes and touches every page of them, no more: what the system's part in it costs."""
-    return lambda: torch.empty(size, dtype=torch.uint8, device=device)[:: mmap.PAGESIZE].fill_(0)
+    """Allocates `size` bytes and touches every page of them, on all threads: what the system's part in it costs."""
+    # Of fewer elements torch would leave the work to one thread, where operators share it out.
+    return lambda: torch.empty(size, dtype=torch.uint8, device=device)[:: mmap.PAGESIZE // 8].fill_(0)
 
 
 def elementwise(device: torch.device) -> tuple[int, Kernels]:
     """Operators whose pace arithmetic sets, or order of access, more than bytes: the elements each is given, and the calls."""
     rows = torch.rand(8192, 128, device=device) + 0.5
     pictures = rows.view(-1, 64, 16, 16)
-    pooling = _pooling(pictures, "") | _pooling(pictures.contiguous(memory_format=torch.channels_last), CHANNELS_LAST)
-    return rows.numel(), _transcendental(rows) | _normalizing(rows) | pooling | _moving(rows)
+    other = pictures.contiguous(memory_format=torch.channels_last)
+    pooling = _pooling(pictures, "") | _pooling(other, CHANNELS_LAST)
+    uneven = rows[:6144].view(-1, 24, 16, 16)
+    for ending, x in (("", uneven), (CHANNELS_LAST, uneven.contiguous(memory_format=torch.channels_last))):
+        pooling |= _batch_norm(x, ending + UNEVEN)
+    mixed = {f"threshold_backward{MIXED}": lambda: _aten.threshold_backward(pictures, other, 0)}
+    return rows.numel(), _transcendental(rows) | _normalizing(rows) | pooling | _moving(rows) | mixed
+
+
+def strided_norms(device: torch.device) -> list[tuple[int, int, Callable[[], object]]]:
+    """Norms of columns, as Adafactor takes them: elements behind each result, elements in all, and the call."""
+    given = (torch.ones(shape, device=device) for shape in ((4096, 3, 3), (768, 768)))
+    return [(x.shape[-2], x.numel(), partial(torch.linalg.vector_norm, x, 2, -2)) for x in given]
 
 
 def _transcendental(x: torch.Tensor) -> Kernels:
@@ -111,7 +126,6 @@ def _normalizing(rows: torch.Tensor) -> Kernels:
 
 
 def _pooling(x: torch.Tensor, ending: str) -> Kernels:
-    one, zero = torch.ones(64, device=x.device), torch.zeros(64, device=x.device)
     geometry = ([2, 2], [2, 2], [0, 0], [1, 1], False)
     halved, chosen = _aten.max_pool2d_with_indices(x, *geometry)
     kernels = {
@@ -119,12 +133,19 @@ def _pooling(x: torch.Tensor, ending: str) -> Kernels:
         "max_pool2d_with_indices_backward": partial(
             _aten.max_pool2d_with_indices_backward, halved, x, *geometry, chosen
         ),
-        "native_batch_norm": partial(_aten.native_batch_norm, x, one, zero, zero, one, True, 0.0, 1e-5),
-        "native_batch_norm_backward": partial(
-            _aten.native_batch_norm_backward, x, x, one, zero, one, zero, one, True, 1e-5, [True, True, True]
-        ),
     }
-    return {name + ending: call for name, call in kernels.items()}
+    return {name + ending: call for name, call in kernels.items()} | _batch_norm(x, ending)
+
+
+def _batch_norm(x: torch.Tensor, ending: str) -> Kernels:
+    one, zero = x.new_ones(x.shape[1]), x.new_zeros(x.shape[1])
+    backward = partial(
+        _aten.native_batch_norm_backward, x, x, one, zero, one, zero, one, True, 1e-5, [True, True, True]
+    )
+    return {
+        f"native_batch_norm{ending}": partial(_aten.native_batch_norm, x, one, zero, zero, one, True, 0.0, 1e-5),
+        f"native_batch_norm_backward{ending}": backward,
+    }
 
 
 def _moving(rows: torch.Tensor) -> Kernels:

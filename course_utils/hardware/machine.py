@@ -24,7 +24,7 @@ class Curve:
         return exp((1 - share) * log(rate0) + share * log(rate1))
 
 
-ON_HOST = "on the host"
+ON_HOST, BY_ROWS = "on the host", ", by rows"
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,11 @@ class Work:
     """What one call of one operator asks of a machine.
 
     `flops` counts a multiplication with its addition as two. `bytes` are read and written, each tensor once; `new` of them
-    are written to memory that the operator allocates (none: it works in place). `elements` is the size of the largest
-    tensor. `kernel` names the kind of work as a calibration tells them apart (`"mm NT"`, `"convolution"`, `"gelu"`), and
-    `side` is the side in elements of a square matrix as large as a product's second factor or a convolution's filters.
+    are written to memory that the operator allocates (none: it works in place), in `pieces`. `elements` is the size of the
+    largest tensor. `kernel` names the kind of work as a calibration tells them apart (`"mm NT"`, `"convolution"`, `"gelu"`), and
+    `side` is the side in elements of a square matrix as large as a product's second factor or a convolution's filters; of a
+    norm it is the number of elements behind each result. `rows` are those of a product's first factor.
+    `reach` says how many bytes were moved since what is read was touched before: what of it a cache may still hold.
     """
 
     kernel: str
@@ -42,8 +44,11 @@ class Work:
     flops: int = 0
     bytes: int = 0
     new: int = 0
+    pieces: int = 1
     elements: int = 0
     side: float = 1.0
+    rows: int = 2**20
+    reach: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,10 @@ class Machine:
     `host_link` the same to the host's memory. `source` says where the figures come from.
 
     The other fields are known of calibrated machines only. `seconds_per_operator`: what calling one costs before it computes
-    anything; `asynchronous`: meanwhile the device works on the one before. `measured`: finer rates. By the kernel's name
-    and, for what has FLOPs, the dtype's, FLOP/s over the side and elements a second of kernels whose pace their bytes do
-    not set; `"stream"` and `"stream in place"` are bytes a second over the bytes moved, `"new memory"` over those allocated.
+    anything; `asynchronous`: meanwhile the device works on the one before. `measured`: finer rates. By the names of kernel and
+    dtype, for what has FLOPs, FLOP/s over the side, and with `BY_ROWS` which share of that is reached with few rows; by the
+    kernel's name alone elements a second, where bytes do not set the pace. `"stream"` and `"stream in place"` are bytes a second
+    over the bytes moved, `"new memory"` over those allocated.
     """
 
     name: str
@@ -81,19 +87,20 @@ class Machine:
         if work.kernel == ON_HOST:
             return work.bytes / 2 / self.host_link
         arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
-        one_by_one = work.elements / self.measured[work.kernel].at(1) if work.kernel in self.measured else 0.0
+        one_by_one = work.elements / self.measured[work.kernel].at(work.side) if work.kernel in self.measured else 0.0
         memory = work.bytes / self._byte_rate(work)
         doing = self._allocation(work) + max(arithmetic, one_by_one, memory)
         return max(self.seconds_per_operator, doing) if self.asynchronous else self.seconds_per_operator + doing
 
     def _allocation(self, work: Work) -> float:
         measured = self.measured.get("new memory")
-        return work.new / measured.at(work.new) if measured and work.new else 0.0
+        return work.new / measured.at(work.new / work.pieces) if measured and work.new else 0.0
 
     def _flop_rate(self, work: Work) -> float:
         measured = self.measured.get(f"{work.kernel} {work.dtype}")
         if measured is not None:
-            return measured.at(work.side)
+            by_rows = self.measured.get(f"{work.kernel} {work.dtype}{BY_ROWS}")
+            return measured.at(work.side) * (by_rows.at(work.rows) if by_rows else 1.0)
         if work.dtype not in self.flops:
             raise CourseError(
                 f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flops)}."
@@ -102,4 +109,4 @@ class Machine:
 
     def _byte_rate(self, work: Work) -> float:
         measured = self.measured.get("stream" if work.new else "stream in place")
-        return self.bandwidth if measured is None else measured.at(work.bytes)
+        return self.bandwidth if measured is None else measured.at(max(work.bytes, work.reach))

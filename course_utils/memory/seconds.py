@@ -11,10 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
-from course_utils.hardware import CHANNELS_LAST, ON_HOST, Machine, Work
+from course_utils.hardware import CHANNELS_LAST, MIXED, ON_HOST, STRIDED, UNEVEN, Machine, Work
 from course_utils.memory.as_cuda import HOST
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.fake import wraps
+from course_utils.units import MiB
 
 _aten = torch.ops.aten
 
@@ -96,6 +97,7 @@ class OperatorWatch(TorchDispatchMode):
     def __init__(self, like: str = "cpu"):
         super().__init__()
         self.operators: list[Operator] = []
+        self._moved, self._touched = 0, {}  # bytes so far, and by storage how many there were when it was last touched
         self._host = HOST if like == "cuda" else None
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -107,8 +109,22 @@ class OperatorWatch(TorchDispatchMode):
             work = work_of(function, args, kwargs, answer)
             if any(t.device == self._host and t.dim() for t in _tensors((args, kwargs, answer))):
                 work = replace(work, kernel=ON_HOST, flops=0)
-            self.operators.append(Operator(_name(function), work))
+            self.operators.append(
+                Operator(_name(function), replace(work, reach=self._reach(work, args, kwargs, answer)))
+            )
         return answer
+
+    def _reach(self, work: Work, args: tuple, kwargs: dict, answer) -> int:
+        """Bytes moved since the inputs were touched, their mean by size; what was last touched in another step is far away."""
+        inputs = _tensors((args, kwargs))
+        known = ((t.nbytes, min(_FAR, self._moved - self._touched.get(_storage(t), -_FAR))) for t in inputs)
+        sizes = [(size, far) for size, far in known if size]
+        self._moved += work.bytes
+        self._touched.update((_storage(t), self._moved) for t in (*inputs, *_tensors(answer)))
+        return sum(size * far for size, far in sizes) // max(1, sum(size for size, _ in sizes))
+
+
+_FAR = 256 * MiB  # beyond any cache
 
 
 def _name(function) -> str:
@@ -119,6 +135,7 @@ def _name(function) -> str:
 # its first tensor that it is asked for.
 _NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 _ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
+_SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}  # of their second argument
 _GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
 
 
@@ -132,10 +149,14 @@ def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
         kernel=_kernel(short, args),
         dtype=_dtype(inputs),
         flops=_flops(function, args, kwargs, answer),
-        bytes=_bytes(short, inputs, fresh, changed) if moves else 0,
+        bytes=_bytes(short, inputs[:1] + inputs[2:] if short in _SHAPE_ONLY else inputs, fresh, changed)
+        if moves
+        else 0,
         elements=_elements(short, args, inputs + outputs) if moves else 0,
         new=_distinct(fresh) if moves else 0,
+        pieces=max(1, len(fresh)),
         side=_side(short, args),
+        rows=_rows(short, args),
     )
 
 
@@ -216,6 +237,7 @@ def _flops(function, args: tuple, kwargs: dict, answer) -> int:
 
 
 _FILTERS = {"convolution": 1, "convolution_backward": 2}
+_OF_CHANNELS = (*_FILTERS, "native_batch_norm", "native_batch_norm_backward")
 
 
 def _factors(short: str, args: tuple) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -228,18 +250,44 @@ def _kernel(short: str, args: tuple) -> str:
     if factors and factors[0].dim() == 2:
         return "mm " + "".join("N" if f.stride(-1) == 1 else "T" for f in factors)
     plain = short.removeprefix(_FOREACH).removesuffix("_")
-    return _OTHER_NAMES.get(plain, plain) + (CHANNELS_LAST if _channels_last(args) else "")
+    return _OTHER_NAMES.get(plain, plain) + _layout(short, args)
 
 
-def _channels_last(args: tuple) -> bool:
-    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if first is None or first.dim() != 4 or first.is_contiguous():
-        return False
-    return first.is_contiguous(memory_format=torch.channels_last)
+def _layout(short: str, args: tuple) -> str:
+    """What a kernel's name ends in where the order of its arguments in memory sets its pace."""
+    if short == _NORM:
+        steps = [step for step, size in _normed(args) if size > 1]
+        return STRIDED if steps and min(steps) > 1 else ""
+    pictures = [t for t in args if isinstance(t, torch.Tensor) and t.dim() == 4]
+    if not pictures or args[0] is not pictures[0]:
+        return ""
+    last = [t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in pictures]
+    first = [t.is_contiguous() for t in pictures if t.shape == pictures[0].shape]
+    if any(last) and any(first) and short not in _FILTERS:
+        return MIXED
+    channels = pictures[_FILTERS[short]].shape[:2] if short in _FILTERS else pictures[0].shape[1:2]
+    uneven = any(count % 16 for count in channels) and short in _OF_CHANNELS
+    return (CHANNELS_LAST if last[0] else "") + (UNEVEN if uneven else "")
+
+
+def _rows(short: str, args: tuple) -> int:
+    factors = _factors(short, args)
+    return factors[0].shape[-2] if factors else Work.rows
+
+
+_NORM = "linalg_vector_norm"
+
+
+def _normed(args: tuple) -> list[tuple[int, int]]:
+    """Step and size of each dimension that a norm is taken over, where it is not over all."""
+    dims = args[2] if len(args) > 2 and args[2] else ()
+    return [(args[0].stride(dim), args[0].shape[dim]) for dim in dims]
 
 
 def _side(short: str, args: tuple) -> float:
     if short in _FILTERS:
         return sqrt(args[_FILTERS[short]].numel())
+    if short == _NORM:
+        return float(prod(size for _, size in _normed(args)))
     factors = _factors(short, args)
     return sqrt(prod(factors[1].shape[-2:])) if factors else 1.0

@@ -110,6 +110,35 @@ def test_kinds_of_products_are_told_apart():
     assert kernels == ["mm NN", "mm NT", "mm TN", "bmm"]
 
 
+def test_what_sets_the_pace_beside_the_shape_is_told_apart():
+    def norms(dim):
+        (work,) = works(
+            lambda: (torch.ones(4, 5, 3),), lambda x: torch.linalg.vector_norm(x, 2, dim), "linalg_vector_norm"
+        )
+        return work.kernel, work.side
+
+    assert norms(-1) == ("linalg_vector_norm", 3), "side by side in memory"
+    assert norms(-2) == ("linalg_vector_norm, strided", 5)
+    assert norms(None)[0] == "linalg_vector_norm"
+
+    def pictures(layout):
+        build = lambda: (torch.ones(2, 3, 4, 4), torch.ones(2, 3, 4, 4).contiguous(memory_format=layout))  # noqa: E731
+        (work,) = works(build, lambda a, b: torch.ops.aten.threshold_backward(a, b, 0), "threshold_backward")
+        return work.kernel
+
+    assert pictures(torch.contiguous_format) == "threshold_backward"
+    assert pictures(torch.channels_last) == "threshold_backward, mixed layouts"
+
+
+def test_of_products_the_rows_are_counted_and_of_lists_the_pieces():
+    (product,) = works(lambda: (torch.ones(7, 5), torch.ones(5, 3)), torch.mm, "mm")
+    assert (product.rows, product.side) == (7, 15**0.5)
+    (foreach,) = works(
+        lambda: (torch.ones(6), torch.ones(2)), lambda a, b: torch._foreach_sqrt([a, b]), "_foreach_sqrt"
+    )
+    assert (foreach.pieces, foreach.new) == (2, 32)
+
+
 def test_the_steady_step_is_counted():
     """The first step makes the optimizer's state; in the second one no zeros are written for it."""
 
