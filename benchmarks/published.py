@@ -66,7 +66,7 @@ _TITAN = Recipe(
     "adamw-fused", "autocast", 2, 8192, zero_stage=3, ranks=8, clipping=True, keeps_outputs=False, device="cuda"
 )
 _LOW = replace(_TUNED, optimizer="sgd", in_backward=True, batch=4, sequence=2048)
-_LENGTHS = "lengths, of which the longest counts (512 here); GB are taken for GiB, since only so the parts add up"
+_LENGTHS = "the sequence length (512 is assumed); GB are taken for GiB, since only so the parts add up"
 _TORCHAO = (
     ("fused AdamW", 51.6, "adamw-fused"),
     ("AdamW of 8 bits", 39.3, "adamw8bit"),
@@ -84,7 +84,7 @@ ROWS = (
         "llama-2-7b",
         _LOW,
         TORCHTUNE,
-        unknown="22.3 on another card",
+        unknown="predicted with SGD, since the paged states lie on the host",
     ),
     Row("Llama-3.1-8B FSDP2, 8 cards", 82.4, selective_llama, _TITAN, TORCHTITAN, True, _STREAMS),
     Row("Llama-3.1-8B FSDP2, 128 cards", 67.0, selective_llama, replace(_TITAN, ranks=128), TORCHTITAN, True, _STREAMS),

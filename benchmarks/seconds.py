@@ -21,7 +21,7 @@ from course_utils.memory.seconds import Operator, Prediction, count_operators
 from course_utils.memory.workload import Workload
 from course_utils.units import format_seconds
 
-_ENOUGH = 2.0  # seconds of measuring one case
+_ENOUGH = 1.5  # seconds of measuring one case
 _WARM = 5.0
 _DOZEN = 12
 _STEADY = 0.10
@@ -127,7 +127,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grid", choices=("first", "second", "both"), default="both")
     parser.add_argument("--only", default="", help="cases whose name contains this text")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="put the table into docs/accuracy.md")
     options = parser.parse_args()

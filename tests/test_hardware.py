@@ -48,6 +48,12 @@ def test_measured_rates_come_before_the_general_ones():
     assert machine.seconds(Work("add", bytes=100, new=40)) == 100 / 50 + 40 / 20
 
 
+def test_what_was_touched_long_ago_comes_from_memory():
+    machine = made_up(measured={"stream in place": Curve(((100, 50.0), (10_000, 5.0)))})
+    seconds = [machine.seconds(Work("add", bytes=100, reach=reach)) for reach in (0, 100, 10_000, 10**9)]
+    assert seconds == pytest.approx([2, 2, 20, 20])
+
+
 def test_a_product_with_few_rows_reaches_a_share_of_the_rate():
     rates = {"mm NT float32": Curve(((10, 100.0),)), "mm NT float32, by rows": Curve(((64, 0.25), (1024, 1.0)))}
     machine = made_up(measured=rates)
@@ -156,7 +162,10 @@ def test_rates_are_in_bytes_and_flops_a_second(monkeypatch):
     for curve in calibration._streams(cpu).values():
         assert curve.points == tuple((size, size / 0.001) for size, _ in curve.points)
     assert calibration._copying(cpu, cpu) == 4 * 16 * MiB / 0.001
-    assert calibration._product_rate("NN", 96, torch.float32, cpu) == 2 * 1024 * 96**2 / 0.001
+    assert calibration._product_rates("NN", 96, torch.float32, cpu) == (
+        2 * 64 * 96**2 / 0.001,
+        2 * 1024 * 96**2 / 0.001,
+    )
 
 
 def test_a_busy_machine_is_said():

@@ -99,7 +99,7 @@ def _in_step(asked: int, phase: str | None, estimate: Estimate) -> Iterator[str]
     if off < 0.01 * asked + 2**20:
         at, kind, module, operator = log.labels[place]
         total = int(log.totals[place])
-        born = f"A piece of that size is born in {at}, in {module or 'no module'}, by {operator} ({kind})"
+        born = f"A tensor of that size is allocated in {at}, in {module or 'no module'}, by {operator} ({kind})"
         yield f"{born}, with {format_bytes(total)} in use."
     peak = estimate.peak_instant
     largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.parts[:3])

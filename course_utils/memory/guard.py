@@ -40,10 +40,11 @@ def lengths_of(path: Path) -> list[int]:
 
 
 def guard(step: Callable[[object], object], batches: Iterable, size: Callable[[object], int] | None = None) -> object:
-    """Run `step` on the largest of `batches` before training begins, so that a shortage shows at step 0 and not at step N.
+    """Run `step` on the largest of `batches` at the beginning of training, so that a shortage shows then and not at step N.
 
     `size(batch)` says how large one is, by default its elements. `step` should make a forward and a backward pass and drop the
-    gradients. Returns the batch. Raises `CourseError`, with the sizes, where memory runs out.
+    gradients; after a first update the optimizer's state is there too. Returns the batch. Raises `CourseError`, with the sizes,
+    where memory runs out.
     """
     largest = max(batches, key=size or _elements)
     try:

@@ -74,14 +74,19 @@ def source_of(what, batch: Callable | None = None) -> Source:
     if isinstance(what, nn.Module):
         return Source(type(what).__name__, lambda: _copied(what), examples, getattr(what, "config", None))
     if isinstance(what, str | Path):
-        return _configured(_named(what), str(what), examples)
+        config = _named(what)
+        return _configured(config, _called(config) if Path(what).exists() else str(what), examples)
     if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
-        return _configured(what, type(what).__name__.removesuffix("Config"), examples)
+        return _configured(what, _called(what), examples)
     if callable(what):
         return Source(getattr(what, "__name__", type(what).__name__), what, examples)
     raise CourseError(
         f"{type(what).__name__} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
     )
+
+
+def _called(config) -> str:
+    return type(config).__name__.removesuffix("Config")
 
 
 def _configured(config, name: str, examples: Callable) -> Source:

@@ -72,7 +72,7 @@ CHANGES = (
     Change("keep only the loss", 0, "nothing: loss = model(…).loss", _to(lambda r: r.keeps_outputs, keeps_outputs=False)),
     Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)", _to(_plain_adamw, optimizer="adamw-fused")),
     Change("fused attention", 0, "nothing: attn_implementation='sdpa'", _to(lambda r: r.attention == "eager", attention="sdpa")),
-    Change("micro-batch of 1", 0, "time: smaller products", _smaller_batch),
+    Change("micro-batch of 1", 0, "time: smaller matrix products", _smaller_batch),
     Change("gradient checkpointing", 0, "time: a second forward pass", _to(_saves_as_usual, checkpointing=True)),
     Change("ZeRO-1", 0, "traffic", _to(lambda r: r.ranks > 1 and not r.zero_stage, zero_stage=1)),
     Change("ZeRO-3", 0, "traffic", _to(lambda r: r.ranks > 1 and r.zero_stage < 3, zero_stage=3)),
@@ -148,7 +148,7 @@ class Plan:
             )
             lines += ["", head, *table(self.rows)]
         if self.helpless:
-            lines += ["", f"No help here, as another instant binds: {', '.join(self.helpless)}."]
+            lines += ["", f"These would not lower the peak: {', '.join(self.helpless)}."]
         known = {name: value for name, value in self.largest.items() if value is not None}
         if known:
             lines += ["", "; ".join(f"{name}: {value:,}" for name, value in known.items())]

@@ -24,9 +24,10 @@ def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> L
     if largest < 1 or not budget > 0:
         raise CourseError(f"A largest batch of {largest} in {budget} bytes says nothing; give numbers above 0.")
 
+    start, limit = min(128, config.max_position_embeddings), config.max_position_embeddings
+    finder = estimate(config, replace(recipe, batch=largest, sequence=start)).finder
+
     def longest_of(batch: int) -> int:
-        start, limit = min(128, config.max_position_embeddings), config.max_position_embeddings
-        finder = estimate(config, replace(recipe, batch=batch, sequence=start)).finder
         return most_that_fits(finder, lambda s: (batch, s), start, limit, lambda log: log.peak <= budget) or 0
 
     longest, shortest = longest_of(largest), 1 + longest_of(largest + 1)

@@ -216,7 +216,7 @@ def test_an_error_message_is_found_in_the_step(tmp_path):
     (tmp_path / "oom.txt").write_text(MESSAGE.format(asked=logits / MiB))
     text = explain(tmp_path / "oom.txt", found)
     assert "It happened in the loss" in text
-    assert "A piece of that size is born in forward" in text
+    assert "A tensor of that size is allocated in forward" in text
     assert "expandable_segments" in text
     assert f"fullest instant is in {found.peak_instant.name}" in text
 

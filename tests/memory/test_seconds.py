@@ -130,6 +130,19 @@ def test_what_sets_the_pace_beside_the_shape_is_told_apart():
     assert pictures(torch.channels_last) == "threshold_backward, mixed layouts"
 
 
+def test_it_is_remembered_how_much_was_moved_since_an_input_was_touched():
+    def step(model, x, y):
+        for _ in range(2):
+            x.add_(1)  # 400 bytes are read and 400 written
+            y.add_(1)
+
+    first, _, second, other = (
+        o.work for o in count_operators(lambda: (nn.Identity(), torch.ones(100), torch.ones(100)), step) if o.work.bytes
+    )
+    assert first.reach > 10**8, "it was touched in another step"
+    assert second.reach == other.reach == 800
+
+
 def test_of_products_the_rows_are_counted_and_of_lists_the_pieces():
     (product,) = works(lambda: (torch.ones(7, 5), torch.ones(5, 3)), torch.mm, "mm")
     assert (product.rows, product.side) == (7, 15**0.5)
