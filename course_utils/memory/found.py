@@ -215,7 +215,8 @@ def _stretches(log: Log) -> list[tuple[tuple, slice]]:
     """
     found: list[tuple[tuple, slice]] = []
     for place, (phase, kind, _, operator) in enumerate(log.labels):
-        call = (operator, bool(log.changes[place] > 0)) if "_foreach_" in operator else ()
+        for_all = "_foreach_" in operator and phase == "update"  # within backward it is for one parameter
+        call = (operator, bool(log.changes[place] > 0)) if for_all else ()
         key = (phase, "" if phase else kind, *call)
         if found and found[-1][0] == key:
             found[-1] = key, slice(found[-1][1].start, place + 1)

@@ -135,11 +135,14 @@ class Plan:
             f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}.",
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
-            f"The allocator reserves {format_bytes(self.trial.log.reserved)} for it; known from {self.estimate.how}.",
         ]
+        source = f"known from {self.estimate.how}."
         if self.recipe.device == "cuda":
+            lines.append(f"The allocator reserves {format_bytes(self.trial.log.reserved)} for it; {source}")
             on = {verdict: ", ".join(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
+        else:
+            lines.append(source.replace("known", "Known", 1))
         if self.rows:
             head = (
                 "What would lower it:"
