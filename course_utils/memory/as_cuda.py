@@ -15,7 +15,7 @@ from torch.library import Library
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 _aten = torch.ops.aten
 GPU, HOST = torch.device("cpu", 0), torch.device("cpu")
@@ -49,9 +49,8 @@ class _OnGpu(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.device:  # what a library keeps of it must not outlive the dry run
             return func(*args, **(kwargs or {}))
-        kwargs = dict(kwargs or {})
-        if _names_cuda(args, kwargs):
-            args, kwargs = tree_map(_meant, (args, kwargs))
+        args = tuple(map(_meant, args))
+        kwargs = {name: _meant(value) for name, value in (kwargs or {}).items()}
         if func is torch.Tensor.cuda:
             func, args = torch.Tensor.to, (args[0], GPU)
         if func is torch.Tensor.pin_memory:
@@ -77,15 +76,9 @@ def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inpu
     return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _names_cuda(args, kwargs) -> bool:
-    return any(_meant(leaf) is not leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.device))
-
-
 def _meant(value):
-    is_cuda = (isinstance(value, str) and value.split(":")[0] == "cuda") or (
-        isinstance(value, torch.device) and value.type == "cuda"
-    )
-    return GPU if is_cuda else value
+    kind = value.type if isinstance(value, torch.device) else value if isinstance(value, str) else ""
+    return GPU if kind.split(":")[0] == "cuda" else value
 
 
 def _autocast_for_cuda(on: Callable) -> Callable:

@@ -3,6 +3,7 @@
 The same operators are called in the same order, so the meter's log is that of a real step.
 """
 
+import gc
 import re
 import traceback
 from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ def run_dry(
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
     with ExitStack() as entered:
+        entered.enter_context(_rare_collection())
         entered.enter_context(pretended_ranks(ranks, like, rank))
         entered.enter_context(fake_tensors(seconds))
         if like == "cuda":
@@ -100,6 +102,17 @@ def run_dry(
     if like == "cuda" and usage.events and usage.peak == 0:
         raise CourseError("Everything lay on the host: leave device='cpu' out of build, or ask with like='cpu'.")
     return usage
+
+
+@contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Fake tensors make many more Python objects than real ones; collected as often, cycles would cost much and die too soon."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def built_inside(build: Callable[[], tuple]) -> tuple:

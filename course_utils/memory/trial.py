@@ -1,13 +1,13 @@
 """One recipe tried dry: bytes on the device and on the host, seconds, and bytes on the wire, of a model of any depth."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from course_utils.distributed.traffic import Traffic, counted
+from course_utils.distributed.traffic import counted
 from course_utils.hardware import Machine
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.finder import cut
@@ -77,19 +77,18 @@ def _confirmed(depth: Depth, more: _Run, source: Source, recipe: Recipe) -> bool
 
 
 def _run(source: Source, recipe: Recipe, machine: Machine | None) -> _Run:
-    work, watch, ledger = Workload(source, recipe), OperatorWatch(recipe.device), Traffic()
+    work, watch, ledgers = Workload(source, recipe), OperatorWatch(recipe.device), []
 
     @contextmanager
     def watched() -> Iterator[None]:
-        with counted() as sent:
-            if machine is None:
-                yield
-            else:
-                with watch:
-                    yield
-        ledger.entries.extend(sent.entries)
+        with ExitStack() as entered:
+            if recipe.ranks > 1:
+                ledgers.append(entered.enter_context(counted()))
+            if machine is not None:
+                entered.enter_context(watch)
+            yield
 
     usage = run_dry(work.build, work.step, recipe.device, recipe.ranks, warm=work.prime, watch=watched)
     seconds = sum(machine.seconds(operator.work) for operator in watch.operators) if machine else float("nan")
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()
-    return _Run(Log.of(usage), host, seconds, ledger.sent)
+    return _Run(Log.of(usage), host, seconds, sum(ledger.sent for ledger in ledgers))

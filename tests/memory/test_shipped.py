@@ -9,7 +9,7 @@ import torch
 
 from course_utils import memory, models
 from course_utils.memory import Recipe, shipped
-from course_utils.memory.found import sign
+from course_utils.memory.found import Log, sign
 from course_utils.memory.letters import sizes_of
 from course_utils.memory.model import source_of
 from course_utils.memory.shipped import FAMILIES, from_formulas, lettered
@@ -67,7 +67,8 @@ def test_a_shipped_answer_is_a_dry_run_to_the_byte(config, recipe):
     ids=["a length that a kernel rounds up", "half precision on a CPU"],
 )
 def test_where_it_is_not_promised_to_the_byte_it_is_near(config, recipe):
-    assert from_formulas(config, recipe).peak == pytest.approx(dry(config, recipe).peak, rel=0.01)
+    without_scratch = Log.of(dry(config, recipe)).plain  # of which each processor's kernels take as much as they like
+    assert from_formulas(config, recipe).peak == pytest.approx(without_scratch.peak, rel=0.005)
 
 
 def test_a_model_of_full_size_needs_no_more_time():
