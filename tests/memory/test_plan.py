@@ -181,7 +181,8 @@ def test_a_module_and_a_cpu_are_planned_for_too():
 
     found = plan(Own, 100 * MiB, Recipe(batch=16), batch=lambda b, s: torch.ones(b, 64))
     assert found.verdict == FITS
-    assert "reserves" not in str(found) and "Cards" not in str(found)
+    assert "reserves" not in str(found)
+    assert "Cards" not in str(found)
     with pytest.raises(CourseError, match="holds nothing"):
         plan(Own, 0)
 
