@@ -16,7 +16,7 @@ from course_utils.errors import CourseError
 ROOT = Path(__file__).parents[2]
 BOOK = read_glossary(ROOT / GLOSSARY)
 CHAPTERS = {path.stem.partition("_")[0]: path for path in chapters_in(ROOT / "notebooks")}
-OTHERWISE = {"rank", "trace", "unit"}
+OTHERWISE = {"rank", "unit"}
 """Terms whose word means something else in chapters before the one where they come first."""
 INTO = re.compile(r'\[([^\[\]]*)\]\(\.\./docs/glossary\.md#([\w-]+) "([^"]*)"\)')
 BATCH = Term("batch", "batch", "What is taken together.", "00", ("batches",))
