@@ -1,14 +1,14 @@
-"""One training loop, techniques as plug-ins to it, and the same run through Accelerate and through Trainer."""
+"""One training loop, techniques as callbacks to it, and the same run through Accelerate and through Trainer."""
 
 from importlib import import_module
 
 from course_utils.training.accumulation import Accumulate, accumulated_step, counted_terms, updates
+from course_utils.training.callbacks import Autocast, Callback, ClipGradients
 from course_utils.training.checkpoint import SaveCheckpoints
 from course_utils.training.evaluation import evaluate
 from course_utils.training.history import History
 from course_utils.training.in_backward import UpdateInBackward
 from course_utils.training.loop import Run, train, train_step
-from course_utils.training.plugins import Autocast, ClipGradients, Plugin
 from course_utils.training.profiling import Profile, slow_to_read, throughput
 from course_utils.training.scaling import ScaleLoss
 from course_utils.training.schedules import linear_decay
@@ -22,7 +22,7 @@ __all__ = [
     "Autocast",
     "ClipGradients",
     "History",
-    "Plugin",
+    "Callback",
     "Profile",
     "Run",
     "SaveCheckpoints",

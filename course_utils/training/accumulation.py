@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from course_utils.training.callbacks import Callback
 from course_utils.training.loop import Run
-from course_utils.training.plugins import Plugin
 
 _IGNORED = -100
 
@@ -35,13 +35,13 @@ def updates(batches: int, k: int, epochs: int = 1) -> int:
     return epochs * -(-batches // k)
 
 
-class Accumulate(Plugin):
+class Accumulate(Callback):
     """One update from `k` micro-batches, or from as many as are left at the end of a pass or of the run.
 
     Each loss is multiplied by Tᵢ/T₁, and the summed gradients are divided once, before the update, by Σ Tᵢ/T₁: exact without
     knowing the later micro-batches. (The other way is to fetch all k first, count, and multiply each loss by Tᵢ/ΣT.) The unit
     T₁ keeps the gradients as large as those of a mean, which matters in half precision; where all Tᵢ are equal every factor
-    is 1. What needs the finished gradient, such as `ClipGradients`, comes after this plug-in in the list.
+    is 1. What needs the finished gradient, such as `ClipGradients`, comes after this callback in the list.
     """
 
     rescales = True
@@ -52,21 +52,21 @@ class Accumulate(Plugin):
         self.k = k
         self._begin_group()
 
-    def start(self, run):
+    def on_train_begin(self, run):
         """Begin with an empty group, unless the run goes on from a checkpoint."""
         if run.step == 0:
             self._begin_group()
 
-    def objective(self, run, loss):
+    def scale_loss(self, run, loss):
         """The loss times Tᵢ/T₁; T₁ is that of the first micro-batch in which anything counts."""
         terms = counted_terms(run.model, run.batch)
         self._unit = self._unit or terms
         self._seen, self._terms = self._seen + 1, self._terms + terms
         return loss * (terms / max(1, self._unit))
 
-    def wants_update(self, run):
+    def should_step(self, run):
         """After the k-th micro-batch, and after the last one there is."""
-        return self._seen >= self.k or run.is_last_of_pass
+        return self._seen >= self.k or run.is_last_of_epoch
 
     def before_update(self, run):
         """Divide the sum by its weights."""
@@ -89,10 +89,13 @@ class Accumulate(Plugin):
 
 
 def accumulated_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: Sequence[dict], plugins: Sequence[Plugin] = ()
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Sequence[dict],
+    callbacks: Sequence[Callback] = (),
 ) -> float:
     """One update from all `micro_batches`, as `train` does it with `Accumulate`, phases marked; returns their joint mean loss."""
-    run = Run(model, optimizer, list(micro_batches), plugins=[Accumulate(len(micro_batches)), *plugins])
+    run = Run(model, optimizer, list(micro_batches), callbacks=[Accumulate(len(micro_batches)), *callbacks])
     total = terms = 0
     with run.started():
         for batch in micro_batches:

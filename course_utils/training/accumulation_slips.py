@@ -10,7 +10,7 @@ from course_utils.training.accumulation import Accumulate
 class StepsAtBatchZero(Accumulate):
     """`if not i % k:` with i from 0: the first update has one micro-batch, and what comes last is left over."""
 
-    def wants_update(self, run):
+    def should_step(self, run):
         """True for i = 0, k, 2k, …"""
         return run.step % self.k == 0
 
@@ -18,9 +18,9 @@ class StepsAtBatchZero(Accumulate):
 class DividesByK(Accumulate):
     """A mean of means: `loss / k`, whatever the micro-batches hold and however many came."""
 
-    def objective(self, run, loss):
+    def scale_loss(self, run, loss):
         """The micro-batch's mean, a k-th of it."""
-        super().objective(run, loss)
+        super().scale_loss(run, loss)
         return loss / self.k
 
     def before_update(self, run):
@@ -31,7 +31,7 @@ class DividesByK(Accumulate):
 class DropsLastGroup(Accumulate):
     """No update for what is left at the end of a pass; its gradients wait, and join the next pass or are lost."""
 
-    def wants_update(self, run):
+    def should_step(self, run):
         """After the k-th micro-batch only."""
         return self._seen >= self.k
 
@@ -73,18 +73,18 @@ class ClipsEachTime(Accumulate):
         super().__init__(k)
         self.max_norm = max_norm
 
-    def wants_update(self, run):
+    def should_step(self, run):
         """Clip, then decide as ever."""
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.k * self.max_norm)
-        return super().wants_update(run)
+        return super().should_step(run)
 
 
 class SchedulesEachTime(Accumulate):
     """The schedule steps with every micro-batch: it is through after a k-th of the run."""
 
-    def wants_update(self, run):
+    def should_step(self, run):
         """Step where the loop will not."""
-        wanted = super().wants_update(run)
+        wanted = super().should_step(run)
         if not wanted and run.schedule is not None:
             run.schedule.step()
         return wanted

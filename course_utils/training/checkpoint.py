@@ -9,17 +9,17 @@ from torch.utils.data import SequentialSampler
 
 from course_utils.errors import CourseError
 from course_utils.files import replacing
-from course_utils.training.plugins import Plugin
+from course_utils.training.callbacks import Callback
 
 if TYPE_CHECKING:
     from course_utils.training.loop import Run
 
 
-class SaveCheckpoints(Plugin):
+class SaveCheckpoints(Callback):
     """Write the run to `path` every `every` batches; a new checkpoint replaces the last only once it is complete.
 
-    Parameters, gradients not yet used, optimizer, schedule, plug-ins, history, torch's random state and the place in the
-    data are kept. What a plug-in gives as its state is made of tensors, numbers, strings, lists and dicts (`CourseError`).
+    Parameters, gradients not yet used, optimizer, schedule, callbacks, history, torch's random state and the place in the
+    data are kept. What a callback gives as its state is made of tensors, numbers, strings, lists and dicts (`CourseError`).
     """
 
     def __init__(self, path: Path | str, every: int):
@@ -61,8 +61,8 @@ def restore(run: "Run", path: Path) -> None:
         parameter.grad = None if gradient is None else gradient.to(parameter.device)
     if run.schedule is not None:
         run.schedule.load_state_dict(state["schedule"])
-    for plugin, saved in zip(_stateful(run), state["plugins"].values(), strict=True):
-        plugin.load_state_dict(saved)
+    for callback, saved in zip(_stateful(run), state["callbacks"].values(), strict=True):
+        callback.load_state_dict(saved)
     run.history.load_state_dict(state["history"])
     run.step, run.epoch, run.position, run.seconds = state["place"]
     torch.set_rng_state(state["random"])
@@ -78,7 +78,7 @@ def _state(run: "Run") -> dict:
         "optimizer": run.optimizer.state_dict(),
         "optimizer_kind": type(run.optimizer).__name__,
         "schedule": None if run.schedule is None else run.schedule.state_dict(),
-        "plugins": _plugin_states(run),
+        "callbacks": _callback_states(run),
         "history": run.history.state_dict(),
         "place": [run.step, run.epoch, run.position, run.seconds],
         "random": torch.get_rng_state(),
@@ -86,17 +86,17 @@ def _state(run: "Run") -> dict:
     }
 
 
-def _stateful(run: "Run") -> list[Plugin]:
-    """Plug-ins that keep something; a progress bar or a checkpointer may come and go between runs."""
-    return [plugin for plugin in run.plugins if type(plugin).state_dict is not Plugin.state_dict]
+def _stateful(run: "Run") -> list[Callback]:
+    """Callbacks that keep something; a progress bar or a checkpointer may come and go between runs."""
+    return [callback for callback in run.callbacks if type(callback).state_dict is not Callback.state_dict]
 
 
-def _plugin_states(run: "Run") -> dict[str, dict]:
+def _callback_states(run: "Run") -> dict[str, dict]:
     return {f"{index} {type(p).__name__}": p.state_dict() for index, p in enumerate(_stateful(run))}
 
 
 def _refuse_what_could_not_be_read_back(run: "Run") -> None:
-    for name, state in _plugin_states(run).items():
+    for name, state in _callback_states(run).items():
         buffer = io.BytesIO()
         torch.save(state, buffer)
         buffer.seek(0)
@@ -104,7 +104,7 @@ def _refuse_what_could_not_be_read_back(run: "Run") -> None:
             torch.load(buffer, weights_only=True)
         except Exception as error:
             raise CourseError(
-                f"The state of the plug-in {name.partition(' ')[2]} cannot be kept in a checkpoint; "
+                f"The state of the callback {name.partition(' ')[2]} cannot be kept in a checkpoint; "
                 "make it of tensors, numbers, strings, lists and dicts."
             ) from error
 
@@ -127,7 +127,7 @@ def _refuse_another_run(run: "Run", state: dict, path: Path) -> None:
     wanted = {
         "optimizer": (state["optimizer_kind"], type(run.optimizer).__name__),
         "schedule": (state["schedule"] is not None, run.schedule is not None),
-        "set of plug-ins": (list(state["plugins"]), list(_plugin_states(run))),
+        "set of callbacks": (list(state["callbacks"]), list(_callback_states(run))),
     }
     for what, (saved, here) in wanted.items():
         if saved != here:

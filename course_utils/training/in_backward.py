@@ -5,25 +5,25 @@ from typing import TYPE_CHECKING
 import torch
 
 from course_utils.errors import CourseError
-from course_utils.training.plugins import Plugin
+from course_utils.training.callbacks import Callback
 
 if TYPE_CHECKING:
     from course_utils.training.loop import Run
 
 
-class UpdateInBackward(Plugin):
+class UpdateInBackward(Callback):
     """Step within the backward pass, parameter by parameter, and drop each gradient at once (Lv et al. 2023, LOMO).
 
     An optimizer's `step` updates every parameter that has a gradient; while only one has, it updates that one. Nothing may
     need all gradients together: no clipping by their joint norm, no accumulation (`CourseError`).
     """
 
-    def start(self, run: "Run") -> None:
-        """Hook every trainable parameter. Raises `CourseError` where another plug-in overrides what happens to gradients."""
-        for plugin in run.plugins:
-            if plugin is not self and _needs_gradients(plugin):
+    def on_train_begin(self, run: "Run") -> None:
+        """Hook every trainable parameter. Raises `CourseError` where another callback overrides what happens to gradients."""
+        for callback in run.callbacks:
+            if callback is not self and _needs_gradients(callback):
                 raise CourseError(
-                    f"{type(plugin).__name__} needs all gradients together, but UpdateInBackward drops each at once; "
+                    f"{type(callback).__name__} needs all gradients together, but UpdateInBackward drops each at once; "
                     "leave one of the two out."
                 )
         trained = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
@@ -39,13 +39,14 @@ class UpdateInBackward(Plugin):
     def update(self, run, step):
         """Nothing is left to update."""
 
-    def finish(self, run):
+    def on_train_end(self, run):
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
 
 
-def _needs_gradients(plugin: Plugin) -> bool:
+def _needs_gradients(callback: Callback) -> bool:
     return any(
-        getattr(type(plugin), name) is not getattr(Plugin, name) for name in ("before_update", "wants_update", "update")
+        getattr(type(callback), name) is not getattr(Callback, name)
+        for name in ("before_update", "should_step", "update")
     )

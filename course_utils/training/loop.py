@@ -1,4 +1,4 @@
-"""The training loop. It never changes; a technique is a plug-in."""
+"""The training loop. It never changes; a technique is a callback."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_utils.errors import CourseError
 from course_utils.memory import phase
 from course_utils.settings import settings
+from course_utils.training.callbacks import Callback
 from course_utils.training.checkpoint import restore
 from course_utils.training.evaluation import evaluate
 from course_utils.training.history import History
-from course_utils.training.plugins import Plugin
 from course_utils.training.progress import Progress
 
 
@@ -32,7 +32,7 @@ def train(
     epochs: int = 1,
     steps: int | None = None,
     schedule: LRScheduler | None = None,
-    plugins: Sequence[Plugin] = (),
+    callbacks: Sequence[Callback] = (),
     evaluate_on: Iterable[dict] | None = None,
     seed: int | None = None,
     resume_from: Path | str | None = None,
@@ -54,7 +54,9 @@ def train(
         raise CourseError(
             "The batches have no length and may be gone through only once; use data.batches() or a DataLoader."
         )
-    run = Run(model, optimizer, batches, epochs, steps, schedule, [*plugins, Progress()] if progress else list(plugins))
+    run = Run(
+        model, optimizer, batches, epochs, steps, schedule, [*callbacks, Progress()] if progress else list(callbacks)
+    )
     torch.manual_seed(settings().seed if seed is None else seed)
     if resume_from is not None:
         restore(run, Path(resume_from))
@@ -64,10 +66,10 @@ def train(
 
 
 def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict, plugins: Sequence[Plugin] = ()
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict, callbacks: Sequence[Callback] = ()
 ) -> torch.Tensor:
     """One step (forward, backward, update) as `train` does it, phases marked; returns the loss, detached."""
-    run = Run(model, optimizer, [batch], plugins=list(plugins))
+    run = Run(model, optimizer, [batch], callbacks=list(callbacks))
     with run.started():
         loss = run.forward_backward(run.on_device(batch))
         run.update()
@@ -88,7 +90,7 @@ class Run:
     epochs: int = 1
     steps: int | None = None
     schedule: LRScheduler | None = None
-    plugins: list[Plugin] = field(default_factory=list)
+    callbacks: list[Callback] = field(default_factory=list)
     history: History = field(default_factory=History)
     step: int = 0
     epoch: int = 0
@@ -102,7 +104,7 @@ class Run:
         self._flops: dict[tuple, int] = {}
 
     def go(self, evaluate_on: Iterable[dict] | None = None) -> None:
-        """Train from where the run stands to its end; every plug-in that has started also finishes."""
+        """Train from where the run stands to its end; every callback that has started also finishes."""
         self.model.train()
         with self.started():
             while self.epoch < self.epochs and not self.is_done:
@@ -113,11 +115,11 @@ class Run:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Every plug-in starts; each that has started also finishes."""
+        """Every callback starts; each that has started also finishes."""
         with ExitStack() as finishing:
-            for plugin in self.plugins:
-                plugin.start(self)
-                finishing.callback(plugin.finish, self)
+            for callback in self.callbacks:
+                callback.on_train_begin(self)
+                finishing.callback(callback.on_train_end, self)
             yield
 
     @property
@@ -126,7 +128,7 @@ class Run:
         return self.steps is not None and self.step >= self.steps
 
     @property
-    def is_last_of_pass(self) -> bool:
+    def is_last_of_epoch(self) -> bool:
         """True while the batch at work is the last one of its pass, or of the run."""
         return self.position == len(self.batches) or self.step + 1 >= self.total_steps
 
@@ -144,22 +146,24 @@ class Run:
         """Compute the loss and the gradients of one batch; returns the loss."""
         self.batch = batch
         with phase("forward"), ExitStack() as contexts:
-            for plugin in self.plugins:
-                contexts.enter_context(plugin.forward(self))
+            for callback in self.callbacks:
+                contexts.enter_context(callback.forward(self))
             loss = self.model(**batch).loss
         with phase("backward"):
-            objective = loss
-            for plugin in self.plugins:
-                objective = plugin.objective(self, objective)
-            objective.backward()
+            scaled = loss
+            for callback in self.callbacks:
+                scaled = callback.scale_loss(self, scaled)
+            scaled.backward()
         return loss
 
     def update(self) -> None:
-        """Move the parameters, then the schedule unless a plug-in left the step out, then drop the gradients."""
+        """Move the parameters, then the schedule unless a callback left the step out, then drop the gradients."""
         with phase("update"):
             self._call("before_update")
-            # Each plug-in wraps what the ones before it left of the optimizer's step.
-            made = reduce(lambda step, plugin: partial(plugin.update, self, step), self.plugins, self.optimizer.step)()
+            # Each callback wraps what the ones before it left of the optimizer's step.
+            made = reduce(
+                lambda step, callback: partial(callback.update, self, step), self.callbacks, self.optimizer.step
+            )()
             if self.schedule is not None and made is not False:
                 self.schedule.step()
             self.optimizer.zero_grad()
@@ -182,7 +186,7 @@ class Run:
     def _train_on(self, batch: dict) -> None:
         learning_rate = self.optimizer.param_groups[0]["lr"]
         loss = self._counted(batch)
-        wishes = [plugin.wants_update(self) for plugin in self.plugins]  # each is asked, whatever the others say
+        wishes = [callback.should_step(self) for callback in self.callbacks]  # each is asked, whatever the others say
         if all(wishes):
             self.update()
         self._record(batch, loss, learning_rate)
@@ -220,8 +224,8 @@ class Run:
             self.seconds = self.history.steps[-1]["seconds"] = time.perf_counter() - self._began
 
     def _call(self, moment: str) -> None:
-        for plugin in self.plugins:
-            getattr(plugin, moment)(self)
+        for callback in self.callbacks:
+            getattr(callback, moment)(self)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the steps of a run spend their time on: a plug-in that records them, and figures that judge the whole."""
+"""What the steps of a run spend their time on: a callback that records them, and figures that judge the whole."""
 
 import time
 from contextlib import ExitStack
@@ -13,12 +13,12 @@ from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.phases import observed_by
 from course_utils.settings import set_variable, settings, variables
+from course_utils.training.callbacks import Callback
 from course_utils.training.history import History
-from course_utils.training.plugins import Plugin
 from course_utils.training.trace import Trace, read_trace
 
 
-class Profile(Plugin):
+class Profile(Callback):
     """Record `steps` steps with `torch.profiler`, after `skip` that warm up; forward, backward and update are marked.
 
     The trace is written to `path` (a `.json` or `.json.gz`, by default among the course's own files), where
@@ -32,7 +32,7 @@ class Profile(Plugin):
         self.path = Path(path or settings().home / "traces" / "trace.json")
         self._written = False
 
-    def start(self, run):
+    def on_train_begin(self, run):
         """Begin to watch; nothing is recorded before `skip` steps have passed."""
         if not variables("KINETO_LOG_LEVEL"):
             set_variable(
@@ -47,7 +47,7 @@ class Profile(Plugin):
         """The profiler's step is the loop's: it begins with the call for its batch."""
         self._profiler.step()
 
-    def finish(self, run):
+    def on_train_end(self, run):
         """Write what has been recorded so far, if it has not been written."""
         self._open.close()
 

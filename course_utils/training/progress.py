@@ -2,15 +2,15 @@
 
 import time
 
-from course_utils.training.plugins import Plugin
+from course_utils.training.callbacks import Callback
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # drawing takes time, and reading the loss waits for a GPU
 
 
-class Progress(Plugin):
+class Progress(Callback):
     """A bar over the batches of a run with the latest loss; it disappears when the run ends."""
 
-    def start(self, run):
+    def on_train_begin(self, run):
         """Open the bar where the run stands."""
         from tqdm.auto import tqdm
 
@@ -26,6 +26,6 @@ class Progress(Plugin):
             self.bar.set_postfix_str(f"loss {run.history.steps[-1]['loss'].item():.3f}", refresh=False)
         self.bar.update()
 
-    def finish(self, run):
+    def on_train_end(self, run):
         """Close the bar."""
         self.bar.close()

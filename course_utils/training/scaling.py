@@ -1,13 +1,13 @@
-"""Loss scaling as a plug-in: what fp16 needs beside `Autocast`."""
+"""Loss scaling as a callback: what fp16 needs beside `Autocast`."""
 
 from course_utils.precision import LossScaler
-from course_utils.training.plugins import Plugin
+from course_utils.training.callbacks import Callback
 
 
-class ScaleLoss(Plugin):
+class ScaleLoss(Callback):
     """Scale the loss, unscale the gradients before the update, leave it out where they overflowed (`precision.LossScaler`).
 
-    It stands before plug-ins that look at gradients, such as ClipGradients. With accumulation all micro-batches of an
+    It stands before callbacks that look at gradients, such as ClipGradients. With accumulation all micro-batches of an
     update have one scale, and an overflow in any of them leaves the update out.
     """
 
@@ -16,7 +16,7 @@ class ScaleLoss(Plugin):
     def __init__(self, scaler: LossScaler | None = None):
         self.scaler = LossScaler() if scaler is None else scaler
 
-    def objective(self, run, loss):
+    def scale_loss(self, run, loss):
         """S times the loss."""
         return self.scaler.scale(loss)
 

@@ -32,13 +32,15 @@ class Found:
 
 
 def accelerate_on_rank(config, recipe: Recipe) -> Found:
-    """One backward pass under Accelerate's plugin for FSDP, units by block."""
+    """One backward pass under Accelerate's callback for FSDP, units by block."""
     announce()
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
     model = models.from_configuration(config)
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, transformer_cls_names_to_wrap=list(model._no_split_modules))
-    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    callback = FullyShardedDataParallelPlugin(
+        fsdp_version=2, transformer_cls_names_to_wrap=list(model._no_split_modules)
+    )
+    accelerator = Accelerator(cpu=True, fsdp_plugin=callback)
     model, _ = accelerator.prepare(model, adamw(model.parameters()))
     with counted() as sent:
         loss = model(**batch_of(config, recipe, dist.get_rank())).loss

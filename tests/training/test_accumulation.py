@@ -63,7 +63,7 @@ class Loader(list):
     sampler = None
 
 
-def trained(batches, plugins=(), epochs=1, dtype=torch.float64, every=None, **options):
+def trained(batches, callbacks=(), epochs=1, dtype=torch.float64, every=None, **options):
     model = Tagger(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
@@ -73,7 +73,7 @@ def trained(batches, plugins=(), epochs=1, dtype=torch.float64, every=None, **op
         Loader(batches),
         epochs=epochs,
         schedule=schedule,
-        plugins=list(plugins),
+        callbacks=list(callbacks),
         progress=False,
         **options,
     )
@@ -89,8 +89,8 @@ def mean_of_means(batches, k):
     """The bug: every micro-batch weighs the same."""
 
     class MeanOfMeans(Accumulate):
-        def objective(self, run, loss):
-            super().objective(run, loss)
+        def scale_loss(self, run, loss):
+            super().scale_loss(run, loss)
             self._unit = self._terms = 1
             return loss / self.k
 
@@ -153,7 +153,7 @@ def test_the_end_of_the_run_makes_an_update_of_what_is_left(steps):
 def test_updates_are_counted_with_the_rest():
     batches, steps = ragged([3, 9, 5, 7, 2]), []
 
-    class Counts(training.Plugin):
+    class Counts(training.Callback):
         def before_update(self, run):
             steps.append(run.step)
 
@@ -161,7 +161,7 @@ def test_updates_are_counted_with_the_rest():
     assert len(steps) == training.updates(5, 2, epochs=3) == 9
 
 
-class Interrupt(training.Plugin):
+class Interrupt(training.Callback):
     """Ends the run as a failure would."""
 
     def __init__(self, after):
@@ -183,8 +183,8 @@ def test_a_run_resumed_in_the_middle_of_a_group_gives_the_same_losses(tmp_path, 
         model = Tagger(dropout=0.5)
         optimizer = optim.AdamW(model.parameters(), lr=0.1)
         schedule = training.linear_decay(optimizer, training.updates(5, 3, 2))
-        plugins = [Accumulate(3), ClipGradients(0.1), *more]
-        run = {"schedule": schedule, "plugins": plugins, "progress": False, "epochs": 2}
+        callbacks = [Accumulate(3), ClipGradients(0.1), *more]
+        run = {"schedule": schedule, "callbacks": callbacks, "progress": False, "epochs": 2}
         return model, training.train(model, optimizer, Repeatable(batches), **run, **options)
 
     model, whole = go()
@@ -199,14 +199,14 @@ def test_padding_and_autocast_on_a_real_model(split):
     """Autocast rounds by row and not by batch, so both ways round alike but for the sums over the batch."""
     batches = list(data.batches(split, 8))
     results = {}
-    for name, given_batches, plugins in [
+    for name, given_batches, callbacks in [
         ("whole", [joined(batches)], []),
         ("accumulated", batches, [Accumulate(len(batches))]),
     ]:
         for autocast in ([], [Autocast(torch.bfloat16)]):
             model = models.build("distilbert", labels=3, **NO_DROPOUT)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            training.train(model, optimizer, Loader(given_batches), plugins=[*plugins, *autocast], progress=False)
+            training.train(model, optimizer, Loader(given_batches), callbacks=[*callbacks, *autocast], progress=False)
             results[name, bool(autocast)] = model
     assert_same(results["accumulated", False], results["whole", False], 1e-6)
     assert_same(results["accumulated", True], results["whole", True], 2e-3)
@@ -348,20 +348,20 @@ def test_libraries_are_where_the_chapter_puts_them(ragged_texts):
         return gradient_of_update(model, lambda sgd: way(model, sgd, batches, **options))
 
     right = used(whole, training.train, progress=False)
-    means = used(parts, training.train, progress=False, plugins=[DividesByK(4)])
-    assert relative_error(used(parts, training.train, progress=False, plugins=[Accumulate(4)]), right) < 1e-6
+    means = used(parts, training.train, progress=False, callbacks=[DividesByK(4)])
+    assert relative_error(used(parts, training.train, progress=False, callbacks=[Accumulate(4)]), right) < 1e-6
     assert relative_error(means, right) > 0.1
     plain = used(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
     assert relative_error(plain, means) < 1e-6
     assert relative_error(used(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
 
 
-class Scaled(training.Plugin):
-    """Another plug-in that rescales, as a loss scaler does."""
+class Scaled(training.Callback):
+    """Another callback that rescales, as a loss scaler does."""
 
     rescales = True
 
-    def objective(self, run, loss):
+    def scale_loss(self, run, loss):
         return loss * 1024
 
     def before_update(self, run):
@@ -369,11 +369,11 @@ class Scaled(training.Plugin):
             parameter.grad /= 1024
 
 
-def test_the_order_among_plugins_that_rescale_does_not_matter():
+def test_the_order_among_callbacks_that_rescale_does_not_matter():
     batches = ragged([3, 9, 5, 7, 2])
     right, _ = trained(batches, [Accumulate(2), ClipGradients(0.05)])
-    for plugins in ([Accumulate(2), Scaled()], [Scaled(), Accumulate(2)]):
-        assert_same(trained(batches, [*plugins, ClipGradients(0.05)])[0], right)
+    for callbacks in ([Accumulate(2), Scaled()], [Scaled(), Accumulate(2)]):
+        assert_same(trained(batches, [*callbacks, ClipGradients(0.05)])[0], right)
 
 
 def test_a_class_of_the_readers_own_shifts_labels_like_the_class_it_extends():

@@ -84,10 +84,10 @@ def _clip_in_units(model, first):
         p.grad *= unit
 
 
-def trained(batches, plugin):
+def trained(batches, callback):
     model = Regression()
     optimizer, schedule = parts(model)
-    training.train(model, optimizer, batches, schedule=schedule, plugins=[plugin], progress=False)
+    training.train(model, optimizer, batches, schedule=schedule, callbacks=[callback], progress=False)
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
@@ -113,12 +113,12 @@ def test_a_slip_is_the_plain_loop_with_that_line_wrong(batches, wrong):
 def test_without_zeroing_every_update_holds_the_gradients_before_it(batches):
     model, seen = Regression(), []
 
-    class Look(training.Plugin):
+    class Look(training.Callback):
         def before_update(self, run):
             seen.append(run.model.layer.weight.grad.clone())
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    training.train(model, optimizer, Loader(batches[:6]), plugins=[slips.ForgetsToZero(K), Look()], progress=False)
+    training.train(model, optimizer, Loader(batches[:6]), callbacks=[slips.ForgetsToZero(K), Look()], progress=False)
     one, two = (joint_gradient(batches[i : i + 3]) for i in (0, 3))
     assert torch.allclose(seen[0], one)
     assert torch.allclose(seen[1], two + one)
@@ -146,7 +146,7 @@ def joint_gradient(batches):
 def test_the_gradient_of_an_update_is_read_from_the_step(batches):
     model = Regression()
     before = [p.clone() for p in model.parameters()]
-    run = {"plugins": [training.Accumulate(3)], "progress": False}
+    run = {"callbacks": [training.Accumulate(3)], "progress": False}
     found = gradient_of_update(model, lambda o: training.train(model, o, Loader(batches[:3]), **run))
     right = joint_gradient(batches[:3]).flatten()
     assert relative_error(found[:4], right) < 1e-12

@@ -21,7 +21,7 @@ def test_a_resumed_run_gives_the_same_losses(scheduled, batches, tmp_path, stopp
         epochs=2,
         schedule=its_schedule,
         steps=stopped_after,
-        plugins=[save],
+        callbacks=[save],
         progress=False,
     )
 
@@ -44,28 +44,28 @@ def test_a_resumed_run_gives_the_same_losses(scheduled, batches, tmp_path, stopp
 
 
 def test_gradients_that_wait_for_an_update_are_kept(fresh, batches, tmp_path):
-    class EverySecond(training.Plugin):
-        def wants_update(self, run):
+    class EverySecond(training.Callback):
+        def should_step(self, run):
             return run.step % 2 == 1
 
     path = tmp_path / "run.pt"
-    whole = training.train(*fresh(), batches, epochs=2, plugins=[EverySecond()], progress=False)
+    whole = training.train(*fresh(), batches, epochs=2, callbacks=[EverySecond()], progress=False)
     save = SaveCheckpoints(path, every=3)
-    training.train(*fresh(), batches, epochs=2, steps=3, plugins=[EverySecond(), save], progress=False)
-    resumed = training.train(*fresh(), batches, epochs=2, plugins=[EverySecond()], resume_from=path, progress=False)
+    training.train(*fresh(), batches, epochs=2, steps=3, callbacks=[EverySecond(), save], progress=False)
+    resumed = training.train(*fresh(), batches, epochs=2, callbacks=[EverySecond()], resume_from=path, progress=False)
     assert resumed.losses == whole.losses
 
 
 def test_an_order_that_nobody_can_repeat_is_refused_in_the_middle_of_a_pass(fresh, batches, tmp_path):
     path = tmp_path / "run.pt"
     shuffled = torch.utils.data.DataLoader(batches.dataset, batch_size=8, shuffle=True)
-    training.train(*fresh(), shuffled, steps=2, plugins=[SaveCheckpoints(path, 2)], progress=False)
+    training.train(*fresh(), shuffled, steps=2, callbacks=[SaveCheckpoints(path, 2)], progress=False)
     with pytest.raises(CourseError, match="nobody can repeat"):
         training.train(*fresh(), shuffled, resume_from=path, progress=False)
 
 
-def test_state_of_plugins_is_kept(fresh, batches, tmp_path):
-    class Counts(training.Plugin):
+def test_state_of_callbacks_is_kept(fresh, batches, tmp_path):
+    class Counts(training.Callback):
         def __init__(self):
             self.seen = 0
 
@@ -79,15 +79,15 @@ def test_state_of_plugins_is_kept(fresh, batches, tmp_path):
             self.seen = state["seen"]
 
     path, counts = tmp_path / "run.pt", Counts()
-    training.train(*fresh(), batches, steps=2, plugins=[counts, SaveCheckpoints(path, 2)], progress=False)
+    training.train(*fresh(), batches, steps=2, callbacks=[counts, SaveCheckpoints(path, 2)], progress=False)
     later = Counts()
-    training.train(*fresh(), batches, steps=5, plugins=[later], resume_from=path, progress=False)
+    training.train(*fresh(), batches, steps=5, callbacks=[later], resume_from=path, progress=False)
     assert later.seen == 5
 
 
 def test_a_save_that_breaks_leaves_the_last_checkpoint_whole(fresh, batches, tmp_path, monkeypatch):
     path = tmp_path / "run.pt"
-    training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+    training.train(*fresh(), batches, steps=1, callbacks=[SaveCheckpoints(path, 1)], progress=False)
     before = path.read_bytes()
 
     def breaks(state, target):
@@ -96,7 +96,7 @@ def test_a_save_that_breaks_leaves_the_last_checkpoint_whole(fresh, batches, tmp
 
     monkeypatch.setattr(torch, "save", breaks)
     with pytest.raises(CourseError, match="no space left"):
-        training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+        training.train(*fresh(), batches, steps=1, callbacks=[SaveCheckpoints(path, 1)], progress=False)
     assert path.read_bytes() == before
 
 
@@ -119,7 +119,7 @@ def test_another_model_is_refused(fresh, batches, tmp_path):
     from course_utils import models, optim
 
     path = tmp_path / "run.pt"
-    training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+    training.train(*fresh(), batches, steps=1, callbacks=[SaveCheckpoints(path, 1)], progress=False)
     other = models.build("distilbert", labels=3, vocab_size=77)
     with pytest.raises(CourseError, match="another model"):
         training.train(other, optim.AdamW(other.parameters()), batches, resume_from=path, progress=False)
@@ -132,7 +132,7 @@ def test_a_schedule_on_one_side_only_is_refused(fresh, scheduled, batches, tmp_p
     (model, optimizer, *schedule), (again, its_optimizer, *its_schedule) = (build() for build in builders)
     save = [SaveCheckpoints(path, 1)]
     training.train(
-        model, optimizer, batches, schedule=schedule[0] if schedule else None, steps=1, plugins=save, progress=False
+        model, optimizer, batches, schedule=schedule[0] if schedule else None, steps=1, callbacks=save, progress=False
     )
     before = [p.clone() for p in again.parameters()]
     with pytest.raises(CourseError, match="another schedule"):
@@ -149,13 +149,13 @@ def test_a_schedule_on_one_side_only_is_refused(fresh, scheduled, batches, tmp_p
 
 def test_another_optimizer_is_refused(fresh, batches, tmp_path):
     path = tmp_path / "run.pt"
-    training.train(*fresh(), batches, steps=1, plugins=[SaveCheckpoints(path, 1)], progress=False)
+    training.train(*fresh(), batches, steps=1, callbacks=[SaveCheckpoints(path, 1)], progress=False)
     model, _ = fresh()
     with pytest.raises(CourseError, match="AdamW, here SGD"):
         training.train(model, torch.optim.SGD(model.parameters(), lr=1), batches, resume_from=path, progress=False)
 
 
-class Keeps(training.Plugin):
+class Keeps(training.Callback):
     def __init__(self, state):
         self.state = state
 
@@ -163,17 +163,17 @@ class Keeps(training.Plugin):
         return {"state": self.state}
 
 
-def test_other_plugins_are_refused(fresh, batches, tmp_path):
+def test_other_callbacks_are_refused(fresh, batches, tmp_path):
     path = tmp_path / "run.pt"
-    training.train(*fresh(), batches, steps=1, plugins=[Keeps(1), SaveCheckpoints(path, 1)], progress=False)
-    with pytest.raises(CourseError, match="another set of plug-ins"):
+    training.train(*fresh(), batches, steps=1, callbacks=[Keeps(1), SaveCheckpoints(path, 1)], progress=False)
+    with pytest.raises(CourseError, match="another set of callbacks"):
         training.train(*fresh(), batches, resume_from=path, progress=False)
 
 
-def test_a_plugin_whose_state_could_not_be_read_back_is_told_when_it_is_saved(fresh, batches, tmp_path):
-    with pytest.raises(CourseError, match="plug-in Keeps cannot be kept"):
+def test_a_callback_whose_state_could_not_be_read_back_is_told_when_it_is_saved(fresh, batches, tmp_path):
+    with pytest.raises(CourseError, match="callback Keeps cannot be kept"):
         training.train(
-            *fresh(), batches, plugins=[Keeps(tmp_path), SaveCheckpoints(tmp_path / "run.pt", 1)], progress=False
+            *fresh(), batches, callbacks=[Keeps(tmp_path), SaveCheckpoints(tmp_path / "run.pt", 1)], progress=False
         )
     assert not (tmp_path / "run.pt").exists()
 

@@ -45,8 +45,8 @@ class Deep(nn.Module):
 def test_two_gradients_at_most_live_at_once():
     model, batch, peaks = Deep(), {"input_ids": torch.ones(1, 64)}, []
     optimizer = optim.AdamW(model.parameters())
-    for plugins in ([], [UpdateInBackward()]):
-        measured = memory.measure((model, optimizer, batch, plugins), training.train_step)
+    for callbacks in ([], [UpdateInBackward()]):
+        measured = memory.measure((model, optimizer, batch, callbacks), training.train_step)
         peaks.append(measured.peak - measured.resident)
     matrix = 64 * 64 * 4
     assert peaks[0] >= 16 * matrix

@@ -121,23 +121,23 @@ def test_the_history_counts_tokens_time_and_operations(fresh, batches):
     assert history.tokens_per_second(skip=0) == pytest.approx(30 / 8)
 
 
-def test_plugins_are_called_at_their_moments_in_order(fresh, batches):
+def test_callbacks_are_called_at_their_moments_in_order(fresh, batches):
     calls = []
 
-    class Spy(training.Plugin):
-        def start(self, run):
-            calls.append("start")
+    class Spy(training.Callback):
+        def on_train_begin(self, run):
+            calls.append("on_train_begin")
 
         def forward(self, run):
             calls.append("forward")
             return super().forward(run)
 
-        def objective(self, run, loss):
-            calls.append("objective")
+        def scale_loss(self, run, loss):
+            calls.append("scale_loss")
             return loss
 
-        def wants_update(self, run):
-            calls.append("wants_update")
+        def should_step(self, run):
+            calls.append("should_step")
             return True
 
         def before_update(self, run):
@@ -150,32 +150,42 @@ def test_plugins_are_called_at_their_moments_in_order(fresh, batches):
         def after_step(self, run):
             calls.append("after_step")
 
-        def finish(self, run):
-            calls.append("finish")
+        def on_train_end(self, run):
+            calls.append("on_train_end")
 
-    training.train(*fresh(), batches, steps=1, plugins=[Spy()], progress=False)
-    assert calls == ["start", "forward", "objective", "wants_update", "before_update", "update", "after_step", "finish"]
+    training.train(*fresh(), batches, steps=1, callbacks=[Spy()], progress=False)
+    moments = ["on_train_begin", "forward", "scale_loss", "should_step", "before_update", "update", "after_step", "on_train_end"]
+    assert calls == moments
+        "on_train_begin",
+        "forward",
+        "scale_loss",
+        "should_step",
+        "before_update",
+        "update",
+        "after_step",
+        "on_train_end",
+    ]
 
 
-def test_a_plugin_can_hold_the_update_back(scheduled, batches):
-    class EverySecond(training.Plugin):
-        def wants_update(self, run):
+def test_a_callback_can_hold_the_update_back(scheduled, batches):
+    class EverySecond(training.Callback):
+        def should_step(self, run):
             return run.step % 2 == 1
 
     model, optimizer, schedule = scheduled()
-    training.train(model, optimizer, batches, schedule=schedule, steps=4, plugins=[EverySecond()], progress=False)
+    training.train(model, optimizer, batches, schedule=schedule, steps=4, callbacks=[EverySecond()], progress=False)
     assert next(iter(optimizer.state.values()))["step"].item() == 2
     assert schedule.last_epoch == 2
 
 
-def test_a_loss_scaler_fits_in_as_a_plugin(fresh, batches):
+def test_a_loss_scaler_fits_in_as_a_callback(fresh, batches):
     """Scaling the loss, and an update that is left out where a gradient is infinite: torch's own scaler does both."""
 
-    class Scale(training.Plugin):
+    class Scale(training.Callback):
         def __init__(self):
             self.scaler, self.scales = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2), []
 
-        def objective(self, run, loss):
+        def scale_loss(self, run, loss):
             return self.scaler.scale(loss) * (float("inf") if run.step == 1 else 1)
 
         def update(self, run, step):
@@ -185,7 +195,7 @@ def test_a_loss_scaler_fits_in_as_a_plugin(fresh, batches):
 
     model, optimizer = fresh()
     scale = Scale()
-    training.train(model, optimizer, batches, plugins=[scale], progress=False)
+    training.train(model, optimizer, batches, callbacks=[scale], progress=False)
     assert scale.scales == [4, 2, 2, 4, 4]  # halved at the infinite step, doubled after two good ones
     assert next(iter(optimizer.state.values()))["step"].item() == 4
 
@@ -193,11 +203,11 @@ def test_a_loss_scaler_fits_in_as_a_plugin(fresh, batches):
 def test_clipping_bounds_the_joint_norm(fresh, batches):
     norms = []
 
-    class Norm(training.Plugin):
+    class Norm(training.Callback):
         def before_update(self, run):
             norms.append(torch.nn.utils.get_total_norm([p.grad for p in run.model.parameters()]).item())
 
-    training.train(*fresh(), batches, plugins=[Norm(), training.ClipGradients(0.01), Norm()], progress=False)
+    training.train(*fresh(), batches, callbacks=[Norm(), training.ClipGradients(0.01), Norm()], progress=False)
     assert min(norms[::2]) > 0.01
     assert norms[1::2] == pytest.approx([0.01] * 5, rel=1e-3)
     with pytest.raises(ValueError, match="max_norm=0"):
@@ -208,7 +218,7 @@ def test_autocast_is_really_on(fresh, batches):
     model, optimizer = fresh()
     seen = []
     model.classifier.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
-    training.train(model, optimizer, batches, steps=1, plugins=[training.Autocast(torch.bfloat16)], progress=False)
+    training.train(model, optimizer, batches, steps=1, callbacks=[training.Autocast(torch.bfloat16)], progress=False)
     assert seen == [torch.bfloat16]
     assert all(p.dtype == torch.float32 for p in model.parameters())
 
@@ -216,64 +226,64 @@ def test_autocast_is_really_on(fresh, batches):
 def test_the_bar_is_closed_even_when_a_step_fails(fresh, batches):
     closed = []
 
-    class Fails(training.Plugin):
+    class Fails(training.Callback):
         def before_update(self, run):
             raise ZeroDivisionError
 
-        def finish(self, run):
+        def on_train_end(self, run):
             closed.append(True)
 
     with pytest.raises(ZeroDivisionError):
-        training.train(*fresh(), batches, plugins=[Fails()])
+        training.train(*fresh(), batches, callbacks=[Fails()])
     assert closed == [True]
 
 
-def test_every_plugin_that_started_finishes(fresh, batches):
+def test_every_callback_that_started_finishes(fresh, batches):
     finished = []
 
-    class Finishes(training.Plugin):
+    class Finishes(training.Callback):
         def __init__(self, name, fails_in=None):
             self.name, self.fails_in = name, fails_in
 
-        def start(self, run):
+        def on_train_begin(self, run):
             if self.fails_in == "start":
                 raise ZeroDivisionError
 
-        def finish(self, run):
+        def on_train_end(self, run):
             finished.append(self.name)
             if self.fails_in == "finish":
                 raise ZeroDivisionError
 
-    for plugins, expected in (
+    for callbacks, expected in (
         ([Finishes("a"), Finishes("b", "start"), Finishes("c")], ["a"]),
         ([Finishes("a"), Finishes("b", "finish"), Finishes("c")], ["c", "b", "a"]),
     ):
         finished.clear()
         with pytest.raises(ZeroDivisionError):
-            training.train(*fresh(), batches, plugins=plugins, steps=1)
+            training.train(*fresh(), batches, callbacks=callbacks, steps=1)
         assert finished == expected
 
 
 def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_stay(fresh, batches, tmp_path):
-    class TooLarge(training.Plugin):
+    class TooLarge(training.Callback):
         def before_update(self, run):
             if run.step == 2:
                 torch.empty(2**60)
 
     path = tmp_path / "run.pt"
     with pytest.raises(CourseError, match="Memory does not suffice .* COURSE_SCALE") as error:
-        training.train(*fresh(), batches, plugins=[TooLarge(), training.SaveCheckpoints(path, 1)], progress=False)
+        training.train(*fresh(), batches, callbacks=[TooLarge(), training.SaveCheckpoints(path, 1)], progress=False)
     assert "\n" not in str(error.value)
     assert training.train(*fresh(), batches, resume_from=path, progress=False).frame().index[-1] == 5
 
 
 def test_other_errors_stay_what_they_are(fresh, batches):
-    class Fails(training.Plugin):
+    class Fails(training.Callback):
         def before_update(self, run):
             raise RuntimeError("sizes do not match")
 
     with pytest.raises(RuntimeError, match="sizes do not match"):
-        training.train(*fresh(), batches, plugins=[Fails()], progress=False)
+        training.train(*fresh(), batches, callbacks=[Fails()], progress=False)
 
 
 def test_batches_that_can_be_seen_only_once_are_refused(fresh, batches):

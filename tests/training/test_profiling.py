@@ -177,9 +177,9 @@ def profiled(fresh, batches, tmp_path):
     """A function that records steps of the small task."""
 
     def run(loader, **options):
-        plugin = training.Profile(path=tmp_path / "traces" / "t.json", **options)
-        training.train(*fresh(), loader, epochs=2, plugins=[plugin], progress=False)
-        return plugin
+        callback = training.Profile(path=tmp_path / "traces" / "t.json", **options)
+        training.train(*fresh(), loader, epochs=2, callbacks=[callback], progress=False)
+        return callback
 
     return run
 
@@ -224,12 +224,13 @@ def test_waits_come_with_every_nth_batch(monkeypatch):
 
 
 def test_training_is_the_same_with_and_without_the_profiler(fresh, batches, profiled):
-    plugin = training.Profile(steps=2, skip=1)
+    callback = training.Profile(steps=2, skip=1)
     losses = [
-        training.train(*fresh(), batches, plugins=plugins, progress=False).losses for plugins in ([], [plugin], [])
+        training.train(*fresh(), batches, callbacks=callbacks, progress=False).losses
+        for callbacks in ([], [callback], [])
     ]
     assert losses[0] == losses[1] == losses[2]
-    assert plugin.path.is_file()
+    assert callback.path.is_file()
 
 
 def test_the_profiler_counts_the_products_that_the_loop_counts(fresh, batches):
@@ -294,7 +295,7 @@ def test_a_shorter_run_gives_what_it_recorded(profiled, batches):
     assert len(profiled(batches, skip=8, steps=6).trace().steps) == 2
 
 
-def test_the_plugin_marks_phases_of_any_step_and_leaves_no_observer_behind(profiled, batches):
+def test_the_callback_marks_phases_of_any_step_and_leaves_no_observer_behind(profiled, batches):
     profiled(batches)
     from course_utils.memory import phases
 

@@ -1,4 +1,4 @@
-"""Loss scaling in the loop, against torch's scaler in a bare loop and with the plug-ins it must get on with."""
+"""Loss scaling in the loop, against torch's scaler in a bare loop and with the callbacks it must get on with."""
 
 import math
 from functools import partial
@@ -13,20 +13,20 @@ from course_utils.precision import LossScaler, OperatorTypes
 FP16 = training.Autocast(torch.float16)
 
 
-class InTwos(training.Plugin):
+class InTwos(training.Callback):
     """The least that accumulation is: an update after every second batch."""
 
-    def wants_update(self, run):
+    def should_step(self, run):
         return run.step % 2 == 1
 
 
-class Overflow(training.Plugin):
+class Overflow(training.Callback):
     """Makes the objective infinite in the steps `at`, counted from 0."""
 
     def __init__(self, *at):
         self.at = at
 
-    def objective(self, run, loss):
+    def scale_loss(self, run, loss):
         return loss * math.inf if run.step in self.at else loss
 
 
@@ -61,28 +61,28 @@ def bare_loop(model, optimizer, schedule, batches, scaler):
 @pytest.mark.parametrize("scale", [2.0**10, 2.0**30])
 def test_fp16_with_clipping_is_torch_s_bare_loop(scheduled, batches, scale):
     model, optimizer, schedule = scheduled()
-    plugins = [FP16, training.ScaleLoss(LossScaler(scale, growth_interval=3)), training.ClipGradients(0.5)]
-    history = training.train(model, optimizer, batches, schedule=schedule, plugins=plugins, progress=False)
+    callbacks = [FP16, training.ScaleLoss(LossScaler(scale, growth_interval=3)), training.ClipGradients(0.5)]
+    history = training.train(model, optimizer, batches, schedule=schedule, callbacks=callbacks, progress=False)
     other, its_optimizer, its_schedule = scheduled()
     scaler = torch.amp.GradScaler("cpu", scale, growth_interval=3)
     batches.sampler.set_epoch(0)
     assert history.losses == bare_loop(other, its_optimizer, its_schedule, batches, scaler)
-    assert plugins[1].scaler.get_scale() == scaler.get_scale()
-    assert (plugins[1].scaler.skipped > 0) == (scale > 2**20)
+    assert callbacks[1].scaler.get_scale() == scaler.get_scale()
+    assert (callbacks[1].scaler.skipped > 0) == (scale > 2**20)
     assert same(model.parameters(), other.parameters())
     assert schedule.last_epoch == its_schedule.last_epoch
 
 
 def test_linear_layers_really_run_in_fp16(fresh, batches):
     with OperatorTypes() as seen:
-        training.train(*fresh(), batches, steps=1, plugins=[FP16, training.ScaleLoss()], progress=False)
+        training.train(*fresh(), batches, steps=1, callbacks=[FP16, training.ScaleLoss()], progress=False)
     assert seen.of_linear_layers == {"float16"}
 
 
 def test_a_scale_changes_nothing_in_float32(fresh, batches):
     """Powers of two are exact, so the parameters are those without scaling, bit for bit."""
     model, optimizer = fresh()
-    training.train(model, optimizer, batches, plugins=[training.ScaleLoss(LossScaler(2.0**8))], progress=False)
+    training.train(model, optimizer, batches, callbacks=[training.ScaleLoss(LossScaler(2.0**8))], progress=False)
     other, its_optimizer = fresh()
     training.train(other, its_optimizer, batches, progress=False)
     assert same(model.parameters(), other.parameters())
@@ -93,10 +93,10 @@ def test_an_overflow_in_any_micro_batch_leaves_the_group_out_and_the_schedule_wa
     model, optimizer, schedule = scheduled()
     before, scaling = parameters(model), training.ScaleLoss(LossScaler(16.0))
     run = partial(training.train, model, optimizer, batches, schedule=schedule, progress=False)
-    run(steps=2, plugins=[Overflow(broken), scaling, InTwos()])
+    run(steps=2, callbacks=[Overflow(broken), scaling, InTwos()])
     assert same(before, model.parameters())
     assert (scaling.scaler.get_scale(), scaling.scaler.skipped, schedule.last_epoch) == (8.0, 1, 0)
-    run(steps=4, plugins=[scaling, InTwos()])  # the first update of the warm-up has a learning rate of 0
+    run(steps=4, callbacks=[scaling, InTwos()])  # the first update of the warm-up has a learning rate of 0
     assert not same(before, model.parameters())
     assert schedule.last_epoch == 2
 
@@ -104,32 +104,34 @@ def test_an_overflow_in_any_micro_batch_leaves_the_group_out_and_the_schedule_wa
 def test_a_group_is_unscaled_once(fresh, batches):
     model, optimizer = fresh()
     training.train(
-        model, optimizer, batches, steps=4, plugins=[training.ScaleLoss(LossScaler(64.0)), InTwos()], progress=False
+        model, optimizer, batches, steps=4, callbacks=[training.ScaleLoss(LossScaler(64.0)), InTwos()], progress=False
     )
     other, its_optimizer = fresh()
-    training.train(other, its_optimizer, batches, steps=4, plugins=[InTwos()], progress=False)
+    training.train(other, its_optimizer, batches, steps=4, callbacks=[InTwos()], progress=False)
     assert same(model.parameters(), other.parameters())
 
 
 def test_a_resumed_run_has_the_same_scale_count_and_losses(fresh, batches, tmp_path):
-    def plugins():
+    def callbacks():
         scaling = training.ScaleLoss(LossScaler(2.0**30, growth_interval=2))
         return [Overflow(3), FP16, scaling, training.SaveCheckpoints(tmp_path / "run.pt", every=2)]
 
-    whole = plugins()
-    straight = training.train(*fresh(), batches, epochs=2, plugins=whole[:3], progress=False)
-    training.train(*fresh(), batches, epochs=2, steps=4, plugins=plugins(), progress=False)
-    rest = plugins()
-    resumed = training.train(*fresh(), batches, epochs=2, plugins=rest, resume_from=tmp_path / "run.pt", progress=False)
+    whole = callbacks()
+    straight = training.train(*fresh(), batches, epochs=2, callbacks=whole[:3], progress=False)
+    training.train(*fresh(), batches, epochs=2, steps=4, callbacks=callbacks(), progress=False)
+    rest = callbacks()
+    resumed = training.train(
+        *fresh(), batches, epochs=2, callbacks=rest, resume_from=tmp_path / "run.pt", progress=False
+    )
     assert resumed.losses == straight.losses
     assert rest[2].state_dict() == whole[2].state_dict()
 
 
 def test_clipping_before_unscaling_is_refused(fresh, batches):
     with pytest.raises(CourseError, match="ScaleLoss puts the gradients right only after ClipGradients"):
-        training.train(*fresh(), batches, plugins=[training.ClipGradients(1.0), training.ScaleLoss()], progress=False)
+        training.train(*fresh(), batches, callbacks=[training.ClipGradients(1.0), training.ScaleLoss()], progress=False)
 
 
 def test_dropping_gradients_in_backward_and_scaling_exclude_each_other(fresh, batches):
     with pytest.raises(CourseError, match="ScaleLoss needs all gradients together"):
-        training.train(*fresh(), batches, plugins=[training.ScaleLoss(), training.UpdateInBackward()], progress=False)
+        training.train(*fresh(), batches, callbacks=[training.ScaleLoss(), training.UpdateInBackward()], progress=False)

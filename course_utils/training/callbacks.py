@@ -1,4 +1,4 @@
-"""A technique as a difference to the plain loop: a plug-in overrides what it changes, the loop stays as it is."""
+"""A technique as a difference to the plain loop: a callback overrides what it changes, the loop stays as it is."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     from course_utils.training.loop import Run
 
 
-class Plugin:
+class Callback:
     """Every method is called at its moment of the loop with the `Run`; by default each does nothing.
 
-    `rescales` says that a plug-in multiplies the loss and puts the gradients right in `before_update`; what needs the true
+    `rescales` says that a callback multiplies the loss and puts the gradients right in `before_update`; what needs the true
     gradients comes after it. The order among those that rescale does not matter.
     """
 
     rescales = False
 
-    def start(self, run: "Run") -> None:
+    def on_train_begin(self, run: "Run") -> None:
         """Before the first step; `run.step` is above 0 when the run was resumed."""
 
     def forward(self, run: "Run") -> AbstractContextManager:
         """A context in which the forward pass is computed."""
         return nullcontext()
 
-    def objective(self, run: "Run", loss: torch.Tensor) -> torch.Tensor:
+    def scale_loss(self, run: "Run", loss: torch.Tensor) -> torch.Tensor:
         """What the backward pass starts from: the loss, or a multiple of it."""
         return loss
 
-    def wants_update(self, run: "Run") -> bool:
+    def should_step(self, run: "Run") -> bool:
         """False to keep the gradients and go on to the next batch."""
         return True
 
@@ -49,33 +49,33 @@ class Plugin:
     def after_step(self, run: "Run") -> None:
         """After each batch, whether or not it ended in an update."""
 
-    def finish(self, run: "Run") -> None:
+    def on_train_end(self, run: "Run") -> None:
         """After the last step, and also when the run was interrupted."""
 
     def state_dict(self) -> dict:
-        """What a checkpoint must keep of this plug-in."""
+        """What a checkpoint must keep of this callback."""
         return {}
 
     def load_state_dict(self, state: dict) -> None:
         """Take over what `state_dict` gave."""
 
 
-class ClipGradients(Plugin):
+class ClipGradients(Callback):
     """Scale all gradients down together so that their joint 2-norm is at most `max_norm` (Pascanu et al. 2013)."""
 
     def __init__(self, max_norm: float):
         if not max_norm > 0:
-            raise ValueError(f"max_norm={max_norm} must be above 0; leave the plug-in out to train without clipping.")
+            raise ValueError(f"max_norm={max_norm} must be above 0; leave the callback out to train without clipping.")
         self.max_norm = max_norm
 
-    def start(self, run):
-        """Raises `CourseError` where a later plug-in would put the gradients right only after they were clipped."""
-        later = run.plugins[run.plugins.index(self) + 1 :]
-        for plugin in later:
-            if plugin.rescales:
+    def on_train_begin(self, run):
+        """Raises `CourseError` where a later callback would put the gradients right only after they were clipped."""
+        later = run.callbacks[run.callbacks.index(self) + 1 :]
+        for callback in later:
+            if callback.rescales:
                 raise CourseError(
-                    f"{type(plugin).__name__} puts the gradients right only after ClipGradients has taken their norm; "
-                    f"name it before ClipGradients among the plug-ins."
+                    f"{type(callback).__name__} puts the gradients right only after ClipGradients has taken their norm; "
+                    f"name it before ClipGradients among the callbacks."
                 )
 
     def before_update(self, run):
@@ -83,7 +83,7 @@ class ClipGradients(Plugin):
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.max_norm)
 
 
-class Autocast(Plugin):
+class Autocast(Callback):
     """Compute the forward pass in `dtype` where that is safe (Micikevicius et al. 2018); parameters keep their own dtype."""
 
     def __init__(self, dtype: torch.dtype = torch.bfloat16):
