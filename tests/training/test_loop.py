@@ -154,17 +154,8 @@ def test_callbacks_are_called_at_their_moments_in_order(fresh, batches):
             calls.append("on_train_end")
 
     training.train(*fresh(), batches, steps=1, callbacks=[Spy()], progress=False)
-    moments = ["on_train_begin", "forward", "scale_loss", "should_step", "before_update", "update", "after_step", "on_train_end"]
-    assert calls == moments
-        "on_train_begin",
-        "forward",
-        "scale_loss",
-        "should_step",
-        "before_update",
-        "update",
-        "after_step",
-        "on_train_end",
-    ]
+    moments = ["on_train_begin", "forward", "scale_loss", "should_step"]
+    assert calls == [*moments, "before_update", "update", "after_step", "on_train_end"]
 
 
 def test_a_callback_can_hold_the_update_back(scheduled, batches):
