@@ -7,6 +7,7 @@ import io
 import textwrap
 from collections.abc import Callable, Iterator
 from threading import Lock
+from types import ModuleType
 
 import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
@@ -75,10 +76,11 @@ def _show_controls(controls: dict) -> None:
     display(NAMING, metadata=LIVE, raw=True)
 
 
-def source(thing: Callable | type) -> Markdown:
-    """The package's own source of a function, method or class, to be read in the notebook."""
+def source(thing: Callable | type | ModuleType) -> Markdown:
+    """The package's own source of a function, method, class or whole file, to be read in the notebook."""
+    name = thing.__name__ if inspect.ismodule(thing) else f"{thing.__module__}.{thing.__qualname__}"
     lines = textwrap.dedent(inspect.getsource(thing)).rstrip()
-    return Markdown(f"`{thing.__module__}.{thing.__qualname__}`\n\n```python\n{lines}\n```")
+    return Markdown(f"`{name}`\n\n```python\n{lines}\n```")
 
 
 def _picture(figure: Figure, alt: str) -> tuple[dict, dict]:
