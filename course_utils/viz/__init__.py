@@ -45,6 +45,7 @@ from course_utils.viz.local_sgd import (
 from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
 from course_utils.viz.planner import planner, planner_figure, planner_working
+from course_utils.viz.plots import bars, lines
 from course_utils.viz.precision import (
     exponents_figure,
     formats_figure,
@@ -72,6 +73,7 @@ __all__ = [
     "accumulated_noise_figure",
     "accumulation_figure",
     "adafactor_schedules_figure",
+    "bars",
     "beside_figure",
     "blocks_figure",
     "busy_figure",
@@ -99,6 +101,7 @@ __all__ = [
     "ledger_figure",
     "local_rounds_figure",
     "lengths_figure",
+    "lines",
     "losses_against_bytes",
     "losses_against_every_figure",
     "losses_apart",

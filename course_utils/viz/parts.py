@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.units import BYTE_UNITS, SECOND_UNITS
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, writing
 
 _COLUMNS = 5  # the most names of kinds that stand beside each other in the width of a page
 
@@ -42,3 +42,17 @@ def legend_columns(count: int) -> int:
     """Columns for `count` entries: one row where they fit, else rows about equally long."""
     rows = -(-count // _COLUMNS)
     return -(-count // rows)
+
+
+def box(axes, x: float, y: float, text: str, color: str = "ink", letters: str | None = None, fontsize: float = 9.5):
+    """Text in a frame for a flow chart; `letters` is the color of the text where it is not the frame's."""
+    frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 1.6}
+    look = {"bbox": frame, "color": writing(letters or color), "fontsize": fontsize}
+    return axes.text(x, y, text, ha="center", va="center", **look)
+
+
+def arrow(axes, start, end, color: str = "ink", both_ways: bool = False) -> None:
+    """An arrow from the edge of one `box` to the edge of another."""
+    shape = {"arrowstyle": "<|-|>" if both_ways else "-|>", "color": COLORS[color], "linewidth": 1.4}
+    ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 2, "shrinkB": 2}
+    axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)

@@ -34,6 +34,11 @@ COLORS = {
     "grid": "#DDDDDD",
 }
 
+SERIES = ("first", "second", "third", "fourth", "recomputed", "gradients", "activations")
+"""Names of the colors of lines and points that stand beside each other, in order."""
+LINES, MARKS = ("-", "--", "-.", ":"), "osD^vP*"
+"""Styles of lines and marks of points, in the same order, for readers who see no color."""
+
 BIT_COLORS = {"sign": "second", "exponent": "gradients", "mantissa": "activations"}
 """Names of the colors of a number's bits, in figures and on buttons."""
 BIT_INK = _BLACK
