@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from course_utils.grading.source import load_set, load_solutions, marker, read_plain
+from course_staff.grading.source import load_solutions, marker, read_plain
+from course_utils.grading.released import load_set
 from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[1]

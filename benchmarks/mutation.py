@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from course_utils.grading import zoo
+from course_staff.grading import zoo
+from course_staff.grading.source import Authored, load_solutions
 from course_utils.grading.compare import compare
-from course_utils.grading.source import Authored, load_solutions
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (1, 2, 3)

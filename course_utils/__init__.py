@@ -6,7 +6,7 @@ Rooms are imported when they are first used, so `import course_utils` is quick a
 from importlib import import_module
 
 _ROOMS = (
-    "autodiff", "chapters", "cli", "data", "demos", "distributed", "doctor", "errors", "files", "grading", "hardware",
+    "autodiff", "chapters", "cli", "data", "distributed", "doctor", "errors", "files", "grading", "hardware",
     "hub", "ledger", "lessons", "memory", "models", "optim", "precision", "settings", "techniques", "training", "units", "viz",
 )  # fmt: skip
 

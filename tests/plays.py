@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from course_utils.demos.needs import uses_and_binds
+from course_staff.demos.needs import uses_and_binds
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))

@@ -13,7 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(path for folder in (".", "docs", "exercises", "solutions") for path in ROOT.glob(f"{folder}/*.md"))
 NOTEBOOKS = sorted(path for folder in ("notebooks", "solutions") for path in ROOT.glob(f"{folder}/*.ipynb"))
-MODULES = sorted(path for folder in ("course_utils", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+MODULES = sorted(
+    path for folder in ("course_utils", "course_staff", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+)
 
 _MATH = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
 _TARGET = re.compile(r"\]\([^)\s]*\)")

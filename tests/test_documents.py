@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from course_staff.notebooks import readme
+from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.markdown import headings, links
+from course_staff.notebooks.setup_cell import repository_address
+from course_staff.notebooks.stored import stored_rows
 from course_utils import cli
-from course_utils.chapters import chapters_in, readme
-from course_utils.chapters.files import read_notebook
-from course_utils.chapters.markdown import headings, links
-from course_utils.chapters.setup_cell import repository_address
-from course_utils.chapters.stored import stored_rows
+from course_utils.chapters import chapters_in
 from course_utils.errors import CourseError
 from course_utils.ledger import Ledger, record
 from course_utils.viz.overview import PAPERS, overview_figure
@@ -55,7 +56,7 @@ def fault_of(line: str) -> str:
     if program == "python":
         return "" if find_spec(words[1]) else f"there is no module {words[1]}"
     if len(words) == 1:  # named, and not typed as it stands
-        return "" if words[0] in (*cli.COMMANDS, "-h") else f"course has no {words[0]}"
+        return "" if words[0] in (*cli.COMMANDS, *cli.STAFF, "-h") else f"course has no {words[0]}"
     return _refused(words)
 
 

@@ -79,7 +79,10 @@ def third_party_imports(path: Path) -> set[str]:
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return (
-        {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"benchmarks", "course_utils"} - beside
+        {name.partition(".")[0] for name in names}
+        - sys.stdlib_module_names
+        - {"benchmarks", "course_utils", "course_staff"}
+        - beside
     )
 
 
@@ -90,11 +93,15 @@ def declared(*extras: str) -> set[str]:
 
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
-EXTRAS = {"course_utils": (), "course_utils/chapters": ("lab",), "course_utils/cli": ("lab",), "tests": ("lab", "dev")}
-EXTRAS |= {"course_utils/demos": ("lab",), "benchmarks": ("dev",), "course_utils/training": ("distributed",)}
+EXTRAS = {"course_utils": (), "course_utils/cli": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev")}
+EXTRAS |= {"benchmarks": ("dev",), "course_utils/training": ("distributed",)}
 # Steps with adapters are predicted where peft is, and refused in a sentence where it is not.
 EXTRAS |= {"course_utils/memory": ("dev",)}
-SOURCES = [path for folder in ("benchmarks", "course_utils", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES = [
+    path
+    for folder in ("benchmarks", "course_utils", "course_staff", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -127,4 +134,5 @@ def test_the_commands_answer_under_every_python_found(python):
     done = subprocess.run([python, "-I", "-c", program, ROOT, "-h"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "doctor" in done.stdout
-    subprocess.run([python, "-m", "compileall", "-q", "-f", ROOT / "course_utils"], check=True, timeout=120)
+    packages = (ROOT / "course_utils", ROOT / "course_staff")
+    subprocess.run([python, "-m", "compileall", "-q", "-f", *packages], check=True, timeout=120)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.chapters.anatomy import violations_in
+from course_staff.notebooks.anatomy import violations_in
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import course_staff
 import course_utils
 from course_utils import optim
 
-PACKAGE = Path(course_utils.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
+PACKAGE, STAFF = (Path(package.__file__).parent for package in (course_utils, course_staff))
+MODULES, STAFFS = (sorted(package.rglob("*.py")) for package in (PACKAGE, STAFF))
 # From the ground floor up; a room imports rooms below it, and itself.
 FLOORS = [
     {"errors", "files", "units"},
@@ -26,9 +27,9 @@ FLOORS = [
     {"lessons"},
     {"grading"},
     {"chapters", "doctor"},
-    {"demos"},
     {"cli"},
 ]
+STAFF_FLOORS = [{"notebooks"}, {"grading", "demos"}, {"commands"}]
 ORACLES = {
     "optim": {
         "torch.optim": {"Optimizer"},  # bookkeeping only: the one name of torch.optim that is allowed
@@ -56,24 +57,24 @@ ORACLES = {
 }
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def room_of(path: Path, package: Path = PACKAGE) -> str:
+    return path.relative_to(package).parts[0].removesuffix(".py")
 
 
-def floor_of(room: str) -> int:
-    return next(level for level, rooms in enumerate(FLOORS) if room in rooms)
+def floor_of(room: str, floors: list[set[str]] = FLOORS) -> int:
+    return next(level for level, rooms in enumerate(floors) if room in rooms)
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
     """Rooms that a module imports, whether at its top or inside a function; type-checking imports included."""
     rooms = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "course_utils":
+        if isinstance(node, ast.ImportFrom) and node.module == package:
             rooms |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_utils."):
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             rooms.add(node.module.split(".")[1])
         elif isinstance(node, ast.Import):
-            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("course_utils.")}
+            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith(f"{package}.")}
     return rooms
 
 
@@ -86,7 +87,25 @@ def test_imports_go_down_only(path):
         assert floor_of(other) < floor_of(room), f"{room} may not import {other}: imports go down only"
 
 
+@pytest.mark.parametrize("path", STAFFS, ids=lambda path: str(path.relative_to(STAFF)))
+def test_imports_within_the_staffs_package_go_down_only(path):
+    room = room_of(path, STAFF)
+    if room == "__init__":
+        return
+    for other in imported_rooms(path, "course_staff") - {room}:
+        assert floor_of(other, STAFF_FLOORS) < floor_of(room, STAFF_FLOORS), f"{room} may not import {other}"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_that_a_learner_imports_needs_the_staffs_package(path):
+    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    named = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
+    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    named |= {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
+    assert not {name for name in named if name.partition(".")[0] == "course_staff"}
+
+
+@pytest.mark.parametrize("path", [*MODULES, *STAFFS], ids=lambda path: str(path.relative_to(PACKAGE.parent)))
 def test_only_settings_reads_the_environment(path):
     if path.name == "settings.py":
         return

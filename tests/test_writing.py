@@ -9,8 +9,8 @@ import prose
 import pytest
 import spelling
 
-from course_utils.chapters.links import bad_addresses, dead_links
-from course_utils.chapters.links import prose as prose_of
+from course_staff.notebooks.links import bad_addresses, dead_links
+from course_staff.notebooks.links import prose as prose_of
 
 ROOT = prose.ROOT
 CHAPTERS = sorted(ROOT.glob("notebooks/*.ipynb"))

@@ -3,8 +3,8 @@
 from copy import deepcopy
 from pathlib import Path
 
-from course_utils.chapters.execute import execute_chapter
-from course_utils.chapters.files import read_notebook, write_notebook
+from course_staff.notebooks.execute import execute_chapter
+from course_staff.notebooks.files import read_notebook, write_notebook
 
 ROOT = Path(__file__).parents[1]
 

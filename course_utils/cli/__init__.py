@@ -1,15 +1,20 @@
-"""`course`: the commands of the course. Each is a module here with `HELP`, `add_arguments` and `run`."""
+"""`course`: the commands of the course. Each is a module with `HELP`, `add_arguments` and `run`.
+
+A learner's commands are here. Those of the staff join through the entry points `course.commands` of the package that has them.
+"""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from course_utils.doctor.packages import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 
-COMMANDS = ("plan", "doctor", "lab", "run", "ledger", "lint", "stamp", "check", "grade", "release", "new", "demo")
+COMMANDS = ("plan", "doctor", "lab", "ledger", "check")
+STAFF = ("run", "lint", "stamp", "grade", "release", "new", "demo")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         package = (error.name or "course_utils").partition(".")[0]
-        if package == "course_utils" or package in sys.stdlib_module_names:
+        if package in ("course_utils", "course_staff") or package in sys.stdlib_module_names:
             raise
         print(f"course {arguments.command}: The package {package} is missing: {HOW_TO_INSTALL}.", file=sys.stderr)
         return 2
@@ -42,9 +47,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="course", description="Efficient model training with PyTorch: the course's commands."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name in COMMANDS:
-        module = import_module(f"course_utils.cli.{name}")
+    modules = {name: import_module(f"course_utils.cli.{name}") for name in COMMANDS}
+    modules |= {entry.name: entry.load() for entry in entry_points(group="course.commands")}
+    for name, module in modules.items():
         command = commands.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
+    for name in set(STAFF) - set(modules):
+        command = commands.add_parser(name, help="for authors and instructors; not installed here", prefix_chars="\0")
+        command.add_argument("rest", nargs="*")
+        command.set_defaults(run=_say_how_to_install)
     return parser
+
+
+def _say_how_to_install(arguments: argparse.Namespace) -> int:
+    raise CourseError(f"It belongs to course_staff, which is not installed here: {HOW_TO_INSTALL}.")

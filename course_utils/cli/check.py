@@ -36,13 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from course_utils.grading.grade import check_notebook
+    from course_utils.grading.check import check_notebook
 
     path = _notebook(arguments.notebook)
     passed, total = 0, 0
-    for shown, is_passed in check_notebook(path, _known_set(arguments.set or path.stem)):
+    for result, shown in check_notebook(path, _known_set(arguments.set or path.stem)):
         print(f"{shown}\n", flush=True)
-        passed, total = passed + is_passed, total + 1
+        passed, total = passed + result.passed, total + 1
     print(f"{passed} of {total} questions passed.")
     return 0 if passed == total else 1
 
@@ -74,7 +74,7 @@ def _is_meant(name: str, arguments: argparse.Namespace) -> bool:
 
 def _known_set(asked: str) -> str:
     """The one set that is called so, a notebook's path being called as its file."""
-    from course_utils.grading.source import set_names
+    from course_utils.grading.released import set_names
 
     return the_one(Path(asked).stem, set_names(), "exercise set")
 

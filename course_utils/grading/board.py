@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from course_utils.grading.progress import Record, recall
-from course_utils.grading.source import SETS, load_set
+from course_utils.grading.released import SETS, load_set
 
 FRESH = "No question passed yet"
 """How the table of somebody who has not begun starts; what the repository stores must start so."""

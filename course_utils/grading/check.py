@@ -1,16 +1,19 @@
 """`check("q1")` in a notebook: the learner's own object against the public cases, with words for whatever goes wrong."""
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from course_utils.errors import CourseError
 from course_utils.grading.definition import Definition, definition
 from course_utils.grading.judge import ENDLESS, Outcome, Result, grade
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import Question
-from course_utils.grading.run import SECONDS, is_untouched, run_case
+from course_utils.grading.released import load_set, question_from
+from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_case, time_limit
 from course_utils.grading.showing import Shown, hint_shown, overview, shown
-from course_utils.grading.source import load_set, question_from
 from course_utils.settings import settings
 
 
@@ -89,6 +92,57 @@ class Checker:
         if question not in self.entries:
             raise CourseError(f"{self.name} has no question {question!r}; it has {', '.join(self.entries)}.")
         return self.entries[question]
+
+
+def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[tuple[Result, Shown]]:
+    """Run a learner's own notebook from top to bottom, here and silently; then check each question of the set called `name`.
+
+    A cell that stops is named on stdout. Raises `CourseError` for an unknown set and for a file that is no notebook.
+    """
+    from IPython.utils.capture import capture_output
+
+    checker = Checker(name, load_set(name)["questions"], seconds)
+    with _own_shell() as shell:
+        for number, source in _code_of(path):
+            error = None
+            try:
+                with capture_output(), time_limit(seconds):
+                    done = shell.run_cell(source, store_history=True)
+                error = done.error_before_exec or done.error_in_exec
+            except OutOfTime:
+                error = TimeoutError(f"it had not ended after {seconds:g} s")
+            if error:
+                print(f"Cell {number} stopped with {type(error).__name__}: {error}")
+        for question in checker.entries:
+            with capture_output():
+                looked = checker.look(question)
+            yield looked
+
+
+def _code_of(path: Path) -> list[tuple[int, str]]:
+    """The code cells of a notebook with their numbers, without those that call `check`."""
+    try:
+        cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+        sources = [(n, "".join(c["source"])) for n, c in enumerate(cells, start=1) if c["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError):
+        raise CourseError(f"{path} is not a notebook of format 4; restore it, or save it from JupyterLab.") from None
+    return [(number, source) for number, source in sources if not source.lstrip().startswith("check(")]
+
+
+@contextmanager
+def _own_shell() -> Iterator:
+    """An IPython shell for a notebook that runs here; afterwards everything is as it was."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    before = sys.modules["__main__"]
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    try:
+        yield shell
+    finally:
+        InteractiveShell.clear_instance()
+        sys.modules["__main__"] = before
 
 
 def _hint(question: Question, number: int) -> Shown:

@@ -34,7 +34,11 @@ _LONGEST_TEXT, _LONGEST_LINE = 300, 120
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
 _INSTALLED = tuple(
     Path(place).resolve()
-    for place in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), Path(course_utils.__file__).parent)
+    for place in (
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        *(Path(course_utils.__file__).parents[1] / package for package in ("course_utils", "course_staff")),
+    )
 )
 
 

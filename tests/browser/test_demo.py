@@ -6,9 +6,9 @@ import time
 import pytest
 from real import DEMO, ROOT, save_picture, served
 
+from course_staff.demos import demos_in, read_demo
+from course_staff.demos.presentation import write_presentation
 from course_utils.chapters import find_place
-from course_utils.demos import demos_in, read_demo
-from course_utils.demos.presentation import write_presentation
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 pytest.importorskip("voila")
@@ -19,7 +19,7 @@ SIZES = [(800, 700), (1024, 768), (1400, 900)]
 SERVE_ALL = """
 import sys
 from pathlib import Path
-from course_utils.demos import server
+from course_staff.demos import server
 port = server.free_port(0)
 print(f"http://127.0.0.1:{port}/", flush=True)
 server.serve(Path(sys.argv[1]), port, browser=False)

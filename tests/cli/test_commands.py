@@ -7,9 +7,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_staff.notebooks.setup_cell import setup_source
 from course_utils.chapters import chapters_in, find_place
-from course_utils.chapters.setup_cell import setup_source
-from course_utils.cli import COMMANDS, lab, main
+from course_utils.cli import COMMANDS, STAFF, lab, main
 from course_utils.settings import settings
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "IPython", "nbformat")
@@ -39,7 +39,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "CODE 0 []"
-    assert all(f"    {name} " in done.stdout for name in COMMANDS)
+    assert all(f"    {name} " in done.stdout for name in (*COMMANDS, *STAFF))
 
 
 def test_an_error_is_one_line_and_exit_code_2(checkout, capsys):
@@ -134,9 +134,9 @@ def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, cap
 
 @pytest.mark.parametrize("name", ["3", "03", "03_adamw"])
 def test_a_set_is_called_as_its_chapter(name, capsys):
+    from course_staff.commands.grade import _set_called
+    from course_staff.demos import demos_in
     from course_utils.cli.check import _known_set, _notebook
-    from course_utils.cli.grade import _set_called
-    from course_utils.demos import demos_in
 
     place = find_place()
     assert (_known_set(name), _set_called(name), _notebook(name).stem) == ("03_adamw",) * 3

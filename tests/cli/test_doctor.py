@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from course_utils import settings as settings_room
-from course_utils.cli import main
+from course_utils.cli import STAFF, main
 from course_utils.doctor import Finding, abilities, machine, packages
 from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[2]
 # -I and -S: without this environment's packages, and without any variable that would bring them back.
-BARE = "import sys; sys.path.insert(0, sys.argv[1]); from course_utils.cli import main; sys.exit(main(sys.argv[2:]))"
+BARE = "import sys; sys.path.insert(0, sys.argv[1]); from course_utils.cli import STAFF, main; sys.exit(main(sys.argv[2:]))"
 
 
 def ask(command, **environment):
@@ -93,12 +93,20 @@ def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path):
     assert "fix   torch is installed and cannot be imported (OSError: libtorch.so: cannot open)." in done.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "lab", "ledger", "lint", "stamp"])
-def test_any_other_command_names_the_missing_package_in_one_sentence(command, copy):
-    done = bare(copy, command)
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("lab", "The package"),
+        ("ledger", "The package"),
+        *((command, "It belongs to course_staff") for command in STAFF),
+    ],
+)
+def test_any_other_command_says_in_one_sentence_what_is_missing(command, missing, copy):
+    """The copy has no metadata, so that the staff's commands are known by name alone."""
+    done = bare(copy, command, "--anything", "03") if command in STAFF else bare(copy, command)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"course {command}: The package ")
-    assert "is missing: run `make lab`" in done.stderr
+    assert done.stderr.startswith(f"course {command}: {missing}")
+    assert "run `make lab`" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -6,7 +6,7 @@ import IPython
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course_utils.chapters.clean import clean
+from course_staff.notebooks.clean import clean
 from course_utils.distributed import waiting
 
 

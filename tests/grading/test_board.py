@@ -13,7 +13,7 @@ from course_utils.errors import CourseError
 from course_utils.grading import board, my_progress
 from course_utils.grading.board import FRESH, Board, Standing
 from course_utils.grading.progress import Record, forget, recall, remember
-from course_utils.grading.source import SETS, load_set
+from course_utils.grading.released import SETS, load_set
 
 FIRST = "00_start_here"
 

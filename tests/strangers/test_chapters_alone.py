@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from twice import name, notebooks, run_twice
 
-from course_utils.chapters.files import write_notebook
+from course_staff.notebooks.files import write_notebook
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from itertools import combinations
 import pytest
 from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 
-from course_utils.grading import report, showing
+from course_staff.grading import report
+from course_utils.grading import showing
 from course_utils.memory.usage import KINDS
 from course_utils.viz import sharding
 from course_utils.viz.style import BIT_COLORS, COLORS, writing

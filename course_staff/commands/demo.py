@@ -1,0 +1,60 @@
+"""`course demo`."""
+
+import argparse
+
+from course_utils.chapters import find_place
+
+HELP = "show a chapter's demo to a class in the browser, or rehearse it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which demo, and whether it is shown or rehearsed."""
+    parser.add_argument("chapter", nargs="?", help="the chapter: 03_adamw, 03 or 3; without it the demos are listed")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="run every step without a browser and compare what it expects (default: of all demos)",
+    )
+    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any free port)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List, rehearse or serve until interrupted; 1 where a rehearsal went otherwise than expected."""
+    from course_staff.demos import demos_in
+
+    paths = demos_in(find_place().notebooks, [arguments.chapter] if arguments.chapter else [])
+    if arguments.check:
+        return _check(paths)
+    if arguments.chapter is None:
+        return _list(paths)
+    return _serve(paths[0], arguments)
+
+
+def _list(paths: list) -> int:
+    from course_staff.demos import read_demo
+
+    for demo in map(read_demo, paths):
+        print(f"{demo.name:27} {demo.minutes:3g} min, {len(demo.steps)} steps: {demo.title}")
+    return 0
+
+
+def _check(paths: list) -> int:
+    from course_staff.demos.rehearse import rehearse
+
+    return rehearse([path.absolute() for path in paths])
+
+
+def _serve(path, arguments: argparse.Namespace) -> int:
+    from course_staff.demos import read_demo, server
+    from course_staff.demos.presentation import write_presentation
+    from course_utils.doctor.machine import has_display
+    from course_utils.settings import settings
+
+    server.require()
+    demo = read_demo(path)
+    notebook = write_presentation(demo, settings().home / "demos")
+    port = server.free_port(arguments.port)
+    print(f"{demo.title}, {demo.minutes:g} minutes: http://127.0.0.1:{port}/ (Ctrl-C ends it)", flush=True)
+    server.serve(notebook, port, browser=has_display() and not arguments.no_browser)
+    return 0

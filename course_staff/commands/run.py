@@ -1,0 +1,63 @@
+"""`course run`."""
+
+import argparse
+from pathlib import Path
+
+from course_staff.notebooks.clean import STORED_SCALE, clean
+from course_utils.chapters import chapters_in, find_place
+from course_utils.errors import CourseError
+from course_utils.settings import SCALES, settings
+
+HELP = "execute chapters without a browser, then print the ledger"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which chapters, how large, and whether to store the outputs."""
+    parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default every one")
+    parser.add_argument("--scale", choices=SCALES, help="how large models and data are (default: COURSE_SCALE)")
+    parser.add_argument(
+        "--save", action="store_true", help=f"store the outputs in the notebooks (at {STORED_SCALE} scale)"
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="S", help="seconds a cell may take (default: 600)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Execute in order; stops, and stores nothing of that chapter, at the first cell that fails."""
+    from course_staff.notebooks.execute import run_chapters
+
+    paths = chapters_in(find_place().notebooks, arguments.chapters)
+    scale = _scale(arguments)
+    into = settings().home / "runs"
+    for path, copy in zip(paths, run_chapters(paths, into, scale, arguments.timeout), strict=True):
+        print(f"{path.stem}: executed copy in {copy}")
+        if arguments.save:
+            _save(copy, path)
+    _print_ledger()
+    return 0
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 600")
+    return seconds
+
+
+def _scale(arguments: argparse.Namespace) -> str:
+    if arguments.save and arguments.scale not in (None, STORED_SCALE):
+        raise CourseError(f"Stored outputs come from the {STORED_SCALE} scale; leave out --scale, or leave out --save.")
+    return STORED_SCALE if arguments.save else arguments.scale or settings().scale.name
+
+
+def _save(copy: Path, path: Path) -> None:
+    from course_staff.notebooks.files import read_notebook, write_notebook
+
+    write_notebook(clean(read_notebook(copy), path.name, STORED_SCALE), path)
+
+
+def _print_ledger() -> None:
+    from course_utils.ledger import Ledger
+
+    print(f"\n{Ledger.load()}")

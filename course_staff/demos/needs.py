@@ -1,0 +1,159 @@
+"""Which cells of a chapter a step needs before its own: those that bind the names it uses, and what these need in turn.
+
+Of a cell that is needed for nothing but what it imports or defines, only that is run.
+"""
+
+import ast
+import builtins
+import symtable
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from course_staff.demos.script import Demo, Step
+from course_staff.notebooks.setup_cell import is_setup
+from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+_WHOLE = ""  # among the names that are needed of a cell: all that it does
+_DEFINING = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+
+
+def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
+    """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
+
+    No cell is run unseen twice. Raises `CourseError` where a step names a cell that the chapter has not, or has none to click in.
+    """
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    places = {cell.id: place for place, cell in enumerate(code)}
+    done = {}
+    for number, step in enumerate(demo.steps, start=1):
+        asked = [*step.needs, *([step.cell] if step.cell else [])]
+        _check_names(demo, number, asked, places)
+        needed = {at: {_WHOLE} for at in (*range(is_setup(code[0])), *map(places.get, step.needs))}
+        for name in asked:
+            _add_needs(places[name], code, needed)
+        if step.cell:
+            done.setdefault(places[step.cell], set()).add(_WHOLE)
+        parts = [_part(code[at], needed[at], done.setdefault(at, set())) for at in sorted(needed)]
+        for at, names in needed.items():
+            done[at] |= names
+        yield step, [cell for cell in parts if cell is not None], code[places[step.cell]] if step.cell else None
+
+
+def _check_names(demo: Demo, number: int, asked: list[str], places: dict) -> None:
+    where = f"{demo.path.name}, step {number}"
+    for name in asked:
+        if name not in places:
+            raise CourseError(f"{where}: {demo.notebook.name} has no code cell {name!r}; name one that it has.")
+    if demo.steps[number - 1].click and not demo.steps[number - 1].cell:
+        raise CourseError(f"{where} clicks, but shows no cell; name the cell of the figure.")
+
+
+def check(demo: Demo) -> None:
+    """Raises `CourseError` where the demo and its chapter do not belong together."""
+    from course_staff.notebooks.files import read_notebook
+
+    run = []
+    for number, (step, unseen, cell) in enumerate(plan(demo, read_notebook(demo.notebook)), start=1):
+        run += unseen
+        known = _controls([*run, cell]) if step.click else set()
+        for name in step.click:
+            if known and name.partition(".")[0] not in known:
+                raise CourseError(
+                    f"{demo.path.name}, step {number}: the figure of cell {cell.id!r} has no control {name!r}; "
+                    "name one that it has."
+                )
+
+
+def _add_needs(place: int, code: list, needed: dict[int, set]) -> None:
+    """Add to `needed` what the cell at `place` needs, however far back: by place, names it defines, or `_WHOLE`."""
+    todo = [(place, code[place].source)]
+    while todo:
+        end, source = todo.pop()
+        for name in uses_and_binds(source)[0]:
+            bound = [back for back in range(end) if name in uses_and_binds(code[back].source)[1]]
+            if not bound:
+                continue
+            back = bound[-1]
+            definition = _definitions(code[back].source).get(name)
+            what = name if definition else _WHOLE
+            if not {what, _WHOLE} & needed.setdefault(back, set()):
+                needed[back].add(what)
+                todo.append((back + 1, definition) if definition else (back, code[back].source))
+
+
+def _part(cell: "NotebookNode", needed: set, done: set) -> "NotebookNode | None":
+    """Of `cell` what is needed and not yet done: all of it, definitions in their order, or None."""
+    from nbformat.v4 import new_code_cell
+
+    if _WHOLE in done or needed <= done:
+        return None
+    if _WHOLE in needed:
+        return cell
+    chosen = {source: None for name, source in _definitions(cell.source).items() if name in needed}
+    return new_code_cell("\n".join(chosen), id=cell.id)
+
+
+@lru_cache(maxsize=1024)
+def _definitions(source: str) -> dict[str, str]:
+    """By name: the statement that imports or defines it, where no other statement of the cell binds it."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return {}
+    binds = [(statement, name) for statement in statements for name in _of_statement(statement)[1]]
+    count = Counter(name for _, name in binds)
+    return {name: ast.unparse(made) for made, name in binds if count[name] == 1 and isinstance(made, _DEFINING)}
+
+
+@lru_cache(maxsize=1024)
+def uses_and_binds(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a cell takes from elsewhere, and those that it gives to others; none of both for IPython's own syntax."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return frozenset(), frozenset()
+    used, bound = set(), set()
+    for statement in statements:
+        uses, binds = _of_statement(statement)
+        used |= uses - bound
+        bound |= binds
+    return frozenset(used - set(dir(builtins))), frozenset(bound)
+
+
+def _of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
+    uses = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
+    for inner in _tables_in(table):
+        uses |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
+    binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    if not isinstance(
+        statement, ast.Assign | ast.AnnAssign
+    ):  # a loop or a definition binds its own names before it uses them
+        uses -= binds
+    changed = {
+        n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+    }
+    return uses | changed, binds
+
+
+def _tables_in(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for child in table.get_children():
+        yield child
+        yield from _tables_in(child)
+
+
+def _controls(cells: list) -> set[str]:
+    """Argument names that could be controls: those of calls of `play`, and keys of dictionaries handed on; none where unknown."""
+    trees = [ast.parse(cell.source) for cell in cells if "widgets" in cell.source or "play(" in cell.source]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "play"]
+    names = {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
+    if any(keyword.arg is None for call in calls for keyword in call.keywords):
+        keys = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
+        names |= {key.value for key in keys if isinstance(key, ast.Constant)}
+    return names

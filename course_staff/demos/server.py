@@ -1,0 +1,57 @@
+"""The presentation in a browser, by Voilà, with a page of our own."""
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from course_staff.demos import SETTINGS
+from course_utils.errors import CourseError
+from course_utils.settings import set_variable, variables
+
+TEMPLATE = "course"
+_SHARE = Path(__file__).parent / "share"
+_QUIET = {"ws_ping_interval": 0}  # a page on this machine needs no pings, and their default ends in a warning
+
+
+def require() -> None:
+    """Raises `ModuleNotFoundError` where Voilà is not installed."""
+    import voila  # noqa: F401
+
+
+def free_port(wanted: int) -> int:
+    """`wanted`, or any free port for 0; raises `CourseError` where it is taken."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", wanted))
+        except (OSError, OverflowError):
+            raise CourseError(f"Port {wanted} cannot be had; leave out --port, and any free one is taken.") from None
+        return trial.getsockname()[1]
+
+
+def arguments(notebook: Path, port: int, browser: bool) -> Sequence[str]:
+    """Voilà's command line: one notebook, our template, no word but problems."""
+    given = [
+        str(notebook),
+        f"--template={TEMPLATE}",
+        f"--port={port}",
+        "--Voila.ip=127.0.0.1",
+        "--Voila.port_retries=0",
+        "--Voila.log_level=ERROR",
+        "--show_tracebacks=True",
+        "--strip_sources=False",
+        "--KernelManager.transport_encryption=auto",
+    ]
+    return given if browser else [*given, "--no-browser"]
+
+
+def serve(notebook: Path, port: int, browser: bool) -> None:
+    """Serve until interrupted; every page that is opened gets a kernel of its own, with the demos' settings."""
+    from voila.app import Voila
+
+    for name, value in SETTINGS.items():
+        set_variable(name, value)
+    elsewhere = variables("JUPYTER_PATH").get("JUPYTER_PATH")
+    set_variable("JUPYTER_PATH", f"{_SHARE}{os.pathsep}{elsewhere}" if elsewhere else str(_SHARE))
+    Voila.launch_instance(arguments(notebook, port, browser), tornado_settings=_QUIET)

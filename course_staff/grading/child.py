@@ -1,0 +1,274 @@
+"""The side of the grader on which learners' code runs. It knows inputs and gives values; what is right it never learns.
+
+`python -m course_staff.grading.child once` runs one question and talks over stdin and stdout. `… serve FD KIND` (Linux) imports
+once, computes nothing, and forks for each question that comes over the socket `FD`, with three file descriptors: one to read
+from, one to write to, and a lifeline whose closing at the other end ends the question. Each question is watched by a guard, a
+process that runs no learner's code and ends the question when it grows beyond its limits.
+
+Conversation: the job, the question (a pickle: it comes from the grader), then the answer `{"notes", "outcome"}` after the cells
+have run, and for each case the inputs, answered by an outcome.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from importlib import import_module
+
+from course_staff.grading import encoding, isolate
+from course_staff.grading.wire import TornError, receive, send
+from course_utils.grading.judge import Outcome
+
+LONGEST_TEXT = 400
+_NOTEBOOKS_IMPORT = ("numpy", "psutil", "course_utils.viz")
+"""What nearly every notebook's first cell loads; a fork finds it there."""
+_STEP = {True: 0.1, False: 1.0}
+"""Seconds between two looks of a guard, by whether it sees the processes of the sandbox only, or all of the machine's."""
+
+
+def main() -> None:
+    """What the command line asks for."""
+    preload()
+    if sys.argv[1] == "serve":
+        return serve(socket.socket(fileno=int(sys.argv[2])), namespaces=sys.argv[3] == "namespaces")
+    read, write = os.dup(0), os.dup(1)
+    silence()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.chdir(folder)
+        converse(read, write)
+    return None
+
+
+def preload() -> None:
+    """Import what every question needs; nothing is computed, because a process that has computed with torch cannot be forked."""
+    import cloudpickle  # noqa: F401
+    import IPython.core.interactiveshell  # noqa: F401
+    import torch  # noqa: F401
+
+    import course_utils.grading.check
+    import course_utils.grading.run  # noqa: F401
+
+    for name in _NOTEBOOKS_IMPORT:
+        with contextlib.suppress(ImportError):
+            import_module(name)
+
+
+def silence() -> None:
+    """Nothing to read on stdin; what is printed goes nowhere, so that a flood of it fills nothing."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    os.close(nothing)
+
+
+# ---- one process that forks for each question
+
+
+def serve(control: socket.socket, namespaces: bool) -> None:
+    """Fork a guard for each message on `control` and answer with its exit code; ends when the socket is closed."""
+    isolate.hide_memory()
+    silence()
+    gc.collect()
+    gc.freeze()  # a fork need not look through, and so copy, what was imported
+    control.send(b"r")
+    while True:
+        message, pipes, *_ = socket.recv_fds(control, 1, 3)
+        if not message:
+            return
+        guard_id = os.fork()
+        if not guard_id:
+            control.close()
+            _and_exit(guard, *pipes, namespaces)
+        for pipe in pipes:
+            os.close(pipe)
+        status = os.waitstatus_to_exitcode(os.waitpid(guard_id, 0)[1])
+        control.send(bytes([status % 256]))
+
+
+def guard(read: int, write: int, lifeline: int, namespaces: bool) -> int:
+    """Run one question in a child; returns when it has ended, with nothing left of it, 0 or why it was ended."""
+    isolate.adopt_orphans()
+    if namespaces:
+        isolate.enter_namespaces()
+        return _guarded(read, write, lifeline, namespaces)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.chdir(folder)
+        return _guarded(read, write, lifeline, namespaces)
+
+
+def _guarded(read: int, write: int, lifeline: int, namespaces: bool) -> int:
+    first = os.fork()
+    if not first:
+        os.close(lifeline)
+        isolate.end_with_parent()
+        _and_exit(question, read, write, namespaces)
+    os.close(read)
+    os.close(write)
+    code = _watch(first, lifeline, _STEP[namespaces])
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+    isolate.kill_descendants()
+    return code
+
+
+def question(read: int, write: int, namespaces: bool) -> int:
+    """The process of one question, from its limits to its last outcome."""
+    os.setsid()
+    isolate.hide_memory(False)
+    isolate.keep_no_keys()
+    isolate.die_first()
+    if namespaces:
+        isolate.furnish(isolate.LIMITS["folder"])
+    elif isolate.in_own_user_namespace():  # there root could make writable what the sandbox shows for reading
+        isolate.give_up_capabilities()
+    converse(read, write)
+    return 0
+
+
+def _watch(first: int, lifeline: int, step: float) -> int:
+    """Wait until process `first` has ended, the lifeline is closed or a limit is passed; 0 or the limit's exit code."""
+    process = os.pidfd_open(first)
+    try:
+        while True:
+            ready, *_ = select.select([process, lifeline], [], [], step)
+            if ready:
+                return 0
+            if code := isolate.excess(os.getpid(), **isolate.LIMITS):
+                return code
+    finally:
+        os.close(process)
+
+
+def _and_exit(work, *arguments) -> None:
+    """End this forked process with what `work` returns, past everything that the process it came from had opened."""
+    code = 1
+    try:
+        code = work(*arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+# ---- one question
+
+
+def converse(read: int, write: int) -> None:
+    """Run the job's cells, then each case as it comes, until the other side has heard enough."""
+    import cloudpickle
+
+    job = encoding.load(receive(read, encoding.LONGEST))
+    asked = cloudpickle.loads(receive(read, encoding.LONGEST))
+    isolate.limit(**job["limits"])
+    notebook = Notebook(job, asked)
+    notebook.run()
+    send(write, encoding.dump({"notes": notebook.notes, "outcome": _told(notebook.outcome)}))
+    with contextlib.suppress(TornError):
+        while True:
+            inputs = encoding.load(receive(read, encoding.LONGEST))
+            send(write, _encoded(notebook.case(inputs)))
+
+
+class Notebook:
+    """A learner's notebook in a shell of its own. After `run`, `outcome` says why there is no answer, or is None.
+
+    `notes` are pairs of a cell's number and what stopped it.
+    """
+
+    def __init__(self, job: dict, asked):
+        self.job, self.asked = job, asked
+        self.notes: list[list] = []
+        self.outcome: Outcome | None = Outcome("missing")
+        self.answer = None
+        self.shell = _shell()
+
+    def run(self) -> None:
+        """Every cell in its order; the answer's once more at the end where it did not find what stands below it."""
+        for number, source, is_answer in self.job["cells"]:
+            (self._run_answer if is_answer else self._run_helper)(number, source)
+        if self.outcome and self.outcome.kind == "exception":
+            number, source = next((number, source) for number, source, is_answer in self.job["cells"] if is_answer)
+            self._run_answer(number, source)
+
+    def case(self, inputs: dict) -> Outcome:
+        """What the answer gives on one case."""
+        from course_utils.grading.question import Case
+        from course_utils.grading.run import run_case
+
+        return run_case(self.asked, self.answer, Case("case", inputs), self.job["seconds"])
+
+    def _run_helper(self, number: int, source: str) -> None:
+        if error := self._run_cell(source):
+            self.notes.append([number, self._failure(error).text[:LONGEST_TEXT]])
+
+    def _run_answer(self, number: int, source: str) -> None:
+        name, names = self.asked.answer, self.shell.user_ns
+        before = names.get(name, _NOTHING)
+        error = self._run_cell(source)
+        after = names.get(name, _NOTHING)
+        if after is _NOTHING or (error and after is before):
+            self.outcome = self._failure(error) if error else Outcome("missing")
+        else:
+            self.outcome, self.answer = None, after
+
+    def _run_cell(self, source: str) -> BaseException | None:
+        from course_utils.grading.run import OutOfTime, time_limit
+
+        try:
+            with time_limit(self.job["cell_seconds"]):
+                done = self.shell.run_cell(source, store_history=False)
+        except OutOfTime as error:
+            return error
+        return done.error_before_exec or done.error_in_exec
+
+    def _failure(self, error: BaseException) -> Outcome:
+        from course_utils.grading.run import outcome_of
+
+        return outcome_of(error, self.job["cell_seconds"])
+
+
+_NOTHING = object()
+
+
+def _shell():
+    """A quiet IPython shell, in which the notebook's own `check(...)` says nothing: the set is not there to be asked."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    import course_utils.grading.check
+
+    for room in (course_utils.grading, course_utils.grading.check):
+        room.exercise = lambda *_, **__: _says_nothing
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.showtraceback = shell.showsyntaxerror = _says_nothing
+    sys.modules["__main__"] = shell.user_module
+    shell.user_ns["check"] = _says_nothing
+    return shell
+
+
+def _says_nothing(*_, **__) -> None:
+    pass
+
+
+def _told(outcome: Outcome | None) -> dict | None:
+    if outcome is None:
+        return None
+    words = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
+    return words | {"values": outcome.values, "mutated": list(outcome.mutated)}
+
+
+def _encoded(outcome: Outcome) -> bytes:
+    try:
+        return encoding.dump(_told(outcome))
+    except encoding.EncodingError as error:
+        return encoding.dump(_told(Outcome("unsafe", text=str(error))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""Where learners' code runs, seen from outside: processes that cannot reach the network, the answers or the results.
+
+| kind | where | a question is |
+|---|---|---|
+| `namespaces` | Linux with `bwrap` and nested namespaces | a fork, within namespaces of its own, in a sandbox that stays |
+| `bwrap` | Linux with `bwrap` | a fork in a sandbox of its own |
+| `fork` | Linux without `bwrap`: not safe from strangers | a fork |
+| `fresh` | elsewhere: not safe from strangers | a new process |
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import course_staff
+import course_utils
+from course_staff.grading import encoding, isolate, wire
+from course_utils.errors import CourseError
+from course_utils.settings import environment_for_child
+
+KINDS = ("namespaces", "bwrap", "fork", "fresh")
+"""From the safest down; a machine that has one has those after it too."""
+
+SAFE = KINDS[:2]
+"""The kinds that strangers' code can be run in."""
+
+UNSAFE = (
+    "This machine has no sandbox for strangers' code (bwrap on Linux), so that grades assume honest students: a submission "
+    "could read the solutions, change results or delete files. Install bubblewrap, or add --trust if you know the authors."
+)
+_CHILD = "course_staff.grading.child"
+_START_SECONDS = 120.0
+_END_SECONDS = 10.0
+_LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
+
+
+class SandboxError(Exception):
+    """A sandbox ended without having been told to, or did not when it was told to."""
+
+
+def best_kind(trust: bool) -> str:
+    """The safest kind that this machine can have; raises `CourseError` where that is not safe and `trust` is False."""
+    if sys.platform == "linux":
+        kind = _tried()
+        if kind in SAFE:
+            return kind
+    if not trust:
+        raise CourseError(UNSAFE)
+    return own_kind()
+
+
+def own_kind() -> str:
+    """The kind for code of the machine's own user: another process, and nothing kept from it."""
+    return "fork" if sys.platform == "linux" else "fresh"
+
+
+def _tried() -> str:
+    """What works is found by doing it: a machine may have `bwrap` and not allow it."""
+    if not shutil.which("bwrap"):
+        return "fork"
+    command = [*_bwrap(), sys.executable, "-m", "course_staff.grading.isolate"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_START_SECONDS, env=_environment(True), check=False)
+    except (subprocess.TimeoutExpired, OSError):
+        return "fork"
+    return {0: "namespaces", 3: "bwrap"}.get(done.returncode, "fork")
+
+
+class NotStartedError(SandboxError):
+    """A sandbox could not be started: no fault of what was to run there."""
+
+
+class Talk:
+    """A conversation with the process of one question. `late` is True when it was ended because its time was up."""
+
+    def __init__(self, read: int, write: int, end):
+        self.read, self.write, self.late = read, write, False
+        self._end = end
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """The block's `ask` fails with `TornError` when `seconds` have passed, because the process has been ended."""
+        timer = threading.Timer(seconds, self._too_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def ask(self, *messages: bytes) -> bytes:
+        """Send messages and wait for one; raises `TornError`."""
+        for message in messages:
+            wire.send(self.write, message)
+        return wire.receive(self.read, encoding.LONGEST + 64)
+
+    def _too_late(self) -> None:
+        self.late = True
+        self._end()
+
+
+class Lane:
+    """A place where one question runs after the other. Use it from one thread, and close it there.
+
+    `kind` is one of the module's table. `why` says why the last question's process was ended, where a limit ended it.
+    """
+
+    def __init__(self, kind: str):
+        self.kind, self.why, self.stopped = kind, "", False
+        self._server: _Server | None = None
+        self._process: subprocess.Popen | None = None
+
+    @contextmanager
+    def question(self) -> Iterator[Talk]:
+        """A process for one question; nothing is left of it when the block ends. Raises `SandboxError`."""
+        self.why = ""
+        if self.stopped:
+            raise SandboxError("The grading was stopped.")
+        if self.kind == "fresh":
+            with _fresh() as (talk, self._process):
+                yield talk
+            return
+        server = self._ready()
+        try:
+            with server.question() as talk:
+                yield talk
+            self.why = isolate.WHY.get(server.last_code, "")
+        except SandboxError:
+            self.close()
+            raise
+        if self.kind == "bwrap":
+            self.close()
+
+    def stop(self) -> None:
+        """From any thread: end what runs, and start nothing more."""
+        self.stopped = True
+        for process in (self._process, self._server and self._server.process):
+            if process:
+                _kill(process)
+
+    def close(self) -> None:
+        """End the sandbox and everything in it."""
+        if self._server:
+            self._server.close()
+            self._server = None
+
+    def _ready(self) -> "_Server":
+        if self._server is None:
+            self._server = _Server(self.kind)
+        return self._server
+
+
+class _Server:
+    """The process that has imported everything and forks for each question."""
+
+    def __init__(self, kind: str):
+        self.control, theirs = socket.socketpair()
+        mode = "namespaces" if kind == "namespaces" else "plain"
+        program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), mode]
+        self.process = subprocess.Popen(
+            [*(_bwrap() if kind in SAFE else []), *program],
+            env=_environment(kind in SAFE),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        self.last_code = 0
+        self._answer(_START_SECONDS, "could not be started", NotStartedError)
+
+    @contextmanager
+    def question(self) -> Iterator[Talk]:
+        (jobs, write), (read, outcomes), (theirs, lifeline) = os.pipe(), os.pipe(), os.pipe()
+        ends, over = _Ends([write, read, lifeline]), threading.Event()
+
+        def end():
+            ends.close(lifeline)
+            if not over.wait(_END_SECONDS):  # the guard does not hear it: a question may have stopped its guard
+                _kill(self.process)
+
+        try:
+            socket.send_fds(self.control, [b"q"], [jobs, outcomes, theirs])
+        except OSError as error:
+            ends.close()
+            raise SandboxError(str(error)) from None
+        finally:
+            for pipe in (jobs, outcomes, theirs):
+                os.close(pipe)
+        try:
+            yield Talk(read, write, end)
+        finally:
+            over.set()
+            ends.close()
+            self.last_code = self._answer(_END_SECONDS, "did not end")
+
+    def _answer(self, seconds: float, problem: str, kind: type[SandboxError] = SandboxError) -> int:
+        self.control.settimeout(seconds)
+        try:
+            answer = self.control.recv(1)
+        except OSError:
+            answer = b""
+        if not answer:
+            self.close()
+            raise kind(f"A process of the grader {problem}.")
+        return answer[0]
+
+    def close(self) -> None:
+        self.control.close()
+        _kill(self.process)
+
+
+class _Ends:
+    """File descriptors that two threads may close, each once."""
+
+    def __init__(self, pipes: list[int]):
+        self._open, self._lock = set(pipes), threading.Lock()
+
+    def close(self, *pipes: int) -> None:
+        """Close those of `pipes` (by default all) that are still open."""
+        with self._lock:
+            for pipe in set(pipes or self._open) & self._open:
+                self._open.discard(pipe)
+                os.close(pipe)
+
+
+@contextmanager
+def _fresh() -> Iterator[tuple[Talk, subprocess.Popen]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", _CHILD, "once"],
+        env=_environment(False),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield Talk(process.stdout.fileno(), process.stdin.fileno(), lambda: _kill(process)), process
+    finally:
+        _kill(process)
+        process.stdout.close()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End a process, its descendants and its group, and wait for it."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+
+
+def _bwrap() -> list[str]:
+    """The sandbox: no network, no other process; Python, its packages and the course, for reading; one small empty folder."""
+    package, staff = (Path(room.__file__).resolve().parent for room in (course_utils, course_staff))
+    size = str(isolate.LIMITS["folder"])
+    return [
+        *("bwrap", "--unshare-all", "--die-with-parent", "--new-session"),
+        *_visible(),
+        *("--ro-bind", str(package), str(package), "--tmpfs", str(package / "grading" / "sets")),
+        *("--ro-bind", str(staff), str(staff)),
+        *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--size", size, "--tmpfs", isolate.BOX, "--dir", isolate.STAGE),
+        *(() if package.is_relative_to("/tmp") else ("--symlink", isolate.BOX, "/tmp")),
+        *("--remount-ro", "/", "--chdir", isolate.BOX),
+    ]
+
+
+def _visible() -> list[str]:
+    """Arguments that show the system's libraries, Python and its packages; links stay links, as `/bin` mostly is one."""
+    arguments, seen = [], []
+    packages = [*site.getsitepackages(), site.getusersitepackages()]
+    for place in [
+        *_LIBRARIES,
+        sys.base_prefix,
+        sys.prefix,
+        *packages,
+        os.path.dirname(os.path.realpath(sys.executable)),
+    ]:
+        path = Path(place)
+        if not path.exists() or any(path.is_relative_to(other) for other in seen):
+            continue
+        if path.is_symlink():
+            arguments += ["--symlink", os.readlink(path), place]
+        else:
+            arguments += ["--ro-bind", place, place]
+            seen.append(path)
+    return arguments
+
+
+def _homes() -> dict[str, str]:
+    names = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
+    return {name: value for name, value in environment_for_child().items() if name in names}
+
+
+def _environment(safe: bool) -> dict[str, str]:
+    """Little, and the same everywhere: one thread, one order of sets, this very course, in a sandbox (`safe`) no home."""
+    kept = {
+        name: value
+        for name, value in environment_for_child().items()
+        if name in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
+    }
+    kept |= dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if safe else _homes()
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        **kept,
+        **threads,
+        "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "Agg",
+        "USER": "learner",
+        "COURSE_SCALE": "smoke",
+        "COURSE_DEVICE": "cpu",
+        "COURSE_SEED": "0",
+        "HF_HUB_OFFLINE": "1",
+    }

@@ -1,0 +1,189 @@
+"""The one source of every question, a notebook in `solutions/`, and what is released of it.
+
+A cell is told by its first line, which survives tools that strip metadata: `# QUESTION q1` holds the question, `# EXERCISE q1`
+the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` stands what never leaves
+`solutions/`: `hidden`, `mistakes`, `variants`. In an answer, `### BEGIN SOLUTION` … `### END SOLUTION`, or `  ### SOLUTION`
+behind an assignment, mark what is cut out; `### BEGIN STUB` … `### END STUB`, directly below, is a comment that the learner gets
+as code instead.
+"""
+
+import ast
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
+from course_utils.grading.released import run_question
+
+_DEFAULT_STUB = f'raise NotImplementedError("{UNTOUCHED}")'
+_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+_MARKER = re.compile(r"# (?P<kind>QUESTION|EXERCISE) (?P<id>\w+)\s*(?:\n|$)")
+_HIDDEN = re.compile(r"^# HIDDEN\n.*?^# END HIDDEN(?:\n|\Z)", re.MULTILINE | re.DOTALL)
+_HOLE = re.compile(
+    r"^(?P<indent> *)### BEGIN SOLUTION\n(?P<solution>.*?)^(?P=indent)### END SOLUTION(?:\n|\Z)"
+    r"(?:(?P=indent)### BEGIN STUB\n(?P<stub>.*?)^(?P=indent)### END STUB(?:\n|\Z))?",
+    re.MULTILINE | re.DOTALL,
+)
+_ASSIGNED = re.compile(r"^(?P<target> *[\w.]+(?:: [^=\n]+)? = )(?P<value>.*?)  ### SOLUTION$", re.MULTILINE)
+_LEFT_OVER = re.compile(r"^.*### (?:BEGIN |END )?(?:SOLUTION|STUB)\b.*$|^# (?:END )?HIDDEN$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Authored:
+    """A question with everything its author knows.
+
+    `solution` and `stub` are the answer's cell as a perfect learner and as an idle one would hand it in; `code` is the public
+    part of the question's cell, `statement` the Markdown above it, `preamble` what the cells above import and define.
+    """
+
+    question: Question
+    solution: str
+    stub: str
+    code: str
+    statement: str
+    preamble: str = ""
+
+
+def load_solutions(path: Path) -> list[Authored]:
+    """The questions of the notebook at `path`, in order; runs their cells.
+
+    Raises `CourseError`, naming the question, where a cell is missing, marked twice, or cannot be read.
+    """
+    cells = read_cells(path)
+    questions, answers = _marked(cells, "QUESTION"), _marked(cells, "EXERCISE")
+    if set(questions) != set(answers):
+        odd = ", ".join(sorted(set(questions) ^ set(answers)))
+        raise CourseError(
+            f"{Path(path).name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one."
+        )
+    authored = [_authored(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
+    by_id([each.question for each in authored])
+    return authored
+
+
+def read_cells(path: Path) -> list[dict]:
+    """The cells of a notebook of format 4, `source` joined to one string; raises `CourseError` where there is none."""
+    return read_plain(path)["cells"]
+
+
+def read_plain(path: Path) -> dict:
+    """As `read_cells`, the whole notebook. It is read as JSON: a learner's kernel need not have nbformat."""
+    try:
+        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            cell["source"] = "".join(cell["source"])
+    except FileNotFoundError:
+        raise CourseError(f"There is no notebook at {path}; check the name.") from None
+    except (ValueError, KeyError, TypeError):
+        raise CourseError(f"{path} is not a notebook of format 4; restore it, or save it from JupyterLab.") from None
+    return notebook
+
+
+def marker(cell: dict) -> tuple[str, str] | None:
+    """(`QUESTION` or `EXERCISE`, the question's id) of a code cell that is marked, else None."""
+    found = _MARKER.match(cell["source"]) if cell["cell_type"] == "code" else None
+    return (found["kind"], found["id"]) if found else None
+
+
+def split_answer(source: str) -> tuple[str, str]:
+    """(solution, stub) of an answer's cell, both without marks; raises `CourseError` where the marks do not fit together."""
+    if not (_HOLE.search(source) or _ASSIGNED.search(source)):
+        raise CourseError("nothing is cut out; put ### BEGIN SOLUTION and ### END SOLUTION around the solution.")
+    solution = _ASSIGNED.sub(r"\g<target>\g<value>", _HOLE.sub(lambda hole: hole["solution"], source))
+    stub = _ASSIGNED.sub(r"\g<target>...", _HOLE.sub(_stub_of, source))
+    for text in (solution, stub):
+        _refuse_left_over(text)
+    return solution.rstrip("\n"), stub.rstrip("\n")
+
+
+def public_part(source: str) -> str:
+    """A question's cell without what is hidden; raises `CourseError` where the marks do not fit together."""
+    public = _HIDDEN.sub("", source).strip("\n") + "\n"
+    _refuse_left_over(public)
+    return public
+
+
+def mistaken(solution: str, mistake: Mistake) -> str:
+    """The solution with the mistake's patches; raises `CourseError` where a patch does not fit exactly once."""
+    for old, new in mistake.patches:
+        if solution.count(old) != 1:
+            raise CourseError(
+                f"The mistake {mistake.name!r} replaces {old!r}, which stands {solution.count(old)} times in the solution; "
+                "give a longer piece that stands there once."
+            )
+        solution = solution.replace(old, new)
+    return solution
+
+
+def _marked(cells: list[dict], kind: str) -> dict[str, int]:
+    """Ids to positions of the cells marked as `kind`."""
+    found: dict[str, int] = {}
+    for position, cell in enumerate(cells):
+        if (mark := marker(cell)) and mark[0] == kind:
+            if mark[1] in found:
+                raise CourseError(f"Two cells begin with # {kind} {mark[1]}; give each question an id of its own.")
+            found[mark[1]] = position
+    return found
+
+
+def _authored(stem: str, cells: list[dict], asked: int, answered: int, name: str) -> Authored:
+    try:
+        code = public_part(cells[asked]["source"])
+        question = run_question(code, name)["question"]
+        names = run_question(cells[asked]["source"], name)
+        kept = {key: names[key] for key in ("hidden", "mistakes", "variants") if key in names}
+        kept = {key: value if key == "hidden" else tuple(value) for key, value in kept.items()}
+        solution, stub = split_answer(cells[answered]["source"])
+        above = cells[:answered]
+        statement = _statement(cells, min(asked, answered))
+        return Authored(replace(question, **kept), solution, stub, code, statement, _preamble(above))
+    except CourseError as error:
+        raise CourseError(f"{stem}, {name}: {error}") from None
+
+
+def _statement(cells: list[dict], position: int) -> str:
+    """The Markdown cells that end just above `position`."""
+    first = position
+    while first and cells[first - 1]["cell_type"] == "markdown":
+        first -= 1
+    return "\n\n".join(cell["source"] for cell in cells[first:position])
+
+
+def _preamble(cells: list[dict]) -> str:
+    """The imports and definitions of the plain code cells, without what these cells do."""
+    plain = [cell["source"] for cell in cells if cell["cell_type"] == "code" and not marker(cell)]
+    nodes = [node for source in plain for node in _parsed(source) if isinstance(node, _DEFINITIONS)]
+    return "\n".join(map(ast.unparse, nodes))
+
+
+def _parsed(source: str) -> list[ast.stmt]:
+    """The statements of a cell; none where it holds IPython's magics, as the set-up cell does."""
+    try:
+        return ast.parse(source).body
+    except SyntaxError:
+        return []
+
+
+def _stub_of(hole: re.Match) -> str:
+    indent = hole["indent"]
+    if hole["stub"] is None:
+        return f"{indent}{_DEFAULT_STUB}\n"
+    return "".join(_uncommented(line, indent) for line in hole["stub"].splitlines(keepends=True))
+
+
+def _uncommented(line: str, indent: str) -> str:
+    beginning = f"{indent}#"
+    if not line.startswith(beginning):
+        raise CourseError(f"a line of the stub is not a comment: {line.strip()!r}; begin it with '# '.")
+    rest = line.removeprefix(beginning).removeprefix(" ")
+    return indent + rest if rest.strip() else "\n"
+
+
+def _refuse_left_over(text: str) -> None:
+    if found := _LEFT_OVER.search(text):
+        raise CourseError(
+            f"the mark {found.group().strip()!r} has no partner at the same indentation; marks come in pairs, "
+            "a stub directly below its solution."
+        )

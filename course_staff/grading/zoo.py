@@ -1,0 +1,73 @@
+"""A question held against its author's own answers: the solution, the stub, every known mistake, every right variant."""
+
+from collections.abc import Iterator
+from functools import cache
+
+from course_staff.grading.source import Authored, mistaken
+from course_utils.grading.judge import Outcome, Result, grade
+from course_utils.grading.prints import outcome_print
+from course_utils.grading.question import Case
+from course_utils.grading.run import outcome_of, run_case
+
+SECONDS = 20.0
+"""The time limit of one case, and of the cell that defines the answer."""
+
+
+def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float = SECONDS) -> list[Outcome]:
+    """What the answer's cell `source` gives on each of `cases`, in this process: for sources that are trusted."""
+    question = authored.question
+    names: dict = {"__name__": "__main__"}
+    try:
+        exec(compile(authored.preamble, "<cells above>", "exec"), names)
+        exec(compile(source, f"<answer {question.id}>", "exec"), names)
+    except Exception as error:
+        return [outcome_of(error, seconds)] * len(cases)
+    if question.answer not in names:
+        return [Outcome("missing")] * len(cases)
+    return [run_case(question, names[question.answer], case, seconds) for case in cases]
+
+
+def result(authored: Authored, source: str, entry: dict, seed: int | None = None) -> Result:
+    """The result of an answer's cell on the public cases, and with `seed` on the hidden ones too."""
+    question = authored.question
+    cases = question.cases() + (question.cases(seed) if seed is not None else [])
+    return grade(question, cases, outcomes(authored, source, cases), entry)
+
+
+class Trial:
+    """A question's public cases, on which every answer's cell is run once, and what is expected worked out once."""
+
+    def __init__(self, authored: Authored):
+        self._authored, self._cases = authored, authored.question.cases()
+        self._question = authored.question.knowing(self._cases)
+        self._outcomes = cache(lambda source: outcomes(authored, source, self._cases))
+
+    def result(self, source: str, entry: dict) -> Result:
+        """The result of an answer's cell."""
+        return grade(self._question, self._cases, self._outcomes(source), entry)
+
+    def prints(self, source: str) -> dict[str, dict]:
+        """The fingerprints of an answer's cell, by case."""
+        found = zip(self._cases, self._outcomes(source), strict=True)
+        return {case.name: outcome_print(outcome) for case, outcome in found}
+
+    def faults(self, entry: dict) -> Iterator[str]:
+        """What keeps the question from being handed out, a sentence each: a solution that fails, a mistake that passes or goes
+        by another's name, a right variant that fails, a stub that earns points.
+        """
+        authored, question = self._authored, self._question
+        right = {"the solution": authored.solution, **{f"the variant {v.name!r}": v.source for v in question.variants}}
+        for who, source in right.items():
+            found = self.result(source, entry)
+            if not found.passed:
+                failed = next(verdict for verdict in found.verdicts if not verdict.passed)
+                yield f"{who} fails on the case {failed.case!r}: {failed.sentence}"
+        for mistake in question.mistakes:
+            found = self.result(mistaken(authored.solution, mistake), entry)
+            if found.passed:
+                yield f"the mistake {mistake.name!r} passes; add a case that it fails."
+            elif found.mistake != mistake.name:
+                taken = found.mistake or "none of them"
+                yield f"the mistake {mistake.name!r} is taken for {taken}; add a case that tells them apart."
+        if self.result(authored.stub, entry).points:
+            yield "the stub earns points; let it do less."

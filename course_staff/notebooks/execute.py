@@ -1,0 +1,154 @@
+"""Chapters executed without a browser, each in a fresh kernel of this very Python."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import TYPE_CHECKING
+
+from course_staff.notebooks.files import make_folder, read_notebook, write_notebook
+from course_utils.errors import CourseError
+from course_utils.settings import environment_for_child
+
+if TYPE_CHECKING:
+    from jupyter_client import AsyncKernelManager
+    from nbclient import NotebookClient
+    from nbformat import NotebookNode
+
+CELL_TIMEOUT = 600
+_START_TIMEOUT = 120
+
+
+def execute_chapter(path: Path, scale: str | None = None, timeout: float = CELL_TIMEOUT) -> "NotebookNode":
+    """The notebook at `path` as it is after a run from top to bottom, with its own folder as working directory.
+
+    `scale` is a name from `settings.SCALES`, or None for what the environment says; `timeout` is in seconds, per cell.
+    Shows a progress bar. Raises `CourseError`, naming the cell, where a cell fails or takes too long, or the kernel dies.
+    """
+    notebook = read_notebook(path)
+    environment = environment_for_child(**({"COURSE_SCALE": scale} if scale else {}))
+    with (
+        _progress(path, notebook) as bar,
+        _told_in_one_sentence(path, bar, timeout),
+        _client(notebook, path, timeout, bar) as client,
+    ):
+        client.start_new_kernel(env=environment, stderr=DEVNULL)  # past the notebook, it only writes of its own end
+        client.start_new_kernel_client()
+        client.execute()
+    return notebook
+
+
+def run_chapters(
+    paths: list[Path], into: Path, scale: str | None = None, timeout: float = CELL_TIMEOUT
+) -> Iterator[Path]:
+    """Execute the notebooks in turn, yielding where each executed copy lies in `into`; stops at the first that fails.
+
+    Raises `CourseError` before the first of them where nothing can be written to `into`.
+    """
+    make_folder(into)
+    for path in paths:
+        copy = into / path.name
+        write_notebook(execute_chapter(path, scale, timeout), copy)
+        yield copy
+
+
+class _Bar:
+    """How far a chapter has come; `cell` is the number of the cell at work, or 0 before the first."""
+
+    def __init__(self, bar, notebook: "NotebookNode"):
+        self.cell = 0
+        self._bar = bar
+        self._code = [index for index, cell in enumerate(notebook.cells) if _is_run(cell)]
+
+    def start(self, cell_index: int, **_) -> None:
+        self.cell = cell_index + 1
+
+    def step(self, cell_index: int, **_) -> None:
+        if cell_index in self._code:
+            self._bar.update()
+
+
+@contextmanager
+def _progress(path: Path, notebook: "NotebookNode") -> Iterator[_Bar]:
+    from tqdm import tqdm
+
+    total = sum(map(_is_run, notebook.cells))
+    with tqdm(total=total, desc=path.stem, unit="cell", file=sys.stderr) as bar:
+        yield _Bar(bar, notebook)
+
+
+def _is_run(cell: dict) -> bool:
+    return cell["cell_type"] == "code" and bool(cell["source"].strip())
+
+
+@contextmanager
+def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> Iterator["NotebookClient"]:
+    """What executes `notebook` in a kernel of its own, of which nothing is left at the end, however it comes."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
+
+    manager = _kernel_manager()
+    client = NotebookClient(
+        notebook,
+        km=manager,
+        timeout=ceil(timeout),  # older ones of nbclient want a whole number
+        startup_timeout=_START_TIMEOUT,
+        coalesce_streams=True,
+        record_timing=False,
+        resources={"metadata": {"path": str(path.parent.absolute())}},
+        on_cell_execute=bar.start,
+        on_cell_executed=bar.step,
+    )
+    try:
+        yield client
+    except DeadKernelError:
+        # On Ctrl-C nbclient shuts the kernel down, and then finds it dead.
+        if manager.shutting_down:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        _clear_away(client, manager)
+
+
+def _clear_away(client: "NotebookClient", manager: "AsyncKernelManager") -> None:
+    from jupyter_client.utils import run_sync
+
+    if client.kc is not None:
+        client.kc.stop_channels()
+    run_sync(manager.shutdown_kernel if run_sync(manager.is_alive)() else manager.cleanup_resources)()
+
+
+def _kernel_manager() -> "AsyncKernelManager":
+    """A manager of kernels of this Python, whatever other kernel is registered under the name `python3`."""
+    from jupyter_client import AsyncKernelManager
+    from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+
+    class OwnKernel(KernelSpecManager):
+        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+            command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+            return KernelSpec(argv=command, display_name="Python 3", language="python")
+
+    return AsyncKernelManager(kernel_name="python3", kernel_spec_manager=OwnKernel())
+
+
+@contextmanager
+def _told_in_one_sentence(path: Path, bar: _Bar, timeout: float) -> Iterator[None]:
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    try:
+        yield
+    except CellTimeoutError:
+        raise CourseError(
+            f"{path.name}, cell {bar.cell}, took more than {timeout:g} s; choose a smaller --scale or a longer --timeout."
+        ) from None
+    except CellExecutionError as error:
+        reason = " ".join(f"{error.ename}: {error.evalue}".split())
+        raise CourseError(f"{path.name}, cell {bar.cell}, failed with {reason}") from None
+    except DeadKernelError:
+        raise CourseError(
+            f"{path.name}: the kernel died in cell {bar.cell}, most often for want of memory; choose a smaller --scale."
+        ) from None
+    except (RuntimeError, OSError) as error:
+        raise CourseError(f"{path.name}: no kernel could be started ({error}); run `course doctor`.") from error

@@ -1,0 +1,43 @@
+"""The released sets: what a learner's machine knows of each question."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.grading.question import Question
+
+SETS = Path(__file__).parent / "sets"
+"""Where the released sets lie, in a checkout and in an installed package alike."""
+
+
+def load_set(name: str) -> dict:
+    """The released set called `name`, such as `03_adamw`: `{"name": …, "questions": [entry, …]}`.
+
+    Raises `CourseError`, listing the sets, where there is none of that name.
+    """
+    path = SETS / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(set_names()) or "none yet"
+        raise CourseError(f"There is no exercise set {name!r}; the sets are: {known}.")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def set_names() -> list[str]:
+    """The names of the released sets."""
+    return sorted(path.stem for path in SETS.glob("*.json"))
+
+
+def question_from(entry: dict) -> Question:
+    """The question of a set's entry, as public as it is: without hidden cases, mistakes and variants."""
+    return replace(run_question(entry["code"], entry["id"])["question"], hidden=None)
+
+
+def run_question(code: str, name: str) -> dict:
+    """The names that a question's cell defines, `question` among them; raises `CourseError` where it defines none."""
+    names: dict = {"__name__": f"question_{name}"}
+    exec(compile(code, f"<question {name}>", "exec"), names)
+    question = names.get("question")
+    if not isinstance(question, Question) or question.id != name:
+        raise CourseError(f"The cell of {name} must define `question`, a Question whose id is {name!r}.")
+    return names

@@ -1,0 +1,328 @@
+"""The demos: each fits its chapter and keeps its word; one that is broken says so."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ipywidgets import Checkbox, FloatSlider, IntSlider
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_staff.demos import demos_in, read_demo, server, stage
+from course_staff.demos.controls import instructions
+from course_staff.demos.needs import check, plan, uses_and_binds
+from course_staff.demos.presentation import presentation
+from course_staff.demos.rehearse import rehearse
+from course_staff.notebooks.files import read_notebook, write_notebook
+from course_utils import viz
+from course_utils.cli import main
+from course_utils.errors import CourseError
+from course_utils.settings import environment_for_child
+
+ROOT = Path(__file__).parents[3]
+DEMOS = demos_in(ROOT / "notebooks")
+QUICK = "01"
+
+CELLS = {
+    "begin": "from course_utils import viz\nimport ipywidgets as widgets\nfrom matplotlib.figure import Figure",
+    "number": "x = 2\nprint('x is', x)",
+    "broken": "1 / 0",
+    "draw": """
+def draw(height, width):
+    figure = Figure()
+    figure.subplots().bar([0], [height])
+    return figure, f"a bar of {height}"
+""",
+    "play": "viz.play(draw, height=widgets.IntSlider(x, 1, 9), width=widgets.IntSlider(1))",
+}
+DEMO = """
+title = "A demo"
+minutes = 3
+
+[[steps]]
+title = "A number"
+minutes = 1
+cell = "number"
+say = "How large is x?"
+[steps.expect]
+text = ["x  is 2"]
+numbers = [{ of = "x + 0.1", is = 2, within = 0.1, says = "nearly two" }, { of = "x", is = 2 }]
+
+[[steps]]
+title = "A bar"
+minutes = 2
+cell = "play"
+click = { height = 7 }
+say = "And now?"
+[steps.expect]
+picture = ["a bar of 7"]
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a demo beside a small chapter, with replacements in its text, and return where it lies."""
+
+    def written(*changes, text=DEMO):
+        notebooks = tmp_path / "notebooks"
+        (notebooks / "demos").mkdir(parents=True, exist_ok=True)
+        cells = [new_code_cell(source, id=name) for name, source in CELLS.items()]
+        write_notebook(new_notebook(cells=cells), notebooks / "00_small.ipynb")
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path = notebooks / "demos" / "00_small.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def test_every_chapter_has_a_demo():
+    assert [path.stem for path in DEMOS] == [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+
+
+@pytest.mark.parametrize("path", DEMOS, ids=lambda path: path.stem)
+def test_a_demo_fits_its_chapter_and_a_lecture(path):
+    demo = read_demo(path)
+    check(demo)
+    assert 5 <= len(demo.steps) <= 8
+    assert 8 <= demo.minutes <= 15
+    assert any(step.click for step in demo.steps)
+    assert all(step.text or step.picture or step.numbers for step in demo.steps)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_demos_keep_their_word(capfd):
+    assert rehearse(DEMOS) == 0, "\n".join(
+        line for line in capfd.readouterr().out.splitlines() if "as expected" not in line
+    )
+
+
+BROKEN = """
+[[steps]]
+title = "Stuck"
+minutes = 1
+cell = "play"
+click = { width = 5 }
+say = "Nothing moves."
+[[steps]]
+title = "Unknown"
+minutes = 1
+cell = "play"
+click = { depth = 5 }
+say = "There is no such control."
+[[steps]]
+title = "Failing"
+minutes = 1
+cell = "broken"
+say = "It breaks."
+"""
+BREAKING = (
+    ("x  is 2", "x is 3"),
+    ("is = 2, within = 0.1, says", "is = 2, says"),
+    ("a bar of 7", "a bar of 8"),
+    ("minutes = 3\n", "minutes = 6\n"),
+)
+
+
+def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_told(write, capfd):
+    """A chapter's demo, one that is right and one that is wrong in every way, in one process for the sake of time."""
+    right = write()
+    wrong = right.parent / "00_small_.toml"
+    wrong.write_text(write(*BREAKING, text=DEMO + BROKEN).read_text(encoding="utf-8"), encoding="utf-8")
+    write()
+    (wrong.parent.parent / "00_small_.ipynb").write_bytes((right.parent.parent / "00_small.ipynb").read_bytes())
+    chapter = demos_in(ROOT / "notebooks", [QUICK])[0]
+    assert rehearse([chapter, right, wrong], seconds=100) == 1
+    said = capfd.readouterr().out.splitlines()
+    well, said = said[:-5], said[-5:]
+    assert len(well) == len(read_demo(chapter).steps) + 2
+    assert all(line.endswith(": as expected") for line in well), well
+    assert said[0].endswith(
+        "step 1 of 5, A number: 'x is 3' does not stand in the output. x + 0.1 is 2.1, expected 2 within 0%."
+    )
+    assert said[1].endswith("The picture is not described with 'a bar of 8', but: a bar of 7")
+    assert said[2].endswith("The clicks change nothing in the picture.")
+    assert "The figure has no control 'depth'; its controls are: height, width." in said[3]
+    assert said[4].endswith("Cell 'broken' failed: ZeroDivisionError: division by zero.")
+
+
+WRONG = {
+    "no steps": ([(DEMO[DEMO.index("[[steps]]") :], "")], "it has no steps"),
+    "minutes": ([("minutes = 3", "minutes = 4")], "its steps take 3 minutes together, but it says 4"),
+    "unknown key": ([("click =", "press =")], "step 2: 'press' means nothing in a step"),
+    "nothing said": ([('say = "And now?"', 'say = " "')], "step 2: 'say' is empty"),
+    "no title": ([('title = "A bar"\n', "")], "step 2: 'title' is missing"),
+    "no TOML": ([("title", "[title")], "cannot be read as TOML"),
+    "no minutes": ([("minutes = 1\n", "minutes = 0\n")], "step 1: 'minutes' is not above 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_is_no_demo_is_told_in_a_sentence(name, write):
+    changes, words = WRONG[name]
+    with pytest.raises(CourseError, match=words.replace("(", r"\(")) as told:
+        read_demo(write(*changes))
+    assert str(told.value).startswith("00_small.toml")
+
+
+UNFIT = {
+    "cell": ([('cell = "play"', 'cell = "toy"')], "step 2: 00_small.ipynb has no code cell 'toy'"),
+    "need": ([('cell = "play"', 'cell = "play"\nneeds = ["toy"]')], "no code cell 'toy'"),
+    "control": ([("height = 7", "depth = 7")], "the figure of cell 'play' has no control 'depth'"),
+    "nothing to click in": ([('cell = "play"\n', "")], "step 2 clicks, but shows no cell"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_demo_that_does_not_fit_is_told_by_lint(name, write, monkeypatch, capsys):
+    changes, words = UNFIT[name]
+    path = write(*changes)
+    with pytest.raises(CourseError, match=words):
+        check(read_demo(path))
+    (path.parents[2] / "course_utils").mkdir()
+    monkeypatch.chdir(path.parents[2])
+    assert main(["lint"]) == 1
+    assert words in capsys.readouterr().out
+
+
+def test_a_step_gets_the_cells_that_bind_what_it_uses_once_and_in_order(write):
+    demo = read_demo(write())
+    steps = [([cell.id for cell in unseen], cell.id) for _, unseen, cell in plan(demo, read_notebook(demo.notebook))]
+    assert steps == [([], "number"), (["begin", "draw"], "play")]
+
+
+def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write):
+    """An import and a function of a cell that trains; when its result is needed too, all of it, and once."""
+    path = write(('cell = "number"', 'cell = "broken"'))
+    cells = {
+        "train": "import math\n\n\ndef half(x):\n    return math.floor(x / 2)\n\n\nslow = half(9)\nhalf.calls = 1",
+        "broken": "half(4)",
+        "play": "half(slow)",
+    }
+    write_notebook(
+        new_notebook(cells=[new_code_cell(source, id=name) for name, source in cells.items()]),
+        path.parent.parent / "00_small.ipynb",
+    )
+    demo = read_demo(path)
+    first, then = (unseen for _, unseen, _ in plan(demo, read_notebook(demo.notebook)))
+    assert [cell.source for cell in first] == ["import math\ndef half(x):\n    return math.floor(x / 2)"]
+    assert [cell.source for cell in then] == [cells["train"]]
+
+
+@pytest.mark.parametrize(
+    ("source", "uses", "binds"),
+    [
+        ("x = y", {"y"}, {"x"}),
+        ("x = x + 1", {"x"}, {"x"}),
+        ("x = 1\ny = x", set(), {"x", "y"}),
+        ("x += 1", {"x"}, {"x"}),
+        ("x[0] = y.z", {"x", "y"}, set()),
+        ("for i in xs:\n    print(i)", {"xs"}, {"i"}),
+        ("def f(a, b=c):\n    d = a + e\n    return f(d)", {"c", "e"}, {"f"}),
+        ("x = [i for i in xs if i > y]", {"xs", "y"}, {"x"}),
+        ("import a.b as c\nfrom d import e", set(), {"c", "e"}),
+        ("with f() as g:\n    g()", {"f"}, {"g"}),
+        ("class A(B):\n    c = d", {"B", "d"}, {"A"}),
+        ("%pip install x", set(), set()),
+    ],
+)
+def test_names_used_and_bound(source, uses, binds):
+    assert uses_and_binds(source) == (uses, binds)
+
+
+def test_the_presentation_holds_each_step_s_cells(write):
+    cells = presentation(read_demo(write())).cells
+    roles = [cell.metadata["demo"]["role"] for cell in cells]
+    assert roles == ["step", "unseen", "shown", "step", "unseen", "unseen", "shown", "click"]
+    assert cells[0].metadata["demo"]["expect"] == ["nearly two"]
+    assert cells[3].metadata["demo"]["until"] == 3
+
+
+def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
+    """A stage of ZeRO, say; the button is offered all the same."""
+    offered = []
+    monkeypatch.setattr(stage, "offer", offered.append)
+    exec(presentation(read_demo(write())).cells[-1].source, {"stage": 3})
+    assert offered == [{"height": 7}]
+
+
+def test_a_button_moves_the_figure_that_it_stands_below(monkeypatch):
+    """Though later steps have played theirs when it is pressed."""
+    shown, first, later = [], IntSlider(2, 0, 9), IntSlider(3, 0, 9)
+    monkeypatch.setattr(stage, "display", shown.append)
+    monkeypatch.setattr(viz.display, "played", {"height": first})
+    stage.offer({"height": 7})
+    monkeypatch.setattr(viz.display, "played", {"height": later})
+    shown[0].click()
+    assert (first.value, later.value) == (7, 3)
+
+
+def test_a_button_says_what_it_sets_as_people_write_it(monkeypatch):
+    controls = {"height": IntSlider(2, 0, 99999, description="how high"), "on": Checkbox(), "power": FloatSlider()}
+    monkeypatch.setattr(viz.display, "played", controls)
+    assert instructions({"height": 16384, "on": True, "power": 0.5}) == "how high: 16,384, on: on, power: 0.5"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="continuous integration runs where bash is")
+@pytest.mark.parametrize(("failing", "typed"), [("test", ["test"]), ("rehearse", ["test", "rehearse"])])
+def test_continuous_integration_fails_where_the_tests_or_a_demo_fail(tmp_path, failing, typed):
+    fake = tmp_path / "make"
+    fake.write_text(f'#!/bin/sh\necho "$2" >> "{tmp_path}/typed"\n[ "$2" != {failing} ]\n')
+    fake.chmod(0o755)
+    environment = environment_for_child(PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert subprocess.run([ROOT / ".ci" / "run"], env=environment, timeout=20, check=False).returncode == 1
+    assert (tmp_path / "typed").read_text().split() == typed
+
+
+def test_the_page_loads_nothing_from_elsewhere():
+    files = [path for path in (Path(server.__file__).parent / "share").rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert not [path.name for path in files if "http" in path.read_text(encoding="utf-8")]
+
+
+def test_what_is_updated_later_becomes_a_widget():
+    published = []
+    publish = stage._Updatable(lambda data, metadata, **rest: published.append(data))
+    publish({"text/plain": "once"})
+    assert published == [{"text/plain": "once"}]
+    publish(
+        {"image/png": "AA", "text/plain": "a"},
+        {"image/png": {"alt": 'a "bar"', "width": 9}},
+        transient={"display_id": "p"},
+    )
+    publish(
+        {"image/png": "BB", "text/plain": "b"}, {"image/png": {"alt": "b"}}, transient={"display_id": "p"}, update=True
+    )
+    (box,) = publish._places.values()
+    assert box.children[0].value == '<img src="data:image/png;base64,BB" alt="b" width="">'
+    publish({"text/markdown": "*x*"}, None, transient={"display_id": "q"})
+    assert publish._places["q"].children[0].outputs[0]["data"] == {"text/markdown": "*x*"}
+
+
+def test_the_list_and_unknown_names(capsys):
+    assert main(["demo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(DEMOS)
+    assert lines[3].startswith("03_adamw")
+    assert main(["demo", "77"]) == 2
+    assert capsys.readouterr().err.startswith("course demo: No demo is called '77'; the demos are: 00_start_here, ")
+    assert [path.stem for path in demos_in(ROOT / "notebooks", ["05"])] == ["05_8bit_adam"]
+
+
+def test_without_voila_a_sentence_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "voila", None)
+    assert main(["demo", "03"]) == 2
+    assert capsys.readouterr().err.startswith("course demo: The package voila is missing: ")
+
+
+def test_a_port_that_is_taken_is_told():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(CourseError, match="leave out --port"):
+            server.free_port(taken.getsockname()[1])
+    assert server.free_port(0) > 0

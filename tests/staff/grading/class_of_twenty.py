@@ -1,0 +1,186 @@
+"""Twenty submissions to an exercise set, made from its solutions: the class that docs/instructors.md walks through.
+
+`python tests/staff/grading/class_of_twenty.py FOLDER` writes them but for one, `--late` that one; with `--write` they are graded
+too, and the guide shows what came out.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from course_staff.grading.source import Authored, load_solutions, marker, mistaken, read_plain
+from course_utils.cli import main
+from course_utils.grading.run import is_untouched
+
+ROOT = Path(__file__).parents[3]
+GUIDE = ROOT / "docs" / "instructors.md"
+SET, SEED, LATE = "03_adamw", 2026, "student-20"
+MARKS = "<!-- written by tests/staff/grading/class_of_twenty.py -->", "<!-- end of what class_of_twenty.py writes -->"
+HOSTILE = """import os, pathlib, subprocess
+for place in ("/", str(pathlib.Path.home()), os.getcwd()):
+    for path in pathlib.Path(place).glob("*/solutions/*.ipynb"):
+        print(path.read_text())
+for attempt in (lambda: subprocess.run(["touch", "/tmp/was-here"]), lambda: pathlib.Path("results.json").write_text("[]")):
+    try:
+        attempt()
+    except Exception:
+        pass
+print('{"points": 25, "of": 25}')
+os._exit(0)"""
+ENDLESS = "while True:\n    pass"
+
+
+def write_class(folder: Path) -> dict[str, str]:
+    """The notebooks of the class in `folder`, but for the late one; student to what is handed in, in words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authored = load_solutions(ROOT / "solutions" / f"{SET}.ipynb")
+    told = {}
+    for name, (what, text) in submissions(authored).items():
+        told[name] = what
+        if name != LATE:
+            (folder / f"{name}.ipynb").write_text(text, encoding="utf-8")
+    return told
+
+
+def write_late(folder: Path) -> None:
+    """The one notebook that comes a day later."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = submissions(load_solutions(ROOT / "solutions" / f"{SET}.ipynb"))[LATE][1]
+    (folder / f"{LATE}.ipynb").write_text(text, encoding="utf-8")
+
+
+def submissions(authored: list[Authored]) -> dict[str, tuple[str, str]]:
+    """Student to what is handed in: in words, and as the file's text."""
+    every = [*_honest(authored), *_wrong(authored), *_odd(authored)]
+    late = ("right, a day late", notebook({each.question.id: each.solution for each in authored}))
+    named = {f"student-{number:02}": one for number, one in enumerate(every, start=1)}
+    return {**named, LATE: late}
+
+
+def _honest(authored: list[Authored]) -> Iterator[tuple[str, str]]:
+    right = {each.question.id: each.solution for each in authored}
+    yield "the author's own answers", notebook(right)
+    for number in (0, 1):
+        styles = {
+            each.question.id: each.question.variants[number].source for each in authored if each.question.variants
+        }
+        yield "right answers in another style", notebook({**right, **styles})
+    yield "right answers, cells in reverse order", notebook(right, order=reversed)
+    yield "the first four questions only", notebook(dict(list(right.items())[:4]))
+    yield "nothing written yet", notebook({})
+
+
+def _wrong(authored: list[Authored]) -> Iterator[tuple[str, str]]:
+    right = {each.question.id: each.solution for each in authored}
+    for each in authored[:7]:
+        known = each.question.mistakes[0]
+        answer = mistaken(each.solution, known)
+        what = (
+            "left as it was given"
+            if is_untouched(f"# EXERCISE {each.question.id}\n{answer}", each.stub)
+            else known.name
+        )
+        yield f"{each.question.id}: {what}", notebook({**right, each.question.id: answer})
+    known = [each.question.mistakes[0 if place % 2 else -1] for place, each in enumerate(authored)]
+    all_wrong = {each.question.id: mistaken(each.solution, one) for each, one in zip(authored, known, strict=True)}
+    yield "a known mistake in every question", notebook(all_wrong)
+
+
+def _odd(authored: list[Authored]) -> Iterator[tuple[str, str]]:
+    right = {each.question.id: each.solution for each in authored}
+    yield "an endless loop as the answer to q1", notebook({**right, "q1": ENDLESS})
+    yield "hostile: reads, writes, lies, and ends the process", notebook({**right, "q1": HOSTILE})
+    yield "a broken file: the upload was cut off", notebook(right)[:5000]
+    yield "the exercises of another chapter", json.dumps(read_plain(ROOT / "exercises" / "00_start_here.ipynb"))
+    yield "the answer's cell of q5 deleted", notebook({**right, "q5": None})
+
+
+def notebook(answers: dict[str, str | None], order=list) -> str:
+    """The exercise as learners get it, with these answers in its cells; a cell whose answer is None is left out."""
+    whole = read_plain(ROOT / "exercises" / f"{SET}.ipynb")
+    cells = []
+    for cell in whole["cells"]:
+        mark = marker(cell)
+        if mark and mark[1] in answers:
+            if answers[mark[1]] is None:
+                continue
+            answer = answers[mark[1]]
+            cell["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
+        cells.append(cell)
+    return json.dumps({**whole, "cells": list(order(cells))})
+
+
+def graded(folder: Path, solutions: Path | None = None) -> str:
+    """What `course grade` prints for `folder`, the place of the results left out."""
+    said = io.StringIO()
+    command = ["grade", str(folder), "--set", SET, "--seed", str(SEED)]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        assert main([*command, *(["--solutions", str(solutions)] if solutions else [])]) == 0
+    return re.sub(r"\nResults are in .*\n$", "", said.getvalue()).rstrip()
+
+
+def shown(told: dict[str, str], first: str, second: str) -> str:
+    """What the guide shows of the class: who handed in what, and the command's words before and after the late one."""
+    rows = "\n".join(f"| {student} | {what} |" for student, what in told.items())
+    head, *_, last = second.split("\n\n")
+    table = f"| | handed in |\n|---|---|\n{rows}"
+    late = f"And with the late one, at its beginning and its end:\n\n```text\n{head}\n…\n{last}\n```"
+    return f"{table}\n\nThe first run says:\n\n```text\n{first}\n```\n\n{late}"
+
+
+def in_guide() -> str:
+    """What the guide shows today."""
+    return GUIDE.read_text(encoding="utf-8").partition(MARKS[0])[2].partition(MARKS[1])[0].strip()
+
+
+def grade_twice(folder: Path) -> tuple[str, float]:
+    """What the guide should show, and the seconds of the first run."""
+    told = write_class(folder)
+    start = time.monotonic()
+    first = graded(folder)
+    seconds = time.monotonic() - start
+    write_late(folder)
+    return shown(told, first, graded(folder)), seconds
+
+
+def next_steps(folder: Path, late: bool) -> str:
+    """What lies in `folder` now, and the commands that follow."""
+    grading = f"course grade {folder} --set {SET} --seed {SEED}"
+    if late:
+        return f"{LATE}.ipynb, handed in late, is in {folder} now. The same command grades it alone:\n  {grading}"
+    return (
+        f"{len(list(folder.glob('*.ipynb')))} submissions to {SET} are in {folder}. Grade them:\n  {grading}\n"
+        f"Then hand in the late one, and grade again:\n  python tests/staff/grading/class_of_twenty.py {folder} --late"
+    )
+
+
+def _write(text: str) -> None:
+    before, _, rest = GUIDE.read_text(encoding="utf-8").partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    GUIDE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", encoding="utf-8")
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="where to write the notebooks")
+    parser.add_argument("--late", action="store_true", help="write only the one that comes a day later")
+    parser.add_argument("--write", action="store_true", help="grade them, and write what came out into the guide")
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp()) / "class"
+    if not arguments.write:
+        (write_late if arguments.late else write_class)(folder)
+        print(next_steps(folder, arguments.late))
+        return
+    text, seconds = grade_twice(folder)
+    _write(text)
+    print(f"{seconds:.0f} s for 19 submissions; {folder}")
+
+
+if __name__ == "__main__":
+    _main()

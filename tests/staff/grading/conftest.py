@@ -1,0 +1,43 @@
+"""A released set, and the sandbox that this machine has."""
+
+import json
+
+import pytest
+from handed_in import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, notebook
+
+from course_staff.grading import grade, sandbox, source
+from course_staff.grading.release import set_entry
+from course_utils.grading import released as released_sets
+
+
+@pytest.fixture
+def release(tmp_path, monkeypatch):
+    """A function that releases a notebook of solutions as the set; gives the notebook's path."""
+
+    def released(text):
+        folder = tmp_path / "private"
+        folder.mkdir()
+        (folder / f"{SET}.ipynb").write_text(text)
+        for module in (released_sets, grade):
+            monkeypatch.setattr(module, "SETS", folder)
+        entries = [set_entry(each) for each in source.load_solutions(folder / f"{SET}.ipynb")]
+        (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
+        return folder / f"{SET}.ipynb"
+
+    return released
+
+
+@pytest.fixture
+def tiny(release, monkeypatch):
+    """The released set of two questions and the folder of its solutions."""
+    monkeypatch.setattr(grade, "_GRACE", 1.5)
+    return release(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
+
+
+@pytest.fixture
+def safe():
+    """The kind of sandbox that this machine has."""
+    kind = sandbox.best_kind(trust=True)
+    if kind not in sandbox.SAFE:
+        pytest.skip("hostile submissions are only tried where there is a sandbox (bwrap on Linux)")
+    return kind

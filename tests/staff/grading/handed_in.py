@@ -1,0 +1,97 @@
+"""Notebooks for a tiny set of two questions, and what the tests of grading do with them."""
+
+import json
+
+import psutil
+
+from course_staff.grading import grade
+
+SET, SEED = "99_tiny", 20
+SCALE = """# QUESTION q1
+import torch
+from course_utils.grading import Case, Mistake, Question, function
+
+def product(x, factor):
+    return x * factor
+
+def draw(random, numbers):
+    return {"x": torch.tensor([random.random() for _ in range(numbers)], dtype=torch.float64), "factor": 2 + random.random()}
+
+def public(random):
+    return [Case("two numbers", draw(random, 2)), Case("none", draw(random, 0))]
+
+# HIDDEN
+def hidden(random):
+    return [Case("two numbers", draw(random, 3))]
+
+mistakes = [Mistake("sum", "Your product is a sum.", (("x * factor", "x + factor"),), 1)]
+# END HIDDEN
+question = function(product, id="q1", title="Product <b>", points=2, difficulty=1, minutes=1,
+    hints=("h1", "h2", "h3"), answer="scale", public=public)
+"""
+COUNT = """# QUESTION q2
+from course_utils.grading import Case, function
+
+question = function(lambda n: n + 1, id="q2", title="Next", points=1, difficulty=1, minutes=1, hints=("h1", "h2", "h3"),
+    answer="following", public=lambda random: [Case("three", {"n": 3})], counted=("result",))
+"""
+ANSWER = """# EXERCISE q1
+def scale(x, factor):
+    ### BEGIN SOLUTION
+    return x * factor
+    ### END SOLUTION
+"""
+NEXT = """# EXERCISE q2
+def following(n):
+    ### BEGIN SOLUTION
+    return n + 1
+    ### END SOLUTION
+"""
+SETUP = f'from course_utils.grading import exercise\n\ncheck = exercise("{SET}")\nshared = 1'
+
+
+def cell(text):
+    return {"cell_type": "code", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+
+
+def notebook(*cells, **more):
+    whole = {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": {"language": "python"}},
+        "cells": list(map(cell, cells)),
+    }
+    return json.dumps({**whole, **more})
+
+
+def handed_in(answer):
+    return notebook(SETUP, answer, 'check("q1")', NEXT, 'check("q2")')
+
+
+def scale(body, before=""):
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    return handed_in(f"# EXERCISE q1\n{before}\ndef scale(x, factor):\n{lines}\n")
+
+
+def graded(submissions, papers, kind, jobs=2):
+    """Student to record; afterwards no process is left that was not there before."""
+    before = set(psutil.Process().children(recursive=True))
+    records = {}
+    grade.grade_all(submissions, papers, kind, jobs, records.__setitem__)
+    assert set(psutil.Process().children(recursive=True)) <= before
+    return records
+
+
+def written(folder, submissions):
+    folder.mkdir(exist_ok=True)
+    for name, text in submissions.items():
+        (folder / f"{name}.ipynb").write_text(text)
+    return grade.find_submissions(folder)
+
+
+def points(record):
+    return [question["points"] for question in record["questions"]]
+
+
+def kinds(record):
+    return {verdict["kind"] for question in record["questions"] for verdict in question["public"] + question["hidden"]}

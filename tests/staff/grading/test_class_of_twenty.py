@@ -1,0 +1,80 @@
+"""The class of the instructors' guide: made anew, graded anew, and the guide shows what came out."""
+
+import json
+from pathlib import Path
+
+import class_of_twenty as twenty
+import pytest
+
+from course_staff.grading.sandbox import SAFE, best_kind
+from course_staff.grading.source import load_solutions
+from course_utils.grading.released import load_set
+
+
+@pytest.fixture(scope="module")
+def submissions():
+    return twenty.submissions(load_solutions(twenty.ROOT / "solutions" / f"{twenty.SET}.ipynb"))
+
+
+def test_the_class_has_twenty_and_all_sorts(submissions, tmp_path):
+    assert list(submissions) == [f"student-{number:02}" for number in range(1, 21)]
+    words = " ".join(what for what, _ in submissions.values())
+    for sort in (
+        "right",
+        "another style",
+        "nothing written",
+        "known mistake",
+        "endless",
+        "hostile",
+        "broken",
+        "another chapter",
+        "late",
+    ):
+        assert sort in words
+    assert len(twenty.write_class(tmp_path)) == 20
+    assert len(list(tmp_path.iterdir())) == 19, "one comes late"
+    twenty.write_late(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_the_program_says_what_it_wrote_and_what_follows(tmp_path, capsys, monkeypatch):
+    for late, count in ((), 19), (("--late",), 20):
+        monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *late])
+        twenty._main()
+        said = capsys.readouterr().out
+        assert f"course grade {tmp_path / 'class'} --set 03_adamw --seed 2026" in said
+        assert ("--late" in said) == (not late)
+        assert len(list((tmp_path / "class").iterdir())) == count
+    assert "19 submissions" not in said
+
+
+def test_the_guide_names_what_each_handed_in(submissions):
+    for student, (what, _) in submissions.items():
+        assert f"| {student} | {what} |" in twenty.in_guide(), (
+            "run `python tests/staff/grading/class_of_twenty.py --write`"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
+    if best_kind(trust=True) not in SAFE:
+        pytest.skip("hostile submissions are only tried where there is a sandbox (bwrap on Linux)")
+    text, _ = twenty.grade_twice(tmp_path / "class")
+    results = tmp_path / "class-results"
+    records = {one["student"]: one for one in json.loads((results / "results.json").read_text("utf-8"))}
+    of = sum(entry["points"] for entry in load_set(twenty.SET)["questions"])
+    full = [student for student, one in records.items() if one["points"] == of]
+    assert full == ["student-01", "student-02", "student-03", "student-04", "student-20"]
+    assert [records[f"student-{number:02}"]["points"] for number in (6, 17, 18)] == [0, 0, 0]
+    assert all(one["points"] < one["of"] for one in records["student-14"]["questions"]), (
+        "a part of a question may be right"
+    )
+    for number, question in enumerate(list(records["student-01"]["questions"])[:7], start=7):
+        record = records[f"student-{number:02}"]
+        assert [one["id"] for one in record["questions"] if one["points"] < one["of"]] == [question["id"]]
+    for name, left in (("student-15", "q1"), ("student-16", "q1"), ("student-19", "q5")):
+        assert [one["id"] for one in records[name]["questions"] if one["points"] < one["of"]] == [left]
+    assert not Path("/tmp/was-here").exists()
+    assert len(list((results / "students").glob("*.html"))) == 20
+    assert text == twenty.in_guide(), "run `python tests/staff/grading/class_of_twenty.py --write`"

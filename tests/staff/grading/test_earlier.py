@@ -1,0 +1,70 @@
+"""What a run of the grading takes up of an earlier one: nothing is lost, and nothing of another seed or set comes in between."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from course_staff.grading.earlier import Handed, check_place, check_set, plan
+from course_staff.grading.report import Results
+from course_utils.errors import CourseError
+
+A, B = (Handed(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
+OF_A, OF_B = (
+    {"student": name, "key": f"key {name}", "file": f"file {name}", "seed": 7, "set": "03_adamw"} for name in "ab"
+)
+
+
+def planned(handed, earlier, seed=7, only=None, again=False):
+    """Students to be graded, kept, and waiting."""
+    found = plan(handed, earlier, seed, only, again)
+    return [*found.todo], [record["student"] for record in found.kept], [*found.waiting]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "given", "expected"),
+    [
+        ({}, {}, (["a", "b"], [], [])),
+        ({"a": OF_A}, {}, (["b"], ["a"], [])),
+        ({"a": OF_A, "b": OF_B}, {}, ([], ["a", "b"], [])),
+        ({"a": OF_A, "b": {**OF_B, "key": "other"}}, {}, (["b"], ["a"], [])),
+        ({"a": OF_A, "b": {**OF_B, "failed": True}}, {}, (["b"], ["a"], [])),
+        ({"a": OF_A, "b": OF_B}, {"again": True}, (["a", "b"], [], [])),
+        ({"a": OF_A, "b": OF_B}, {"only": "a"}, (["a"], ["b"], [])),
+        ({"a": OF_A, "b": {**OF_B, "key": "other"}}, {"only": "a"}, (["a"], ["b"], ["b"])),
+        ({"a": OF_A}, {"only": "a"}, (["a"], [], ["b"])),
+        ({"a": OF_A, "c": {**OF_B, "student": "c"}}, {}, (["b"], ["a", "c"], [])),
+        ({"a": OF_A, "b": OF_B}, {"again": True, "seed": 8}, (["a", "b"], [], [])),
+    ],
+)
+def test_what_is_graded_and_what_stays(earlier, given, expected):
+    assert planned({"a": A, "b": B}, earlier, **given) == expected
+
+
+@pytest.mark.parametrize(
+    ("seed", "only", "again"), [(8, None, False), (8, "a", False), (None, "a", True), (None, None, False)]
+)
+def test_grades_of_two_seeds_never_stand_in_one_table(seed, only, again):
+    with pytest.raises(CourseError, match="graded with --seed 7: do so again, or grade the whole folder anew"):
+        plan({"a": A, "b": B}, {"a": OF_A, "b": OF_B}, seed, only, again)
+    with pytest.raises(CourseError, match="graded without a seed"):
+        plan({"a": A}, {"a": {**OF_A, "seed": None}}, 7, None, False)
+
+
+def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():
+    check_place("a", A, {"a": OF_A})
+    check_place("a", A, {"b": OF_B})
+    with pytest.raises(CourseError, match="another submission called 'a'; give the file another name"):
+        check_place("a", B, {"a": OF_A})
+    check_set({"a": OF_A}, "03_adamw", Path("results"))
+    with pytest.raises(CourseError, match="results holds results of the set 03_adamw; name another folder with --out"):
+        check_set({"a": OF_A}, "04_adafactor", Path("results"))
+
+
+def test_what_cannot_be_read_or_is_of_another_version_is_graded_anew(tmp_path):
+    results = Results(tmp_path, "03_adamw")
+    older = {name: value for name, value in OF_B.items() if name not in ("file", "seed")}
+    for name, text in {"a": json.dumps(OF_A), "b": json.dumps(older), "c": "{cut off", "d": "[]"}.items():
+        (tmp_path / "records" / f"{name}.json").write_text(text, encoding="utf-8")
+    assert results.earlier() == {"a": OF_A}
+    assert planned({"a": A, "b": B}, results.earlier()) == (["b"], ["a"], [])

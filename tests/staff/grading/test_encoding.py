@@ -1,0 +1,144 @@
+"""Values cross as they are; nothing else crosses, and bytes from a stranger never do more than fail."""
+
+import contextlib
+import json
+import math
+import pickle
+import random
+import struct
+
+import pytest
+import torch
+
+from course_staff.grading.encoding import DEEPEST, LONGEST, EncodingError, dump, load
+from course_utils.grading.values import same
+
+VALUES = [
+    None,
+    True,
+    -0.0,
+    math.inf,
+    1e-320,
+    10**3000,
+    "Zoë \n 🙂 \x00",
+    [],
+    {},
+    (1, [2.5, (None,)]),
+    {"tensor": ["list", "dict"], "": {"a": 1}},
+    torch.tensor(3.0),
+    torch.zeros(0, 3),
+    torch.tensor([True, False]),
+    torch.tensor([math.nan, -math.inf], dtype=torch.float64),
+    torch.arange(6).reshape(2, 3).t(),
+    torch.ones(2, requires_grad=True),
+    [torch.randn(2, 3).to(dtype) for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8)],
+    torch.randn(4, dtype=torch.complex64).conj(),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_come_back_as_they_were(value):
+    back = load(dump({"v": value}))["v"]
+    if isinstance(value, list) and value:
+        value, back = [v.float() for v in value], [v.float() for v in back]
+    assert same(value, back)
+    if isinstance(value, torch.Tensor):
+        assert back.requires_grad == value.requires_grad
+
+
+def test_nan_and_the_sign_of_zero_stay():
+    assert math.isnan(load(dump(math.nan)))
+    assert math.copysign(1, load(dump(-0.0))) == -1
+
+
+def nested(depth):
+    value = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        b"bytes",
+        {1: 2},
+        {"f": print},
+        1j,
+        set(),
+        type("Own", (int,), {})(3),
+        type("Text", (str,), {})("x"),
+        10**5000,
+        "\ud800",
+        nested(DEEPEST + 2),
+        nested(100_000),
+        torch.ones(2).to_sparse(),
+        torch.ones(2, device="meta"),
+        torch.empty(LONGEST // 8 + 1, dtype=torch.float64),
+        "x" * (LONGEST + 1),
+    ],
+    ids=lambda value: str(type(value).__name__),
+)
+def test_what_is_no_value_is_refused_in_a_sentence(value):
+    with pytest.raises(EncodingError, match=r"\.$"):
+        dump(value)
+
+
+def message(tree, rest=b""):
+    text = tree if isinstance(tree, bytes) else json.dumps(tree).encode()
+    return struct.pack(">Q", len(text)) + text + rest
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"short",
+        pickle.dumps({"a": 1}),
+        struct.pack(">Q", 2**63) + b"x",
+        message(b"{"),
+        message(b"[" * 100_000),
+        message(b"9" * 5000),
+        message({"a": 1}),
+        message([]),
+        message([1]),
+        message(["object", "os.system"]),
+        message(["dict", 1, 2]),
+        message(["dict", "a"]),
+        message(["tensor"]),
+        message(["tensor", "float32", [2], False], b"1234"),
+        message(["tensor", "float32", [1], False], b"12345"),
+        message(["tensor", "float32", [-1], False]),
+        message(["tensor", "float32", [2**40], False], b"1234"),
+        message(["tensor", "float32", [2**40, 0], False]),
+        message(["tensor", "float32", [10**3999] * 3000, False]),
+        message(["list", *[["tensor", "bool", [0], False]] * 20_001]),
+        message(["list", *[["list"]] * 200_001]),
+        message(["tensor", "qint8", [1], False], b"1"),
+        message(["tensor", "save", [1], False], b"1"),
+        message(["tensor", ["float32"], [1], False], b"1"),
+        message(["tensor", "int64", [1], True], b"12345678"),
+        message(["list"], b"more"),
+    ],
+)
+def test_bytes_that_are_no_values_are_refused(bad):
+    with pytest.raises(EncodingError):
+        load(bad)
+
+
+def test_damaged_bytes_give_values_or_a_refusal_and_nothing_else():
+    drawn = random.Random(0)
+    whole = dump({"a": [1, 2.5, "x"], "t": torch.arange(4.0), "b": (True, None)})
+    for _ in range(3000):
+        damaged = bytearray(whole)
+        for _ in range(drawn.randint(1, 4)):
+            damaged[drawn.randrange(len(damaged))] = drawn.randrange(256)
+        with contextlib.suppress(EncodingError):
+            load(bytes(damaged))
+
+
+def test_a_truth_value_is_one_whatever_its_byte():
+    flags = load(message(["tensor", "bool", [3], False], b"\x00\x01\xff"))
+    assert flags.tolist() == [False, True, True]
+    assert flags.sum() == 2

@@ -1,0 +1,363 @@
+"""A class of honest and broken submissions, graded as it should be: the right points, and a word for what is odd."""
+
+import csv
+import json
+
+import psutil
+import pytest
+from handed_in import ANSWER, NEXT, SEED, SET, SETUP, graded, handed_in, notebook, points, scale, written
+from wrapper_answers import DDP
+
+from course_staff.grading import grade, sandbox
+from course_staff.grading.report import Results, file_name
+from course_utils.cli import main
+from course_utils.errors import CourseError
+
+OLD = json.dumps(
+    {"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code", "input": text} for text in (SETUP, ANSWER, NEXT)]}]}
+)
+HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
+    "right": (handed_in(ANSWER), [2, 1], ""),
+    "-leading dash": (handed_in(ANSWER), [2, 1], ""),
+    "Zoë 学生 🙂": (handed_in(ANSWER), [2, 1], ""),
+    "=cmd()": (handed_in(ANSWER), [2, 1], ""),
+    "named mistake": (scale("return x + factor"), [0, 1], "Your product is a sum."),
+    "not a number": (scale("return x * float('nan')"), [0, 1], "NaN"),
+    "stub": (
+        handed_in(ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
+        [0, 1],
+        "not written",
+    ),
+    "needs a helper below": (
+        notebook(
+            SETUP,
+            "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, factor)",
+            "def product(a, b):\n    return a * b",
+            NEXT,
+        ),
+        [2, 1],
+        "",
+    ),
+    "needs an import below": (
+        notebook(ANSWER.replace("def", "torch.manual_seed(0)\ndef"), "import torch", NEXT),
+        [2, 1],
+        "",
+    ),
+    "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + ANSWER, NEXT), [2, 1], ""),
+    "duplicate": (notebook(SETUP, ANSWER.replace("*", "-"), ANSWER, NEXT), [2, 1], "all answer q1"),
+    "missing": (notebook(SETUP, NEXT), [0, 1], "no `scale`"),
+    "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], "another order"),
+    "stripped": (
+        json.dumps({"cells": [{"cell_type": "code", "source": text} for text in (SETUP, ANSWER, NEXT)]}),
+        [2, 1],
+        "",
+    ),
+    "marker lost": (notebook(SETUP, ANSWER.removeprefix("# EXERCISE q1\n"), NEXT), [2, 1], "which defines the answer"),
+    "imports above are gone": (
+        notebook("# EXERCISE q1\ndef scale(x, factor):\n    return torch.mul(x, factor)", NEXT),
+        [0, 1],
+        "NameError",
+    ),
+    "syntax": (handed_in("# EXERCISE q1\ndef scale(x, factor:"), [0, 1], "SyntaxError"),
+    "signature": (handed_in("# EXERCISE q1\ndef scale(x): return x"), [0, 1], "cannot be called"),
+    "mutates": (scale("x *= factor\nreturn x"), [0, 1], "changed its input"),
+    "format 3": (OLD, [2, 1], "format 3"),
+    "kernel of R": (
+        notebook(SETUP, ANSWER, NEXT, metadata={"kernelspec": {"language": "R"}}),
+        [2, 1],
+        "kernel is for R",
+    ),
+    "other set": (handed_in(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
+    "broken": (handed_in(ANSWER)[:-40], [0, 0], "not valid JSON"),
+    "empty": ("", [0, 0], "The file is empty"),
+    "conflict": ("<<<<<<< HEAD\n{}\n=======\n", [0, 0], "merge conflict"),
+    "a list": ("[1, 2]", [0, 0], "no notebook"),
+}
+
+
+def test_honest_and_broken_submissions(tiny, tmp_path):
+    papers = grade.prepare(SET, tiny, SEED)
+    submissions = written(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
+    records = graded(submissions, papers, sandbox.best_kind(trust=True))
+    assert {name: points(record) for name, record in records.items()} == {
+        name: right for name, (_, right, _) in HONEST.items()
+    }
+    for name, (_, _, said) in HONEST.items():
+        assert said in json.dumps(records[name], ensure_ascii=False), name
+    again = graded(dict(reversed(submissions.items())), papers, sandbox.best_kind(trust=True), jobs=1)
+    assert again == records
+
+
+def test_a_helper_that_never_ends_is_stopped_and_the_answers_are_graded(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
+    endless = written(tmp_path / "class", {"loop": notebook("while True: pass", SETUP, ANSWER, NEXT)})
+    (record,) = graded(endless, grade.prepare(SET, tiny, SEED), sandbox.best_kind(trust=True)).values()
+    assert points(record) == [2, 1]
+    assert "Cell 1 stopped" in json.dumps(record)
+
+
+@pytest.mark.slow
+def test_each_kind_of_process_gives_the_same_verdicts(tiny, tmp_path):
+    chosen = ("right", "named mistake")
+    submissions = written(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
+    papers = grade.prepare(SET, tiny, SEED, seconds=3)
+    usable = {
+        sandbox.best_kind(trust=True),
+        *(["bwrap"] if sandbox.best_kind(trust=True) in sandbox.SAFE else []),
+        "fork",
+        "fresh",
+    }
+    records = [graded(submissions, papers, kind) for kind in sorted(usable)]
+    assert all(record == records[0] for record in records)
+
+
+RANKS = """# QUESTION q1
+from course_utils.grading import sharded, sharding
+
+question = sharded(
+    id="q1", title="Ranks", points=2, difficulty=3, minutes=9, hints=("h1", "h2", "h3"), answer="wrap",
+    public=lambda random: sharding.cases(random)[:2],
+)
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["namespaces", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bwrap", "fork", "fresh"))]
+)
+def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
+    """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
+    best = sandbox.best_kind(trust=True)
+    if sandbox.KINDS.index(kind) < sandbox.KINDS.index(best):
+        pytest.skip(f"the best that this machine has is {best}")
+    right = "# EXERCISE q1\n### BEGIN SOLUTION\n" + DDP.replace("answer", "wrap") + "### END SOLUTION\n"
+    solutions = release(notebook(SETUP, RANKS, right))
+    wrong = right.replace("fresh / dist.get_world_size()", "fresh")
+    submissions = written(tmp_path / "class", {"right": notebook(right), "wrong": notebook(wrong)})
+    records = graded(submissions, grade.prepare(SET, solutions, SEED), kind)
+    assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
+
+
+def test_a_sandbox_that_does_not_start_is_said_and_not_waited_for(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "_CHILD", "course_utils.grading.there_is_none")
+    submissions = written(tmp_path / "class", {"right": HONEST["right"][0]})
+    record = graded(submissions, grade.prepare(SET, tiny, SEED), "fork")["right"]
+    assert "could not be started" in json.dumps(record)
+    assert record["failed"]
+
+
+def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    lane = sandbox.Lane("fork")
+    papers = grade.prepare(SET, tiny, SEED)
+    path = written(tmp_path / "class", {"right": HONEST["right"][0]})["right"]
+    assert grade.grade_submission(path, papers, lane)["points"] == 3
+    assert list((tmp_path / "temporary").iterdir()) == []
+    lane._server.process.kill()
+    assert grade.grade_submission(path, papers, lane)["points"] == 3
+    lane.close()
+
+
+def test_what_a_learners_process_is_given_holds_no_answer(tiny):
+    paper = grade.prepare(SET, tiny, SEED).papers[0]
+    assert b"scale" in paper.asked
+    for secret in (b"Mistake", b"product is a sum", b"draw", b"BEGIN SOLUTION"):
+        assert secret not in paper.asked
+    with pytest.raises(CourseError, match="Only the judge"):
+        __import__("cloudpickle").loads(paper.asked).expected({})
+
+
+def test_solutions_of_another_release_are_refused(tiny):
+    tiny.write_text(tiny.read_text().replace("random.random()", "2 * random.random()"))
+    with pytest.raises(CourseError, match="course release"):
+        grade.prepare(SET, tiny, SEED)
+
+
+def run_command(tmp_path, tiny, *more):
+    return main(
+        [
+            "grade",
+            str(tmp_path / "class"),
+            "--set",
+            SET,
+            "--seed",
+            str(SEED),
+            "--solutions",
+            str(tiny),
+            "--trust",
+            *more,
+        ]
+    )
+
+
+def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, capsys, monkeypatch):
+    chosen = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
+    written(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
+    (tmp_path / "class" / "answer.py").write_text("x")
+    assert run_command(tmp_path, tiny) == 0
+    said = capsys.readouterr().out
+    assert "5 submissions, 67% of all points" in said
+    assert "answer.py" in said
+    assert "1  Your product is a sum." in said
+    out = tmp_path / "class-results"
+    rows = list(csv.DictReader((out / "results.csv").read_text("utf-8").splitlines()))
+    assert {row["student"]: row["points"] for row in rows}["'=cmd()"] == "3.0"
+    records = json.loads((out / "results.json").read_text("utf-8"))
+    assert [record["student"] for record in records] == sorted(chosen)
+    pages = {path.stem: path.read_text("utf-8") for path in (out / "students").glob("*.html")}
+    assert "Your product is a sum." in pages[file_name("named mistake")]
+    assert "Product &lt;b&gt;" in pages[file_name("right")]
+    assert "Counted by the process that ran your code" in pages[file_name("right")]
+    before = (out / "results.csv").read_bytes()
+    written(tmp_path / "class", {"late": HONEST["right"][0]})
+    run_on = []
+    whole = grade.grade_submission
+    monkeypatch.setattr(grade, "grade_submission", lambda path, *rest: run_on.append(path.stem) or whole(path, *rest))
+    assert run_command(tmp_path, tiny) == 0
+    assert run_on == ["late"]
+    assert "5 of 6 were graded before" in capsys.readouterr().err
+    assert (out / "results.csv").read_bytes() != before
+
+
+def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(tiny, tmp_path, capsys, monkeypatch):
+    written(tmp_path / "class", {"a": HONEST["right"][0], "b": scale("while True: pass")})
+    whole, before = Results.keep, psutil.Process().children(recursive=True)
+
+    def keep(self, *given):
+        whole(self, *given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Results, "keep", keep)
+    assert run_command(tmp_path, tiny, "--jobs", "2") == 130
+    monkeypatch.setattr(Results, "keep", whole)
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
+    assert f"kept in {tmp_path / 'class-results'}; the same command goes on" in capsys.readouterr().err
+    assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
+
+
+def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, monkeypatch):
+    written(tmp_path / "class", {"right": HONEST["right"][0]})
+    monkeypatch.setattr(sandbox, "_tried", lambda: "fork")
+    command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]
+    assert main(command) == 2
+    assert "honest students" in capsys.readouterr().err
+    assert main([*command, "--trust"]) == 0
+    assert "honest students" in capsys.readouterr().err
+    for file in ("summary.txt", "summary.html"):
+        assert "assume honest students" in (tmp_path / "class-results" / file).read_text("utf-8")
+
+
+def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
+    papers, path = grade.prepare(SET, tiny, SEED), written(tmp_path / "class", {"right": ""})["right"]
+    keys = {kind: grade.handed_in(path, papers, kind).key for kind in ("namespaces", "bwrap", "fork", "fresh")}
+    assert keys["namespaces"] == keys["bwrap"] != keys["fork"] == keys["fresh"]
+
+
+def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
+    written(tmp_path / "class", {name: HONEST[name][0] for name in ("right", "named mistake")})
+    assert run_command(tmp_path, tiny) == 0
+    assert run_command(tmp_path, tiny, "--only", "right") == 0
+    assert "1 of 2 were graded before" in capsys.readouterr().err
+    assert len(json.loads((tmp_path / "class-results" / "results.json").read_text("utf-8"))) == 2
+    assert run_command(tmp_path, tiny, "--only", "right", "--seed", "21") == 2
+    assert "This class was graded with --seed 20: do so again" in capsys.readouterr().err
+    assert run_command(tmp_path, tiny, "--only", "nobody") == 2
+    assert "No submission is called 'nobody'; they are: named mistake, right." in capsys.readouterr().err
+
+
+def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
+    written(tmp_path / "class", {"right": HONEST["right"][0]})
+    assert run_command(tmp_path, tiny) == 0
+    out, late = tmp_path / "class-results", written(tmp_path / "late", {"late": HONEST["right"][0], "right": "[]"})
+    given = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust", "--out", str(out)]
+    assert main(["grade", str(late["late"]), *given]) == 0
+    assert "The table keeps 1 graded before" in capsys.readouterr().err
+    assert "late, right" in (out / "summary.txt").read_text("utf-8"), "the same file"
+    before = (out / "results.csv").read_bytes()
+    assert main(["grade", str(late["right"]), *given]) == 2
+    assert "another submission called 'right'" in capsys.readouterr().err
+    assert (out / "results.csv").read_bytes() == before
+    assert [row["student"] for row in csv.DictReader(before.decode().splitlines())] == ["late", "right"]
+
+
+def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path, capsys):
+    written(tmp_path / "class", {"right": HONEST["right"][0]})
+    assert run_command(tmp_path, tiny, "--out", str(tmp_path)) == 0
+    assert "1 submission, 100%" in (tmp_path / "summary.txt").read_text("utf-8")
+    assert main(["grade", str(tmp_path / "class"), "--set", "99", "--out", str(tmp_path), "--trust"]) == 2
+    assert "graded with --seed 20" in capsys.readouterr().err
+    assert run_command(tmp_path, tiny, "--out", str(tmp_path / "class")) == 2
+    assert "among the submissions" in capsys.readouterr().err
+    assert run_command(tmp_path, tiny, "--out", str(tmp_path / "class" / "results")) == 0
+    assert "Left aside" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--jobs", "-3"], "a whole number from 1 on"),
+        (["--jobs", "0"], "a whole number from 1 on"),
+        (["--seconds", "abc"], "abc is not a time"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(more, says, tiny, tmp_path, capsys):
+    written(tmp_path / "class", {"right": ""})
+    with pytest.raises(SystemExit):
+        run_command(tmp_path, tiny, *more)
+    assert says in capsys.readouterr().err
+
+
+def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_is_run(tiny, tmp_path, capsys):
+    assert main(["grade", str(tmp_path / "none"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]) == 2
+    assert f"There is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    assert main(["grade", str(tmp_path), "--set", "98", "--seed", "1"]) == 2
+    assert f"No exercise set is called '98'; the exercise sets are: {SET}." in capsys.readouterr().err
+
+
+def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
+    written(tmp_path / "class", {"ten": scale("raise ValueError(f'<i>{x.tolist()}')"), "copy": "[]", "other": "[]"})
+    assert run_command(tmp_path, tiny) == 0
+    out = tmp_path / "class-results"
+    assert {path.suffix for path in (out / "students").iterdir()} == {".html"}
+    page = (out / "students" / f"{file_name('ten')}.html").read_text("utf-8")
+    (record,) = (one for one in json.loads((out / "results.json").read_text("utf-8")) if one["student"] == "ten")
+    assert "&lt;i&gt;" in page
+    for verdict in record["questions"][0]["hidden"]:
+        assert verdict["sentence"].partition("[")[2][:8] not in page
+        assert verdict["case"] not in page
+    summary = (out / "summary.html").read_text("utf-8")
+    assert "copy, other" in summary
+    assert f"students/{file_name('ten')}.html" in summary
+    assert "<script" not in summary + page
+    assert ":root{color-scheme:light dark}" in page  # on the body alone, a dark page stays light
+
+
+def test_a_failure_that_is_the_same_in_every_case_is_told_once(tiny, tmp_path):
+    written(tmp_path / "class", {"loud": scale("raise ValueError('no')")})
+    assert run_command(tmp_path, tiny) == 0
+    page = (tmp_path / "class-results" / "students" / f"{file_name('loud')}.html").read_text("utf-8")
+    assert page.count("stopped with ValueError: no") == 1
+
+
+def test_a_folder_without_notebooks_is_one_line(tiny, tmp_path, capsys):
+    (tmp_path / "class").mkdir()
+    assert run_command(tmp_path, tiny) == 2
+    assert "There is no notebook in" in capsys.readouterr().err
+
+
+def test_check_runs_the_public_checks_of_a_notebook(tiny, tmp_path, capsys):
+    (tmp_path / f"{SET}.ipynb").write_text(HONEST["named mistake"][0])
+    assert main(["check", str(tmp_path / f"{SET}.ipynb")]) == 1
+    said = capsys.readouterr().out
+    assert "Your product is a sum." in said
+    assert "1 of 2 questions passed." in said
+    (tmp_path / "mine.ipynb").write_text(HONEST["right"][0])
+    assert main(["check", str(tmp_path / "mine.ipynb"), "--set", SET]) == 0
+    assert "public checks passed" in capsys.readouterr().out
+    assert main(["check", str(tmp_path / "none.ipynb")]) == 2
+
+
+def test_two_students_never_share_a_file():
+    names = ["a b", "a_b", "a/b", "A b", "学生", "学 生", "-", "CON"]
+    assert len({file_name(name).lower() for name in names}) == len(names)
+    assert all(name.isascii() and "/" not in name for name in map(file_name, names))

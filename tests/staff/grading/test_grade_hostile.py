@@ -1,0 +1,243 @@
+"""A class of strangers who mean harm: they get what their answers are worth, nobody else is touched, nothing is left running."""
+
+import math
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from handed_in import SEED, SET, graded, handed_in, kinds, points, scale, written
+
+from course_staff.grading import encoding, grade, isolate, sandbox
+from course_staff.grading.report import Results, file_name
+from course_utils.grading.released import SETS
+
+RIGHT = "return x * factor"
+FORGE = """import os, struct
+from course_staff.grading import encoding
+said = {"kind": "values", "values": {"result": x * 0}, "text": "", "line": "", "mutated": []}
+said = encoding.dump({**said, "passed": True, "points": 99})
+for fd in range(3, 200):
+    try: os.write(fd, struct.pack(">Q", len(said)) + said)
+    except OSError: pass
+print('{"passed": true, "points": 99}')"""
+PIPE = """import os
+for fd in range(3, 99):
+    try:
+        os.set_blocking(fd, False)
+        os.write(fd, b"\\xff" * 10**6)
+    except OSError: pass
+return x * factor"""
+SWALLOWS = """while True:
+    try:
+        while True: pass
+    except BaseException: pass"""
+THREADS = """import threading, time
+for _ in range(10**5): threading.Thread(target=time.sleep, args=[99]).start()
+return x * factor"""
+MANY = """import os, time
+for _ in range(4): os.fork()
+hog = bytearray(6 * 10**8)
+for i in range(0, len(hog), 4096): hog[i] = 1
+time.sleep(9)"""
+DISK = """with open("big", "wb") as file:
+    for _ in range(500): file.write(bytes(10**7))
+return x * factor"""
+FLOOD = """import os
+for _ in range(3000): print("x" * 10**5)
+os.write(2, b"y" * 10**7)
+return x * factor"""
+NEIGHBOURS = """import os
+for other in range(2, 500):
+    if other != os.getpid():
+        try: os.kill(other, 9)
+        except OSError: pass
+return x * 0"""
+STEAL = """import pathlib
+for path in {paths}: found = pathlib.Path(path).read_text()
+return x * factor"""
+SPREAD = """import pathlib
+pathlib.Path({folder!r}).mkdir(parents=True, exist_ok=True)
+pathlib.Path({folder!r}, "results.json").write_text("200 of 5 for all")
+return x * 0"""
+LIAR = """class Liar(float):
+    def __eq__(self, other): return True
+    def __lt__(self, other): return True
+    __gt__ = __le__ = __ge__ = __lt__
+    def __sub__(self, other): return 0.0
+    __rsub__ = __abs__ = lambda *_: 0.0"""
+PATCH = """import torch
+import course_staff.grading.child as child, course_utils.grading.compare as compare
+import course_utils.grading.judge as judge, course_utils.grading.run as run
+compare.compare = judge.compare = judge.judge = judge.grade = lambda *a, **k: None
+judge.Verdict.passed = True
+run.run_case = child.run_case = lambda *a, **k: judge.Outcome("values", {"result": torch.zeros(2)})
+torch.equal = torch.allclose = lambda *a, **k: True"""
+PROCESSES = """import os, time
+for _ in range(100):
+    if os.fork() == 0: time.sleep(60)
+time.sleep(1)
+return x * factor"""
+SHARED = """import mmap
+hog, some = mmap.mmap(-1, 8 * 10**9), bytes(10**8)
+for _ in range(80): hog.write(some)
+return x * factor"""
+STOPS = """import os, signal
+signal.setitimer(signal.ITIMER_REAL, 0)
+if os.getppid(): os.kill(os.getppid(), signal.SIGSTOP)
+while True: pass"""
+REMOUNT = """import ctypes, sys
+ctypes.CDLL(None).mount(None, sys.prefix.encode(), None, 0x1020, None)
+open(sys.prefix + "/written by a stranger", "x")"""
+DAEMON = """import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: time.sleep(1000)
+    os._exit(0)"""
+LOOP = "while True: pass"
+
+
+def hostile(private, results, port):
+    """Name: (text, points of q1, the kinds that its failed verdicts may have)."""
+    return {
+        name: (scale(body, before), gained, ends)
+        for name, (body, before, gained, ends) in bodies(private, results, port).items()
+    } | {
+        "os._exit at once": (handed_in("# EXERCISE q1\nimport os\nos._exit(0)"), 0, {"died"}),
+    }
+
+
+def bodies(private, results, port):
+    """Name: (body of the answer, what stands before it, points, kinds)."""
+    steal = STEAL.format(paths=(str(private), str(SETS / "03_adamw.json")))
+    spread = SPREAD.format(folder=str(results))
+    call = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)\n{RIGHT}"
+    bomb = f"import os\nclass Bomb:\n    def __reduce__(self): return os.system, ('touch {results}.pickled',)"
+    wire = "import course_staff.grading.encoding as e\ne.dump = lambda *_: b'all points'"
+    parent = "import os\nfor other in (1, os.getppid()):\n    if other: os.kill(other, 9)\nreturn x * 0"
+    secret = f"if len(x) == 3: raise ValueError(f'SECRET {{x.tolist()}} {{factor}}')\n{RIGHT}"
+    return {
+        "loop": (LOOP, "", 0, {"timeout"}),
+        "loop that swallows": (SWALLOWS, "", 0, {"timeout"}),
+        "loop without alarm": (f"import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\n{LOOP}", "", 0, {"timeout"}),
+        "long in C": ("import torch\na = torch.ones(20_000, 20_000)\na @ a", "", 0, {"timeout", "exception"}),
+        "os._exit": ("import os\nos._exit(0)", "", 0, {"died"}),
+        "sys.exit": ("import sys\nsys.exit(0)", "", 0, {"exception"}),
+        "segmentation fault": ("import ctypes\nctypes.string_at(0)", "", 0, {"died"}),
+        "fork bomb": ("import os\nwhile True: os.fork()", "", 0, {"died", "exception", "timeout"}),
+        "threads": (THREADS, "", 0, {"exception", "died", "timeout"}),
+        "memory": ("hog = []\nwhile True: hog.append(bytearray(10**8))", "", 0, {"exception", "died", "timeout"}),
+        "memory of many": (MANY, "", 0, {"died", "timeout"}),
+        "many processes": (PROCESSES, "", 0, {"died"}),
+        "shared memory": (SHARED, "", 0, {"died", "timeout"}),
+        "remounts": (REMOUNT, "", 0, {"exception"}),
+        "disk": (DISK, "", 0, {"exception", "died"}),
+        "flood": (FLOOD, "", 2, set()),
+        "flood of the pipe": (PIPE, "", 0, {"died", "unsafe"}),
+        "forged": (f"{FORGE}\nreturn x * 0", "", 0, {"unsafe", "died"}),
+        "liar": ("return Liar(0)", LIAR, 0, {"unsafe"}),
+        "liar in a list": ("return [Liar(0), Liar(1)]", LIAR, 0, {"unsafe"}),
+        "patches": ("return x * 0", PATCH, 0, {"unsafe"}),
+        "patches the encoding": ("return x * 0", wire, 0, {"unsafe"}),
+        "kills its parent": (parent, "", 0, {"died", "exception"}),
+        "kills every neighbor": (NEIGHBOURS, "", 0, {"died"}),
+        "reads the solutions": (steal, "", 0, {"exception"}),
+        "writes results": (spread, "", 0, {"exception"}),
+        "network": (call, "", 0, {"exception"}),
+        "deep": ("deep = x\nfor _ in range(10**5): deep = [deep]\nreturn deep", "", 0, {"unsafe"}),
+        "huge": ("import torch\nreturn torch.zeros(2 * 10**7, dtype=torch.float64)", "", 0, {"unsafe"}),
+        "huge number": ("return 10**20_000", "", 0, {"unsafe"}),
+        "pickle": ("return Bomb()", bomb, 0, {"unsafe"}),
+        "bytes": ("import pickle\nreturn pickle.dumps([])", "", 0, {"unsafe"}),
+        "removes its folder": (
+            f"import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)\n{RIGHT}",
+            "",
+            2,
+            set(),
+        ),
+        "daemon": (f"{DAEMON}\n{RIGHT}", "", 2, set()),
+        "tells hidden inputs": (secret, "", 0, {"exception"}),
+        "<script>alert(1)": ("raise ValueError('<script>alert(2)</script>')", "", 0, {"exception"}),
+    }
+
+
+def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
+    results, heard = tmp_path / "class-results", []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: heard.append(server.accept()), daemon=True).start()
+        known = hostile(tiny, results, server.getsockname()[1])
+        submissions = written(tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in known.items()})
+        records = graded(submissions, grade.prepare(SET, tiny, SEED, seconds=2), safe)
+    assert {name: points(record) for name, record in records.items()} == {
+        name: [right, 1] for name, (_, right, _) in known.items()
+    }
+    for name, (_, _, expected) in known.items():
+        assert kinds(records[name]) - {"values"} <= expected, name
+    assert heard == []
+    assert not results.exists()
+    assert not Path(f"{results}.pickled").exists()
+    kept = Results(results, SET)
+    for name, record in records.items():
+        kept.keep(name, record)
+    told = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
+    assert "SECRET" not in told
+    assert "1 stopped with an exception" in told
+    assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
+
+
+@pytest.mark.slow
+def test_in_the_plain_sandbox_a_stopped_guard_is_noticed_and_root_has_no_rights(tiny, tmp_path, safe, monkeypatch):
+    monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
+    bodies = {"stops": STOPS, "remounts": REMOUNT}
+    submissions = written(tmp_path / "class", {name: scale(body) for name, body in bodies.items()})
+    records = graded(submissions, grade.prepare(SET, tiny, SEED, seconds=1), "bwrap")
+    assert [points(records[name]) for name in bodies] == [[0, 1], [0, 1]]
+    assert kinds(records["stops"]) == {"died", "values"}
+    assert not Path(sys.prefix, "written by a stranger").exists()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        torch.zeros(2),
+        {"notes": [[math.inf, "x"]], "outcome": None},
+        {"notes": torch.zeros(2, 2, 2), "outcome": None},
+        {"notes": [], "outcome": torch.zeros(2)},
+        {"notes": [], "outcome": {"kind": torch.zeros(2), "values": {}, "text": "", "line": "", "mutated": []}},
+    ],
+    ids=str,
+)
+def test_a_forged_message_is_no_fault_of_the_grader(said):
+    assert grade._opening(encoding.dump(said))[0].kind == "unsafe"
+    assert grade._outcome(encoding.dump(said)).kind == "unsafe"
+
+
+def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
+    folder = tmp_path / "class"
+    written(folder, {"a": "1"})
+    (folder / "a.IPYNB").write_text("2")
+    with open(folder / "sparse.ipynb", "wb") as file:
+        file.truncate(2**40)
+    (folder / "zero.ipynb").symlink_to("/dev/zero")
+    submissions = grade.find_submissions(folder)
+    assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
+    assert submissions["a"].name == "a.ipynb"
+    papers = grade.prepare(SET, tiny, SEED)
+    assert len({grade.handed_in(path, papers, "fork").key for path in submissions.values()}) == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")
+def test_too_many_processes_and_too_much_memory_are_seen():
+    assert isolate.excess(os.getpid(), memory=2**40, processes=10**6) == 0
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in isolate.descendants(os.getpid())
+        assert isolate.excess(os.getpid(), memory=2**40, processes=0) == isolate.TOO_MANY_PROCESSES
+        assert isolate.excess(os.getpid(), memory=0, processes=10**6) == isolate.TOO_MUCH_MEMORY
+    finally:
+        child.kill()
+        child.communicate()

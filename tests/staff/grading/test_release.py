@@ -1,0 +1,287 @@
+"""What is handed out is generated, the same every time, and gives nothing away."""
+
+import ast
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from handed_in import notebook, written
+
+import course_utils
+from course_staff.grading import grade, sandbox
+from course_staff.grading.release import facts, is_released, json_text, released, write_text
+from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
+from course_staff.grading.source import load_solutions, marker, mistaken, read_cells
+from course_staff.notebooks import markdown
+from course_staff.notebooks.setup_cell import is_setup, setup_source
+from course_utils.cli import main
+from course_utils.errors import CourseError
+from course_utils.grading import kinds
+from course_utils.grading import released as released_sets
+from course_utils.grading.released import SETS
+
+ROOT = Path(__file__).parents[3]
+SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
+EXERCISES = ROOT / "exercises"
+EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+# In the last two, ranks start for every answer and every case.
+MANY_ANSWERS = ("02_optimizers_from_scratch", "04_adafactor", "09_local_sgd", "10_fsdp_and_zero")
+QUICK_SETS = pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem in MANY_ANSWERS else [], id=path.stem)
+        for path in SOLUTIONS
+    ],
+)
+QUICK_KINDS = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in ("sharded", "collective") else []) for kind in KINDS],
+)
+# A line this short says nothing: `return total`, `])`.
+TELLING = 16
+
+
+def lines(source: str) -> set[str]:
+    return {line.strip() for line in source.splitlines() if len(line.strip()) >= TELLING}
+
+
+def cut_out(authored) -> set[str]:
+    """The lines of a solution that its stub does not have."""
+    return lines(authored.solution) - lines(authored.stub)
+
+
+def hidden_parts(path: Path) -> list[str]:
+    sources = [cell["source"] for cell in read_cells(path) if (marker(cell) or ("",))[0] == "QUESTION"]
+    return [part for source in sources for part in re.findall(r"^# HIDDEN\n(.*?)^# END HIDDEN", source, re.M | re.S)]
+
+
+@EVERY
+def test_every_generated_file_was_made_from_the_solutions_as_they_are(path):
+    assert is_released(path, EXERCISES, SETS), f"run `course release {path.stem}`"
+
+
+def test_what_was_made_from_another_solution_is_told(tmp_path):
+    solutions, made = tmp_path / "00_start_here.ipynb", tmp_path / "made"
+    text = (ROOT / "solutions" / solutions.name).read_text(encoding="utf-8")
+    solutions.write_text(text, encoding="utf-8")
+    made.mkdir()
+    assert not is_released(solutions, made, made)
+    released(solutions, made, made).write()
+    assert is_released(solutions, made, made)
+    hidden = '"def hidden(random):\\n"'
+    assert text.count(hidden) > 0
+    solutions.write_text(text.replace(hidden, hidden.replace(":", ":  # changed")), encoding="utf-8")
+    assert not is_released(solutions, made, made)
+    solutions.write_text(text, encoding="utf-8")
+    (made / solutions.name).write_text(text, encoding="utf-8")
+    assert not is_released(solutions, made, made)
+
+
+@QUICK_SETS
+def test_every_generated_file_is_what_the_solutions_say(path):
+    """Runs every known answer."""
+    differing = released(path, EXERCISES, SETS).differing()
+    assert not differing, f"run `course release {path.stem}`"
+
+
+def test_there_is_nothing_but_what_was_generated():
+    stems = {path.stem for path in SOLUTIONS}
+    assert {path.stem for path in EXERCISES.glob("*.ipynb")} == {path.stem for path in SETS.glob("*.json")} == stems
+
+
+def test_a_second_release_gives_the_same_bytes_and_writes_nothing(tmp_path):
+    path = next(path for path in SOLUTIONS if path.stem == "00_start_here")
+    first = released(path, tmp_path, tmp_path)
+    assert len(first.write()) == 2
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()}
+    assert released(path, tmp_path, tmp_path).write() == []
+    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()} == before
+
+
+@EVERY
+def test_nothing_of_a_solution_is_handed_out(path):
+    handed_out = {line for cell in read_cells(EXERCISES / path.name) for line in lines(cell["source"])}
+    entries = json.loads((SETS / f"{path.stem}.json").read_text(encoding="utf-8"))["questions"]
+    handed_out |= {line for entry in entries for line in lines(entry["code"] + entry["stub"])}
+    for authored in load_solutions(path):
+        assert cut_out(authored)
+        assert not cut_out(authored) & handed_out, authored.question.id
+
+
+@EVERY
+def test_nothing_hidden_is_handed_out(path):
+    texts = (
+        (EXERCISES / path.name).read_text(encoding="utf-8"),
+        (SETS / f"{path.stem}.json").read_text(encoding="utf-8"),
+    )
+    for mark in ("HIDDEN", "SOLUTION", "BEGIN STUB", "QUESTION q"):
+        assert mark not in texts[0]
+    for mark in ("HIDDEN", "def hidden", "mistakes = ", "variants = ", "SOLUTION"):
+        assert mark not in texts[1]
+    for part in hidden_parts(path):
+        constants = [node.value for node in ast.walk(ast.parse(part)) if isinstance(node, ast.Constant)]
+        for text in (text for text in constants if isinstance(text, str) and "\n" in text.strip()):
+            assert not any(json.dumps(text, ensure_ascii=False)[1:-1] in handed for handed in texts)
+
+
+@EVERY
+def test_everything_outside_the_holes_is_the_same(path):
+    before = [cell for cell in read_cells(path) if (marker(cell) or ("",))[0] != "QUESTION"]
+    after = read_cells(EXERCISES / path.name)
+    assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
+    stubs = {each.question.id: each.stub for each in load_solutions(path)}
+    for one, other in zip(before, after, strict=True):
+        mark = marker(one)
+        assert other["source"] == (stubs[mark[1]] if mark else one["source"])
+        assert marker(other) == mark
+        assert one["metadata"].get("tags") == other["metadata"].get("tags")
+        assert not other.get("outputs")
+        assert other.get("execution_count") is None
+
+
+@EVERY
+@pytest.mark.parametrize("folder", ["solutions", "exercises"])
+def test_notebooks_are_valid_stamped_and_lead_somewhere(folder, path):
+    notebook = nbformat.read(ROOT / folder / path.name, as_version=4)
+    nbformat.validate(notebook)
+    assert [cell.source for cell in notebook.cells if is_setup(cell)] == [setup_source()]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for link in markdown.links(cell.source):
+                assert markdown.is_external(link.target) or (ROOT / folder / link.target).exists(), link.target
+
+
+@EVERY
+def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
+    cells = read_cells(EXERCISES / path.name)
+    for authored in load_solutions(path):
+        assert facts(authored.question) in authored.statement.splitlines()
+        position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
+        assert cells[position + 1]["source"] == f'check("{authored.question.id}")'
+
+
+@EVERY
+def test_set_files_are_plain_json_with_sorted_keys(path):
+    text = (SETS / f"{path.stem}.json").read_text(encoding="utf-8")
+    value = json.loads(text)
+    assert text == json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    wanted = {"id", "title", "points", "difficulty", "minutes", "hints", "answer", "tolerance", "counted"}
+    for entry in value["questions"]:
+        assert wanted | {"code", "stub", "mistakes", "has_hidden"} <= set(entry)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout without notebooks, the working directory of the test."""
+    for folder in ("notebooks", "solutions", "exercises"):
+        (tmp_path / folder).mkdir()
+    package = Path(course_utils.__file__).parent
+    shutil.copytree(package, tmp_path / "course_utils", ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+    (tmp_path / "course_utils" / "grading" / "sets").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@QUICK_KINDS
+def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
+    assert main(["new", "question", "99_test", "--kind", kind]) == 0
+    assert main(["new", "question", "99_test"]) == 0
+    assert main(["release", "--check"]) == 1
+    assert main(["release"]) == 0
+    assert "2 files changed" in capsys.readouterr().out
+    assert main(["release", "--check"]) == 0
+    cells = read_cells(checkout / "exercises" / "99_test.ipynb")
+    assert [cell["id"] for cell in cells][-3:] == ["q2-statement", "q2-exercise", "q2-check"]
+
+
+def test_there_is_a_skeleton_of_every_kind():
+    built = [name for name, value in vars(kinds).items() if inspect.isfunction(value) and not name.startswith("_")]
+    assert sorted(set(built) - {"at_most"}) == sorted(KINDS)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in KINDS]
+)
+def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
+    made, _ = with_question(empty_notebook("99_test", ""), kind)
+    write_text(tmp_path / "99_test.ipynb", made)
+    for module in (released_sets, grade):
+        monkeypatch.setattr(module, "SETS", tmp_path)
+    released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path).write()
+    (authored,) = load_solutions(tmp_path / "99_test.ipynb")
+    question = authored.question
+    assert question.mistakes
+    assert question.variants
+    answers = {"stub": authored.stub, "solution": authored.solution}
+    answers |= {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
+    answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
+    papers, found = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
+    folder = written(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
+    grade.grade_all(
+        folder, papers, sandbox.own_kind(), 1, lambda name, record: found.update({name: record["questions"][0]})
+    )
+    assert found["stub"]["state"] == "untouched"
+    for right in ("solution", *(variant.name for variant in question.variants)):
+        assert found[right]["state"] == "passed", found[right]
+    for mistake in question.mistakes:
+        assert found[mistake.name]["diagnosis"] == mistake.sentence
+        assert found[mistake.name]["points"] < question.points
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_question_is_in_the_style_of_the_course(kind):
+    made, _ = with_question(empty_notebook("99_test", setup_source()), kind)
+    for command in (["check"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", "solutions/99_test.ipynb", "-"]
+        done = subprocess.run(ruff, input=json_text(made), capture_output=True, encoding="utf-8", cwd=ROOT, check=False)
+        assert not done.returncode, done.stdout
+
+
+def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, capsys):
+    assert main(["new", "question", "99_test"]) == 0
+    assert main(["new", "question", "99", "--kind", "choice"]) == 0
+    assert "99_test.ipynb: question q2 added" in capsys.readouterr().out
+    assert [path.name for path in (checkout / "solutions").iterdir()] == ["99_test.ipynb"]
+    assert main(["new", "question", "my question"]) == 2
+    assert "such as 04_adafactor" in capsys.readouterr().err
+
+
+def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
+    assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
+    assert (
+        "there are function, stream, scaler, sharded, collective, account, cost, choice, design"
+        in capsys.readouterr().err
+    )
+    assert not list((checkout / "solutions").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("return 2 * x", "return 2 * x + 1", "q1 cannot be released: the solution fails on the case 'a vector': "),
+        ('("2 * x", "x**2")', '("2 * x", "x + x")', "the mistake 'square' passes"),
+        ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
+        ("x.add(x)", "x.add(1)", "the variant 'a sum' fails on the case 'a vector': "),
+        ("*q1 · easy", "*q1 · hard", "lacks its facts"),
+        (
+            '"2 * x", "x**2"',
+            '"3 * x", "x**2"',
+            "q1 cannot be released: The mistake 'square' replaces '3 * x', which stands 0 times",
+        ),
+    ],
+)
+def test_a_question_that_is_not_fit_is_not_released(old, new, says, tmp_path):
+    made, _ = with_question(empty_notebook("99_test", ""), "function")
+    path = tmp_path / "99_test.ipynb"
+    text = json.dumps(made, ensure_ascii=False)
+    before, after = (json.dumps(part, ensure_ascii=False)[1:-1] for part in (old, new))
+    assert before in text
+    path.write_text(text.replace(before, after), encoding="utf-8")
+    with pytest.raises(CourseError, match=re.escape(says)):
+        released(path, tmp_path, tmp_path)

@@ -1,0 +1,185 @@
+"""Reading a solutions notebook: what is cut out, what is hidden, and what is said of a notebook that does not fit together."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
+from course_staff.grading.source import (
+    load_solutions,
+    marker,
+    mistaken,
+    public_part,
+    read_plain,
+    split_answer,
+)
+from course_utils.errors import CourseError
+from course_utils.grading.question import Mistake
+from course_utils.grading.released import load_set, question_from
+
+
+def notebook(*kinds: str) -> dict:
+    made = empty_notebook("99_test", "%pip install nothing")
+    for kind in kinds:
+        made, _ = with_question(made, kind)
+    return made
+
+
+def stored(made: dict, folder: Path) -> Path:
+    path = folder / "99_test.ipynb"
+    path.write_text(json.dumps(made), encoding="utf-8")
+    return path
+
+
+def cell_of(made: dict, name: str) -> dict:
+    return next(cell for cell in made["cells"] if cell["id"] == name)
+
+
+def test_a_hole_becomes_the_default_stub_at_its_own_indentation():
+    source = "def f():\n    a = 1\n    ### BEGIN SOLUTION\n    b = 2\n    return a + b\n    ### END SOLUTION\n"
+    solution, stub = split_answer(source)
+    assert solution == "def f():\n    a = 1\n    b = 2\n    return a + b"
+    assert stub == 'def f():\n    a = 1\n    raise NotImplementedError("write your answer here")'
+
+
+def test_a_stub_of_the_authors_replaces_the_default_one():
+    source = (
+        "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION\n"
+        "    ### BEGIN STUB\n    # if True:\n    #     return 2\n    #\n    # return 3\n    ### END STUB\n\n\nx = f()"
+    )
+    solution, stub = split_answer(source)
+    assert solution == "def f():\n    return 1\n\n\nx = f()"
+    assert stub == "def f():\n    if True:\n        return 2\n\n    return 3\n\n\nx = f()"
+
+
+def test_assignments_and_several_holes_in_one_cell():
+    source = "a = 3 * 4  ### SOLUTION\nb: int = 5  ### SOLUTION\nc = 1\n### BEGIN SOLUTION\nd = 2\n### END SOLUTION"
+    solution, stub = split_answer(source)
+    assert solution == "a = 3 * 4\nb: int = 5\nc = 1\nd = 2"
+    assert stub == 'a = ...\nb: int = ...\nc = 1\nraise NotImplementedError("write your answer here")'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = 1",
+        "### BEGIN SOLUTION\nx = 1",
+        "    ### BEGIN SOLUTION\n    x = 1\n### END SOLUTION\ny = 1  ### SOLUTION",
+        "### BEGIN SOLUTION\nx = 1\n### END SOLUTION\n\n### BEGIN STUB\n# x = 2\n### END STUB",
+        "### BEGIN SOLUTION\nx = 1\n### END SOLUTION\n### BEGIN STUB\nx = 2\n### END STUB",
+    ],
+)
+def test_marks_that_do_not_fit_together_are_refused(source):
+    with pytest.raises(CourseError):
+        split_answer(source)
+
+
+def test_what_is_hidden_is_cut_out_wherever_it_stands():
+    source = "# QUESTION q1\na = 1\n# HIDDEN\nb = 2\n# END HIDDEN\nc = 3\n# HIDDEN\nd = 4\n# END HIDDEN"
+    assert public_part(source) == "# QUESTION q1\na = 1\nc = 3\n"
+    with pytest.raises(CourseError, match="no partner"):
+        public_part("a = 1\n# HIDDEN\nb = 2")
+
+
+def test_markers_stand_in_the_first_line_of_code_cells_only():
+    def mark(source, kind="code"):
+        return marker({"cell_type": kind, "source": source})
+
+    assert mark("# QUESTION q1\nx = 1") == ("QUESTION", "q1")
+    assert mark("# EXERCISE q12") == ("EXERCISE", "q12")
+    assert mark("x = 1\n# EXERCISE q1") is None
+    assert mark("# EXERCISE q1", "markdown") is None
+    assert mark("# EXERCISES q1") is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_skeleton_of_each_kind_loads(kind, tmp_path):
+    (authored,) = load_solutions(stored(notebook(kind), tmp_path))
+    assert authored.question.id == "q1"
+    assert authored.question.mistakes
+    assert authored.statement.startswith(f"## 1. {authored.question.title}\n")
+    assert "SOLUTION" not in authored.solution + authored.stub
+    assert "mistakes" not in authored.code
+
+
+def test_questions_keep_their_order_and_get_free_ids(tmp_path):
+    authored = load_solutions(stored(notebook("function", "choice", "account"), tmp_path))
+    assert [each.question.id for each in authored] == ["q1", "q2", "q3"]
+
+
+def test_imports_and_definitions_above_are_known_and_nothing_is_run(tmp_path):
+    made = notebook("function")
+    above = "import math\n\nprint('loud')\n\n\ndef helper():\n    return math.pi"
+    cell_of(made, "check-setup")["source"] = above
+    (authored,) = load_solutions(stored(made, tmp_path))
+    assert "import math" in authored.preamble
+    assert "def helper" in authored.preamble
+    assert "loud" not in authored.preamble
+
+
+def broken(what: str) -> dict:
+    made = notebook("function")
+    asked, answer = cell_of(made, "q1-question"), cell_of(made, "q1-exercise")
+    if what == "no exercise":
+        made["cells"].remove(answer)
+    if what == "twice":
+        made["cells"].append({**answer, "id": "again"})
+    if what == "other id":
+        asked["source"] = asked["source"].replace('id="q1"', 'id="q7"')
+    if what == "no question":
+        asked["source"] = "# QUESTION q1\nx = 1"
+    if what == "no hole":
+        answer["source"] = "# EXERCISE q1\nx = 1"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("no exercise", "q1 needs a QUESTION cell and an EXERCISE cell"),
+        ("twice", "Two cells begin with # EXERCISE q1"),
+        ("other id", "99_test, q1: .* whose id is 'q1'"),
+        ("no question", "99_test, q1: .* must define `question`"),
+        ("no hole", "99_test, q1: nothing is cut out"),
+    ],
+)
+def test_a_notebook_that_does_not_fit_together_is_refused_with_the_questions_name(what, says, tmp_path):
+    with pytest.raises(CourseError, match=says):
+        load_solutions(stored(broken(what), tmp_path))
+
+
+def test_sources_as_lists_of_lines_are_read_as_one_text(tmp_path):
+    made = notebook("function")
+    for cell in made["cells"]:
+        cell["source"] = cell["source"].splitlines(keepends=True)
+    assert read_plain(stored(made, tmp_path))["cells"][3]["source"].startswith("## 1. Twice\n\n")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [{"id": "x"}]}', "{"])
+def test_what_is_no_notebook_is_named(text, tmp_path):
+    path = tmp_path / "odd.ipynb"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CourseError, match="odd.ipynb is not a notebook of format 4"):
+        read_plain(path)
+    with pytest.raises(CourseError, match="There is no notebook"):
+        read_plain(tmp_path / "none.ipynb")
+
+
+def test_a_patch_must_fit_exactly_once():
+    two = Mistake("two", "Two.", (("a", "b"), ("c", "d")))
+    assert mistaken("a c", two) == "b d"
+    for source in ("c", "a a c"):
+        with pytest.raises(CourseError, match="stands . times in the solution"):
+            mistaken(source, two)
+
+
+def test_an_unknown_set_is_answered_with_those_that_are_there():
+    with pytest.raises(CourseError, match="the sets are: 00_start_here, "):
+        load_set("99_unknown")
+
+
+def test_a_released_question_is_public_only():
+    entry = load_set("03_adamw")["questions"][0]
+    question = question_from(entry)
+    assert (question.id, question.title, question.hidden) == ("q1", entry["title"], None)

@@ -1,0 +1,179 @@
+"""What is found in a notebook, whatever has happened to it."""
+
+import json
+
+import pytest
+
+from course_staff.grading.submission import answer_to, notes_on_set, read_submission, read_text
+
+STUB = "# EXERCISE q1\ndef f(x):\n    raise NotImplementedError('write your answer here')"
+RIGHT = "# EXERCISE q1\ndef f(x):\n    return x"
+OTHER = "# EXERCISE q2\ng = 1"
+ENTRY = {"id": "q1", "stub": STUB, "answer": "f"}
+
+
+def cell(source, kind="code", **more):
+    return {"cell_type": kind, "metadata": {}, "source": source, **more}
+
+
+def notebook(*sources, **more):
+    cells = [source if isinstance(source, dict) else cell(source) for source in sources]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells, **more})
+
+
+def answer(*sources, **more):
+    return answer_to(read_text(notebook(*sources, **more)), ENTRY)
+
+
+def sources_of(found):
+    return [(cell.source, is_answer) for cell, is_answer in found.cells]
+
+
+def test_the_answer_is_run_with_every_cell_that_answers_nothing_else():
+    found = answer(
+        "import torch", cell("text", "markdown"), RIGHT, 'check("q1")', OTHER, "# QUESTION q1\nx = 1", "y = 2"
+    )
+    assert found.state == "written"
+    assert sources_of(found) == [("import torch", False), (RIGHT, True), ("y = 2", False)]
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("source", [STUB, STUB + "\n\n", STUB.replace("\n", "\r\n"), "#EXERCISE q1" + STUB[13:]])
+def test_the_stub_is_untouched(source):
+    assert answer(source).state == "untouched"
+
+
+def test_an_answer_that_is_nowhere_is_missing():
+    found = answer("from somewhere import f", OTHER)
+    assert found.state == "missing"
+    assert "# EXERCISE q1" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "marker",
+    ["#EXERCISE q1", "# Exercise q1:", "  # EXERCISE  q1 ", "# mine\n\n# EXERCISE q1", "%%time\n# EXERCISE q1"],
+)
+def test_a_marker_that_was_edited_is_still_one(marker):
+    found = answer(RIGHT.replace("# EXERCISE q1", marker))
+    assert (found.state, found.notes) == ("written", ())
+
+
+@pytest.mark.parametrize("source", ["def f(x):\n    return x", "class f: pass", "f = abs", "a, f = 1, 2", "f: int = 3"])
+def test_an_answer_whose_marker_is_lost_is_found_by_its_name(source):
+    found = answer("import torch", source, OTHER)
+    assert found.state == "written"
+    assert sources_of(found)[-1] == (source, True)
+    assert "cell 2 was graded" in found.notes[0]
+
+
+def test_of_cells_for_the_same_question_the_last_one_written_counts_and_a_note_says_so():
+    found = answer(RIGHT.replace("x:", "y:"), RIGHT, STUB)
+    assert sources_of(found) == [(RIGHT, True)]
+    assert "Cells 1, 2, 3 all answer q1; cell 2" in found.notes[0]
+
+
+def test_two_answers_in_one_cell_serve_both():
+    assert answer(f"{OTHER}\n{RIGHT}").state == "written"
+
+
+@pytest.mark.parametrize("check", ['check("q1")', "check('q1', hint=1)  # again", 'check("q1")\ncheck()'])
+def test_checks_are_not_run(check):
+    assert sources_of(answer(RIGHT, check)) == [(RIGHT, True)]
+    kept = f"x = 1\n{check}"
+    assert sources_of(answer(RIGHT, kept))[-1] == (kept, False)
+
+
+def test_reordered_answers_are_noted_and_another_set_is_named():
+    ids = ["q1", "q2"]
+    assert notes_on_set(read_text(notebook(RIGHT, OTHER)), "s", ids) == ()
+    assert "another order" in notes_on_set(read_text(notebook(OTHER, RIGHT)), "s", ids)[0]
+    assert "right notebook" in notes_on_set(read_text(notebook("x = 1")), "s", ids)[0]
+    assert "of the set t" in notes_on_set(read_text(notebook('check = exercise("t")', RIGHT)), "s", ids)[0]
+
+
+def test_the_old_format_3_is_read():
+    cells = [{"cell_type": "code", "input": RIGHT.splitlines(keepends=True)}, {"cell_type": "heading", "source": "x"}]
+    old = read_text(json.dumps({"nbformat": 3, "worksheets": [{"cells": cells}], "metadata": {}}))
+    assert answer_to(old, ENTRY).state == "written"
+    assert "format 3" in old.notes[0]
+
+
+@pytest.mark.parametrize("language", ["R", "julia"])
+def test_a_kernel_of_another_language_is_noted(language):
+    found = read_text(notebook(RIGHT, metadata={"kernelspec": {"name": "x", "language": language}}))
+    assert language in found.notes[0]
+    assert answer_to(found, ENTRY).state == "written"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [None, [], {"kernelspec": 3}, {"kernelspec": {"language": None}}, {"kernelspec": {"language": "python3"}}],
+)
+def test_odd_metadata_does_no_harm(metadata):
+    assert answer(RIGHT, metadata=metadata).state == "written"
+
+
+def test_cells_of_any_shape_are_passed_over():
+    odd = [
+        3,
+        None,
+        {},
+        {"cell_type": "code"},
+        cell(None),
+        cell([1, "x = 1\n", None]),
+        {"cell_type": []},
+        cell("\ud800"),
+    ]
+    found = read_text(json.dumps({"cells": [*odd, cell(RIGHT)]}))
+    assert [each.number for each in found.cells] == [6, 8, 9]
+    assert answer_to(found, ENTRY).state == "written"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ('<<<<<<< HEAD\n{"cells": []}\n>>>>>>> x\n', "merge conflict"),
+        ("[]", "no notebook"),
+        ("null", "no notebook"),
+        ('{"cells": {}}', "no notebook"),
+        ('{"worksheets": 3}', "no notebook"),
+    ],
+)
+def test_what_is_no_notebook_has_no_cells_and_a_note(text, said):
+    found = read_text(text)
+    assert found.cells == ()
+    assert said in found.notes[0]
+
+
+def test_files_of_every_kind_are_read_or_noted(tmp_path):
+    def read(content):
+        (tmp_path / "a.ipynb").write_bytes(content)
+        return read_submission(tmp_path / "a.ipynb")
+
+    text = notebook(RIGHT + "  # Größe")
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        assert len(read(text.encode(encoding)).cells) == 1
+    assert len(read(text.replace("\\u00f6", "ö").encode("latin-1")).cells) == 1
+    assert "empty" in read(b" \n").notes[0]
+    (tmp_path / "folder.ipynb").mkdir()
+    (tmp_path / "link.ipynb").symlink_to(tmp_path / "a.ipynb")
+    for name in ("folder", "link"):
+        assert "no regular file" in read_submission(tmp_path / f"{name}.ipynb").notes[0]
+    assert "cannot be read" in read_submission(tmp_path / "none.ipynb").notes[0]
+
+
+def test_text_made_to_keep_the_reader_busy_is_read_at_once_or_refused():
+    assert answer("# EXERCISE q1" + " " * 300_000 + "x").state == "missing"
+    assert "characters that are read" in read_text(notebook("a\n" * 300_000)).notes[0]
+
+
+def test_a_file_beyond_all_size_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("course_staff.grading.submission.LARGEST", 100)
+    (tmp_path / "a.ipynb").write_text(notebook(RIGHT))
+    assert "clear its outputs" in read_submission(tmp_path / "a.ipynb").notes[0]
+
+
+def test_a_file_without_cells_is_said_once():
+    assert answer_to(read_text("no notebook"), ENTRY).notes == ()

@@ -1,0 +1,115 @@
+"""Every question against its author's own answers: the solution, the stub, each known mistake, each right variant."""
+
+from pathlib import Path
+
+import pytest
+
+from course_staff.grading import zoo
+from course_staff.grading.source import load_solutions, mistaken
+from course_utils.grading.released import load_set, question_from
+from course_utils.grading.run import is_untouched
+
+SOLUTIONS = Path(__file__).parents[3] / "solutions"
+SEED = 1
+SEEDS = (SEED, pytest.param(20261121, marks=pytest.mark.slow))
+RANKS = ("09_local_sgd", "10_fsdp_and_zero")
+"""In these, ranks start for every answer and every case."""
+SETS = {
+    path.stem: (load_solutions(path), {entry["id"]: entry for entry in load_set(path.stem)["questions"]})
+    for path in sorted(SOLUTIONS.glob("*.ipynb"))
+}
+QUESTIONS = [(name, each) for name, (authored, _) in SETS.items() for each in authored]
+MISTAKES = [(name, each, mistake) for name, each in QUESTIONS for mistake in each.question.mistakes]
+VARIANTS = [(name, each, variant) for name, each in QUESTIONS for variant in each.question.variants]
+
+
+def called(value) -> str:
+    """A name for pytest's list."""
+    return value if isinstance(value, str) else getattr(value, "name", None) or value.question.id
+
+
+def entry(name: str, authored) -> dict:
+    return SETS[name][1][authored.question.id]
+
+
+def for_all(kinds: str, values: list):
+    return pytest.mark.parametrize(
+        f"name, authored{kinds}", values, ids=["-".join(map(called, value)) for value in values]
+    )
+
+
+def slow_with_ranks(values: list) -> list:
+    return [pytest.param(*value, marks=pytest.mark.slow) if value[0] in RANKS else value for value in values]
+
+
+@for_all("", QUESTIONS)
+@pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
+def test_the_solution_gets_full_marks(name, authored, seed):
+    found = zoo.result(authored, authored.solution, entry(name, authored), seed)
+    assert found.points == found.of, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
+    assert found.diagnosis == found.hint == ""
+
+
+@for_all("", QUESTIONS)
+def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
+    found = zoo.result(authored, authored.stub, entry(name, authored))
+    assert found.points == 0
+    assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
+    for verdict in (verdict for verdict in found.verdicts if not verdict.passed):  # a bug need not show in every case
+        assert verdict.sentence
+        assert "Traceback" not in verdict.sentence
+        assert "is not written yet" in verdict.sentence or "is still `...`" in verdict.sentence or verdict.difference
+
+
+@pytest.mark.slow
+@for_all(", mistake", MISTAKES)
+def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
+    """Slow, since a release asks the same: `test_every_generated_file_is_what_the_solutions_say`."""
+    found = zoo.result(authored, mistaken(authored.solution, mistake), entry(name, authored))
+    assert not found.passed
+    assert found.points < found.of
+    assert found.mistake == mistake.name
+    assert found.diagnosis == mistake.sentence
+    assert found.hint == authored.question.hints[mistake.hint]
+
+
+@pytest.mark.slow
+@for_all(", mistake", MISTAKES)
+def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
+    found = zoo.result(authored, mistaken(authored.solution, mistake), entry(name, authored), SEED)
+    assert found.mistake == mistake.name
+
+
+@pytest.mark.parametrize(
+    ("name", "authored", "variant"), slow_with_ranks(VARIANTS), ids=["-".join(map(called, value)) for value in VARIANTS]
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
+    found = zoo.result(authored, variant.source, entry(name, authored), seed)
+    assert found.passed, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
+
+
+@for_all("", QUESTIONS)
+def test_what_is_to_be_written_has_five_mistakes_and_two_variants(name, authored):
+    """A choice has as many wrong answers as it has; everything else is written by the learner."""
+    assert len(authored.question.mistakes) >= (3 if authored.question.answer == "my_answer" else 5)
+    if authored.question.answer not in ("my_answer", "my_bytes"):
+        assert len(authored.question.variants) >= 2
+
+
+@for_all("", QUESTIONS)
+def test_cases_have_names_of_their_own_and_hidden_ones_follow_the_seed(name, authored):
+    question = authored.question
+    names = [case.name for case in question.cases()]
+    assert len(set(names)) == len(names)
+    if question.hidden:
+        one, same, other = (str(question.cases(seed)) for seed in (1, 1, 2))
+        assert one == same != other
+
+
+@for_all("", QUESTIONS)
+def test_the_released_question_judges_as_the_authored_one(name, authored):
+    public = question_from(entry(name, authored))
+    assert (public.hidden, public.mistakes, public.variants) == (None, (), ())
+    assert str(public.cases()) == str(authored.question.cases())
+    assert public.hints == authored.question.hints

@@ -1,0 +1,269 @@
+"""Chapters executed in real kernels: what works, and what is said when it does not."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_staff.notebooks.clean import clean
+from course_staff.notebooks.execute import execute_chapter, run_chapters
+from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
+from course_utils.errors import CourseError
+from course_utils.viz.controls import LIVE
+
+
+def write(folder, *sources, name="01_a.ipynb"):
+    cells = [new_markdown_cell("# A"), *map(new_code_cell, sources)]
+    nbformat.write(
+        new_notebook(cells=cells, metadata={"kernelspec": {"name": "elsewhere", "display_name": "X"}}), folder / name
+    )
+    return folder / name
+
+
+def printed(notebook):
+    return [output.text for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def test_cells_run_in_this_python_in_the_notebooks_folder_at_the_scale_asked_for(tmp_path):
+    (tmp_path / "beside.txt").write_text("here")
+    show = "import os, sys; print(open('beside.txt').read(), sys.executable, os.environ['COURSE_SCALE'])"
+    done = execute_chapter(write(tmp_path, show), scale="laptop")
+    assert printed(done) == [f"here {sys.executable} laptop\n"]
+
+
+def test_a_failing_cell_is_named_and_ends_the_run(tmp_path):
+    good, bad = write(tmp_path, "1"), write(tmp_path, "x = 1", "1 / 0", name="02_b.ipynb")
+    never = write(tmp_path, "1", name="03_c.ipynb")
+    copies = []
+    with pytest.raises(CourseError, match=r"02_b.ipynb, cell 3, failed with ZeroDivisionError: division by zero"):
+        copies.extend(run_chapters([good, bad, never], tmp_path / "runs"))
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["01_a.ipynb"]
+
+
+def test_a_dead_kernel_and_its_cell_are_named(tmp_path):
+    with pytest.raises(
+        CourseError, match=r"01_a.ipynb: the kernel died in cell 3, .* memory; choose a smaller --scale\."
+    ):
+        execute_chapter(write(tmp_path, "x = 1", "import os; os._exit(1)"))
+
+
+def test_a_cell_that_takes_too_long_is_named(tmp_path):
+    with pytest.raises(CourseError, match=r"01_a.ipynb, cell 2, took more than 2 s"):
+        execute_chapter(write(tmp_path, "import time; time.sleep(100)"), timeout=2)
+
+
+def left_open():
+    """How many files and sockets this process has open."""
+    process = psutil.Process()
+    return process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
+
+
+ENDINGS = {
+    "well": ("1", 600),
+    "with a failed cell": ("1 / 0", 600),
+    "too late": ("import time; time.sleep(100)", 1),
+    "dead": ("import os; os._exit(1)", 600),
+    "too late with a child": (
+        "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+        "time.sleep(100)",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(name, marks=[] if name in ("dead", "too late with a child") else pytest.mark.slow)
+        for name in ENDINGS
+    ],
+)
+def test_nothing_of_a_kernel_is_left_however_it_ends(ending, tmp_path, capfd):
+    source, timeout = ENDINGS[ending]
+    path = write(tmp_path, source)
+    before, family, opened = set(psutil.pids()), set(psutil.Process().children(recursive=True)), []
+    for _ in range(2):
+        with suppress(CourseError):
+            execute_chapter(path, timeout=timeout)
+        assert set(psutil.Process().children(recursive=True)) <= family
+        opened.append(left_open())
+    # The first run opens what the event loop keeps for this process.
+    assert opened[1] <= opened[0]
+    assert [pid for pid in set(psutil.pids()) - before if str(tmp_path) in working_folder(pid)] == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def working_folder(pid):
+    try:
+        return psutil.Process(pid).cwd()
+    except psutil.Error:
+        return ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal to send to one process")
+def test_an_interrupted_run_stops_with_its_kernel_and_blames_nothing_else(tmp_path):
+    for name in ("course_utils", "notebooks"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "notebooks", "open('started', 'w').close(); import time; time.sleep(100)")
+    command = [sys.executable, "-m", "course_utils.cli", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(tmp_path / "notebooks" / "started")
+        kernels = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert kernels
+    assert psutil.wait_procs(kernels, timeout=20)[1] == []
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "course run: stopped."
+    assert "Traceback" not in said
+
+
+def wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{path.name} never came")
+
+
+@pytest.mark.parametrize("python", ["false", "no-such-python"])
+def test_a_python_that_starts_no_kernel_is_told(python, tmp_path):
+    """In a process of its own, because the libraries would have their say at its end."""
+    path = write(tmp_path, "1")
+    program = (
+        "import shutil, sys; from pathlib import Path; from course_staff.notebooks.execute import execute_chapter\n"
+        "sys.executable = shutil.which(sys.argv[1]) or sys.argv[1]\n"
+        "try: execute_chapter(Path(sys.argv[2]))\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    command = [sys.executable, "-c", program, python, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    (said,) = done.stdout.splitlines()
+    assert said.startswith("CourseError 01_a.ipynb: no kernel could be started (")
+    assert said.endswith("); run `course doctor`.")
+    assert "Traceback" not in done.stderr
+
+
+def test_where_nothing_can_be_written_no_chapter_is_run(tmp_path):
+    """The cell would leave a file behind."""
+    path = write(tmp_path, "open('ran', 'w')")
+    with pytest.raises(CourseError, match=r"cannot be written \(.*\); .*COURSE_HOME") as error:
+        list(run_chapters([path], path / "runs"))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_notebook_that_cannot_be_stored_is_told_in_one_sentence(tmp_path):
+    path = write(tmp_path, "1")
+    with pytest.raises(CourseError, match=r"01_a.ipynb.*cannot be written \(.*\); .*COURSE_HOME") as error:
+        write_notebook(read_notebook(path), path / "inside" / "b.ipynb")
+    assert "\n" not in str(error.value)
+
+
+def test_two_runs_are_stored_as_the_same_bytes(tmp_path):
+    sources = [
+        "from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass",
+        "from ipywidgets import IntSlider\nIntSlider()",
+        "import sys; from tqdm import tqdm\nfor _ in tqdm(range(3)): pass\nprint('done')",
+        "40 + 2",
+    ]
+    path = write(tmp_path, *sources)
+    texts = []
+    for _ in range(2):
+        write_notebook(clean(execute_chapter(path), path.name, "laptop"), path)
+        texts.append(path.read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    stored = read_notebook(path)
+    assert [[output.output_type for output in cell.outputs] for cell in stored.cells[1:]] == [
+        [],
+        [],
+        ["stream"],
+        ["execute_result"],
+    ]
+    assert [cell.execution_count for cell in stored.cells[1:]] == [1, 2, 3, 4]
+    assert stored.metadata == {
+        "course": {"scale": "laptop"},
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    assert texts[0].endswith("}\n")
+
+
+def notebook_showing(*outputs, **metadata):
+    cell = new_code_cell("x", execution_count=7, outputs=list(outputs), metadata={"execution": {"iopub": "now"}})
+    return new_notebook(cells=[cell], metadata=metadata)
+
+
+def test_a_text_given_with_a_widget_stays_and_its_model_goes():
+    widget = {
+        "application/vnd.jupyter.widget-view+json": {"model_id": "1"},
+        "text/plain": "Run this notebook to move the slider.",
+    }
+    cleaned = clean(notebook_showing(new_output("display_data", data=widget)), "a", "laptop")
+    assert cleaned.cells[0].outputs[0].data == {"text/plain": "Run this notebook to move the slider."}
+    assert cleaned.cells[0].metadata == {}
+
+
+def test_what_only_means_something_on_a_live_page_goes():
+    script = new_output("display_data", data={"text/html": "<script></script>", "text/plain": ""}, metadata=LIVE)
+    assert clean(notebook_showing(script), "a", "laptop").cells[0].outputs == []
+
+
+def test_what_the_notebook_says_of_itself_stays():
+    notebook = notebook_showing(course={"waived": {"Play": "why"}, "scale": "smoke"}, widgets={"state": {}})
+    assert clean(notebook, "a", "laptop").metadata.course == {"waived": {"Play": "why"}, "scale": "laptop"}
+
+
+def test_a_warning_on_stderr_is_no_progress_bar_and_stays_to_be_found():
+    stream = new_output("stream", name="stderr", text="50%|#  | 1/2\nUserWarning: look")
+    assert len(clean(notebook_showing(stream), "a", "laptop").cells[0].outputs) == 1
+
+
+@pytest.mark.parametrize("text", ["saved to /home/ada/x", r"C:\Users\ada", "/tmp/tmpx1"])
+def test_a_path_of_this_machine_is_refused_not_edited(text):
+    with pytest.raises(CourseError, match=r"a.ipynb, cell 1: the output contains .*(ada|tmp)"):
+        clean(notebook_showing(new_output("stream", text=text)), "a.ipynb", "laptop")
+
+
+def showing_progress(text):
+    notebook = notebook_showing(new_output("display_data", data={"text/plain": text}))
+    notebook.cells[0].metadata["tags"] = ["fresh-learner"]
+    return notebook
+
+
+def test_progress_is_stored_only_as_a_beginner_sees_it():
+    beginner = showing_progress("No question passed yet, of 9.")
+    assert clean(beginner, "a.ipynb", "laptop").cells[0].outputs
+    with pytest.raises(CourseError, match="a.ipynb, cell 1: it shows your own progress"):
+        clean(showing_progress("2 of 9 questions passed"), "a.ipynb", "laptop")
+
+
+def test_a_file_that_is_no_notebook_is_named(tmp_path):
+    (tmp_path / "x.ipynb").write_text("{}")
+    for path, words in ((tmp_path / "x.ipynb", "is not a notebook"), (tmp_path / "y.ipynb", "There is no notebook at")):
+        with pytest.raises(CourseError, match=words):
+            read_notebook(path)
+
+
+def test_writing_leaves_nothing_beside_the_notebook_and_keeps_the_old_one_on_failure(tmp_path, monkeypatch):
+    path = write(tmp_path, "1")
+    before = path.read_bytes()
+    notebook = read_notebook(path)
+    assert notebook_text(notebook) == notebook_text(read_notebook(path))
+    monkeypatch.setattr("course_staff.notebooks.files.notebook_text", lambda _: "half" + chr(0xD800))
+    with pytest.raises(UnicodeEncodeError):
+        write_notebook(notebook, path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    assert re.match(rb"\{\n \"cells\"", before)

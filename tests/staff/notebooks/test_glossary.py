@@ -1,0 +1,197 @@
+"""One glossary and one table of symbols for the course; chapters link to the first where they first use a term."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.glossary import GLOSSARY, Term, linked, read_glossary, stamp_links, unlinked
+from course_staff.notebooks.markdown import count_words, links
+from course_utils.chapters import chapters_in
+from course_utils.errors import CourseError
+
+ROOT = Path(__file__).parents[3]
+BOOK = read_glossary(ROOT / GLOSSARY)
+CHAPTERS = {path.stem.partition("_")[0]: path for path in chapters_in(ROOT / "notebooks")}
+OTHERWISE = {"rank", "unit"}
+"""Terms whose word means something else in chapters before the one where they come first."""
+INTO = re.compile(r'\[([^\[\]]*)\]\(\.\./docs/glossary\.md#([\w-]+) "([^"]*)"\)')
+BATCH = Term("batch", "batch", "What is taken together.", "00", ("batches",))
+MICRO = Term("micro-batch", "micro-batch", 'A "piece" | of it. More.', "06")
+
+
+def prose_of(number: str) -> list[str]:
+    return [cell.source for cell in read_notebook(CHAPTERS[number]).cells if cell.cell_type == "markdown"]
+
+
+@pytest.mark.parametrize("number", CHAPTERS)
+def test_a_chapters_links_are_those_that_the_glossary_asks_for(number, tmp_path):
+    copy = tmp_path / CHAPTERS[number].name
+    copy.write_bytes(CHAPTERS[number].read_bytes())
+    assert not stamp_links(copy, BOOK.terms), "run `course stamp`"
+
+
+@pytest.mark.parametrize("number", CHAPTERS)
+def test_a_term_is_linked_once_where_its_spelling_first_stands(number):
+    """Found here by another way than the stamp's: no link into the glossary stands behind a plain use of the same words."""
+    text = re.split(r"^### Sources$", "\n\n".join(prose_of(number)), flags=re.MULTILINE)[0]
+    found = list(INTO.finditer(text))
+    terms = {term.id: term for term in BOOK.terms}
+    assert len({link[2] for link in found}) == len(found)
+    for link in found:
+        assert link[3] == terms[link[2]].title
+        before = INTO.sub(lambda other: "~" * len(other[0]), text[: link.start()])
+        names = (terms[link[2]].name, *terms[link[2]].also)
+        plain = re.sub(r"```.*?```|`[^`\n]*`|^#+ .*$|\]\([^)]*\)|\$[^$]*\$", "", before, flags=re.DOTALL | re.MULTILINE)
+        longer = [
+            other for term in BOOK.terms for other in (term.name, *term.also) if any(name in other for name in names)
+        ]
+        for other in sorted(set(longer) - set(names), key=len, reverse=True):
+            plain = re.sub(re.escape(other), "~", plain, flags=re.IGNORECASE)
+        assert not [name for name in names if re.search(rf"(?<![\w\[-]){re.escape(name)}(?![\w\]-])", plain)], link[0]
+
+
+def test_the_chapter_named_is_the_first_that_uses_the_term():
+    used = {}
+    for number in CHAPTERS:
+        text = "\n".join(unlinked(source) for source in prose_of(number))
+        for link in INTO.findall("\n".join(linked([text], BOOK.terms))):
+            used.setdefault(link[1], number)
+    terms = {term.id: term for term in BOOK.terms}
+    assert used.keys() == terms.keys(), "every term is used in some chapter"
+    assert {name for name, number in used.items() if number != terms[name].first} == OTHERWISE
+    assert all(used[name] < terms[name].first for name in OTHERWISE)
+
+
+def test_there_are_enough_terms_in_order_each_with_a_sentence_that_ends():
+    names = [term.name.lower() for term in BOOK.terms]
+    assert 60 <= len(names) == len(set(names))
+    assert names == sorted(names)
+    assert all(term.text.endswith(".") and 5 <= count_words(term.text) <= 45 for term in BOOK.terms)
+    spellings = [name.lower() for term in BOOK.terms for name in (term.name, *term.also)]
+    assert len(spellings) == len(set(spellings)), "no spelling belongs to two terms"
+
+
+def test_the_links_of_the_glossary_lead_somewhere():
+    text = (ROOT / GLOSSARY).read_text(encoding="utf-8")
+    for link in links(text):
+        assert (ROOT / "docs" / link.target).is_file(), link.target
+    for number, stem in re.findall(r"\[chapter (\w+)\]\(\.\./notebooks/(\w+)\.ipynb\)", text):
+        assert CHAPTERS[number].stem == stem
+
+
+def symbol_in(symbol: str, text: str) -> bool:
+    """Whether a cell has it: in emphasis or in a formula where it is a small letter, as a word of its own elsewhere."""
+    if symbol.startswith("*"):
+        return symbol in text or bool(re.search(rf"\$[^$]*(?<![a-z\\]){symbol[1:-1]}(?![a-z])[^$]*\$", text))
+    return bool(re.search(rf"(?<![^\W\d_²³]){re.escape(symbol)}(?![a-zA-Z])", text))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "number"),
+    [
+        pytest.param(one, number, id=f"{one.symbol} {number}: {one.meaning[:20]}")
+        for one in BOOK.symbols
+        for number in one.chapters
+    ],
+)
+def test_a_symbol_stands_in_its_chapters_together_with_what_it_means(symbol, number):
+    """Some cell of the chapter has both the symbol and a word of the table's meaning."""
+    words = {word.rstrip("s")[:6] for word in re.findall(r"[a-z]{4,}", symbol.meaning.lower())} - {
+        "chapte",
+        "number",
+        "that",
+    }
+    cells = [text for text in map(unlinked, prose_of(number)) if symbol_in(symbol.symbol, text)]
+    assert cells, "it does not occur"
+    assert [text for text in cells if any(word in text.lower() for word in words)], (words, cells[0])
+
+
+def test_a_letter_has_one_meaning_in_a_chapter():
+    pairs = [(one.symbol, number) for one in BOOK.symbols for number in one.chapters]
+    assert sorted(pairs) == sorted(set(pairs))
+
+
+def test_what_chapters_say_of_symbols_is_what_the_table_says():
+    """The sentence `Symbols, here and in every chapter: …` where a chapter has it."""
+    meanings = {}
+    for one in BOOK.symbols:
+        meanings.setdefault(one.symbol, []).append(one.meaning)
+    said = [
+        found
+        for number in CHAPTERS
+        for text in prose_of(number)
+        for found in re.findall(r"here and in every chapter: ([^.]+)", unlinked(text))
+    ]
+    assert len(said) >= 2
+    for sentence in said:
+        for symbol, words in re.findall(r"(\*?[^\s*,]\*?) (?:is )?(?:the |a |its )([\w ]+)", sentence):
+            assert any(words.split(" and ")[0].strip() in meaning for meaning in meanings[symbol]), (symbol, words)
+
+
+def test_the_longest_term_wins_and_only_its_first_use_is_linked():
+    texts = ["Micro-batches make a batch.", "A batch of micro-batches."]
+    first, second = linked(texts, [BATCH, MICRO])
+    assert first == (
+        "[Micro-batches](../docs/glossary.md#micro-batch \"A 'piece' / of it.\") make a "
+        '[batch](../docs/glossary.md#batch "What is taken together.").'
+    )
+    assert second == texts[1]
+    assert [unlinked(text) for text in (first, second)] == texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A batch",
+        "`batch`",
+        "```python\nbatch = 1\n```",
+        "[a batch](../notebooks/00.ipynb)",
+        "![batch](attachment:x.png)",
+        "$batch$",
+        '<img alt="batch">',
+        "minibatch batchwise batch-free",
+        "### Sources\n\n- *A batch of papers*",
+    ],
+)
+def test_what_is_no_prose_is_left_as_it_is(text):
+    assert linked([text], [BATCH]) == [text]
+    assert BATCH.title in linked([f"a batch\n\n{text}"], [BATCH])[0]
+
+
+def test_stamping_touches_the_text_alone_and_once(tmp_path):
+    path = tmp_path / "06_x.ipynb"
+    cells = [new_markdown_cell("A batch", id="a-text"), new_code_cell("batch = 1", id="code")]
+    nbformat.write(new_notebook(cells=cells), path)
+    assert stamp_links(path, [BATCH])
+    assert not stamp_links(path, [BATCH])
+    after = read_notebook(path)
+    assert [cell.source.partition("(")[0] for cell in after.cells] == ["A [batch]", "batch = 1"]
+    assert stamp_links(path, [])
+    assert read_notebook(path).cells[0].source == "A batch"
+
+
+def test_before_its_first_chapter_a_word_is_no_term(tmp_path):
+    path = tmp_path / "05b_x.ipynb"
+    nbformat.write(new_notebook(cells=[new_markdown_cell("A micro-batch of a batch", id="a-text")]), path)
+    stamp_links(path, [BATCH, MICRO])
+    assert [link[1] for link in INTO.findall(read_notebook(path).cells[0].source)] == ["batch"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('<a id="adam"></a>Adam\n', "Adam\n", "is not written like the others"),
+        ("*First in [chapter 00]", "First in [chapter 00]", "is not written like the others"),
+        ('<a id="adam"></a>', '<a id="adamw"></a>', "'adamw' stands twice"),
+    ],
+)
+def test_an_entry_that_cannot_be_read_is_told(old, new, says, tmp_path):
+    text = (ROOT / GLOSSARY).read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "glossary.md").write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(CourseError, match=says):
+        read_glossary(tmp_path / "glossary.md")

@@ -1,0 +1,235 @@
+"""The set-up cell, run where the package is, where it is not, and where nothing can be fetched."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from fnmatch import fnmatch
+from importlib import metadata
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_staff.notebooks.setup_cell import repository_address, setup_source, stamp
+from course_utils.errors import CourseError
+from course_utils.settings import environment_for_child
+
+ROOT = Path(__file__).parents[3]
+NOWHERE = "https://127.0.0.1:9/course"
+
+# The cell run twice by IPython, in a process that cannot see the package yet where `hide` is given.
+RUNNER = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+if "hide" in sys.argv:
+    sys.path[:] = [entry for entry in sys.path if "editable" not in entry and entry != {root!r}]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+shell = InteractiveShell.instance()
+if "colab" in sys.argv:
+    import google.colab
+result = shell.run_cell(open({cell!r}).read())
+result = shell.run_cell(open({cell!r}).read()) if result.success else result
+print("RESULT", type(result.error_in_exec).__name__, result.error_in_exec)
+"""
+
+
+def run_cell(tmp_path, source, *flags, python=sys.executable, timeout=100, folder=None, **environment):
+    """What the cell says, run twice in `folder`; `environment` are further variables."""
+    cell = tmp_path / "cell.py"
+    cell.write_text(source, encoding="utf-8")
+    runner = RUNNER.format(cell=str(cell), root=str(ROOT))
+    done = subprocess.run(
+        [python, "-c", runner, *flags],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=folder or tmp_path,
+        stdin=subprocess.DEVNULL,
+        # "false" it is: build with what is installed
+        env=environment_for_child(PIP_NO_BUILD_ISOLATION="false", **environment),
+    )
+    return done.stdout + done.stderr
+
+
+def test_where_the_package_is_the_cell_opens_the_chapter_twice_alike(tmp_path):
+    said = run_cell(tmp_path, setup_source(NOWHERE))
+    assert said.splitlines()[:2] == ["smoke scale on cpu, seed 0"] * 2
+    assert "RESULT NoneType None" in said
+
+
+def test_without_package_and_network_one_sentence_says_so(tmp_path):
+    said = run_cell(tmp_path, setup_source(NOWHERE), "hide")
+    assert "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in said
+    assert said.count("ERROR:") <= 1, "pip gives its reason in one line, or, in older versions, not at all"
+    assert len(said.splitlines()) < 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_the_package_the_cell_fetches_it_and_leaves_the_rest_alone(tmp_path):
+    """In an environment that sees this one's packages but not ours, as in Colab: what is there stays at its version."""
+    clone = tmp_path / "origin"
+    _commit_a_copy(clone)
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True)
+    python = next(path for path in (environment / "bin/python", environment / "Scripts/python.exe") if path.exists())
+    _share_packages(python)
+    before = _versions(python)
+    said = run_cell(
+        tmp_path,
+        setup_source(clone.as_uri().replace("file://", "file://localhost")),
+        "hide",
+        python=str(python),
+        timeout=500,
+    )
+    assert "smoke scale on cpu, seed 0" in said, said
+    after = _versions(python)
+    assert after.pop("course-utils")
+    before.pop("course-utils", None)
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_in_colab_the_cell_fetches_the_course_and_moves_nothing(tmp_path, monkeypatch):
+    """`google.colab` is there, numpy of another version, a torch that says it is older, an empty folder, a remote of git."""
+    monkeypatch.delenv("COURSE_HOME")
+    remote, python, folder = _bare_remote(tmp_path), _colab(tmp_path), tmp_path / "content"
+    folder.mkdir()
+    cell = setup_source(remote.as_uri().replace("file://", "file://localhost"))
+    before = _versions(python)
+    assert (before["numpy"], before["torch"]) == (OTHER_NUMPY, OTHER_TORCH)
+
+    remote.rename(tmp_path / "away")
+    said = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder)
+    assert "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in said
+    assert "Traceback (most recent call last)" not in said.partition("AssertionError")[0]
+
+    (tmp_path / "away").rename(remote)
+    said = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder, timeout=400)
+    assert said.count("smoke scale on cpu, seed 0\nColab forgets this machine's files.") == 2, said
+    assert "RESULT NoneType None" in said
+    after = _versions(python)
+    assert after.pop("course-utils")
+    assert after == before
+
+    shutil.rmtree(remote)  # on another day, without the network, all is there
+    said = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder)
+    assert "RESULT NoneType None" in said
+    assert list(folder.iterdir()) == []
+
+
+OTHER_NUMPY, OTHER_TORCH = "2.0.2", "2.9.1"
+
+
+def _bare_remote(tmp_path):
+    """A repository as a code host keeps it."""
+    _commit_a_copy(tmp_path / "origin")
+    remote = tmp_path / "course.git"
+    subprocess.run(["git", "clone", "-q", "--bare", tmp_path / "origin", remote], check=True, timeout=60)
+    return remote
+
+
+def _colab(tmp_path):
+    """A Python that has what Colab has: these packages less the course, but for numpy, which is really another version, and
+    torch, of which there is only one to be had here: its files say another."""
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True)
+    python = next(path for path in (environment / "bin/python", environment / "Scripts/python.exe") if path.exists())
+    purelib = _share_packages(python, "numpy*", "torch", "torch-*")
+    command = [python, "-m", "pip", "install", "-q", "--no-deps", "--only-binary", ":all:", f"numpy=={OTHER_NUMPY}"]
+    if (done := subprocess.run(command, capture_output=True, text=True, timeout=200)).returncode:
+        pytest.skip(f"numpy {OTHER_NUMPY} cannot be had: {done.stderr.strip().splitlines()[-1]}")
+    _say_another_torch(Path(sysconfig.get_path("purelib")), purelib)
+    (purelib / "google" / "colab").mkdir(parents=True)
+    (purelib / "google" / "colab" / "__init__.py").touch()
+    return python
+
+
+def _say_another_torch(shared, purelib):
+    """Torch as it is here, with a number of its own in the two places that tell it."""
+    (purelib / "torch").mkdir()
+    for entry in (shared / "torch").iterdir():
+        if entry.name != "version.py":
+            (purelib / "torch" / entry.name).symlink_to(entry)
+    version = (shared / "torch" / "version.py").read_text(encoding="utf-8")
+    (purelib / "torch" / "version.py").write_text(version.replace(_torch(), OTHER_TORCH), encoding="utf-8")
+    (info,) = shared.glob("torch-*.dist-info")
+    shutil.copytree(info, purelib / f"torch-{OTHER_TORCH}.dist-info")
+    told = purelib / f"torch-{OTHER_TORCH}.dist-info" / "METADATA"
+    told.write_text(
+        told.read_text(encoding="utf-8").replace(f"Version: {_torch()}", f"Version: {OTHER_TORCH}", 1), "utf-8"
+    )
+
+
+def _torch():
+    return metadata.version("torch")
+
+
+def _commit_a_copy(clone):
+    shutil.copytree(ROOT / "course_utils", clone / "course_utils", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    git = ["git", "-C", clone, "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "copy"]):
+        subprocess.run([*git, *arguments], check=True, timeout=60)
+
+
+def _share_packages(python, *without):
+    """Let `python` see this environment's packages, except the course itself and those that fit a pattern of `without`."""
+    purelib = subprocess.check_output(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True, timeout=60
+    )
+    shared = Path(sysconfig.get_path("purelib"))
+    target = Path(purelib.strip())
+    for own in target.glob("setuptools*"):
+        shutil.rmtree(own)
+    for entry in shared.iterdir():
+        left_out = any(fnmatch(entry.name, pattern) for pattern in ("__editable__*", "course_utils*", "pip*", *without))
+        if not left_out and not (target / entry.name).exists():
+            (target / entry.name).symlink_to(entry)
+    return target
+
+
+def _versions(python):
+    listed = subprocess.check_output([python, "-m", "pip", "list", "--format=json"], text=True, timeout=100)
+    return {package["name"]: package["version"] for package in json.loads(listed)}
+
+
+def test_the_address_is_that_of_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert repository_address() == project["urls"]["Repository"]
+    assert f'git+{project["urls"]["Repository"]}"' in setup_source()
+
+
+def test_pip_is_asked_for_no_upgrade():
+    (line,) = [line for line in setup_source().splitlines() if "%pip" in line]
+    assert "-U" not in line.split()
+    assert "--upgrade" not in line
+
+
+def test_stamping_renews_only_the_tagged_cell_and_only_once(tmp_path):
+    path = tmp_path / "a.ipynb"
+    cells = [new_code_cell("x = 1"), new_code_cell("old", metadata={"tags": ["setup"]})]
+    nbformat.write(new_notebook(cells=cells), path)
+    assert stamp(path)
+    assert [cell.source for cell in nbformat.read(path, 4).cells] == ["x = 1", setup_source()]
+    before = path.read_bytes()
+    assert not stamp(path)
+    assert path.read_bytes() == before
+
+
+def test_stamping_needs_one_tagged_cell(tmp_path):
+    nbformat.write(new_notebook(cells=[new_code_cell("x = 1")]), tmp_path / "a.ipynb")
+    with pytest.raises(CourseError, match="a.ipynb has 0 cells tagged 'setup'"):
+        stamp(tmp_path / "a.ipynb")
+
+
+def test_no_line_is_cut_in_a_narrow_window():
+    longest = max(len(line) for line in setup_source().splitlines() if "%pip" not in line)
+    assert longest <= 88, "beside the repository's address, which is as long as it is"
