@@ -17,7 +17,8 @@ import torch
 from benchmarks.document import write
 from benchmarks.grids import FIRST, SECOND, Case
 from course_utils import hardware
-from course_utils.memory.seconds import Operator, Prediction, count_operators
+from course_utils.hardware import Operator, Prediction
+from course_utils.memory.dry_run import count_operators
 from course_utils.memory.workload import Workload
 from course_utils.units import format_seconds
 

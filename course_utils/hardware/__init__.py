@@ -2,21 +2,20 @@
 
 from course_utils.hardware.calibration import calibrate
 from course_utils.hardware.exchange import process_bandwidth
-from course_utils.hardware.kernels import CHANNELS_LAST, MIXED, STRIDED, UNEVEN
-from course_utils.hardware.machine import ON_HOST, Curve, Machine, Work
+from course_utils.hardware.machine import Curve, Machine, Work
 from course_utils.hardware.named import MACHINES, machine
+from course_utils.hardware.operators import Operator, OperatorWatch, Prediction, work_of
 
 __all__ = [
-    "CHANNELS_LAST",
     "MACHINES",
-    "MIXED",
-    "ON_HOST",
-    "STRIDED",
-    "UNEVEN",
     "Curve",
     "Machine",
+    "Operator",
+    "OperatorWatch",
+    "Prediction",
     "Work",
     "calibrate",
     "machine",
     "process_bandwidth",
+    "work_of",
 ]

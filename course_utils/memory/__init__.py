@@ -1,7 +1,7 @@
 """What a training step takes, measured (`measure`, `Meter`) and predicted (`dry_run`, `estimate`), and what fits (`plan`)."""
 
 from course_utils.memory.communication import Traffic, communication, zero_bytes_per_rank
-from course_utils.memory.dry_run import dry_run
+from course_utils.memory.dry_run import dry_run, predict_seconds
 from course_utils.memory.estimate import Estimate, estimate
 from course_utils.memory.guard import check, guard
 from course_utils.memory.instants import instants, predicted_peak
@@ -11,7 +11,6 @@ from course_utils.memory.phases import phase
 from course_utils.memory.plan import Plan, plan
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.saved import saved_bytes, saved_list
-from course_utils.memory.seconds import Prediction, predict_seconds
 from course_utils.memory.state import StateSize, optimizer_state_size
 from course_utils.memory.storage import distinct_bytes
 from course_utils.memory.usage import Usage
@@ -22,7 +21,6 @@ __all__ = [
     "Measurement",
     "Meter",
     "Plan",
-    "Prediction",
     "Recipe",
     "StateSize",
     "Traffic",

@@ -1,21 +1,22 @@
 """The allocator's own account of a step: it knows nothing of kinds, and misses nothing."""
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
+from math import inf
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from course_utils.errors import CourseError
 
 _MARK, _MEASURED = "course phase: ", "course measured run"
-_NO_OPERATORS = ("autograd::", "torch::autograd::", "Optimizer.")  # spans that the profiler names beside the operators
+_NO_OPERATORS = ("autograd::", "torch::autograd::", "[memory]")  # what the profiler names beside the operators
+_USER_SCOPE = 7
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class CudaAllocator:
 
 
 class CpuAllocator:
-    """Reads the profiler's record of every allocation and release, from its public trace."""
+    """Reads the profiler's record of every allocation and release."""
 
     witness = "the CPU allocator's events"
 
@@ -87,13 +88,14 @@ class CpuAllocator:
         with quiet():
             profiler.start()
         try:
-            with _without_its_remark():
+            # It says of every thousandth release that the memory is older than the recording.
+            with quiet(b"before the profiling started"):
                 yield
         finally:
             self.begin_phase(None)
             with quiet():
                 profiler.stop()
-        self._events = _trace(profiler)
+        self._events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -112,15 +114,36 @@ class CpuAllocator:
 
     def account(self) -> Account:
         """The account, after the recording."""
-        totals = _running_totals(self._events)
-        ((start, end, _),) = _spans(self._events, _MEASURED)
-        at_start, by_phase = _total_at(totals, start), {}
-        for begin, finish, name in _spans(self._events, _MARK):
+        changes = [e for e in self._events if e.name() == "[memory]" and e.device_type() == DeviceType.CPU]
+        totals = list(accumulate((e.nbytes() for e in changes), initial=0))
+        totals = list(zip([-inf, *(e.start_ns() for e in changes)], totals, strict=True))
+
+        def highest(start: int, end: int) -> tuple[int, float]:
+            """The largest total in a span, what was in use at its start included, and when that was."""
+            before = [total for when, total in totals if when <= start][-1]
+            return max(
+                [(before, start), *(one[::-1] for one in totals if start < one[0] <= end)], key=lambda one: one[0]
+            )
+
+        ((start, end, _),) = self._spans(_MEASURED)
+        (at_start, _), (peak, when), by_phase = highest(start, start), highest(start, end), {}
+        for begin, finish, name in self._spans(_MARK):
             if start <= begin <= end:
-                by_phase[name] = max(by_phase.get(name, 0), _highest(totals, begin, finish) - at_start)
-        highest = _highest(totals, start, end)
-        when = next(when for when, total in totals if total == highest and (when >= start or total == at_start))
-        return Account(highest - at_start, at_start, by_phase, self.witness, _operator_at(self._events, when))
+                by_phase[name] = max(by_phase.get(name, 0), highest(begin, finish)[0] - at_start)
+        return Account(peak - at_start, at_start, by_phase, self.witness, self._operator_at(when))
+
+    def _spans(self, mark: str) -> list[tuple[int, int, str]]:
+        marks = (e for e in self._events if e.name().startswith(mark))
+        return [(e.start_ns(), e.start_ns() + e.duration_ns(), e.name().removeprefix(mark)) for e in marks]
+
+    def _operator_at(self, time: float) -> str:
+        """The operator at work at `time`, the outermost: the one that Python or autograd called."""
+        names = (
+            e.name()
+            for e in self._events
+            if e.scope() != _USER_SCOPE and e.start_ns() <= time <= e.start_ns() + e.duration_ns()
+        )
+        return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 
 def allocator_of(device: torch.device) -> CpuAllocator | CudaAllocator:
@@ -128,29 +151,9 @@ def allocator_of(device: torch.device) -> CpuAllocator | CudaAllocator:
     return CudaAllocator(device) if device.type == "cuda" else CpuAllocator()
 
 
-def _trace(profiler: profile) -> list[dict]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-
-
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep back what the profiler's library writes to the process's error stream when it starts and stops."""
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-@contextmanager
-def _without_its_remark() -> Iterator[None]:
-    """Keep back what the profiler says of every thousandth release of memory that is older than it; all else is passed on."""
+def quiet(only: bytes = b"") -> Iterator[None]:
+    """Keep back what is written to the process's error stream by C++ too: all of it, or the lines that hold `only`."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)
@@ -158,36 +161,6 @@ def _without_its_remark() -> Iterator[None]:
             yield
         finally:
             os.dup2(kept, 2)
-            os.close(kept)
             said.seek(0)
-            rest = b"".join(line for line in said if b"before the profiling started" not in line)
-            if rest.strip():
-                os.write(2, rest)
-
-
-def _running_totals(events: list[dict]) -> list[tuple[float, int]]:
-    """(time, bytes allocated since the recording began), in order of time."""
-    on_cpu = (e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 0)
-    changes = sorted(((e["ts"], e["args"]["Bytes"]) for e in on_cpu), key=lambda change: change[0])
-    totals = accumulate((size for _, size in changes), initial=0)
-    return list(zip([float("-inf"), *(time for time, _ in changes)], totals, strict=True))
-
-
-def _spans(events: list[dict], mark: str) -> list[tuple[float, float, str]]:
-    marks = (e for e in events if e.get("ph") == "X" and e.get("name", "").startswith(mark))
-    return sorted((e["ts"], e["ts"] + e["dur"], e["name"].removeprefix(mark)) for e in marks)
-
-
-def _operator_at(events: list[dict], time: float) -> str:
-    """The operator at work at `time`, the outermost: the one that Python or autograd called."""
-    operators = (e for e in events if e.get("cat") == "cpu_op" and not e["name"].startswith(_NO_OPERATORS))
-    at_work = (e for e in operators if e["ts"] <= time <= e["ts"] + e["dur"])
-    return min(at_work, key=lambda event: event["ts"], default={"name": ""})["name"]
-
-
-def _total_at(totals: list[tuple[float, int]], time: float) -> int:
-    return [total for when, total in totals if when <= time][-1]
-
-
-def _highest(totals: list[tuple[float, int]], start: float, end: float) -> int:
-    return max([_total_at(totals, start), *(total for when, total in totals if start < when <= end)])
+            os.write(2, b"".join(line for line in said if only not in line))
+            os.close(kept)

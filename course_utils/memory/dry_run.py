@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
-from course_utils.memory.as_cuda import GPU, as_on_cuda, prefer_foreach
+from course_utils.hardware import Machine, Operator, OperatorWatch, Prediction
+from course_utils.memory.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
 from course_utils.memory.fake import fake_tensors, masks_have_values, told
 from course_utils.memory.meter import Meter
 from course_utils.memory.phases import bound, updates
@@ -102,6 +103,29 @@ def run_dry(
     if like == "cuda" and usage.events and usage.peak == 0:
         raise CourseError("Everything lay on the host: leave device='cpu' out of build, or ask with like='cpu'.")
     return usage
+
+
+def count_operators(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> tuple[Operator, ...]:
+    """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
+    watch = OperatorWatch(HOST if like == "cuda" else None)
+    run_dry(build, step, like, watch=lambda: watch)
+    return tuple(watch.operators)
+
+
+def predict_seconds(
+    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, like: str = "cpu"
+) -> Prediction:
+    """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
+
+    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are. On a machine known by its
+    data sheet only, the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError`
+    where the machine has no rate for a dtype.
+    """
+    if not isinstance(machine, Machine):
+        raise CourseError(
+            f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate() for this one."
+        )
+    return Prediction(machine, count_operators(build, step, like))
 
 
 @contextmanager

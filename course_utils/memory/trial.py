@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 
 from course_utils.distributed.traffic import counted
-from course_utils.hardware import Machine
+from course_utils.hardware import Machine, OperatorWatch
+from course_utils.memory.as_cuda import HOST
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.finder import cut
 from course_utils.memory.found import Depth, Log
 from course_utils.memory.model import Source
 from course_utils.memory.recipe import Recipe
-from course_utils.memory.seconds import OperatorWatch
 from course_utils.memory.workload import Workload
 
 
@@ -77,7 +77,7 @@ def _confirmed(depth: Depth, more: _Run, source: Source, recipe: Recipe) -> bool
 
 
 def _run(source: Source, recipe: Recipe, machine: Machine | None) -> _Run:
-    work, watch, ledgers = Workload(source, recipe), OperatorWatch(recipe.device), []
+    work, watch, ledgers = Workload(source, recipe), OperatorWatch(HOST if recipe.device == "cuda" else None), []
 
     @contextmanager
     def watched() -> Iterator[None]:

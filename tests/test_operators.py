@@ -7,9 +7,9 @@ from torch.nn import functional as F
 
 from course_utils import hardware, models
 from course_utils.errors import CourseError
-from course_utils.hardware import Machine
+from course_utils.hardware import Machine, Prediction
+from course_utils.memory.dry_run import count_operators, predict_seconds
 from course_utils.memory.recipe import Recipe
-from course_utils.memory.seconds import Prediction, count_operators, predict_seconds
 from course_utils.memory.workload import Workload
 
 B, D, H, C = 6, 10, 24, 4
@@ -193,7 +193,7 @@ def test_what_is_no_machine_is_refused():
         predict_seconds(mlp, train, "H100")
 
 
-def test_predicted_seconds_equal_the_pencil():
+def test_predicted_seconds_equal_the_closed_form():
     machine = Machine(
         "made up", "a test", 10**9, 100.0, {"float32": 50.0}, 1.0, "string", 1.0, seconds_per_operator=0.25
     )
