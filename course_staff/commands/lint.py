@@ -6,7 +6,9 @@ from course_utils.chapters import chapters_in, find_place
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
-HELP = "check that notebooks have the anatomy of a chapter, and that their demos fit them"
+HELP = (
+    "check that notebooks have the anatomy of a chapter, that their demos fit them, and that they show the code by hand"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +25,23 @@ def run(arguments: argparse.Namespace) -> int:
     for violation in violations:
         print(violation)
     violations += _of_demos([path.stem for path in paths])
+    if not arguments.chapters:
+        violations += _of_code_by_hand()
     print(f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}.")
     return 1 if violations else 0
+
+
+def _of_code_by_hand() -> list[str]:
+    """Print how much of each file by hand the chapters show; a sentence where it is too little of all."""
+    from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
+
+    counts = shown_lines(find_place().root)
+    if not counts:
+        return []
+    for name, (shown, total) in counts.items():
+        print(f"{name:36} {shown:4} of {total:4} lines shown")
+    print(f"Code by hand: the chapters show {share(counts):.1%} of it; at least {SHOWN_AT_LEAST:.0%} is asked for.")
+    return ["too little code by hand is shown"] if share(counts) < SHOWN_AT_LEAST else []
 
 
 def _of_demos(chapters: list[str]) -> list[str]:
