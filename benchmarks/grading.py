@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from course_staff.grading.source import load_solutions, marker, read_plain
+from course_staff.grading.source import load_solutions, marker
+from course_staff.notebooks.files import read_notebook
 from course_utils.grading.released import load_set
 from course_utils.settings import environment_for_child
 
@@ -25,7 +26,7 @@ def class_of(folder: Path, size: int) -> list[Path]:
     authored = {each.question.id: each for each in load_solutions(ROOT / "solutions" / f"{SET}.ipynb")}
     paths = []
     for number in range(size):
-        notebook = read_plain(ROOT / "exercises" / f"{SET}.ipynb")
+        notebook = read_notebook(ROOT / "exercises" / f"{SET}.ipynb")
         for cell in notebook["cells"]:
             if mark := marker(cell):
                 each = authored[mark[1]]
@@ -69,7 +70,7 @@ def by_nbgrader(paths: list[Path], place: Path, packages: Path) -> tuple[float, 
 
 def _assignment(notebook: Path, path: Path, points: dict[str, int]) -> None:
     """The notebook with nbgrader's metadata: each answer a solution, the check below it the test."""
-    whole = read_plain(notebook)
+    whole = read_notebook(notebook)
     asked = None
     for number, cell in enumerate(whole["cells"]):
         mark, common = marker(cell), {"schema_version": 3, "locked": False, "task": False}

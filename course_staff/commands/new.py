@@ -24,14 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Append the question's cells to the notebook and say what to do next."""
-    from course_staff.grading.release import write_text
+    from nbformat import from_dict
+
     from course_staff.grading.skeleton import empty_notebook, with_question
-    from course_staff.grading.source import read_plain
+    from course_staff.notebooks.files import read_notebook, write_notebook
 
     path = _path(arguments.file)
-    before = read_plain(path) if path.is_file() else empty_notebook(path.stem, setup_source())
+    before = read_notebook(path) if path.is_file() else empty_notebook(path.stem, setup_source())
     notebook, name = with_question(before, arguments.kind)
-    write_text(path, notebook)
+    write_notebook(from_dict(notebook), path)
     print(f"{path.name}: question {name} added. Change it into yours, then `course release {path.stem}`.")
     return 0
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from course_staff.grading.source import Authored, load_solutions, marker, mistaken, read_cells, read_plain
+from course_staff.grading.source import Authored, load_solutions, marker, mistaken
 from course_staff.grading.zoo import Trial
+from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.grading.prints import _away
@@ -48,28 +49,21 @@ def released(path: Path, exercises: Path, sets: Path = SETS) -> Released:
 
     Raises `CourseError` where a question is not fit to be handed out.
     """
+    from nbformat import from_dict
+
     authored = load_solutions(path)
-    notebook = exercise_notebook(read_plain(path), authored)
+    notebook = exercise_notebook(read_notebook(path), authored)
     return Released(
         exercises / path.name,
-        json_text(notebook),
+        notebook_text(from_dict(notebook)),
         sets / f"{path.stem}.json",
-        json_text({"name": path.stem, "source": _digest(path), "questions": [set_entry(each) for each in authored]}),
+        json_text({"name": path.stem, "source": digest_of(path), "questions": [set_entry(each) for each in authored]}),
     )
 
 
-def is_released(path: Path, exercises: Path, sets: Path = SETS) -> bool:
-    """Whether both files were made from `path` as it stands: by the notebook's text and the set's digest, running no answer."""
-    notebook, stored = exercises / path.name, sets / f"{path.stem}.json"
-    if not (notebook.is_file() and stored.is_file()):
-        return False
-    text = json_text(exercise_notebook(read_plain(path), load_solutions(path)))
-    return notebook.read_bytes() == text.encode() and json.loads(stored.read_bytes()).get("source") == _digest(path)
-
-
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     """Of all cells' sources, hidden parts too."""
-    return hashlib.sha256(json.dumps([cell["source"] for cell in read_cells(path)]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([cell["source"] for cell in read_notebook(path).cells]).encode()).hexdigest()
 
 
 def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
@@ -141,20 +135,8 @@ def _telling_cases(every: list[dict[str, dict]]) -> list[str]:
 
 
 def json_text(value: dict) -> str:
-    """JSON as Jupyter stores notebooks: sorted, one space of indentation, sources by line, a newline at the end."""
-    lines = _by_line(value)
-    return json.dumps(lines, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def write_text(path: Path, value: dict) -> None:
-    """Store `value` as `json_text` at `path`, whole or not at all."""
-    with replacing(path) as draft:
-        draft.write_text(json_text(value), encoding="utf-8", newline="\n")
-
-
-def _by_line(value: dict) -> dict:
-    cells = [{**cell, "source": cell["source"].splitlines(keepends=True)} for cell in value.get("cells", [])]
-    return {**value, "cells": cells} if "cells" in value else value
+    """JSON with sorted keys, one space of indentation and a newline at the end, as Jupyter stores notebooks."""
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def _released_cell(cell: dict, stubs: dict[str, str]) -> dict:

@@ -8,11 +8,11 @@ as code instead.
 """
 
 import ast
-import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
 from course_utils.grading.released import run_question
@@ -51,7 +51,7 @@ def load_solutions(path: Path) -> list[Authored]:
 
     Raises `CourseError`, naming the question, where a cell is missing, marked twice, or cannot be read.
     """
-    cells = read_cells(path)
+    cells = read_notebook(path).cells
     questions, answers = _marked(cells, "QUESTION"), _marked(cells, "EXERCISE")
     if set(questions) != set(answers):
         odd = ", ".join(sorted(set(questions) ^ set(answers)))
@@ -61,24 +61,6 @@ def load_solutions(path: Path) -> list[Authored]:
     authored = [_authored(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
     by_id([each.question for each in authored])
     return authored
-
-
-def read_cells(path: Path) -> list[dict]:
-    """The cells of a notebook of format 4, `source` joined to one string; raises `CourseError` where there is none."""
-    return read_plain(path)["cells"]
-
-
-def read_plain(path: Path) -> dict:
-    """As `read_cells`, the whole notebook. It is read as JSON: a learner's kernel need not have nbformat."""
-    try:
-        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
-        for cell in notebook["cells"]:
-            cell["source"] = "".join(cell["source"])
-    except FileNotFoundError:
-        raise CourseError(f"There is no notebook at {path}; check the name.") from None
-    except (ValueError, KeyError, TypeError):
-        raise CourseError(f"{path} is not a notebook of format 4; restore it, or save it from JupyterLab.") from None
-    return notebook
 
 
 def marker(cell: dict) -> tuple[str, str] | None:

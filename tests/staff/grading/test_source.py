@@ -11,7 +11,6 @@ from course_staff.grading.source import (
     marker,
     mistaken,
     public_part,
-    read_plain,
     split_answer,
 )
 from course_utils.errors import CourseError
@@ -147,23 +146,6 @@ def broken(what: str) -> dict:
 def test_a_notebook_that_does_not_fit_together_is_refused_with_the_questions_name(what, says, tmp_path):
     with pytest.raises(CourseError, match=says):
         load_solutions(stored(broken(what), tmp_path))
-
-
-def test_sources_as_lists_of_lines_are_read_as_one_text(tmp_path):
-    made = notebook("function")
-    for cell in made["cells"]:
-        cell["source"] = cell["source"].splitlines(keepends=True)
-    assert read_plain(stored(made, tmp_path))["cells"][3]["source"].startswith("## 1. Twice\n\n")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [{"id": "x"}]}', "{"])
-def test_what_is_no_notebook_is_named(text, tmp_path):
-    path = tmp_path / "odd.ipynb"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(CourseError, match="odd.ipynb is not a notebook of format 4"):
-        read_plain(path)
-    with pytest.raises(CourseError, match="There is no notebook"):
-        read_plain(tmp_path / "none.ipynb")
 
 
 def test_a_patch_must_fit_exactly_once():

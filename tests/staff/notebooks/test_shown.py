@@ -16,7 +16,7 @@ G = "def g(self):\n    return 1"
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A file by hand of eight lines, one that only re-exports, one that starts processes, and a chapter."""
+    """A file by hand of seven lines, one that only re-exports, one that starts processes, and a chapter."""
     for name in ("optim/first.py", "optim/__init__.py", "distributed/launch.py", "distributed/ring.py"):
         path = tmp_path / "course_utils" / name
         path.parent.mkdir(parents=True, exist_ok=True)
