@@ -1,34 +1,13 @@
-"""Real data, as `datasets.Dataset`: the bundled corpus, GLUE's MRPC, a tokenizer trained on the spot, and batches.
+"""Real data, as `datasets.Dataset`: the bundled corpus, GLUE's MRPC, a tokenizer trained on the spot, and batches."""
 
-Names are imported when they are first used, so that `corpus` runs on any Python, without the libraries of the rest.
-"""
+from course_utils.lazy import import_when_used
 
-from importlib import import_module
-
-_HOME = {
-    "EpochSampler": "batching",
-    "batches": "batching",
-    "card": "tasks",
-    "load": "tasks",
-    "load_functions": "tasks",
-    "load_language": "tasks",
-    "load_mrpc": "mrpc",
-    "majority_share": "tasks",
-    "metrics": "scoring",
-    "tokenize": "batching",
-    "tokenizer_for": "tokenizer",
+_HOMES = {
+    "batching": ("EpochSampler", "batches", "tokenize"),
+    "functions": ("card", "load_functions", "majority_share"),
+    "mrpc": ("load_mrpc",),
+    "scoring": ("metrics",),
+    "tokenizer": ("tokenizer_for",),
 }
 
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__():
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)

@@ -24,7 +24,6 @@ def examine() -> Iterator[Finding]:
     yield packages.probe_course(packages.installed_version)
     yield from packages.probe_packages(packages.requirements(), packages.installed_version)
     yield machine.probe_home(chosen.home)
-    yield abilities.probe_library()
     yield machine.probe_display(machine.has_display())
     if packages.installed_version("torch") is not None:
         yield from _examine_torch(chosen)

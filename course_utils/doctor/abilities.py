@@ -1,4 +1,4 @@
-"""What some chapters need beyond packages: the corpus, several workers, 8-bit Adam, the Hub; each is tried."""
+"""What some chapters need beyond packages: several workers, 8-bit Adam, the Hub; each is tried."""
 
 import multiprocessing
 import subprocess
@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 
 from course_utils.doctor.finding import Finding
-from course_utils.errors import CourseError
 
 _ADAM_8BIT = """
 import torch, bitsandbytes
@@ -18,19 +17,6 @@ optimizer.step()
 assert optimizer.state[weight]["state1"].dtype == torch.uint8 and bool((weight < 1).all())
 """
 _ADAM_8BIT_TIMEOUT = 120
-
-
-def probe_library() -> Finding:
-    """Whether this Python has its standard library as source files, which the bundled corpus is made of."""
-    from course_utils.data import corpus
-
-    try:
-        present = corpus.present_packages(corpus.standard_library())
-    except CourseError as error:
-        return Finding("fix", "The bundled corpus cannot be built.", str(error))
-    return Finding(
-        "ok", f"The bundled corpus can be built: {len(present)} of {len(corpus.PACKAGES)} packages have sources"
-    )
 
 
 def probe_workers(gloo: bool) -> Finding:

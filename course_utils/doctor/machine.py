@@ -16,7 +16,7 @@ from course_utils.units import GiB, format_bytes
 # alone 0.25 GiB. With four workers that is 1.6 GiB; the rest is for the browser's page. The models add less than 0.1 GiB.
 _PROCESSES = 2 * GiB
 NEEDED_MEMORY = {"smoke": _PROCESSES, "laptop": _PROCESSES, "gpu": _PROCESSES + LARGE_MODEL}
-# Executed copies, checkpoints of the largest model with its optimizer's state, the corpus.
+# Executed copies, checkpoints of the largest model with its optimizer's state.
 NEEDED_DISK = 3 * GiB
 
 

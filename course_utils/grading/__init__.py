@@ -1,6 +1,6 @@
 """Questions, checks that say what is wrong, and grading that a submission cannot forge."""
 
-from importlib import import_module
+from course_utils.lazy import import_when_used
 
 _HOMES = {
     "board": ("my_progress",),
@@ -9,15 +9,5 @@ _HOMES = {
     "kinds": ("account", "choice", "collective", "cost", "design", "function", "scaler", "sharded", "stream"),
     "question": ("Case", "Mistake", "Question", "Tolerance", "Variant"),
 }
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = sorted(_MODULES)
 
-
-def __getattr__(name: str):
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-
-
-def __dir__():
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)

@@ -1,7 +1,6 @@
 """One training loop, techniques as callbacks to it, and the same run through Accelerate and through Trainer."""
 
-from importlib import import_module
-
+from course_utils.lazy import import_when_used
 from course_utils.training.accumulation import Accumulate, accumulated_step, counted_terms, updates
 from course_utils.training.callbacks import Autocast, Callback, ClipGradients
 from course_utils.training.checkpoint import SaveCheckpoints
@@ -15,7 +14,7 @@ from course_utils.training.schedules import linear_decay
 from course_utils.training.trace import read_trace, verdict
 
 # Imported when first used: they load Accelerate and Transformers' Trainer.
-_LATER = {"train_with_accelerate": "with_accelerate", "train_with_trainer": "with_trainer"}
+_LATER = {"with_accelerate": ("train_with_accelerate",), "with_trainer": ("train_with_trainer",)}
 
 __all__ = [
     "Accumulate",
@@ -39,11 +38,8 @@ __all__ = [
     "train_step",
     "updates",
     "verdict",
-    *_LATER,
+    "train_with_accelerate",
+    "train_with_trainer",
 ]
 
-
-def __getattr__(name: str):
-    if name in _LATER:
-        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, _ = import_when_used(__name__, _LATER)

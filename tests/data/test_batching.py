@@ -11,9 +11,9 @@ small = st.integers(0, 60)
 
 
 @pytest.fixture(scope="session")
-def tokenized(functions, tokenizers):
+def tokenized(functions, tokenizer):
     return data.tokenize(
-        DatasetDict({name: split.select(range(75)) for name, split in functions.items()}), tokenizers[False], 24
+        DatasetDict({name: split.select(range(75)) for name, split in functions.items()}), tokenizer, 24
     )
 
 
@@ -43,7 +43,7 @@ def test_the_global_random_state_is_untouched(tokenized):
 
 
 @pytest.mark.parametrize("seed", [None, 5])
-def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizers, seed):
+def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizer, seed):
     loader = data.batches(tokenized["train"], 32, seed=seed, epoch=2)
     found = list(loader)
     assert [len(batch["labels"]) for batch in found] == [32, 32, 11]
@@ -54,20 +54,11 @@ def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizers, seed):
         assert all(batch[name].dtype == torch.int64 for batch in found)
         assert torch.equal(torch.cat([batch[name] for batch in found]), rows[name][expected])
     masks, ids = (torch.cat([batch[name] for batch in found]) for name in ("attention_mask", "input_ids"))
-    assert torch.equal(masks.bool(), ids != tokenizers[False].pad_token_id)
+    assert torch.equal(masks.bool(), ids != tokenizer.pad_token_id)
     assert 0 < masks.float().mean() < 1
 
 
-@pytest.mark.usefixtures("kept_corpus")
-def test_blocks_of_a_language_model_make_batches_too(tokenizers):
-    blocks = data.load_language(tokenizers[True], 32)["test"]
-    batch = next(iter(data.batches(blocks, 4)))
-    assert batch["attention_mask"].min() == 1
-    assert torch.equal(batch["labels"], batch["input_ids"])
-
-
-def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizers, tokenized):
-    tokenizer = tokenizers[False]
+def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizer, tokenized):
     for text, ids, label, given_label in zip(
         functions["train"]["text"][:75], tokenized["train"]["input_ids"], tokenized["train"]["labels"],
         functions["train"]["label"][:75], strict=True,
@@ -77,21 +68,21 @@ def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizers, tokenized
         assert label == given_label
 
 
-def test_pairs_are_tokenized_as_pairs(tokenizers):
+def test_pairs_are_tokenized_as_pairs(tokenizer):
     pair = {"sentence1": ["return self", "def"], "sentence2": ["self", "self self self self self"], "label": [1, 0]}
-    split = data.tokenize(DatasetDict({"train": Dataset.from_dict(pair)}), tokenizers[False], 7)["train"]
-    tokens = [tokenizers[False].convert_ids_to_tokens(ids) for ids in split["input_ids"]]
+    split = data.tokenize(DatasetDict({"train": Dataset.from_dict(pair)}), tokenizer, 7)["train"]
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in split["input_ids"]]
     assert tokens[0] == ["[CLS]", "return", "self", "[SEP]", "self", "[SEP]", "[PAD]"]
     assert tokens[1] == ["[CLS]", "def", "[SEP]", "self", "self", "self", "[SEP]"]
     assert split["attention_mask"][0] == [1, 1, 1, 1, 1, 1, 0]
     assert split["labels"][:] == [1, 0]
 
 
-def test_what_cannot_be_tokenized_or_batched_is_said_in_one_sentence(functions, tokenizers, tokenized):
+def test_what_cannot_be_tokenized_or_batched_is_said_in_one_sentence(functions, tokenizer, tokenized):
     with pytest.raises(CourseError, match="use 3 or more"):
-        data.tokenize(functions, tokenizers[False], 2)
+        data.tokenize(functions, tokenizer, 2)
     with pytest.raises(CourseError, match="neither text nor sentence1 and sentence2 among label"):
-        data.tokenize(DatasetDict({"train": Dataset.from_dict({"label": [1]})}), tokenizers[False], 8)
+        data.tokenize(DatasetDict({"train": Dataset.from_dict({"label": [1]})}), tokenizer, 8)
     with pytest.raises(CourseError, match="no input_ids or attention_mask or labels; pass it through"):
         data.batches(functions["train"], 8)
     with pytest.raises(CourseError, match="use a batch size of 1 or more"):

@@ -6,18 +6,17 @@ from course_utils.data.tokenizer import SPECIAL
 from course_utils.errors import CourseError
 
 
-def test_special_tokens_come_first_and_are_named(tokenizers):
-    for tokenizer in tokenizers.values():
-        assert tokenizer.convert_ids_to_tokens(range(5)) == list(SPECIAL.values())
-        assert (tokenizer.pad_token, tokenizer.unk_token, tokenizer.mask_token) == ("[PAD]", "[UNK]", "[MASK]")
-        assert (tokenizer.cls_token_id, tokenizer.sep_token_id) == (2, 3)
-        assert len(tokenizer) == 1_500
+def test_special_tokens_come_first_and_are_named(tokenizer):
+    assert tokenizer.convert_ids_to_tokens(range(5)) == list(SPECIAL.values())
+    assert (tokenizer.pad_token, tokenizer.unk_token, tokenizer.mask_token) == ("[PAD]", "[UNK]", "[MASK]")
+    assert (tokenizer.cls_token_id, tokenizer.sep_token_id) == (2, 3)
+    assert len(tokenizer) == 1_500
 
 
-def test_single_and_pair_templates(tokenizers):
-    tokens = tokenizers[False].convert_ids_to_tokens(tokenizers[False]("self", "return")["input_ids"])
+def test_single_and_pair_templates(tokenizer):
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer("self", "return")["input_ids"])
     assert tokens == ["[CLS]", "self", "[SEP]", "return", "[SEP]"]
-    assert tokenizers[False].convert_ids_to_tokens(tokenizers[False]("self")["input_ids"]) == ["[CLS]", "self", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer("self")["input_ids"]) == ["[CLS]", "self", "[SEP]"]
 
 
 def test_names_are_cut_where_their_parts_meet(functions):
@@ -26,36 +25,16 @@ def test_names_are_cut_where_their_parts_meet(functions):
     assert tokenizer.tokenize("def HTTPError") == ["def", "HTTP", "Error"]
 
 
-def test_signs_and_layout_are_tokens_where_asked_for(tokenizers):
-    text = "if x:\n    return _x\n"
-    assert tokenizers[True].tokenize(text) == ["if", "x", ":", "\n   ", "return", "_", "x", "\n"]
-    assert (
-        tokenizers[True].decode(tokenizers[True](text)["input_ids"], skip_special_tokens=True)
-        == "if x : \n    return _ x \n"
-    )
-
-
-@pytest.mark.parametrize("signs", [False, True])
-def test_decoded_text_encodes_to_the_same_ids(functions, tokenizers, signs):
-    tokenizer = tokenizers[signs]
+def test_decoded_text_encodes_to_the_same_ids(functions, tokenizer):
     for text in functions["test"]["text"]:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert tokenizer(tokenizer.decode(ids), add_special_tokens=False)["input_ids"] == ids
 
 
-@pytest.mark.parametrize("signs", [False, True])
-def test_the_training_split_has_no_unknown_token_and_the_others_next_to_none(functions, tokenizers, signs):
-    tokenizer = tokenizers[signs]
+def test_the_training_split_has_no_unknown_token_and_the_others_next_to_none(functions, tokenizer):
     for name, split in functions.items():
         ids = [token for row in tokenizer(split["text"][:])["input_ids"] for token in row]
         assert ids.count(tokenizer.unk_token_id) <= (0 if name == "train" else 0.001 * len(ids))
-
-
-def test_with_signs_nothing_but_white_space_is_lost(functions, tokenizers):
-    tokenizer = tokenizers[True]
-    for text in functions["train"]["text"][:200]:
-        decoded = tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"])
-        assert "".join(decoded.split()) == "".join(text.split())
 
 
 def test_only_the_training_split_is_seen():
@@ -65,7 +44,7 @@ def test_only_the_training_split_is_seen():
     assert tokenizer.tokenize("alpha omega") == ["alpha", "[UNK]"]
 
 
-def test_a_kept_tokenizer_is_the_trained_one(functions):
+def test_the_same_texts_train_the_same_tokenizer(functions):
     first, second = (data.tokenizer_for(functions, 800) for _ in range(2))
     assert first.get_vocab() == second.get_vocab()
     assert first("def f(self): return 1")["input_ids"] == second("def f(self): return 1")["input_ids"]

@@ -12,14 +12,6 @@ def test_the_hub_is_only_a_note_and_a_broken_library_no_crash():
     assert abilities.probe_hub(broken).mark == "note"
 
 
-def test_a_library_without_sources(tmp_path, monkeypatch):
-    from course_utils.data import corpus
-
-    assert abilities.probe_library().mark == "ok"
-    monkeypatch.setattr(corpus, "standard_library", lambda: tmp_path)
-    assert abilities.probe_library().mark == "fix"
-
-
 def test_workers():
     assert [abilities.probe_workers(gloo).mark for gloo in (True, False)] == ["ok", "note"]
 
