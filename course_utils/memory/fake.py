@@ -186,7 +186,9 @@ class Answers(TorchDispatchMode):
         if not isinstance(tensor, FakeTensor):
             return tensor
         value = self._values.get(tensor) if len(self._values) else None
-        return None if value is None or StorageWeakRef(value.untyped_storage()) in self._spoiled else value
+        if value is None or value.shape != tensor.shape:  # its `.data` was set to another tensor
+            return None
+        return None if StorageWeakRef(value.untyped_storage()) in self._spoiled else value
 
     def forget(self, *tensors: torch.Tensor) -> None:
         """Let go of these."""

@@ -16,7 +16,7 @@ from course_utils.memory.phases import phase
 from course_utils.memory.quantized import quantize_linears
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.sharded import Buckets, HostUpdate, shard, zero1
-from course_utils.precision.narrow import KeepMasters
+from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
 
@@ -118,7 +118,7 @@ class Workload:
             return zero1(trained, make)
         if recipe.offload and recipe.zero_stage < 3:
             return HostUpdate(trained, make)
-        optimizer = KeepMasters(trained, make) if recipe.precision == "bf16-masters" else make(trained)
+        optimizer = MasterWeights(trained, make) if recipe.precision == "bf16-masters" else make(trained)
         if recipe.in_backward:
             _update_in_backward(trained, optimizer)
         return optimizer

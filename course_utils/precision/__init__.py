@@ -1,33 +1,19 @@
 """Number formats bit by bit, and training in narrow ones."""
 
 from course_utils.precision import fp8
-from course_utils.precision.exponents import exponent_counts, gradients_of, loss_in
-from course_utils.precision.formats import FORMATS, Format, in_binary, in_decimal
-from course_utils.precision.narrow import (
-    KeepMasters,
-    KeepResidual,
-    RoundStochastically,
-    RoundToNearest,
-    unmoved_share,
-)
-from course_utils.precision.scaler import LossScaler
-from course_utils.precision.watch import OperatorTypes, watch_finite
+from course_utils.precision.formats import FORMATS, Format
+from course_utils.precision.loss_scaler import LossScaler
+from course_utils.precision.low_precision import KahanSum, MasterWeights, RoundToNearest, StochasticRounding
+from course_utils.precision.nonfinite import watch_finite
 
 __all__ = [
     "FORMATS",
     "Format",
-    "KeepMasters",
-    "KeepResidual",
+    "KahanSum",
     "LossScaler",
-    "OperatorTypes",
-    "RoundStochastically",
+    "MasterWeights",
     "RoundToNearest",
-    "exponent_counts",
+    "StochasticRounding",
     "fp8",
-    "gradients_of",
-    "in_binary",
-    "in_decimal",
-    "loss_in",
-    "unmoved_share",
     "watch_finite",
 ]

@@ -1,5 +1,8 @@
 """Loss scaling as a callback: what fp16 needs beside `Autocast`."""
 
+import torch
+
+from course_utils.errors import CourseError
 from course_utils.precision import LossScaler
 from course_utils.training.callbacks import Callback
 
@@ -16,6 +19,14 @@ class ScaleLoss(Callback):
     def __init__(self, scaler: LossScaler | None = None):
         self.scaler = LossScaler() if scaler is None else scaler
 
+    def on_train_begin(self, run):
+        """Raises `CourseError` for fp16 parameters."""
+        if any(p.dtype == torch.float16 for p in run.model.parameters() if p.requires_grad):
+            raise CourseError(
+                "A float16 gradient would underflow again when it is divided by the scale; "
+                "keep the parameters in float32, where they are the master weights, and use autocast."
+            )
+
     def scale_loss(self, run, loss):
         """S times the loss."""
         return self.scaler.scale(loss)
@@ -25,9 +36,17 @@ class ScaleLoss(Callback):
         self.scaler.unscale_(run.optimizer)
 
     def update(self, run, step):
-        """Step where all gradients are finite, then adapt S; False where the step was left out."""
+        """Step if all gradients are finite, then adapt S; returns False if the step was skipped.
+
+        Raises `CourseError` when S has been lowered to 0.
+        """
         made = False if self.scaler.overflowed(run.optimizer) else step()
         self.scaler.update()
+        if self.scaler.get_scale() == 0:
+            raise CourseError(
+                "The gradients are not finite at any scale, so the cause is not the scale; "
+                "find the first tensor that is not finite with precision.watch_finite(model)."
+            )
         return made
 
     def state_dict(self):

@@ -46,14 +46,6 @@ from course_utils.viz.memory import instants_figure, peak_against_batch
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
 from course_utils.viz.planner import planner, planner_figure, planner_working
 from course_utils.viz.plots import bars, lines
-from course_utils.viz.precision import (
-    exponents_figure,
-    formats_figure,
-    mixed_precision_figure,
-    number_figure,
-    number_picker,
-    scale_window_figure,
-)
 from course_utils.viz.profile import operator_seconds_figure, trace_figure
 from course_utils.viz.quantization import (
     blocks_figure,
@@ -89,10 +81,8 @@ __all__ = [
     "difference",
     "drift_figure",
     "estimate_figure",
-    "exponents_figure",
     "factoring_figure",
     "family_figure",
-    "formats_figure",
     "graph_figure",
     "groups_figure",
     "instants_figure",
@@ -107,10 +97,7 @@ __all__ = [
     "losses_apart",
     "losses_of_ways_figure",
     "losses_over_seeds",
-    "mixed_precision_figure",
     "noise_figure",
-    "number_figure",
-    "number_picker",
     "operator_seconds_figure",
     "paths_figure",
     "peak_against_batch",
@@ -126,7 +113,6 @@ __all__ = [
     "quadratic_figure",
     "recompute_figure",
     "saved_by_part_figure",
-    "scale_window_figure",
     "schedules_figure",
     "segment_curves_figure",
     "segments_figure",

@@ -50,6 +50,10 @@ def pairs(b, s):
     return torch.randn(b, 10), torch.randn(b)
 
 
+def pairs_in_bf16(b, s):
+    return torch.randn(b, 10).bfloat16(), torch.randn(b).bfloat16()
+
+
 @pytest.mark.parametrize(
     ("what", "recipe", "batch"),
     [
@@ -57,8 +61,9 @@ def pairs(b, s):
         (models.ConvNetConfig((8, 16), image=16), Recipe("sgd", batch=4), None),
         (Regression, Recipe(batch=64), pairs),
         (Regression(), Recipe("momentum", batch=64), pairs),
+        (Regression, Recipe("adamw", batch=64, precision="bf16-masters"), pairs_in_bf16),
     ],
-    ids=["a configuration", "pictures", "a function", "a module"],
+    ids=["a configuration", "pictures", "a function", "a module", "master weights"],
 )
 def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
     work = memory.Workload(what, recipe, batch)

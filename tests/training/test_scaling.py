@@ -8,7 +8,8 @@ import torch
 
 from course_utils import training
 from course_utils.errors import CourseError
-from course_utils.precision import LossScaler, OperatorTypes
+from course_utils.lessons.c08_mixed_precision import OperatorTypes
+from course_utils.precision import LossScaler
 
 FP16 = training.Autocast(torch.float16)
 
@@ -130,6 +131,18 @@ def test_a_resumed_run_has_the_same_scale_count_and_losses(fresh, batches, tmp_p
 def test_clipping_before_unscaling_is_refused(fresh, batches):
     with pytest.raises(CourseError, match="ScaleLoss puts the gradients right only after ClipGradients"):
         training.train(*fresh(), batches, callbacks=[training.ClipGradients(1.0), training.ScaleLoss()], progress=False)
+
+
+def test_gradients_that_are_fp16_already_are_refused(fresh, batches):
+    model, optimizer = fresh()
+    with pytest.raises(CourseError, match="float16 gradient would underflow again"):
+        training.train(model.half(), optimizer, batches, callbacks=[training.ScaleLoss()], progress=False)
+
+
+def test_a_scale_that_has_fallen_to_0_is_not_the_cause(fresh, batches):
+    callbacks = [Overflow(0), training.ScaleLoss(LossScaler(2.0**-149))]
+    with pytest.raises(CourseError, match="not finite at any scale"):
+        training.train(*fresh(), batches, callbacks=callbacks, progress=False)
 
 
 def test_dropping_gradients_in_backward_and_scaling_exclude_each_other(fresh, batches):

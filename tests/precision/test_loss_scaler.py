@@ -2,12 +2,10 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.errors import CourseError
 from course_utils.precision import LossScaler
 
 FINITE = st.floats(-4.0, 4.0, width=32)
@@ -73,11 +71,6 @@ def test_an_update_with_an_overflow_is_left_out_and_counted():
     assert scaler.state_dict()["skipped"] == scaler.skipped == 2
 
 
-def test_a_scale_that_cannot_fall_any_more_says_that_it_is_not_the_cause():
-    with pytest.raises(CourseError, match="not finite at any scale"):
-        drive(LossScaler(), [(math.nan, 0.0, False)] * 170)
-
-
 def test_two_optimizers_step_by_themselves_but_share_the_scale():
     ours, theirs = LossScaler(8.0), torch.amp.GradScaler("cpu", 8.0)
     for scaler in (ours, theirs):
@@ -88,39 +81,3 @@ def test_two_optimizers_step_by_themselves_but_share_the_scale():
             scaler.step(optimizer)
         scaler.update()
         assert (healthy.item(), broken.item(), scaler.get_scale()) == (0.5, 1.0, 4.0)
-
-
-def test_what_makes_no_sense_is_refused():
-    p = torch.ones(2, requires_grad=True)
-    optimizer, scaler = torch.optim.SGD([p], lr=0.1), LossScaler()
-    with pytest.raises(CourseError, match="Nothing was unscaled"):
-        scaler.update()
-    p.grad = torch.ones(2)
-    scaler.unscale_(optimizer)
-    with pytest.raises(CourseError, match="unscaled already"):
-        scaler.unscale_(optimizer)
-    half = torch.ones(2, dtype=torch.float16, requires_grad=True)
-    half.grad = torch.ones_like(half)
-    p.grad = torch.ones(2)
-    both = torch.optim.SGD([p, half], lr=0.1)
-    for _ in range(2):
-        with pytest.raises(CourseError, match="float16 and would underflow again"):
-            scaler.unscale_(both)
-    assert torch.equal(p.grad, torch.ones(2))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"init_scale": 0},
-        {"init_scale": 1e-50},
-        {"init_scale": math.inf},
-        {"growth_factor": 1},
-        {"backoff_factor": 1},
-        {"backoff_factor": 0},
-        {"growth_interval": 0},
-    ],
-)
-def test_a_factor_out_of_range_is_named(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        LossScaler(**wrong)

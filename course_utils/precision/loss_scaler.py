@@ -1,0 +1,85 @@
+"""Dynamic loss scaling: a factor S that lifts gradients out of fp16's underflow and adapts itself.
+
+Micikevicius et al. (2018), *Mixed Precision Training*, section 3.2.
+"""
+
+import torch
+
+
+class LossScaler:
+    """The loss scale S. Each update: `scale(loss).backward()`, `unscale_`, `step`, `update`.
+
+    An update whose gradients are not all finite is skipped, and S is multiplied by `backoff_factor`; after
+    `growth_interval` finite updates in a row it is multiplied by `growth_factor`.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ):
+        self._scale = torch.tensor(init_scale, dtype=torch.float32)
+        self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
+        self._finite_in_a_row = self.skipped = 0
+        self._overflowed: dict[int, bool] = {}  # by optimizer, in this update
+
+    def get_scale(self) -> float:
+        """S as it is now."""
+        return self._scale.item()
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """S times the loss; by the chain rule every gradient becomes S times as large."""
+        return loss * self._scale
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by S, in place, and note whether all are finite. Clip after it, not before."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        self._overflowed[id(optimizer)] = not all(gradient.isfinite().all() for gradient in gradients)
+        for gradient in gradients:
+            gradient.div_(self._scale)
+
+    def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether this update's gradients were not all finite; unscales them if that was not done."""
+        if id(optimizer) not in self._overflowed:
+            self.unscale_(optimizer)
+        return self._overflowed[id(optimizer)]
+
+    def step(self, optimizer: torch.optim.Optimizer):
+        """The optimizer's step, or nothing if a gradient is not finite."""
+        return None if self.overflowed(optimizer) else optimizer.step()
+
+    def update(self) -> None:
+        """Adapt S at the end of an update."""
+        factor = 1.0
+        if any(self._overflowed.values()):
+            factor, self._finite_in_a_row = self.backoff_factor, 0
+            self.skipped += 1
+        else:
+            self._finite_in_a_row += 1
+            if self._finite_in_a_row == self.growth_interval:
+                factor, self._finite_in_a_row = self.growth_factor, 0
+        new_scale = torch.tensor(self.get_scale() * factor, dtype=torch.float32)
+        if new_scale.isfinite():
+            self._scale = new_scale
+        self._overflowed = {}
+
+    def state_dict(self) -> dict:
+        """What a checkpoint keeps, with the names of PyTorch's scaler, and the number of skipped updates."""
+        return {
+            "scale": self.get_scale(),
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+            "_growth_tracker": self._finite_in_a_row,
+            "skipped": self.skipped,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Take over what `state_dict` gave, or PyTorch's scaler did."""
+        self._scale = torch.tensor(state["scale"], dtype=torch.float32)
+        self.growth_factor, self.backoff_factor = state["growth_factor"], state["backoff_factor"]
+        self.growth_interval, self._finite_in_a_row = state["growth_interval"], state["_growth_tracker"]
+        self.skipped = state.get("skipped", 0)
