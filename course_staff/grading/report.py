@@ -12,7 +12,6 @@
 
 import csv
 import hashlib
-import html
 import io
 import json
 import re
@@ -24,31 +23,25 @@ from pathlib import Path
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.grading.judge import Verdict
-from course_utils.grading.showing import SIGNS, case_lines
+from course_utils.grading.pages import render
+from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_counted
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MOST = 10
+_PAGES = Path(__file__).parent / "pages"
 RULE = (
     "A question earns its points when all its cases are right, the hidden ones too. "
     "Where it says “in parts”, each right case earns its share."
 )
 """How points come about; on every student's page, and in docs/instructors.md."""
-NOTHING = (
-    "No answer to any question of {0} was found. Hand in the notebook {0}.ipynb, with your answers in the cells that are "
-    "marked for them."
-)
-"""In place of the questions, where the set is another one or the file cannot be read."""
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em}"
-    ":root{color-scheme:light dark}.wide{overflow-x:auto}"
-    "table{border-collapse:collapse;overflow-wrap:anywhere}td,th{border:1px solid #8888;padding:.2em .6em;text-align:left}"
-    ".passed{color:#00785a}.failed{color:#c04f00}li{white-space:pre-wrap;overflow-wrap:anywhere}code{font-size:95%}"
-    "ul.passed,ul.failed,ul.open{list-style:none;padding-left:1.6em;text-indent:-1.1em;margin:.2em 0;color:CanvasText}"
-    "ul.passed li::first-letter{color:color-mix(in srgb,currentColor 45%,#009e73)}"
-    "ul.failed li::first-letter{color:color-mix(in srgb,currentColor 45%,#d55e00)}"
-    "@media(prefers-color-scheme:dark){.passed{color:#4c9}.failed{color:#f94}}"
-)
+STYLE = (_PAGES / "style.css.j2").read_text(encoding="utf-8")
+_STATES = {
+    "passed": "right",
+    "untouched": "not written yet",
+    "missing": "no answer found",
+    "failed": "not right yet",
+}
 _HIDDEN_KINDS = {
     "values": "gave wrong values",
     "untouched": "not written",
@@ -129,18 +122,21 @@ def table(records: list[dict]) -> str:
 
 def page(record: Mapping) -> str:
     """A student's page. Of hidden cases it holds how many passed and how the others ended, never an input or a value."""
-    head = [f"<p><strong>{_gained(record)}</strong></p>", _items(record["notes"], "note")]
-    states = {question["state"] for question in record["questions"]}
-    parts = [f"<p>{_text(NOTHING.format(record['set']))}</p>"] if states == {"missing"} else _answers(record)
-    return _document(f"{record['set']}: {record['student']}", "\n".join(head + parts))
+    return _render(
+        "student.html.j2",
+        title=f"{record['set']}: {record['student']}",
+        record=record,
+        found_any={question["state"] for question in record["questions"]} != {"missing"},
+        rule=RULE,
+        states=_STATES,
+        signs=SIGNS,
+        public_lines=_public_lines,
+        hidden_fates=_hidden_fates,
+    )
 
 
-def _answers(record: Mapping) -> list[str]:
-    return [f"<p>{_text(RULE)}</p>", *map(_question, record["questions"])]
-
-
-def _gained(graded: Mapping) -> str:
-    return f"{graded['points']:g} of {format_counted(graded['of'], 'point')}"
+def _render(template: str, **values) -> str:
+    return render(template, _PAGES, printable=printable, **values)
 
 
 def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
@@ -148,19 +144,21 @@ def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequ
     lines = [_head(records, set_name), *remarks]
     for title, rows in _sections(records, others):
         lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text in rows)]
-    return "\n".join(map(_printable, lines)) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def summary_page(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
     """`summary` for a browser, with every student's points and a link to the page."""
-    parts = [
-        f"<p><strong>{_text(_head(records, set_name))}</strong></p>",
-        _items(remarks, "failed"),
-        _students(records),
-    ]
-    for title, rows in _sections(records, others):
-        parts += [f"<h2>{_text(title)}</h2>", _rows(rows)]
-    return _document(f"{set_name}: summary", "\n".join(parts))
+    return _render(
+        "summary.html.j2",
+        title=f"{set_name}: summary",
+        head=_head(records, set_name),
+        remarks=remarks,
+        records=records,
+        ids=_ids(records),
+        sections=_sections(records, others),
+        file_name=file_name,
+    )
 
 
 def _head(records: list[dict], set_name: str) -> str:
@@ -180,40 +178,12 @@ def _sections(records: list[dict], others: list[str]) -> list[tuple[str, list[tu
     return [*sections, *_commonest(records), *((title, rows) for title, rows in more.items() if rows)]
 
 
-def _rows(rows: list[tuple[int, str]]) -> str:
-    """A table of counts and texts, or a list where nothing is counted."""
-    if not any(count for count, _ in rows):
-        return _items([text for _, text in rows], "note")
-    return f"<table>{''.join(f'<tr><td>{count}</td><td>{_text(text)}</td></tr>' for count, text in rows)}</table>"
-
-
 def _copies(records: list[dict]) -> list[tuple[int, str]]:
     """Students whose files are the same to the byte."""
     students: dict[str, list[str]] = {}
     for record in records:
         students.setdefault(record["file"], []).append(record["student"])
     return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
-
-
-def _students(records: list[dict]) -> str:
-    """A table: a row per student with points by question."""
-    ids = _ids(records)
-    head = "".join(f"<th>{_text(name)}</th>" for name in ("student", "points", *ids))
-    return (
-        f"<div class='wide'><table><tr>{head}</tr>{''.join(_student(record, ids) for record in records)}</table></div>"
-    )
-
-
-def _student(record: Mapping, ids: list[str]) -> str:
-    questions = {question["id"]: question for question in record["questions"]}
-    link = f"<a href='students/{file_name(record['student'])}.html'>{_text(record['student'])}</a>"
-    marks = "".join(_mark(questions.get(name)) for name in ids)
-    return f"<tr><td>{link}</td><td>{record['points']:g} of {record['of']:g}</td>{marks}</tr>"
-
-
-def _mark(question: Mapping | None) -> str:
-    style = "passed" if question and question["state"] == "passed" else "failed"
-    return f"<td class='{style}'>{question['points'] if question else 0:g}</td>"
 
 
 def _ids(records: list[dict]) -> list[str]:
@@ -263,65 +233,22 @@ def _commonest(records: list[dict]) -> list[tuple[str, list[tuple[int, str]]]]:
     return [(title, [(-count, name) for count, _, name in shared[:_MOST]])]
 
 
-def _question(question: Mapping) -> str:
-    state = {"passed": "right", "untouched": "not written yet", "missing": "no answer found"}.get(
-        question["state"], "not right yet"
-    )
-    points = _gained(question) + (", in parts" if question["parts"] else "")
-    style = "passed" if question["state"] == "passed" else "failed"
-    head = f"<h2>{_text(question['id'])} · {_text(question['title'])}</h2><p class='{style}'>{state}, {points}</p>"
-    shown = question["shown"]
-    advice = [f"<p><strong>Diagnosis:</strong> {_text(shown['diagnosis'])}</p>"] if shown["diagnosis"] else []
-    advice += [f"<p><strong>Hint:</strong> {_text(shown['hint'])}</p>"] if shown["hint"] else []
-    written = question["state"] in ("passed", "failed")
-    cases, rest = _public(question), _hidden(question) if written else []
-    if question["counted"] and written:
-        rest.append(
-            f"Counted by the process that ran your code, and not a second time: {', '.join(question['counted'])}."
-        )
-    return "\n".join(
-        [head, *advice, *cases, *(f"<p>{_text(line)}</p>" for line in rest), _items(question["notes"], "note")]
-    )
-
-
-def _public(question: Mapping) -> list[str]:
+def _public_lines(question: Mapping) -> list[Line]:
     """The cases as a check shows them in a notebook; of an answer that is right only how many there are."""
     count = len(question["public"])
     if question["state"] == "passed" and count > 1:
-        every = "Both" if count == 2 else f"All {count}"
-        return [_items([f"{SIGNS['passed']}{every} public cases are right."], "passed")]
+        return [Line("passed", f"{'Both' if count == 2 else f'All {count}'} public cases are right.")]
     if question["state"] == "missing" and question["notes"]:
         return []
-    verdicts = [Verdict(v["case"], v["passed"], v["sentence"], kind=v["kind"]) for v in question["public"]]
-    return [_items([f"{SIGNS[line.kind]}{line.text}"], line.kind) for line in case_lines(verdicts)]
+    return case_lines([Verdict(v["case"], v["passed"], v["sentence"], kind=v["kind"]) for v in question["public"]])
 
 
-def _hidden(question: Mapping) -> list[str]:
-    hidden = question["hidden"]
-    if not hidden:
-        return []
-    failed = Counter(_HIDDEN_KINDS[verdict["kind"]] for verdict in hidden if not verdict["passed"])
-    how = "".join(f"; {count} {kind}" for kind, count in sorted(failed.items()))
-    return [f"Hidden cases: {sum(verdict['passed'] for verdict in hidden)} of {len(hidden)} are right{how}."]
+def _hidden_fates(question: Mapping) -> list[tuple[str, int]]:
+    failed = Counter(_HIDDEN_KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
+    return sorted(failed.items())
 
 
-def _items(lines: Sequence[str], style: str) -> str:
-    return f"<ul class='{style}'>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>" if lines else ""
-
-
-def _document(title: str, body: str) -> str:
-    head = f"<meta charset='utf-8'><title>{_text(title)}</title><style>{_STYLE}</style>"
-    return (
-        f"<!doctype html>\n<html lang='en'><head>{head}</head>\n<body><h1>{_text(title)}</h1>\n{body}\n</body></html>\n"
-    )
-
-
-def _text(text: str) -> str:
-    """Escaped, then code between back-ticks marked as such."""
-    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(_printable(text)))
-
-
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without control characters, by which a name could command a terminal, or turn a line around."""
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}" for c in text
@@ -331,7 +258,7 @@ def _printable(text: str) -> str:
 def _no_formula(value):
     """A spreadsheet would run a text that begins like a formula."""
     if isinstance(value, str):
-        value = _printable(value)
+        value = printable(value)
         return f"'{value}" if value.startswith(_FORMULA) else value
     return value
 

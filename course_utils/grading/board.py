@@ -1,7 +1,5 @@
 """How far a learner is in all exercise sets: as a table in a terminal, and with bars in a notebook."""
 
-import html
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,27 +45,34 @@ class Board:
         return f"{passed} of {questions} questions passed, {points:g} of {of:g} points."
 
     @cached_property
-    def advice(self) -> str:
-        """What to do next: the first open question of a set that is begun, else of the first one not begun."""
-        todo = sorted((one for one in self.standings if one.next), key=lambda one: (not one.passed, one.name))
-        if not todo:
-            return "Next: nothing is left; every question is passed."
-        return f"Next: {todo[0].next}, in exercises/{todo[0].name}.ipynb."
+    def _todo(self) -> Standing | None:
+        """The set to go on with: one that is begun, else the first one that is not."""
+        todo = [one for one in self.standings if one.next]
+        return min(todo, key=lambda one: (not one.passed, one.name), default=None)
+
+    @property
+    def next(self) -> str:
+        """The question to go on with, or that there is none."""
+        return self._todo.next if self._todo else "nothing is left; every question is passed"
+
+    @property
+    def exercises(self) -> str:
+        """The notebook of that question, from the checkout's folder on; empty where none is left."""
+        return f"exercises/{self._todo.name}.ipynb" if self._todo else ""
 
     def __str__(self):
         width = max(len(one.name) for one in self.standings)
-        lines = [f"{one.name:{width}}  {_bar(one.share)}  {_counted(one)}" for one in self.standings]
-        return "\n".join([self.head, "", *lines, "", self.advice])
+        lines = [f"{one.name:{width}}  {_bar(one.share)}  {_count(one)}" for one in self.standings]
+        return "\n".join(
+            [self.head, "", *lines, "", f"Next: {self.next}{self.exercises and f', in {self.exercises}'}."]
+        )
 
     __repr__ = __str__
 
     def _repr_html_(self):
-        rows = "".join(map(_row, self.standings))
-        head = "".join(
-            f'<th scope="col" style="text-align:left">{name}</th>' for name in ("set", "passed", "", "points")
-        )
-        table = f'<table style="color:inherit;font:inherit"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        return f"<div><p>{html.escape(self.head)}</p>{table}<p>{_linked(html.escape(self.advice))}</p></div>"
+        from course_utils.grading.pages import render
+
+        return render("progress.html.j2", board=self)
 
 
 def my_progress() -> Board:
@@ -95,20 +100,5 @@ def _bar(share: float) -> str:
     return "█" * full + "·" * (_BLOCKS - full)
 
 
-def _counted(one: Standing) -> str:
+def _count(one: Standing) -> str:
     return f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points"
-
-
-def _linked(text: str) -> str:
-    """`text` with a link for each notebook of exercises; chapters and exercises lie in folders beside each other."""
-    return re.sub(r"exercises/\w+\.ipynb", r'<a href="../\g<0>">\g<0></a>', text)
-
-
-def _row(one: Standing) -> str:
-    said = f"{one.passed} of {one.questions} questions passed"
-    # The edge is the text's own color, and the bar is readable on white and on black.
-    inner = f'<div style="width:{one.share:.0%};height:100%;background:#009E73"></div>'
-    outer = "width:12em;height:.8em;border:1px solid currentColor;border-radius:2px"
-    bar = f'<div role="img" aria-label="{said}" style="{outer}">{inner}</div>'
-    cells = f"<td>{one.passed} of {one.questions}</td><td>{bar}</td><td>{one.points:g} of {one.of:g}</td>"
-    return f'<tr><th scope="row" style="text-align:left">{html.escape(one.name)}</th>{cells}</tr>'

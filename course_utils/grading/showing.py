@@ -1,7 +1,5 @@
 """A check's result for the learner. Plain text and HTML are made from the same lines, so that they say the same."""
 
-import html
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +9,16 @@ from course_utils.grading.question import Question
 from course_utils.units import format_counted
 
 SIGNS = {"passed": "✓ ", "failed": "✗ ", "open": "○ "}
-_COLORS = {"passed": "#009E73", "failed": "#D55E00", "open": "#888888"}  # of edges, seen on white and on black
-_SIGN_COLOR = (
-    "color-mix(in srgb, currentColor 45%, {})"  # darker on white, lighter on black: letters need more contrast
-)
+COLORS = {"passed": "#009E73", "failed": "#D55E00", "open": "#888888"}  # of edges, seen on white and on black
+SIGN_COLOR = "color-mix(in srgb, currentColor 45%, {})"  # darker on white, lighter on black: letters need more contrast
 _HANGING = "padding-left:1.1em;text-indent:-1.1em"
-_STYLES = {"head": "font-weight:bold", "fact": "opacity:.75", **dict.fromkeys(SIGNS, _HANGING)}
+_STYLES = {
+    "head": "font-weight:bold",
+    "fact": "opacity:.75",
+    "diagnosis": "",
+    "hint": "",
+    **dict.fromkeys(SIGNS, _HANGING),
+}
 _APART = ("diagnosis", "hint")  # kinds with some space above and below
 
 _TOLD_IN_FULL = 5  # failures; a learner mends the first ones first
@@ -45,9 +47,10 @@ class Shown:
     __repr__ = __str__
 
     def _repr_html_(self):
-        style = f"border-left:4px solid {_COLORS[self.state]};padding:.2em .8em;line-height:1.5"
-        rows = map(_html, self.lines, (Line("head", ""), *self.lines))
-        return f'<div style="{style}">{"".join(rows)}</div>'
+        from course_utils.grading.pages import render
+
+        looks = {"colors": COLORS, "sign_color": SIGN_COLOR, "styles": _STYLES, "signs": SIGNS, "apart_kinds": _APART}
+        return render("check.html.j2", lines=self.lines, state=self.state, **looks)
 
 
 def shown(result: Result, question: Question, graded: str, records: Mapping[str, Record], total: int) -> Shown:
@@ -122,13 +125,3 @@ def _hint(result: Result) -> list[Line]:
     if result.hint:
         return [Line("hint", f"Hint: {result.hint}")]
     return [] if result.passed else [Line("fact", f'For a hint: `check("{result.question}", hint=1)`.')]
-
-
-def _html(line: Line, before: Line) -> str:
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(line.text))
-    if line.kind in SIGNS:
-        text = f'<b style="color:{_SIGN_COLOR.format(_COLORS[line.kind])}">{SIGNS[line.kind]}</b>{text}'
-    if line.kind in _APART:
-        text = re.sub(r"^(Diagnosis:|Hint:)", r"<b>\1</b>", text)
-    gap = "margin-top:.4em;" if line.kind != before.kind and {line.kind, before.kind} & {*_APART} else ""
-    return f'<div style="white-space:pre-wrap;{gap}{_STYLES.get(line.kind, "")}">{text}</div>'

@@ -49,8 +49,8 @@ def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next(
     (adamw,) = [one for one in table.standings if one.name == "03_adamw"]
     assert (adamw.passed, adamw.points) == (2, 4.5)
     assert adamw.questions == len(load_set("03_adamw")["questions"])
-    assert table.advice.startswith("Next: q3 · ")
-    assert table.advice.endswith("in exercises/03_adamw.ipynb.")
+    assert table.next.startswith("q3 · ")
+    assert table.exercises == "exercises/03_adamw.ipynb"
     assert str(table).startswith(f"2 of {sum(one.questions for one in table.standings)} questions passed, 4.5 of ")
 
 
@@ -59,7 +59,7 @@ def test_everything_passed_leaves_nothing_to_do():
         entries = json.loads(path.read_text("utf-8"))["questions"]
         remember(path.stem, {entry["id"]: Record(0, True, entry["points"]) for entry in entries})
     table = my_progress()
-    assert "nothing is left" in table.advice
+    assert "nothing is left" in table.next
     assert all((one.share, one.points) == (1, one.of) for one in table.standings)
     assert "·····" not in str(table)
 
@@ -92,7 +92,7 @@ def test_text_and_html_say_the_same_and_every_bar_is_read_out():
     ]
     assert re.findall(r"width:(\d+%)", page) == ["25%", "0%"]
     words = html.unescape(re.sub(r"<[^>]+>", " ", page))
-    for part in (table.head, table.advice, "01_<b>", "1 of 4", "2.5 of 8"):
+    for part in (table.head, table.next, "01_<b>", "1 of 4", "2.5 of 8"):
         assert part in words
         assert part in str(table).replace("  1 of  4", "1 of 4") or part == "1 of 4" or part == "2.5 of 8"
     assert page.count('scope="col"') == 4

@@ -58,14 +58,14 @@ def test_every_color_can_be_written_with(name):
 @pytest.mark.parametrize("page", GROUNDS)
 def test_signs_of_a_check_are_read_and_its_edge_is_seen(page):
     ground, ink = GROUNDS[page]
-    share = int(re.search(r"currentColor (\d+)%", showing._SIGN_COLOR).group(1)) / 100
-    for color in showing._COLORS.values():
+    share = int(re.search(r"currentColor (\d+)%", showing.SIGN_COLOR).group(1)) / 100
+    for color in showing.COLORS.values():
         assert contrast(mixed(ink, color, share), ground) >= READABLE
         assert contrast(color, ground) >= 3  # what is not read, but seen: WCAG 2.2, 1.4.11
 
 
 def test_the_letters_of_a_report_are_read():
-    light, dark = report._STYLE.split("@media(prefers-color-scheme:dark)")
+    light, dark = report.STYLE.split("@media(prefers-color-scheme:dark)")
     for style, page in ((light, "light"), (dark, "dark")):
         ground, ink = GROUNDS[page]
         plain = re.findall(r"\.(?:passed|failed)\{color:(#\w+)\}", style)

@@ -1,0 +1,24 @@
+"""HTML from the templates in this folder, and in another one that builds on them."""
+
+import html
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+from jinja2.filters import do_mark_safe
+
+
+def render(template: str, more: Path | None = None, printable: Callable[[str], str] = str, **values) -> str:
+    """The text of a template of this folder, or of the folder `more`.
+
+    Every value is escaped. Filters: `code` marks what stands between back-ticks, `printable` is the function that is given.
+    """
+    folders = [Path(__file__).parent, *([more] if more else [])]
+    pages = Environment(loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    pages.filters |= {"code": _mark_code, "printable": printable}
+    return pages.get_template(template).render(**values)
+
+
+def _mark_code(text: str):
+    return do_mark_safe(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text)))
