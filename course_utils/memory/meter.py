@@ -7,8 +7,8 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -59,11 +59,9 @@ class Meter(TorchDispatchMode):
         self.device = device or where(self.models)
         self._look = look_inside and self.device == _HOST
         self._grain = round_to or (512 if self.device.type == "cuda" else 1)
-        self._kinds: list[str] = []  # by piece, as are the next two
-        self._sizes: list[int] = []
-        self._births: list[_Birth] = []
-        self._events: list[tuple[int, int, str]] = []  # (change in bytes, piece, phase)
-        self._alive: dict[int, tuple[int, weakref.ref]] = {}  # by the address of the storage: its piece
+        self._pieces: list[_Piece] = []
+        self._events: list[tuple[int, int, str]] = []  # (change in bytes, place of the piece, phase)
+        self._alive: dict[int, tuple[int, weakref.ref]] = {}  # by the address of the storage: the place of its piece
         self._added_in_place: tuple[int, int, int] | None = None
         self._modules: list[str] = []
         self._nodes_made: list[tuple[int, str]] = []  # (autograd's sequence number, module at work from then on)
@@ -72,33 +70,37 @@ class Meter(TorchDispatchMode):
 
     def usage(self) -> Usage:
         """What has been logged so far, on the models' device; `usage().host` where the host is another."""
-        on_host = [birth.device == _HOST for birth in self._births]
-        if self.device == _HOST or not any(on_host):
-            return self._selected(lambda index: True, None)
-        return self._selected(lambda index: not on_host[index], self._selected(lambda index: on_host[index], None, 1))
+        away = [piece.device == _HOST != self.device for piece in self._pieces]
+        host = self._usage_of([place for place, is_away in enumerate(away) if is_away], 1) if any(away) else None
+        return self._usage_of([place for place, is_away in enumerate(away) if not is_away], self._grain, host)
 
-    def _selected(self, chosen: Callable[[int], bool], host: Usage | None, grain: int | None = None) -> Usage:
-        kept = [index for index in range(len(self._sizes)) if chosen(index)]
-        number = {index: place for place, index in enumerate(kept)} | {-1: -1}
-        events = tuple((c, number[i], phase) for c, i, phase in self._events if i in number)
-        return Usage(tuple(map(self._piece, kept)), events, grain or self._grain, host)
-
-    def _piece(self, index: int) -> Piece:
-        place, maker, shape, dtype, _, there = self._births[index]
-        module = place if isinstance(place, str) else self._module_of(place)
-        size = self._sizes[index] if there is None else there
-        return Piece(size, self._kinds[index], module, str(maker), tuple(shape), dtype, there is not None)
+    def _usage_of(self, places: list[int], grain: int, host: Usage | None = None) -> Usage:
+        number = {place: new for new, place in enumerate(places)} | {-1: -1}
+        events = tuple((change, number[place], phase) for change, place, phase in self._events if place in number)
+        pieces = []
+        for piece in (self._pieces[place] for place in places):
+            module = piece.born_in if isinstance(piece.born_in, str) else self._module_of(piece.born_in)
+            size = piece.size if piece.there is None else piece.there
+            about = module, str(piece.maker), tuple(piece.shape), piece.dtype
+            pieces.append(Piece(size, piece.kind, *about, piece.there is not None))
+        return Usage(tuple(pieces), events, grain, host)
 
     def __enter__(self):
         self._hooks = ExitStack()
         self._register_what_is_there()
-        self._hook_modules()
-        self._hook_optimizers()
-        self._hooks.enter_context(observed_by(self._marked))
+        for name, module in self._named("named_modules"):
+            before = module.register_forward_pre_hook(partial(self._begin, name), with_kwargs=True)
+            self._hooks.callback(before.remove)
+            self._hooks.callback(module.register_forward_hook(self._end, always_call=True).remove)
+        for optimizer in self.optimizers:
+            self._hooks.callback(optimizer.register_step_pre_hook(self._begin_update).remove)
+            self._hooks.callback(optimizer.register_step_post_hook(self._end_update).remove)
+        self._hooks.enter_context(observed_by(self._mark))
         # No operator makes the states of the random generator that checkpointing keeps for each block.
-        self._hooks.enter_context(patch.object(torch, "get_rng_state", self._seeing(torch.get_rng_state)))
+        self._hooks.enter_context(patch.object(torch, "get_rng_state", self._see_random_state(torch.get_rng_state)))
         # Nor does one give memory back while the tensor stays, as sharding does with gathered parameters.
-        self._hooks.enter_context(patch.object(torch.UntypedStorage, "resize_", self._seeing_resize()))
+        resize = torch.UntypedStorage.resize_
+        self._hooks.enter_context(patch.object(torch.UntypedStorage, "resize_", self._see_resize(resize)))
         return super().__enter__()
 
     def __exit__(self, *error):
@@ -118,9 +120,9 @@ class Meter(TorchDispatchMode):
         result = func(*args, **kwargs) if kwargs else func(*args)
         makes, hides, sends = _KNOWN.get(id(func)) or _what_it_does(func)
         if makes:
-            self._enter()
-            if hides and self._look:
-                self._look_inside(func, args, kwargs or {}, result)
+            self._look_up()
+            if hides and self._look and (size := peak_inside(func, args, kwargs or {}, result)):
+                self._come_and_go(size, self._kind_of_birth(), func)
             if type(result) is torch.Tensor:
                 self._see(result, func, args)
             else:
@@ -131,13 +133,10 @@ class Meter(TorchDispatchMode):
             self._note_communication(func, args, kwargs or {})
         return result
 
-    def _look_inside(self, func, args: tuple, kwargs: dict, result) -> None:
-        if size := peak_inside(func, args, kwargs, result):
-            self._come_and_go(size, self._kind_of_birth(), func)
-
     def _come_and_go(self, size: int, kind: str, func) -> None:
-        birth = _Birth(self._place_now(), f"inside {func}", (size,), torch.uint8, self.device)
-        self._log(-size, self._new_piece(size, kind, birth))
+        """Memory that is born and dies inside one operator."""
+        place = self._add(_Piece(size, kind, self._place_now(), f"inside {func}", (size,), torch.uint8, self.device))
+        self._events.append((-size, place, self._phase))
 
     def _note_communication(self, func, args: tuple, kwargs: dict) -> None:
         if self._look and func.overloadpacket.__name__ == "_reduce_scatter_base_":
@@ -146,52 +145,43 @@ class Meter(TorchDispatchMode):
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):
                 known = self._alive.get(tensor.untyped_storage()._cdata)
-                if known and self._births[known[0]].there is None and self._kinds[known[0]] not in _LASTING:
-                    self._kinds[known[0]] = "communication"
+                piece = known and self._pieces[known[0]]
+                if piece and piece.there is None and piece.kind not in _LASTING:
+                    piece.kind = "communication"
 
-    def _enter(self) -> None:
-        self._work = self._work_now()
-        phase = self._phase_now()
+    def _look_up(self) -> None:
+        """What PyTorch is doing just now, whatever the marks say; a new phase is logged."""
+        if self._updating:
+            self._work = "update"
+        elif torch._C._current_graph_task_id() != -1:
+            self._work = "backward"
+        else:  # clipping, after backward and before the step, is neither in a module nor recorded
+            between = not self._modules and not torch.is_grad_enabled()
+            self._work = "update" if between and (self._after_backward or "update" in self._marks) else "forward"
+        if self._marks:
+            phase = self._marks[-1]
+        else:
+            phase = self._work
+            self._after_backward = phase == "backward" or (self._after_backward and phase == "update")
         if phase != self._phase or not self._events:
             self._phase = phase
-            self._log(0, -1)
+            self._events.append((0, -1, phase))
 
-    def _log(self, change: int, index: int) -> None:
-        self._events.append((change, index, self._phase))
-
-    def _phase_now(self) -> str:
-        if self._marks:
-            return self._marks[-1]
-        phase = self._work
-        self._after_backward = phase == "backward" or (self._after_backward and phase == "update")
-        return phase
-
-    def _work_now(self) -> str:
-        """What PyTorch is doing, whatever the marks say."""
-        if self._updating:
-            return "update"
-        if torch._C._current_graph_task_id() != -1:
-            return "backward"
-        between = not self._modules and not torch.is_grad_enabled()  # as clipping: after backward, before the step
-        return "update" if between and (self._after_backward or "update" in self._marks) else "forward"
-
-    def _seeing(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def _see_random_state(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def seen(*args, **kwargs) -> torch.Tensor:
             result = function(*args, **kwargs)
-            self._enter()
+            self._look_up()
             self._see(result, function.__name__)
             return result
 
         return seen
 
-    def _seeing_resize(self) -> Callable[[torch.UntypedStorage, int], object]:
-        resize = torch.UntypedStorage.resize_
-
+    def _see_resize(self, resize: Callable) -> Callable[[torch.UntypedStorage, int], object]:
         def seen(storage: torch.UntypedStorage, size: int) -> object:
             result = resize(storage, size)
             if known := self._alive.get(storage._cdata):
-                self._enter()
-                self._resized(known[0], storage)
+                self._look_up()
+                self._resize(known[0], storage)
             return result
 
         return seen
@@ -207,40 +197,40 @@ class Meter(TorchDispatchMode):
         known = self._alive.get(storage._cdata)
         if known is not None:
             if maker is _RESIZE:
-                self._resized(known[0], storage)
+                self._resize(known[0], storage)
             return
         device = device_of(tensor)
         if device == self.device or device == _HOST:
-            birth = _Birth(self._place_now(), maker, tensor.shape, tensor.dtype, device)
-            index = self._be_born(storage, self._kind_of_birth(), birth)
+            about = self._place_now(), maker, tensor.shape, tensor.dtype, device
+            place = self._add(_Piece(storage.nbytes(), self._kind_of_birth(), *about), storage)
             if id(maker) in _IN_PLACE_UNWATCHED:
-                self._note_in_place(index, maker, args)
+                self._note_in_place(place, maker, args)
 
-    def _be_born(self, storage, kind: str, birth: "_Birth") -> int:
-        index, address = self._new_piece(storage.nbytes(), kind, birth), storage._cdata
-        self._alive[address] = index, weakref.ref(storage, partial(self._die, address))
-        return index
-
-    def _new_piece(self, size: int, kind: str, birth: "_Birth") -> int:
-        index = len(self._sizes)
-        self._kinds.append(kind)
-        self._sizes.append(size)
-        self._births.append(birth)
-        if birth.there is None:
-            self._events.append((size, index, self._phase))
-        return index
+    def _add(self, piece: "_Piece", storage: torch.UntypedStorage | None = None) -> int:
+        """Log a birth; gives the piece's place, and waits for the end of its storage."""
+        place = len(self._pieces)
+        self._pieces.append(piece)
+        if piece.there is None:
+            self._events.append((piece.size, place, self._phase))
+        if storage is not None:
+            self._alive[storage._cdata] = place, weakref.ref(storage, partial(self._die, storage._cdata))
+        return place
 
     def _die(self, address: int, reference: weakref.ref) -> None:
-        index, current = self._alive.get(address, (-1, None))
+        place, current = self._alive.get(address, (-1, None))
         if current is not reference:  # an address may already have a new tenant
             return
         del self._alive[address]
-        if self._added_in_place and self._added_in_place[::2] == (index, len(self._events)):
-            self._take_over(index, self._added_in_place[1])
+        if self._added_in_place and self._added_in_place[::2] == (place, len(self._events)):
+            new = self._added_in_place[1]  # it turns out to be the old piece in other hands
+            self._events.pop()
+            address, reference = next((a, r) for a, (i, r) in reversed(self._alive.items()) if i == new)
+            self._alive[address] = place, reference
+            self._added_in_place = None
         else:
-            self._log(-self._sizes[index], index)
+            self._events.append((-self._pieces[place].size, place, self._phase))
 
-    def _note_in_place(self, index: int, maker, args: tuple) -> None:
+    def _note_in_place(self, new: int, maker, args: tuple) -> None:
         """Unwatched, autograd works in place here, in a gradient that nobody else refers to; watched, it makes a new one.
 
         `InputBuffer::accumulate` adds the gradients of several uses so, and the gradient of an index fills its zeros so. If
@@ -250,25 +240,18 @@ class Meter(TorchDispatchMode):
             return
         storage = args[0].untyped_storage()
         # Two uses are the gradient's and ours; with more, somebody else shows the same memory.
-        if torch._C._storage_Use_Count(storage._cdata) > 2:
-            return
         old, _ = self._alive.get(storage._cdata, (-1, None))
-        by_engine = old >= 0 and self._births[old].place != self._births[index].place
-        as_large = old >= 0 and self._sizes[old] == self._sizes[index] == args[0].nbytes
+        if old < 0 or torch._C._storage_Use_Count(storage._cdata) > 2:
+            return
+        by_engine = self._pieces[old].born_in != self._pieces[new].born_in
+        as_large = self._pieces[old].size == self._pieces[new].size == args[0].nbytes
         if as_large and (maker is not _aten.add.Tensor or by_engine):
-            self._added_in_place = old, index, len(self._events)
+            self._added_in_place = old, new, len(self._events)
 
-    def _take_over(self, old: int, new: int) -> None:
-        """The piece `new` turns out to be `old` in other hands."""
-        self._events.pop()
-        address, reference = next((a, r) for a, (i, r) in reversed(self._alive.items()) if i == new)
-        self._alive[address] = old, reference
-        self._added_in_place = None
-
-    def _resized(self, index: int, storage) -> None:
-        size = storage.nbytes()
-        self._log(size - self._sizes[index], index)
-        self._sizes[index] = size
+    def _resize(self, place: int, storage: torch.UntypedStorage) -> None:
+        piece, size = self._pieces[place], storage.nbytes()
+        self._events.append((size - piece.size, place, self._phase))
+        piece.size = size
 
     def _kind_of_birth(self) -> str:
         # Autograd runs without recording, so recording inside it is a forward pass run again.
@@ -294,14 +277,15 @@ class Meter(TorchDispatchMode):
             if parameter.grad is not None:
                 self._mark_as("gradients", [parameter.grad], leaf, module)
             if parameter.requires_grad:
-                self._hooks.callback(parameter.register_post_accumulate_grad_hook(partial(self._graded, module)).remove)
+                hook = parameter.register_post_accumulate_grad_hook(partial(self._mark_gradient, module))
+                self._hooks.callback(hook.remove)
         for name, buffer in self._named("named_buffers"):
             self._mark_as("buffers", [buffer], "", name.rpartition(".")[0])
         for name, module in self._named("named_modules"):
             self._mark_as("buffers", _tensors_in({**vars(module), **_NOT_LOOSE}), "", name)
             for parameter in module.parameters(recurse=False):  # as statistics of quantized weights
                 self._mark_as("buffers", _tensors_in(vars(parameter)), "", name)
-        self._note_state()
+        self._mark_state()
         self._mark_as("inputs", self._tensors)
 
     def _named(self, what: str) -> Iterator[tuple[str, object]]:
@@ -312,23 +296,23 @@ class Meter(TorchDispatchMode):
 
     def _mark_as(self, kind: str, tensors: Iterable, maker: str = "", module: str = "") -> None:
         """Give the pieces of `tensors` this kind; those unseen so far were there before the log began."""
-        for whole in tensors:
-            for tensor in _plain(whole):
-                if device_of(tensor) not in (self.device, _HOST) or tensor.layout is not torch.strided:
-                    continue
-                storage = tensor.untyped_storage()
-                known = self._alive.get(storage._cdata)
-                if known is None:
-                    about = tensor.shape, tensor.dtype, device_of(tensor)
-                    self._be_born(storage, kind, _Birth(module, maker, *about, there=storage.nbytes()))
-                elif not (kind in ("inputs", "buffers") and self._births[known[0]].there is not None):
-                    self._kinds[known[0]] = kind
+        for tensor in (inner for whole in tensors for inner in _plain(whole)):
+            device = device_of(tensor)
+            if device not in (self.device, _HOST) or tensor.layout is not torch.strided:
+                continue
+            storage = tensor.untyped_storage()
+            known = self._alive.get(storage._cdata)
+            if known is None:
+                about = module, maker, tensor.shape, tensor.dtype, device
+                self._add(_Piece(storage.nbytes(), kind, *about, there=storage.nbytes()), storage)
+            elif kind not in ("inputs", "buffers") or self._pieces[known[0]].there is None:
+                self._pieces[known[0]].kind = kind
 
-    def _graded(self, module: str, parameter: torch.Tensor) -> None:
+    def _mark_gradient(self, module: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # of a shard it comes later, when the ranks have summed it
             self._mark_as("gradients", [parameter.grad], module=module)
 
-    def _note_state(self, *_) -> None:
+    def _mark_state(self) -> None:
         modules = {id(p): name.rpartition(".")[0] for name, p in self._named("named_parameters")}
         for optimizer in self.optimizers:
             inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
@@ -336,13 +320,6 @@ class Meter(TorchDispatchMode):
                 for parameter, state in one.state.items() if isinstance(one, torch.optim.Optimizer) else ():
                     kept = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
                     self._mark_as("optimizer state", kept, module=modules.get(id(parameter), ""))
-
-    def _hook_modules(self) -> None:
-        for name, module in self._named("named_modules"):
-            before = module.register_forward_pre_hook(partial(self._begin, name), with_kwargs=True)
-            after = module.register_forward_hook(self._end, always_call=True)
-            self._hooks.callback(before.remove)
-            self._hooks.callback(after.remove)
 
     def _begin(self, name: str, module: nn.Module, args, kwargs) -> None:
         if any(module is model for model in self.models):
@@ -356,34 +333,35 @@ class Meter(TorchDispatchMode):
             self._modules.pop()
         self._nodes_made.append((torch.autograd._get_sequence_nr(), self._modules[-1] if self._modules else ""))
 
-    def _hook_optimizers(self) -> None:
-        for optimizer in self.optimizers:
-            self._hooks.callback(optimizer.register_step_pre_hook(self._begin_update).remove)
-            self._hooks.callback(optimizer.register_step_post_hook(self._end_update).remove)
-
     def _begin_update(self, *_) -> None:
         self._updating = True
         for name, parameter in self._named("named_parameters"):
-            self._graded(name.rpartition(".")[0], parameter)
+            self._mark_gradient(name.rpartition(".")[0], parameter)
 
     def _end_update(self, *_) -> None:
         self._updating = False
-        self._note_state()
+        self._mark_state()
 
     @contextmanager
-    def _marked(self, name: str) -> Iterator[None]:
+    def _mark(self, name: str) -> Iterator[None]:
         self._marks.append(name)
-        self._enter()
+        self._look_up()
         try:
             yield
         finally:
             self._marks.pop()
 
 
-class _Birth(NamedTuple):
-    """What never changes of a piece; `there` are its bytes from before the log, if it was born then."""
+@dataclass(slots=True)
+class _Piece:
+    """One storage: `born_in` a module by name, or by the number of the node that was differentiated.
 
-    place: str | int  # the module's name, or the sequence number of the node that was differentiated
+    `there` are its bytes from before the log, if it was born then.
+    """
+
+    size: int
+    kind: str
+    born_in: str | int
     maker: object
     shape: tuple[int, ...]
     dtype: torch.dtype
