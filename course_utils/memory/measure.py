@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from math import isnan, nan
 from statistics import median
 
@@ -86,20 +87,27 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
     gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
     with ExitStack() as recording:
-        allocator = None if isinstance(build, tuple) else _recorded(recording, allocator_of(settings().device))
+        allocator = None
+        if not isinstance(build, tuple):
+            allocator = allocator_of(settings().device)
+            recording.enter_context(allocator.recording())
         built = build() if callable(build) else build
-        models, optimizers = _parts(built)
+        models, optimizers = _parts_of(built)
+        device = where(models)
         for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
             model.zero_grad(set_to_none=True)
-        allocator = allocator or _recorded(recording, allocator_of(where(models)))
+        if allocator is None:
+            allocator = allocator_of(device)
+            recording.enter_context(allocator.recording())
         again = bound(step, built)
         with updates() as made:
             again()
-        every = _of_these(models, [*optimizers, *made])
+        every = {id(one): one for one in map(unwrapped, [*optimizers, *made])}.values()
+        every = [one for one in every if any(trains(one, model) for model in models)]
         with allocator.measured(), announced_to(allocator.begin_phase, models, every):
             again()
     # The meter apart from the allocator: the one tries operators out by the other's way of recording.
-    with Meter(models, every, tensors=_tensors(built)) as meter:
+    with Meter(models, every, tensors=[t for t in tree_leaves(built) if isinstance(t, torch.Tensor)]) as meter:
         again()
     usage, account = meter.usage(), allocator.account()
     if not usage.events:
@@ -112,20 +120,11 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         account.witness,
         account.operator,
         usage,
-        median(_seconds(again, where(models)) for _ in range(timed)) if timed else nan,
+        median(_time(again, device) for _ in range(timed)) if timed else nan,
     )
 
 
-def _recorded(recording: ExitStack, allocator):
-    recording.enter_context(allocator.recording())
-    return allocator
-
-
-def _tensors(built: tuple) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
-
-
-def _parts(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+def _parts_of(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     if not isinstance(built, tuple):
         raise CourseError(
             f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
@@ -140,19 +139,10 @@ def _parts(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     return models, optimizers
 
 
-def _of_these(models: list[nn.Module], optimizers: list) -> list[torch.optim.Optimizer]:
-    plain = {id(one): one for one in map(unwrapped, optimizers)}
-    return [one for one in plain.values() if any(trains(one, model) for model in models)]
-
-
-def _seconds(step: Callable[[], object], device: torch.device) -> float:
-    _await(device)  # else the step would also wait for what was queued before it
+def _time(step: Callable[[], object], device: torch.device) -> float:
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    wait()  # else the step would also wait for what was queued before it
     start = time.perf_counter()
     step()
-    _await(device)
+    wait()
     return time.perf_counter() - start
-
-
-def _await(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine
-from course_utils.memory.estimate import Estimate, Instant, estimate
+from course_utils.memory.estimate import Estimate, estimate
 from course_utils.memory.finder import Finder
 from course_utils.memory.found import Log
 from course_utils.memory.model import source_of
@@ -25,69 +25,61 @@ ABOVE = 0.09
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most."""
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
-_MOST_SHOWN, _TRIED_OF_A_LEVEL = 8, 2
 _NO_LIMIT = 2**20
 
 
 class Change(NamedTuple):
-    """A rung of the ladder: `costs` says what it disturbs, `level` how much (0 nothing but time, 3 what is trained)."""
+    """A rung of the ladder: `costs` says what it disturbs, `level` how much (0 nothing but time, 3 what is trained).
+
+    It sets `fields` of a recipe `where` they make a difference.
+    """
 
     name: str
     level: int
     costs: str
-    apply: Callable[[Recipe], dict]
+    where: Callable[[Recipe], bool]
+    fields: dict | Callable[[Recipe], dict]
 
-
-def _to(where: Callable[[Recipe], bool], **fields) -> Callable[[Recipe], dict]:
-    """Set these fields where `where` says that they make a difference."""
-    return lambda recipe: fields if where(recipe) else {}
-
-
-def _smaller_batch(recipe: Recipe) -> dict:
-    return {"batch": 1, "accumulation": recipe.batch * recipe.accumulation} if recipe.batch > 1 else {}
+    def apply(self, recipe: Recipe) -> dict:
+        """The fields to set; none where they make no difference."""
+        if not self.where(recipe):
+            return {}
+        return self.fields(recipe) if callable(self.fields) else self.fields
 
 
 def _saves_as_usual(recipe: Recipe) -> bool:
     return not (recipe.checkpointing or recipe.saved_on_disk or recipe.offload_activations)
 
 
-def _plain_adamw(recipe: Recipe) -> bool:
-    return recipe.optimizer in ("adamw", "adamw-foreach")
-
-
 def _adamw_of_floats(recipe: Recipe) -> bool:
     return str(recipe.optimizer).startswith("adamw") and recipe.optimizer not in ("adamw8bit", "adamw4bit")
 
 
-def _masters_in_float(recipe: Recipe) -> bool:
-    return recipe.precision in ("fp32", "autocast", "bf16-masters")
-
-
-def _qlora(recipe: Recipe) -> dict:
-    possible = not recipe.quantized and recipe.zero_stage < 2
-    return {"lora": recipe.lora or 16, "quantized": "nf4"} if possible else {}
-
-
 CHANGES = (
-    Change("keep only the loss", 0, "nothing: loss = model(…).loss", _to(lambda r: r.keeps_outputs, keeps_outputs=False)),
-    Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)", _to(_plain_adamw, optimizer="adamw-fused")),
-    Change("fused attention", 0, "nothing: attn_implementation='sdpa'", _to(lambda r: r.attention == "eager", attention="sdpa")),
-    Change("micro-batch of 1", 0, "time: smaller matrix products", _smaller_batch),
-    Change("gradient checkpointing", 0, "time: a second forward pass", _to(_saves_as_usual, checkpointing=True)),
-    Change("ZeRO-1", 0, "traffic", _to(lambda r: r.ranks > 1 and not r.zero_stage, zero_stage=1)),
-    Change("ZeRO-3", 0, "traffic", _to(lambda r: r.ranks > 1 and r.zero_stage < 3, zero_stage=3)),
+    Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False}),
+    Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)",
+           lambda r: r.optimizer in ("adamw", "adamw-foreach"), {"optimizer": "adamw-fused"}),
+    Change("fused attention", 0, "nothing: attn_implementation='sdpa'",
+           lambda r: r.attention == "eager", {"attention": "sdpa"}),
+    Change("micro-batch of 1", 0, "time: smaller matrix products",
+           lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
+    Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
+    Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
+    Change("ZeRO-3", 0, "traffic", lambda r: r.ranks > 1 and r.zero_stage < 3, {"zero_stage": 3}),
     Change("activations on the host", 0, "time: over the host's link",
-           _to(lambda r: r.device != "cpu" and _saves_as_usual(r), offload_activations=True)),
+           lambda r: r.device != "cpu" and _saves_as_usual(r), {"offload_activations": True}),
     Change("optimizer on the host", 0, "time: over the host's link",
-           _to(lambda r: r.device != "cpu" and not r.offload, offload=True)),
+           lambda r: r.device != "cpu" and not r.offload, {"offload": True}),
     Change("update within backward", 1, "no clipping by the joint norm",
-           _to(lambda r: not (r.in_backward or r.clipping), in_backward=True)),
-    Change("8-bit AdamW", 1, "states of 8 bits", _to(_adamw_of_floats, optimizer="adamw8bit")),
-    Change("autocast", 1, "products in bfloat16", _to(lambda r: r.precision == "fp32", precision="autocast")),
-    Change("Adafactor", 2, "another optimizer", _to(lambda r: "adafactor" not in str(r.optimizer), optimizer="adafactor")),
-    Change("all in bfloat16", 2, "small updates are lost", _to(_masters_in_float, precision="bf16")),
-    Change("LoRA of rank 16", 3, "only adapters are trained", _to(lambda r: not (r.lora or r.frozen), lora=16)),
-    Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits", _qlora),
+           lambda r: not (r.in_backward or r.clipping), {"in_backward": True}),
+    Change("8-bit AdamW", 1, "states of 8 bits", _adamw_of_floats, {"optimizer": "adamw8bit"}),
+    Change("autocast", 1, "products in bfloat16", lambda r: r.precision == "fp32", {"precision": "autocast"}),
+    Change("Adafactor", 2, "another optimizer", lambda r: "adafactor" not in str(r.optimizer), {"optimizer": "adafactor"}),
+    Change("all in bfloat16", 2, "small updates are lost",
+           lambda r: r.precision in ("fp32", "autocast", "bf16-masters"), {"precision": "bf16"}),
+    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16}),
+    Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
+           lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4"}),
 )  # fmt: skip
 """From what nobody notices to what changes the training."""
 
@@ -164,7 +156,16 @@ class Plan:
         return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, card.memory) == verdict)
 
     def json(self) -> dict:
-        """All of it as plain values."""
+        """All of it as plain values; seconds are None without a machine."""
+
+        def known(seconds: float) -> float | None:
+            return None if isnan(seconds) else seconds  # JSON has no NaN
+
+        rows = [{**vars(row), "seconds": known(row.seconds), "recipe": plain_recipe(row.recipe)} for row in self.rows]
+        instants = {}
+        for instant in self.estimate.instants:
+            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
+            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
         return {
             "model": self.model,
             "memory": self.memory,
@@ -173,29 +174,15 @@ class Plan:
             "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
             "reserved": self.trial.log.reserved,
             "host": self.trial.host,
-            "seconds": _known(self.trial.seconds),
+            "seconds": known(self.trial.seconds),
             "sent": self.trial.sent,
             "how": self.estimate.how,
             "recipe": plain_recipe(self.recipe),
-            "instants": {instant.name: _plain_instant(instant) for instant in self.estimate.instants},
-            "rows": [_plain_row(row) for row in self.rows],
+            "instants": instants,
+            "rows": rows,
             "no help": list(self.helpless),
             "largest": self.largest,
         }
-
-
-def _plain_row(row: Row) -> dict:
-    return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
-
-
-def _known(seconds: float) -> float | None:
-    """None without a machine, since JSON has no NaN."""
-    return None if isnan(seconds) else seconds
-
-
-def _plain_instant(instant: Instant) -> dict:
-    terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
-    return {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
 
 
 def plain_recipe(recipe: Recipe) -> dict:
@@ -206,26 +193,22 @@ def plain_recipe(recipe: Recipe) -> dict:
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """Rows as text, in columns; what is not known of any of them has none."""
+
+    def signed(size: int) -> str:
+        return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
+
     columns = {
         "": [" + ".join(row.names) for row in rows],
         "peak": [format_bytes(row.peak) for row in rows],
-        "change": [_signed_bytes(-row.saves) for row in rows],
-        "seconds": [_signed_seconds(row.seconds) for row in rows],
-        "sent": [_signed_bytes(row.sent) if row.sent else "" for row in rows],
+        "change": [signed(-row.saves) for row in rows],
+        "seconds": ["" if isnan(s := row.seconds) else "+" * (s >= 0) + format_seconds(s) for row in rows],
+        "sent": [signed(row.sent) if row.sent else "" for row in rows],
     }
     widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
     yield "  " + " ".join(f"{name:>{width + 1}s}" for name, width in widths.items()) + "   costs"
     for place, row in enumerate(rows):
         cells = (f"{columns[name][place]:{'>' if name else '<'}{width + 1}s}" for name, width in widths.items())
         yield f"  {' '.join(cells)}   {row.costs}"
-
-
-def _signed_bytes(size: int) -> str:
-    return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
-
-
-def _signed_seconds(seconds: float) -> str:
-    return "" if isnan(seconds) else f"{'+' if seconds >= 0 else ''}{format_seconds(seconds)}"
 
 
 def needs(log: Log, device: str) -> tuple[int, int]:
@@ -273,70 +256,58 @@ def plan(
 
 
 def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    tried: dict[str, tuple[Change, Trial]] = {}
+    tried: dict[str, Trial] = {}
     for change in CHANGES:
-        changes = change.apply(base.recipe)
-        if changes:
+        if fields := change.apply(base.recipe):
             say(change.name)
             try:
-                tried[change.name] = change, attempt(source, replace(base.recipe, **changes), machine)
+                tried[change.name] = attempt(source, replace(base.recipe, **fields), machine)
             except CourseError:  # the two do not go together, or not with this model
                 continue
-    rows = [_row(base, (change,), trial, memory) for change, trial in tried.values()]
+    changes = [change for change in CHANGES if change.name in tried]
+    rows = [_row(base, (change,), tried[change.name], memory) for change in changes]
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak)
+    useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
     fitting = [row for row in rows if row.verdict == FITS]
-    useful = [change for change, trial in tried.values() if _lowers_a_phase(base, trial)]
     for count in (2, 3):
         # Three or more rows are enough, but for changes that disturb less than any of them.
         below = min((row.level for row in fitting), default=4) if len(fitting) > 2 else 4
-        known = {row.names for row in fitting}
-        fitting += _combined(source, base, tried, useful, known, (count, below), memory, machine, say)
-    shown = sorted(fitting, key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
-    return tuple(shown[:_MOST_SHOWN]) or tuple(sorted(rows, key=lambda row: row.peak)[:5]), helpless
-
-
-def _combined(
-    source, base: Trial, tried, useful, known: set, wanted: tuple, memory: int, machine, say
-) -> Iterator[Row]:
-    """Combinations of changes that do not fit by less: of each level the two likeliest by `_together`, run dry.
-
-    `wanted`: of how many changes, and all of them below which level.
-    """
-    (count, below), room, promising = wanted, memory * base.peak / needs(base.log, base.recipe.device)[1], {}
-    for changes in combinations([change for change in useful if change.level < below], count):
-        if any(set(names) <= {c.name for c in changes} for names in known) or _clash(base.recipe, changes):
-            continue
-        guess = _together(base, [tried[c.name][1] for c in changes])
-        if guess <= room:
-            levels = [c.level for c in changes]
-            promising.setdefault(max(levels), []).append((sum(levels), guess, changes))
-    for level in sorted(promising):
-        for _, _, changes in sorted(promising[level], key=lambda one: one[:2])[:_TRIED_OF_A_LEVEL]:
-            say(" + ".join(change.name for change in changes))
+        known = [set(row.names) for row in fitting]
+        for combined in _promising(base, tried, [c for c in useful if c.level < below], count, known, memory):
+            say(" + ".join(change.name for change in combined))
+            fields = {name: value for change in combined for name, value in change.apply(base.recipe).items()}
             try:
-                recipe = replace(base.recipe, **{k: v for c in changes for k, v in c.apply(base.recipe).items()})
-                row = _row(base, changes, attempt(source, recipe, machine), memory)
+                row = _row(base, combined, attempt(source, replace(base.recipe, **fields), machine), memory)
             except CourseError:  # they do not go together
                 continue
             if row.verdict == FITS:
-                yield row
+                fitting.append(row)
+    fitting.sort(key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
+    return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless
 
 
-def _clash(recipe: Recipe, changes: Sequence[Change]) -> bool:
-    """Whether two of them change the same thing."""
-    names = [name for change in changes for name in change.apply(recipe)]
-    return len(names) > len(set(names))
+def _promising(
+    base: Trial, tried: dict[str, Trial], useful: list[Change], count: int, known: list[set], memory: int
+) -> Iterator[tuple[Change, ...]]:
+    """Of each level the two combinations likeliest to fit, of those that do not fit by less.
 
-
-def _together(base: Trial, trials: Sequence[Trial]) -> float:
-    """A guess at the peak of several changes: in each phase each kind falls to the product of the shares it falls to alone."""
-
-    def share(phase: str, kind: str, size: int) -> float:
-        return prod(trial.by_phase.get(phase, {}).get(kind, 0) / size for trial in trials)
-
-    return max(
-        sum(size * share(phase, kind, size) for kind, size in kinds.items()) for phase, kinds in base.by_phase.items()
-    )
+    The guess: in each phase each kind falls to the product of the shares it falls to by each change alone.
+    """
+    room, by_level = memory * base.peak / needs(base.log, base.recipe.device)[1], {}
+    for changes in combinations(useful, count):
+        names, fields = {c.name for c in changes}, [name for c in changes for name in c.apply(base.recipe)]
+        if any(one <= names for one in known) or len(fields) > len(set(fields)):
+            continue
+        trials = [tried[c.name].by_phase for c in changes]
+        guess = max(
+            sum(size * prod(t.get(phase, {}).get(kind, 0) / size for t in trials) for kind, size in kinds.items())
+            for phase, kinds in base.by_phase.items()
+        )
+        if guess <= room:
+            levels = [c.level for c in changes]
+            by_level.setdefault(max(levels), []).append((sum(levels), guess, changes))
+    for level in sorted(by_level):
+        yield from (changes for *_, changes in sorted(by_level[level], key=lambda one: one[:2])[:2])
 
 
 def _lowers_a_phase(base: Trial, trial: Trial) -> bool:

@@ -27,42 +27,30 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
     alone, or memory that is there anyway: a parameter or buffer, or what was saved before. The bytes of the activations are
     those of the whole storage, and their sum is `saved_bytes`; the others have 0.
     """
-    rows: list[dict] = []
+    rows: list[tuple] = []
     seen: dict[StorageWeakRef, str] = {_memory(t): PARAMETER for t in [*model.parameters(), *model.buffers()]}
-    at_work: list[str] = [""]
+    at_work: list[str] = [""]  # the modules that run, the innermost last
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
         kind = seen.get(_memory(tensor), NEW)
         seen.setdefault(_memory(tensor), AGAIN)
-        rows.append({"module": at_work[-1], **_row(tensor, kind)})
+        size = tensor.untyped_storage().nbytes() if kind == NEW else 0
+        rows.append((at_work[-1], tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, kind))
         return tensor.detach()  # the tensor itself, kept by its own graph, would never be freed
 
+    def leave(*_) -> None:  # a hook that returned something would replace the module's output
+        at_work.pop()
+
     with ExitStack() as stack:
-        _follow(model, at_work, stack)
+        for name, module in model.named_modules():
+            before = module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name))
+            stack.callback(before.remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor))
         result = forward()
     del result  # the graph must outlive the count, or a freed tensor's address could be counted twice
     return pd.DataFrame(rows, columns=["module", "shape", "dtype", "bytes", "kind"])
 
 
-def _follow(model: nn.Module, at_work: list[str], stack: ExitStack) -> None:
-    """Keep the name of the innermost module at work at the end of `at_work`."""
-
-    def leave(*_) -> None:  # a hook that returned something would replace the module's output
-        at_work.pop()
-
-    for name, module in model.named_modules():
-        before = module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name))
-        after = module.register_forward_hook(leave, always_call=True)
-        stack.callback(before.remove)
-        stack.callback(after.remove)
-
-
 def _memory(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
-
-
-def _row(tensor: torch.Tensor, kind: str) -> dict:
-    size = tensor.untyped_storage().nbytes() if kind == NEW else 0
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"shape": tuple(tensor.shape), "dtype": dtype, "bytes": size, "kind": kind}

@@ -1,15 +1,16 @@
 """What an optimizer keeps between steps, tensor by tensor."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import nn
 
 
-@dataclass(frozen=True)
-class StateEntry:
+class StateEntry(NamedTuple):
     """One value of the state: `kind` is its name in `optimizer.state` (`exp_avg`), `where` its device or `python`."""
 
     parameter: int
@@ -38,16 +39,19 @@ class StateSize:
 
     def by_tensor(self) -> pd.DataFrame:
         """A row per entry, in the order of the optimizer's parameters."""
-        return pd.DataFrame(self.entries, columns=list(StateEntry.__dataclass_fields__))
+        return pd.DataFrame(self.entries, columns=StateEntry._fields)
 
     def by_kind(self) -> pd.DataFrame:
         """A row per kind of state: how many entries, elements and bytes, which dtypes."""
-        grouped = self.by_tensor().groupby("kind", sort=False)
-        return grouped.agg(
-            entries=("kind", "size"),
-            elements=("elements", "sum"),
-            bytes=("bytes", "sum"),
-            dtypes=("dtype", lambda names: ", ".join(sorted(set(names)))),
+        return (
+            self.by_tensor()
+            .groupby("kind", sort=False)
+            .agg(
+                entries=("kind", "size"),
+                elements=("elements", "sum"),
+                bytes=("bytes", "sum"),
+                dtypes=("dtype", lambda names: ", ".join(sorted(set(names)))),
+            )
         )
 
 
@@ -60,13 +64,9 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
     """
     plain = unwrapped(optimizer)
     parameters = [p for group in plain.param_groups for p in group["params"]]
+    states = ((index, plain.state.get(parameter, {})) for index, parameter in enumerate(parameters))
     return StateSize(
-        tuple(
-            entry
-            for index, parameter in enumerate(parameters)
-            for kind, value in plain.state.get(parameter, {}).items()
-            for entry in _entries(index, kind, value)
-        )
+        tuple(e for index, state in states for kind, value in state.items() for e in _walk(index, kind, value))
     )
 
 
@@ -81,17 +81,17 @@ def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
     return not trained.isdisjoint(map(id, model.parameters()))
 
 
-def _entries(index: int, kind: str, value):
+def _walk(index: int, kind: str, value) -> Iterator[StateEntry]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _entries(index, f"{kind}.{name}", inner)
+            yield from _walk(index, f"{kind}.{name}", inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _entries(index, kind, inner)
+            yield from _walk(index, kind, inner)
     elif isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         yield StateEntry(index, kind, value.numel(), value.nbytes, dtype, str(value.device))
-    elif isinstance(value, int | float | complex):
-        yield StateEntry(index, kind, 1, sys.getsizeof(value), type(value).__name__, "python")
     else:
-        yield StateEntry(index, kind, 0, 0, type(value).__name__, "python")
+        number = isinstance(value, int | float | complex)
+        size = (1, sys.getsizeof(value)) if number else (0, 0)
+        yield StateEntry(index, kind, *size, type(value).__name__, "python")

@@ -66,7 +66,7 @@ class Usage:
     @property
     def resident(self) -> int:
         """What was there before the log began."""
-        return int(self._start.sum())
+        return sum(self._rounded(piece.bytes) for piece in self.pieces if piece.was_there)
 
     @property
     def peak(self) -> int:
@@ -102,7 +102,10 @@ class Usage:
         for change, (_, index, _) in zip(self._changes[: self._top + 1], self.events, strict=False):
             sizes[index] = sizes.get(index, 0) + int(change)
         largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
-        rows = [{**vars(self.pieces[i]), "bytes": sizes[i], "dtype": _name(self.pieces[i].dtype)} for i in largest]
+        rows = [
+            {**vars(self.pieces[i]), "bytes": sizes[i], "dtype": str(self.pieces[i].dtype).removeprefix("torch.")}
+            for i in largest
+        ]
         return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
 
     def _rounded(self, size):
@@ -111,8 +114,6 @@ class Usage:
     @cached_property
     def _changes(self) -> np.ndarray:
         """Bytes by which each event changes what is in use, in whole grains."""
-        if self.grain == 1:
-            return np.array([change for change, *_ in self.events], dtype=np.int64)
         sizes = [piece.bytes * piece.was_there for piece in self.pieces]
         changes = np.zeros(len(self.events), dtype=np.int64)
         for row, (change, index, _) in enumerate(self.events):
@@ -122,20 +123,15 @@ class Usage:
         return changes
 
     @cached_property
-    def _start(self) -> np.ndarray:
-        start = np.zeros(len(KINDS), dtype=np.int64)
-        for piece in self.pieces:
-            start[KINDS.index(piece.kind)] += self._rounded(piece.bytes) * piece.was_there
-        return start
-
-    @cached_property
     def _in_use(self) -> np.ndarray:
         """Bytes by event (rows) and kind (columns)."""
+        kinds = np.array([KINDS.index(piece.kind) for piece in self.pieces], dtype=np.int64)
         changes = np.zeros((len(self.events), len(KINDS)), dtype=np.int64)
         for row, (_, index, _) in enumerate(self.events):
             if index >= 0:
-                changes[row, KINDS.index(self.pieces[index].kind)] = self._changes[row]
-        return self._start + changes.cumsum(axis=0)
+                changes[row, kinds[index]] = self._changes[row]
+        start = [self._rounded(piece.bytes) * piece.was_there for piece in self.pieces]
+        return np.bincount(kinds, start, len(KINDS)).astype(np.int64) + changes.cumsum(axis=0)
 
     @cached_property
     def _totals(self) -> np.ndarray:
@@ -146,7 +142,3 @@ class Usage:
         if not self.events:
             raise CourseError("The meter saw no tensors; run a training step inside it, then ask for its usage.")
         return int(self._totals.argmax())
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.formulas import FAMILIES, keys, lettered
 from course_utils import memory, models
-from course_utils.memory import Recipe, shipped
+from course_utils.memory import Recipe
 from course_utils.memory.found import Log, sign
 from course_utils.memory.letters import sizes_of
 from course_utils.memory.model import source_of
-from course_utils.memory.shipped import FAMILIES, from_formulas, lettered
+from course_utils.memory.shipped import from_formulas, load, name_of, shipped
 from course_utils.memory.trial import attempt
 
 SIZES = {"vocab_size": 1234, "max_position_embeddings": 700}
@@ -145,7 +146,7 @@ def test_for_another_recipe_there_is_none(changes):
 
 
 def test_the_file_holds_what_would_be_written():
-    assert shipped._all().keys() - {"versions"} == {shipped._name(*key) for key in shipped._keys()}
+    assert shipped().keys() - {"versions", "families"} == {name_of(*key) for key in keys()}
 
 
 @pytest.mark.slow
@@ -161,7 +162,7 @@ def test_the_file_holds_what_would_be_written():
 )
 def test_formulas_found_again_are_the_same(family, recipe):
     config = FAMILIES[family]()
-    found, known = lettered(source_of(config), recipe), shipped._one(shipped._name(family, recipe))
+    found, known = lettered(source_of(config), recipe), load(name_of(family, recipe))
     assert set(found.polynomials) == set(known.polynomials)
     sizes = {"b": recipe.batch, "s": 32, **sizes_of(config)}
     for blocks in (3, 6, 10):
