@@ -6,6 +6,8 @@ import json
 import re
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -25,45 +27,27 @@ _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TI
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the card, the recipe, and which question is asked."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "model",
-        help="a name, a config.json or its folder, or FILE.py:FUNCTION that makes a module (batch(b, s) there makes its inputs)",
+        help="a name, a config.json or its folder, or FILE.py:FUNCTION that makes a module (batch(b, s) its inputs)",
     )
-    parser.add_argument(
+    add(
         "--memory",
         metavar="SIZE",
-        help="of one card: 24GB (as data sheets count: 24 GiB), 16000MiB, or a card's name: 'RTX 4090'",
+        help="of one card: 24GB (24 GiB, as on data sheets), 16000MiB, or a card's name: 'RTX 4090'",
     )
-    parser.add_argument(
-        "--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)"
-    )
-    parser.add_argument(
-        "--global-batch", type=int, metavar="N", help="examples of an update on all ranks, kept by accumulation"
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE",
-        help="lengths, one a line, .jsonl or a saved data set: plan for the worst batch",
-    )
-    parser.add_argument(
-        "--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not"
-    )
-    parser.add_argument(
-        "--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot"
-    )
-    parser.add_argument(
-        "--emit", metavar="KIND", help="settings for accelerate, trl or torchrun, of the recipe or of --row"
-    )
-    parser.add_argument(
-        "--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe"
-    )
-    parser.add_argument(
-        "--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes"
-    )
-    parser.add_argument("--beside", action="store_true", help="evaluation, saving and loading too")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--again", action="store_true", help="work it out anew, whatever is stored")
+    add("--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)")
+    add("--global-batch", type=int, metavar="N", help="examples of an update on all ranks, kept by accumulation")
+    add("--data", type=Path, metavar="FILE", help="lengths, one a line, .jsonl or a data set: plan for the worst batch")
+    add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
+    add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
+    add("--emit", metavar="KIND", help="settings for accelerate, trl or torchrun, of the recipe or of --row")
+    add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
+    add("--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes")
+    add("--beside", action="store_true", help="evaluation, saving and loading too")
+    add("--json", action="store_true", help="print JSON")
+    add("--again", action="store_true", help="work it out anew, whatever is stored")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
     for name in _COUNTS:
         recipe.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
@@ -76,94 +60,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
-    stored = (
-        None if _CODE in arguments.model else _store(arguments)
-    )  # code may call other files, of which nothing is known
+    is_code = _CODE in arguments.model  # code may call other files, of which nothing is known
+    stored = None if is_code else _place_to_store(arguments)
     if stored is not None and stored.is_file() and not (arguments.again or arguments.measure):
-        answer = json.loads(stored.read_text(encoding="utf-8"))
+        text, found, code = json.loads(stored.read_text(encoding="utf-8"))
     else:
-        answer = _answer(arguments)
-        _keep(answer, stored)
-    print(json.dumps(answer["json"], indent=1) if arguments.json else answer["text"])
-    return answer["code"]
-
-
-def _keep(answer: dict, stored: Path | None) -> None:
-    try:
+        text, found, code = _answer(arguments)
         if stored is not None:
-            with replacing(stored) as partial:
-                partial.write_text(json.dumps(answer), encoding="utf-8")
-    except OSError:  # nothing is lost but time
-        pass
+            with suppress(OSError), replacing(stored) as partial:  # else nothing is lost but time
+                partial.write_text(json.dumps([text, found, code]), encoding="utf-8")
+    print(json.dumps(found, indent=1) if arguments.json else text)
+    return code
 
 
-def _store(arguments: argparse.Namespace) -> Path:
+def _place_to_store(arguments: argparse.Namespace) -> Path:
     """Where the answer to just this question is kept: by its words, what its files hold, and the versions of the libraries."""
-    given = sorted(vars(arguments).items())
-    asked = {name: str(value) for name, value in given if name not in ("run", "json", "again")}
+    words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
     files = [Path(one) for one in (arguments.model, arguments.data, arguments.explain) if one]
-    held = [(path / "config.json" if path.is_dir() else path) for path in files]
-    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in held if path.is_file()]
-    versions = [_version(name) for name in ("course-utils", "torch", "transformers", "peft", "bitsandbytes")]
-    known = json.dumps([asked, texts, versions])
-    return settings().home / "plans" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.json"
+    files = [(path / "config.json" if path.is_dir() else path) for path in files]
+    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
+    versions = []
+    for package in ("course-utils", "torch", "transformers", "peft", "bitsandbytes"):
+        with suppress(PackageNotFoundError):
+            versions.append(version(package))
+    question = json.dumps([words, texts, versions])
+    return settings().home / "plans" / f"{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
-def _answer(arguments: argparse.Namespace) -> dict:
+def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
+    """The text, the plain values, the exit code."""
+    from course_utils.memory.emit import emit
     from course_utils.memory.estimate import estimate
     from course_utils.memory.explain import explain, why
     from course_utils.memory.guard import check, lengths_of
 
-    what, recipe = _model(arguments.model), _recipe(arguments)
-    text = []
+    what, recipe, text = _model(arguments.model), _recipe(arguments), []
     if arguments.data:
         lengths = sorted(lengths_of(arguments.data))
-        recipe = _with(recipe, sequence=lengths[-1])
+        recipe = replace(recipe, sequence=lengths[-1])
         half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
         spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
         text.append(f"{len(lengths):,} examples of {spread}: planned for a batch of these.")
     if arguments.why:
         before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
-        return _said(why(before, after), {"before": before.by_instant(), "after": after.by_instant()})
+        return why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0
     if arguments.explain:
-        return _said(explain(arguments.explain, estimate(what, recipe)))
+        said = explain(arguments.explain, estimate(what, recipe))
+        return said, said.splitlines(), 0
     if arguments.measure:
-        frame = check(estimate(what, _with(recipe, device="cpu")))
-        return _said(frame.to_string(), frame.reset_index().to_dict("records"))
-    if arguments.emit and arguments.row is None:
-        return _emitted(arguments, recipe)
-    plan = _planned(arguments, what, recipe)
+        frame = check(estimate(what, replace(recipe, device="cpu")))
+        return frame.to_string(), frame.reset_index().to_dict("records"), 0
+    plan = None if arguments.emit and arguments.row is None else _plan(arguments, what, recipe)
     if arguments.emit:
-        if not 1 <= arguments.row <= len(plan.rows):
-            raise CourseError(f"The plan has {len(plan.rows)} rows; --row {arguments.row} is none of them.")
-        return _emitted(arguments, plan.rows[arguments.row - 1].recipe)
+        if plan is not None:
+            if not 1 <= arguments.row <= len(plan.rows):
+                raise CourseError(f"The plan has {len(plan.rows)} rows; --row {arguments.row} is none of them.")
+            recipe = plan.rows[arguments.row - 1].recipe
+        said = emit(arguments.emit, arguments.model, recipe)
+        return said, said.splitlines(), 0
     found = plan.json()
     text.append(str(plan))
     if arguments.beside:
         found["beside"] = plan.estimate.aside()
         beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items())
         text.append(f"Beside training: {beside}.")
-    return {"text": "\n".join(text), "json": found, "code": _EXIT[plan.verdict]}
+    return "\n".join(text), found, _EXIT[plan.verdict]
 
 
-def _said(text: str, found=None) -> dict:
-    return {"text": text, "json": found if found is not None else text.splitlines(), "code": 0}
-
-
-def _emitted(arguments: argparse.Namespace, recipe) -> dict:
-    from course_utils.memory.emit import emit
-
-    return _said(emit(arguments.emit, arguments.model, recipe))
-
-
-def _planned(arguments: argparse.Namespace, what, recipe):
+def _plan(arguments: argparse.Namespace, what, recipe):
     from course_utils.hardware import MACHINES
     from course_utils.memory.plan import plan
 
@@ -172,24 +136,24 @@ def _planned(arguments: argparse.Namespace, what, recipe):
     named = arguments.machine or (arguments.memory if arguments.memory in MACHINES else None)
     if named is not None and named not in MACHINES:
         raise CourseError(f"No card is called {named!r}; choose one of {', '.join(MACHINES)}.")
-    memory = MACHINES[arguments.memory].memory if arguments.memory in MACHINES else _size(arguments.memory)
-    begun = time.monotonic()
+    if arguments.memory in MACHINES:
+        memory = MACHINES[arguments.memory].memory
+    else:
+        match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", arguments.memory.strip())
+        if not match or match[2].upper() not in _UNITS:
+            raise CourseError(
+                f"{arguments.memory!r} is no size of memory; write 24GB, 16000MiB, or the name of a card."
+            )
+        memory = int(float(match[1]) * _UNITS[match[2].upper()])
+    begun, is_terminal = time.monotonic(), sys.stderr.isatty()
 
     def say(what_now: str) -> None:
-        if sys.stderr.isatty() and time.monotonic() - begun > 1:
+        if is_terminal and time.monotonic() - begun > 1:
             print(f"\r\033[K{time.monotonic() - begun:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
 
     found = plan(what, memory, recipe, machine=MACHINES.get(named), say=say)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)
     return found
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", text.strip())
-    if not match or match[2].upper() not in _UNITS:
-        raise CourseError(f"{text!r} is no size of memory; write 24GB, 16000MiB, or the name of a card.")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def _model(text: str):
@@ -231,9 +195,3 @@ def _recipe(arguments: argparse.Namespace, words: str = ""):
             )
         chosen["accumulation"] = arguments.global_batch // a_round
     return Recipe(**chosen)
-
-
-def _with(recipe, **changes):
-    from dataclasses import replace
-
-    return replace(recipe, **changes)

@@ -28,28 +28,26 @@ def emit(kind: str, model: str, recipe: Recipe) -> str:
 
 def _accelerate(model: str, recipe: Recipe) -> str:
     kind = ("FSDP" if recipe.zero_stage > 1 else "MULTI_GPU") if recipe.ranks > 1 else "NO"
+    if recipe.device == "cpu" and recipe.ranks > 1:
+        kind = "MULTI_CPU"
     settings = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": kind if recipe.device == "cuda" else "MULTI_CPU" if recipe.ranks > 1 else "NO",
+        "distributed_type": kind,
         "mixed_precision": _MIXED[recipe.precision],
         "num_machines": 1,
         "num_processes": recipe.ranks,
         "machine_rank": 0,
         "use_cpu": recipe.device == "cpu",
     }
-    if settings["distributed_type"] == "FSDP":
-        settings["fsdp_config"] = _fsdp(recipe, "fsdp_")
+    if kind == "FSDP":
+        settings["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": recipe.zero_stage == 3,
+            "fsdp_offload_params": recipe.offload,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_activation_checkpointing": recipe.checkpointing,
+        }
     return _yaml(settings)
-
-
-def _fsdp(recipe: Recipe, prefix: str = "") -> dict:
-    return {
-        f"{prefix}version": 2,
-        f"{prefix}reshard_after_forward": recipe.zero_stage == 3,
-        f"{prefix}offload_params": recipe.offload,
-        f"{prefix}auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        f"{prefix}activation_checkpointing": recipe.checkpointing,
-    }
 
 
 def _trl(model: str, recipe: Recipe) -> str:
@@ -74,19 +72,11 @@ def _trl(model: str, recipe: Recipe) -> str:
         "attn_implementation": recipe.attention,
     }
     if recipe.lora:
-        settings |= {
-            "use_peft": True,
-            "lora_r": recipe.lora,
-            "lora_alpha": 2 * recipe.lora,
-            "lora_target_modules": "all-linear",
-        }
+        settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
+        settings |= {"lora_target_modules": "all-linear"}
     if recipe.quantized:
         settings |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
     return _yaml(settings)
-
-
-def _torchrun(model: str, recipe: Recipe) -> str:
-    return f"torchrun --standalone --nproc-per-node {recipe.ranks} train.py"
 
 
 def _yaml(settings: dict) -> str:
@@ -100,4 +90,8 @@ def _yaml(settings: dict) -> str:
     return "\n".join(lines)
 
 
-_KINDS = {"accelerate": _accelerate, "trl": _trl, "torchrun": _torchrun}
+_KINDS = {
+    "accelerate": _accelerate,
+    "trl": _trl,
+    "torchrun": lambda _, recipe: f"torchrun --standalone --nproc-per-node {recipe.ranks} train.py",
+}

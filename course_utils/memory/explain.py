@@ -4,6 +4,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Iterator
+from io import BytesIO
 from math import inf
 from pathlib import Path
 
@@ -65,83 +66,68 @@ def explain(path: Path, estimate: Estimate | None = None) -> str:
 
 
 def _of_message(text: str, estimate: Estimate | None) -> Iterator[str]:
-    found = {name: _bytes(match) for name, pattern in _SAID.items() if (match := re.search(pattern, text))}
+    found = {
+        name: int(float(match[1]) * _UNITS[match[2]])
+        for name, pattern in _SAID.items()
+        if (match := re.search(pattern, text))
+    }
     if "asked" not in found:
         raise CourseError(
             "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
         )
     yield ", ".join(f"{name} {format_bytes(size)}" for name, size in found.items())
-    trace = [
-        line for line in text.splitlines()[::-1] if line.strip().startswith("File ") or "self." in line or "(" in line
-    ]
-    told = (known for line in trace for sign, known in _WHERE.items() if re.search(sign, line))
-    phase, what = next(told, (None, None))
+    trace = [line for line in reversed(text.splitlines()) if line.strip().startswith("File ") or "(" in line]
+    known = (where for line in trace for pattern, where in _WHERE.items() if re.search(pattern, line))
+    phase, what = next(known, (None, None))
     if what:
         yield f"It happened in {what}."
     if estimate is not None:
         yield from _in_step(found["asked"], phase, estimate)
-    if found.get("reserved but unused", 0) > 0.1 * found.get("card", float("inf")):
+    if found.get("reserved but unused", 0) > 0.1 * found.get("card", inf):
         yield (
             "Much is reserved but unused: the allocator's blocks do not fit what is asked; "
             "try PYTORCH_ALLOC_CONF=expandable_segments:True."
         )
 
 
-def _in_step(asked: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
+def _in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
+    """The birth in the step that is nearest in size, and the fullest instant."""
     log = estimate.log
-    born = [
-        (abs(size - asked), place)
-        for place, size in enumerate(log.changes.tolist())
-        if size > 0 and place >= log.resident
+    births = [
+        (abs(change - size), place)
+        for place, change in enumerate(log.changes.tolist())
+        if change > 0 and place >= log.resident and phase in (None, log.labels[place][0])
     ]
-    then = [(off, place) for off, place in born if phase in (None, log.labels[place][0])]
-    off, place = min(then, default=(inf, 0))
-    if off < 0.01 * asked + 2**20:
+    off, place = min(births, default=(inf, 0))
+    if off < 0.01 * size + 2**20:
         at, kind, module, operator = log.labels[place]
-        total = int(log.totals[place])
         born = f"A tensor of that size is allocated in {at}, in {module or 'no module'}, by {operator} ({kind})"
-        yield f"{born}, with {format_bytes(total)} in use."
+        yield f"{born}, with {format_bytes(int(log.totals[place]))} in use."
     peak = estimate.peak_instant
     largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.parts[:3])
     yield f"The step's fullest instant is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
 
 
 def _of_snapshot(data: bytes) -> Iterator[str]:
-    snapshot = _Plain.loads(data)
-    by_frame: Counter = Counter()
-    for segment in snapshot.get("segments", ()):
-        for block in segment.get("blocks", ()):
-            if block.get("state") == "active_allocated":
-                frames = [f for f in block.get("frames", ()) if "torch/" not in f.get("filename", "")]
-                by_frame[_line(frames[0]) if frames else "unknown"] += block["size"]
-    reserved = sum(segment.get("total_size", 0) for segment in snapshot.get("segments", ()))
-    yield f"allocated {format_bytes(sum(by_frame.values()))}, reserved {format_bytes(reserved)}; by the line that asked:"
-    yield from (f"{format_bytes(size):>10s}  {where}" for where, size in by_frame.most_common(10))
+    try:
+        segments = _PlainUnpickler(BytesIO(data)).load()["segments"]
+    except Exception as error:  # a stranger's bytes raise anything
+        raise CourseError(
+            f"The file is no memory snapshot ({error}); make one with torch.cuda.memory._dump_snapshot(FILE)."
+        ) from None
+    by_line: Counter = Counter()
+    for block in (block for segment in segments for block in segment.get("blocks", ())):
+        if block.get("state") == "active_allocated":
+            frames = [f for f in block.get("frames", ()) if "torch/" not in f.get("filename", "")]
+            lines = [f"{Path(f['filename']).name}:{f['line']} {f['name']}" for f in frames]
+            by_line[lines[0] if lines else "unknown"] += block["size"]
+    reserved = sum(segment.get("total_size", 0) for segment in segments)
+    yield f"allocated {format_bytes(sum(by_line.values()))}, reserved {format_bytes(reserved)}; by the line that asked:"
+    yield from (f"{format_bytes(size):>10s}  {where}" for where, size in by_line.most_common(10))
 
 
-def _line(frame: dict) -> str:
-    return f"{Path(frame['filename']).name}:{frame['line']} {frame['name']}"
-
-
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """A snapshot holds plain containers only; a file that wants anything else is not read further."""
-
-    @classmethod
-    def loads(cls, data: bytes) -> dict:
-        """The snapshot."""
-        from io import BytesIO
-
-        try:
-            found = cls(BytesIO(data)).load()
-        except Exception as error:  # a stranger's bytes raise anything
-            raise CourseError(f"The file is no memory snapshot ({error}).") from None
-        if not isinstance(found, dict) or "segments" not in found:
-            raise CourseError("The file is no memory snapshot; make one with torch.cuda.memory._dump_snapshot(FILE).")
-        return found
 
     def find_class(self, module: str, name: str):
         raise CourseError(f"it asks for {module}.{name}")
-
-
-def _bytes(match: re.Match) -> int:
-    return int(float(match[1]) * _UNITS[match[2]])

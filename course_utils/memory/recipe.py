@@ -1,7 +1,7 @@
 """How a model is trained, as far as bytes and seconds depend on it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from course_utils.errors import CourseError, require_count
 from course_utils.memory.optimizers import maker
@@ -10,7 +10,6 @@ PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
 STAGES = (0, 1, 2, 3)
-QUANTIZED = ("", "nf4")
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,15 @@ class Recipe:
 
     def __post_init__(self):
         maker(self.optimizer)
-        for name, known in _CHOICES.items():
-            _require_one_of(name, getattr(self, name), known)
-        for name in ("batch", "sequence", "accumulation", "ranks", "replicas"):
-            require_count(name, getattr(self, name))
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise CourseError(f"{name} must be True or False, not {getattr(self, name)!r}.")
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            known = _CHOICES.get(name, (value,))
+            if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
+                raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(repr, known))}.")
+            if name in _COUNTS:
+                require_count(name, value)
+            if field.type is bool and not isinstance(value, bool):
+                raise CourseError(f"{name} must be True or False, not {value!r}.")
         if self.segments is not None:
             require_count("segments", self.segments)
         if type(self.lora) is not int or self.lora < 0:
@@ -111,19 +112,11 @@ class Recipe:
         return 2 if self.precision.startswith("bf16") else 4
 
 
-_SWITCHES = (
-    *("checkpointing", "saved_on_disk", "clipping", "offload", "keeps_outputs"),
-    *("packed", "in_backward", "offload_activations"),
-)
+_COUNTS = ("batch", "sequence", "accumulation", "ranks", "replicas")
 _CHOICES = {
     "precision": PRECISIONS,
     "attention": ATTENTIONS,
     "zero_stage": STAGES,
     "device": DEVICES,
-    "quantized": QUANTIZED,
+    "quantized": ("", "nf4"),
 }
-
-
-def _require_one_of(name: str, value, known) -> None:
-    if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
-        raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(repr, known))}.")
