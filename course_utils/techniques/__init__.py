@@ -1,17 +1,7 @@
-"""Techniques by hand, one module each: gradient checkpointing in segments and with a policy, saved tensors on disk."""
+"""Techniques by hand, one file each: gradient checkpointing, blocks of a model in segments, saved tensors on disk."""
 
 from course_utils.techniques.checkpointing import checkpoint, checkpoint_by_hooks
-from course_utils.techniques.keeping import MATRIX_PRODUCTS
 from course_utils.techniques.offloading import SavedOnDisk
-from course_utils.techniques.segments import ForwardCount, blocks_of, checkpoint_blocks, segment_ranges
+from course_utils.techniques.segments import blocks_of, checkpoint_blocks, segment_ranges
 
-__all__ = [
-    "MATRIX_PRODUCTS",
-    "ForwardCount",
-    "SavedOnDisk",
-    "blocks_of",
-    "checkpoint",
-    "checkpoint_blocks",
-    "checkpoint_by_hooks",
-    "segment_ranges",
-]
+__all__ = ["SavedOnDisk", "blocks_of", "checkpoint", "checkpoint_blocks", "checkpoint_by_hooks", "segment_ranges"]

@@ -12,7 +12,7 @@ from course_utils.techniques.checkpointing import checkpoint_by_hooks
 def segment_ranges(blocks: int, segments: int) -> list[range]:
     """The numbers 0 … `blocks` − 1 in `segments` runs, as equally long as possible and the longer ones first.
 
-    Raises `CourseError` where there are fewer blocks than segments, or no segment.
+    Raises `CourseError` for a number of segments out of range.
     """
     if not 1 <= segments <= blocks:
         raise CourseError(f"{blocks} blocks cannot be cut into {segments} segments; give a number from 1 to {blocks}.")
@@ -22,23 +22,18 @@ def segment_ranges(blocks: int, segments: int) -> list[range]:
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
-    """The longest list of modules in `model`: a transformer's blocks. Raises `CourseError` where there is no list."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    """The longest list of modules in `model`: a transformer's blocks. Raises `CourseError` where there is none."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
         raise CourseError("The model has no nn.ModuleList of blocks that could be checkpointed; pass its blocks.")
     return max(lists, key=len)
 
 
-class checkpoint_blocks:  # noqa: N801 used like a function: its value is rarely kept
-    """Checkpoint the blocks of `model` in `segments` runs of consecutive blocks; every block alone by default.
+class checkpoint_blocks:  # noqa: N801 used like a function
+    """Checkpoint the blocks of `model` in `segments`, by default each block alone; undone at the end of a `with`.
 
-    At once, and until `remove()` or the end of a `with` block. `using(function, *args, **kwargs)` is how a run of blocks is
-    called. `blocks` are by default `blocks_of(model)`; they must be called one after the other, each with the result of
-    the last as its first argument and otherwise with the same arguments. A block in the middle of a segment hands its
-    argument on, since the first one has done its work; so hooks on it see the segment's result. The model's cache of keys
-    and values is off meanwhile, for running again would write into it twice.
-
-    Raises `CourseError` for a number of segments out of range, and where the blocks are checkpointed already.
+    The first block of a segment does the work of all, and the others hand on what they get. `using(function, hidden)` is the
+    checkpoint. `blocks` are called one after the other, each with the result of the last.
     """
 
     def __init__(
@@ -48,90 +43,34 @@ class checkpoint_blocks:  # noqa: N801 used like a function: its value is rarely
         using: Callable = checkpoint_by_hooks,
         blocks: Sequence[nn.Module] | None = None,
     ):
-        self.blocks = list(blocks_of(model) if blocks is None else blocks)
-        ranges = segment_ranges(len(self.blocks), len(self.blocks) if segments is None else segments)
-        self.forwards = [block.forward for block in self.blocks]
-        if any(isinstance(forward, _Stand) for forward in self.forwards):
-            raise CourseError("These blocks are checkpointed already; remove() the first checkpoints before.")
-        for run in ranges:
-            _join([self.blocks[index] for index in run], using)
-        self.config = _config_with_cache(model)
-        if self.config is not None:
-            self.config.use_cache = False
-
-    def remove(self) -> None:
-        """The model as it was; a second time does nothing."""
-        for block, forward in zip(self.blocks, self.forwards, strict=True):
-            del block.forward
-            if block.forward != forward:  # it had been replaced before
-                block.forward = forward
-        if self.config is not None:
-            self.config.use_cache = True
-        self.blocks, self.forwards, self.config = [], [], None
+        self.blocks = list(blocks or blocks_of(model))
+        for run in segment_ranges(len(self.blocks), segments or len(self.blocks)):
+            first, *others = [self.blocks[index] for index in run]
+            first.forward = partial(run_checkpointed, using, [self.blocks[index].forward for index in run])
+            for block in others:
+                block.forward = lambda hidden, *args, **kwargs: hidden
+        # Run twice, a block would write its keys and values into a cache twice.
+        self.cached = hasattr(model, "config") and hasattr(model.config, "use_cache") and model.config.use_cache
+        self.model = model
+        if self.cached:
+            model.config.use_cache = False
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.remove()
+        for block in self.blocks:
+            del block.forward  # the class's forward is found again
+        if self.cached:
+            self.model.config.use_cache = True
 
 
-class ForwardCount:
-    """Counts, between `with` and its end, how often each of `blocks` computes, in forward and again in backward.
+def run_checkpointed(using: Callable, forwards: list[Callable], hidden, *args, **kwargs):
+    """All `forwards` one after the other, behind one checkpoint; `args` and `kwargs`, such as a mask, go to each."""
 
-    Counted is the first innermost module of each, which runs even where recomputation stops early. `calls` has a number
-    per block.
-    """
-
-    def __init__(self, blocks: Sequence[nn.Module]):
-        self.first = [next(module for module in block.modules() if not list(module.children())) for block in blocks]
-        self.calls = [0] * len(self.first)
-
-    def __enter__(self):
-        self.calls = [0] * len(self.first)
-        self._hooks = [module.register_forward_pre_hook(partial(self._count, i)) for i, module in enumerate(self.first)]
-        return self
-
-    def __exit__(self, *_):
-        for hook in self._hooks:
-            hook.remove()
-
-    def _count(self, index: int, *_):
-        self.calls[index] += 1
-
-
-def _join(blocks: list[nn.Module], using: Callable) -> None:
-    """Let the first block do the work of all, checkpointed, and the others hand on what they get."""
-    first, *others = blocks
-    forwards = [block.forward for block in blocks]
-
-    def run(hidden, *args, **kwargs):
+    def segment(hidden):
         for forward in forwards:
             hidden = forward(hidden, *args, **kwargs)
         return hidden
 
-    first.forward = _Stand(partial(using, run))
-    for block in others:
-        block.forward = _Stand(lambda hidden, *args, **kwargs: hidden)
-
-
-class _Stand:
-    """What stands in for a block's forward."""
-
-    def __init__(self, call: Callable):
-        self.call = call
-
-    def __call__(self, *args, **kwargs):
-        return self.call(*args, **kwargs)
-
-    def __deepcopy__(self, _):
-        # The copy's blocks would compute with the parameters of the original.
-        raise CourseError(
-            "A model cannot be copied while its blocks are checkpointed; remove() the checkpoints before."
-        )
-
-
-def _config_with_cache(model: nn.Module):
-    """The configuration of a model that keeps keys and values, or None."""
-    config = model.config if hasattr(model, "config") else None
-    return config if hasattr(config, "use_cache") and config.use_cache else None
+    return using(segment, hidden)

@@ -15,12 +15,6 @@ from course_utils.viz.adafactor import (
     small_gradients_figure,
 )
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
-from course_utils.viz.checkpointing import (
-    recompute_figure,
-    segment_curves_figure,
-    segments_figure,
-    time_and_memory_figure,
-)
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
 from course_utils.viz.comparison import losses_against_bytes, losses_apart, losses_over_seeds
 from course_utils.viz.descent import (
@@ -111,11 +105,8 @@ __all__ = [
     "play_raggedness",
     "play_sharding",
     "quadratic_figure",
-    "recompute_figure",
     "saved_by_part_figure",
     "schedules_figure",
-    "segment_curves_figure",
-    "segments_figure",
     "sharding_figure",
     "show",
     "small_gradients_figure",
@@ -123,7 +114,6 @@ __all__ = [
     "stagnation_figure",
     "state_cycle_figure",
     "steering_figure",
-    "time_and_memory_figure",
     "timeline_figure",
     "trace_figure",
     "units_figure",

@@ -1,7 +1,6 @@
 """Saved tensors on disk: the same gradients, bytes counted, memory free meanwhile, and no file left."""
 
 import os
-import resource
 import subprocess
 import sys
 
@@ -10,7 +9,6 @@ import torch
 from torch import nn
 
 from course_utils import memory
-from course_utils.errors import CourseError
 from course_utils.techniques import SavedOnDisk
 
 
@@ -137,61 +135,3 @@ def test_no_file_is_left_where_the_process_dies(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 7
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_is_said_in_one_sentence(tmp_path):
-    model, x = network()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
-    try:
-        with pytest.raises(CourseError, match="could not be written to .*; free some space there"):
-            gradients(model, x, SavedOnDisk(model, folder=tmp_path))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert len(gradients(model, x, torch.enable_grad())) == 12  # no hook is left behind
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CourseError, match="pass another folder"), SavedOnDisk(folder=tmp_path / "file"):
-        pass
-
-
-def test_numbers_to_be_read_conjugated_or_negated(tmp_path):
-    torch.manual_seed(0)
-    x, w = (torch.randn(8, 8, dtype=torch.cfloat, requires_grad=True) for _ in range(2))
-
-    def loss():
-        return (x.conj() @ w.mH).abs().sum() + (x.conj().imag * w.conj().imag).sum()
-
-    expected = torch.autograd.grad(loss(), (x, w))
-    with SavedOnDisk(smallest=1, folder=tmp_path):
-        found = torch.autograd.grad(loss(), (x, w))
-    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-
-
-def test_empty_and_sparse_tensors_stay(tmp_path):
-    x, eye = torch.randn(4, 4, requires_grad=True), torch.eye(4).to_sparse()
-    empty = torch.empty(0, 4, requires_grad=True)
-    with SavedOnDisk(smallest=0, folder=tmp_path):
-        loss = torch.sparse.mm(eye, x).square().sum() + (empty * empty).sum()
-    loss.backward()
-    assert torch.equal(x.grad, 2 * x)
-    assert empty.grad.shape == (0, 4)
-
-
-def test_what_stayed_and_was_changed_in_place_is_refused_as_autograd_does(tmp_path):
-    model, x = network()
-    with SavedOnDisk(model, smallest=1, folder=tmp_path):
-        loss = model(x).sum()
-    with torch.no_grad():
-        model[1][0].weight.mul_(2)
-    with pytest.raises(CourseError, match="changed in place after it was saved"):
-        loss.backward()
-
-
-def test_the_same_context_inside_itself_is_refused_and_works_on(tmp_path):
-    x, disk = torch.randn(8, requires_grad=True), SavedOnDisk(smallest=1, folder=tmp_path)
-    with disk:
-        with pytest.raises(CourseError, match="at work already"), disk:
-            pass
-        loss = x.square().sum()
-    loss.backward()
-    assert torch.equal(x.grad, 2 * x)

@@ -1,0 +1,73 @@
+"""Chapter 07's closed form is the fullest moment of the walk, and its figures draw the data and say it."""
+
+from math import isqrt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils.lessons import c07_gradient_checkpointing as lesson
+
+SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n), st.floats(0.5, 50)))
+
+
+@given(SIZES)
+def test_the_closed_form_is_the_fullest_moment_and_every_block_is_computed_once_more(sizes):
+    blocks, segments, per_block = sizes
+    for count in (None, segments):
+        moments = lesson.walk(blocks, count, per_block)
+        fullest = max(boundaries + activations for _, boundaries, activations in moments)
+        assert lesson.peak(blocks, count, per_block) == pytest.approx(fullest)
+        assert moments[-1] == ((4 if count else 3) * blocks, 0, 0)
+        assert [moment[0] for moment in moments] == sorted(moment[0] for moment in moments)
+
+
+@pytest.mark.parametrize("blocks", [4, 9, 16, 25, 36])
+def test_the_root_is_best_where_a_block_saves_as_much_as_a_boundary(blocks):
+    assert lesson.peak(blocks, isqrt(blocks), 1) == 2 * isqrt(blocks)
+    assert min(lesson.peak(blocks, s, 1) for s in range(1, blocks + 1)) >= 2 * isqrt(blocks) - 1
+
+
+@given(st.integers(2, 30))
+def test_every_block_is_best_where_it_saves_more_than_all_boundaries(blocks):
+    assert min(range(1, blocks + 1), key=lambda s: lesson.peak(blocks, s, blocks + 1.0)) == blocks
+
+
+def test_a_product_costs_more_to_get_back_than_a_sum():
+    figure, alt = lesson.recompute_figure(width=100)
+    assert [patch.get_width() for patch in figure.axes[1].patches] == [0.25, 2.5, 50]
+    assert "product, width 100: 50" in alt
+
+
+def test_the_curves_mark_the_lowest_point_and_the_root():
+    line = {1: 9e6, 4: 3e6, 16: 5e6}
+    figure, alt = lesson.segment_curves_figure({"a chain": {"predicted": line, "measured": line}})
+    assert alt.endswith("lowest at 4.")
+    drawn = figure.axes[0].lines
+    assert list(drawn[1].get_xdata()) == [1, 4, 16]
+    assert drawn[2].get_xdata()[0] == 4
+
+
+def test_time_and_memory_are_said():
+    _, alt = lesson.time_and_memory_figure({"plain": (1, 1), "checkpointed": (0.3, 1.25)})
+    assert "checkpointed: 0.30 of the memory, 1.25 of the time" in alt
+
+
+def test_the_playing_figure_draws_the_walk():
+    figure, alt = lesson.segments_figure(blocks=6, segments=2, batch=1, per_block=10)
+    assert "a step takes 24 units of time instead of 18" in alt
+    peaks = list(figure.axes[1].lines[0].get_ydata())
+    assert [value / peaks[0] for value in peaks] == pytest.approx([lesson.peak(6, s, 10) / 61 for s in range(1, 7)])
+    assert lesson.segments_figure(blocks=3, segments=9)[1] == lesson.segments_figure(blocks=3, segments=3)[1]
+
+
+@pytest.mark.parametrize("changed", [{"blocks": 6}, {"segments": 12}, {"batch": 1}, {"per_block": 1.0}])
+def test_the_playing_figure_follows_each_control(changed):
+    assert lesson.segments_figure()[1] != lesson.segments_figure(**changed)[1]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "per_block", "lowest"), [(36, 1.0, "5 to 8"), (4, 1.0, "2 or 3"), (12, 3.0, "5, 7 or 8"), (12, 24, "12")]
+)
+def test_all_of_the_lowest_are_named(blocks, per_block, lowest):
+    assert f"The lowest peak has {lowest} segments." in lesson.segments_figure(blocks, 2, 1, per_block)[1]
