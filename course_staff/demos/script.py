@@ -1,20 +1,15 @@
 """A demo as it is written: a TOML file called as its chapter, in the folder `demos` beside it."""
 
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from course_utils.chapters import some
 from course_utils.errors import CourseError
 
 FOLDER = "demos"
-_KEYS = {
-    "the demo": {"title", "minutes", "steps"},
-    "a step": {"title", "minutes", "say", "then", "covered", "cell", "needs", "click", "expect"},
-    "what is expected": {"text", "picture", "numbers"},
-    "a number": {"of", "is", "within", "says"},
-}
 
 
 @dataclass(frozen=True)
@@ -42,14 +37,21 @@ class Step:
     title: str
     minutes: float
     say: str
-    then: str
-    covered: bool
-    cell: str | None
-    needs: tuple[str, ...]
-    click: dict
-    text: tuple[str, ...]
-    picture: tuple[str, ...]
-    numbers: tuple[Number, ...]
+    then: str = ""
+    covered: bool = False
+    cell: str | None = None
+    needs: Sequence[str] = ()
+    click: Mapping = field(default_factory=dict)
+    text: Sequence[str] = ()
+    picture: Sequence[str] = ()
+    numbers: Sequence[Number] = ()
+
+    def __post_init__(self):
+        for name in ("title", "say"):
+            if not getattr(self, name):
+                raise ValueError(f"{name!r} is empty")
+        if not self.minutes > 0:
+            raise ValueError("'minutes' is not above 0")
 
 
 @dataclass(frozen=True)
@@ -89,81 +91,28 @@ def read_demo(path: Path) -> Demo:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CourseError(f"{path.name} cannot be read as TOML ({error}); put that right.") from None
     try:
-        return _demo(path, written)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CourseError(
-            f"{path.name} is no demo ({_reason(error)}); see docs/demos.md for what belongs in it."
-        ) from None
+        return _demo(path, **written)
+    except (TypeError, ValueError) as error:
+        raise CourseError(f"{path.name} is no demo ({error}); see docs/demos.md for what belongs in it.") from None
 
 
-def _demo(path: Path, written: dict) -> Demo:
-    _check_keys("the demo", written)
-    steps = tuple(_step(number, step) for number, step in enumerate(written.get("steps", []), start=1))
-    if not steps:
+def _demo(path: Path, title: str, minutes: float, steps: Sequence[dict] = ()) -> Demo:
+    made = tuple(_step(number, **step) for number, step in enumerate(steps, start=1))
+    if not made:
         raise ValueError("it has no steps")
-    together = sum(step.minutes for step in steps)
-    if abs(together - written["minutes"]) > 1e-9:
-        raise ValueError(f"its steps take {together:g} minutes together, but it says {written['minutes']:g}")
-    return Demo(path, str(written["title"]), written["minutes"], steps)
+    together = sum(step.minutes for step in made)
+    if abs(together - minutes) > 1e-9:
+        raise ValueError(f"its steps take {together:g} minutes together, but it says {minutes:g}")
+    return Demo(path, title, minutes, made)
 
 
-def _step(number: int, written: dict) -> Step:
+def _step(place: int, /, expect: Mapping = MappingProxyType({}), **written) -> Step:
     try:
-        _check_keys("a step", written)
-        expected = written.get("expect", {})
-        _check_keys("what is expected", expected)
-        return Step(
-            title=_words(written, "title"),
-            minutes=_positive(written["minutes"]),
-            say=_words(written, "say"),
-            then=_words(written, "then") if "then" in written else "",
-            covered=_flag(written, "covered"),
-            cell=written.get("cell"),
-            needs=_strings(written, "needs"),
-            click=dict(written.get("click", {})),
-            text=_strings(expected, "text"),
-            picture=_strings(expected, "picture"),
-            numbers=tuple(map(_number, expected.get("numbers", []))),
-        )
+        numbers = [
+            Number(value=number["is"], **{k: number[k] for k in number if k != "is"})
+            for number in expect.get("numbers", ())
+        ]
+        texts = {name: value.strip() if isinstance(value, str) else value for name, value in written.items()}
+        return Step(**texts, **{**expect, "numbers": numbers})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"step {number}: {_reason(error)}") from None
-
-
-def _number(written: dict) -> Number:
-    _check_keys("a number", written)
-    return Number(_words(written, "of"), written["is"], float(written.get("within", 0.0)), written.get("says", ""))
-
-
-def _words(written: dict, key: str) -> str:
-    if not written[key].strip():
-        raise ValueError(f"{key!r} is empty")
-    return written[key].strip()
-
-
-def _flag(written: dict, key: str) -> bool:
-    if not isinstance(written.get(key, False), bool):
-        raise ValueError(f"{key!r} is neither true nor false")
-    return written.get(key, False)
-
-
-def _strings(written: dict, key: str) -> tuple[str, ...]:
-    values = written.get(key, [])
-    if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
-        raise ValueError(f"{key!r} is not a list of texts")
-    return tuple(values)
-
-
-def _positive(minutes: float) -> float:
-    if not minutes > 0:
-        raise ValueError("'minutes' is not above 0")
-    return minutes
-
-
-def _check_keys(what: str, written: dict) -> None:
-    unknown = sorted(set(written) - _KEYS[what])
-    if unknown:
-        raise ValueError(f"{', '.join(map(repr, unknown))} means nothing in {what}")
-
-
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"step {place}: {error}") from None

@@ -62,12 +62,9 @@ def read_submission(path: Path) -> Submission:
 def read_text(text: str) -> Submission:
     """As `read_submission`, from the file's text."""
     try:
-        notebook = _notebook(text)
-        raw, notes = _raw_cells(notebook)
-        cells = tuple(_cells(raw))
+        return Submission(tuple(_cells(_notebook(text)["cells"])))
     except UnreadableError as error:
         return Submission(notes=(str(error),))
-    return Submission(cells, (*notes, *_kernel_note(notebook)))
 
 
 def content_of(path: Path) -> bytes:
@@ -109,16 +106,13 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
 
 
 def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
-    """A note where the notebook belongs to another set than `name`, has no answers to its questions `ids`, or has them in another
-    order."""
+    """A note where the notebook belongs to another set than `name`, or has no answers to its questions `ids`."""
     named = {found for cell in submission.cells for found in _SET.findall(cell.source)}
     if named and name not in named:
         return (f"This is a notebook of the set {sorted(named)[0]}; it was graded as one of {name}.",)
-    places = [min((cell.number for cell in submission.cells if name in cell.answers), default=None) for name in ids]
-    found = [place for place in places if place is not None]
-    if submission.cells and not found:
+    if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
         return (f"No cell carries a marker # EXERCISE of {name}: is it the right notebook?",)
-    return ("The answers stand in another order than the questions.",) if found != sorted(found) else ()
+    return ()
 
 
 def _decoded(content: bytes) -> str:
@@ -137,17 +131,9 @@ def _notebook(text: str) -> dict:
     except (ValueError, RecursionError):
         why = ", it holds the marks of a merge conflict" if _CONFLICT.search(text) else ", as when an upload is cut off"
         raise UnreadableError(f"The file is not valid JSON{why}; hand in the notebook as Jupyter saves it.") from None
-    if not isinstance(notebook, dict) or not isinstance(notebook.get("cells", notebook.get("worksheets")), list):
+    if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         raise UnreadableError("The file is JSON, but no notebook; hand in the notebook itself.")
     return notebook
-
-
-def _raw_cells(notebook: dict) -> tuple[list, list[str]]:
-    if isinstance(notebook.get("cells"), list):
-        return notebook["cells"], []
-    sheets = [sheet.get("cells") for sheet in notebook["worksheets"] if isinstance(sheet, dict)]
-    cells = [cell for sheet in sheets if isinstance(sheet, list) for cell in sheet]
-    return cells, ["The notebook is of the old format 3; it was read as it is."]
 
 
 def _cells(raw: list):
@@ -166,8 +152,8 @@ def _cells(raw: list):
 
 
 def _source(cell: dict) -> str:
-    """Format 3 says `input`; a source is a string or a list of strings."""
-    source = cell.get("source", cell.get("input", ""))
+    """A source is a string or a list of strings."""
+    source = cell.get("source", "")
     lines = source if isinstance(source, list) else [source]
     text = "".join(line for line in lines if isinstance(line, str))
     return text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode()
@@ -195,15 +181,6 @@ def _parsed(source: str) -> ast.Module | None:
         MemoryError,
     ):  # magics, half-written code, text made to break parsers
         return None
-
-
-def _kernel_note(notebook: dict) -> tuple[str, ...]:
-    metadata = notebook.get("metadata")
-    kernel = metadata.get("kernelspec") if isinstance(metadata, dict) else None
-    language = kernel.get("language", "python") if isinstance(kernel, dict) else "python"
-    if not isinstance(language, str) or language.lower().startswith(("python", "ipython")):
-        return ()
-    return (f"The notebook's kernel is for {language[:20]}; it was run as Python.",)
 
 
 def _unmarked(submission: Submission, entry: Mapping) -> list[Cell]:

@@ -6,7 +6,7 @@ Nothing is fetched. Addresses that the course reads by program, or names as exam
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from course_staff.notebooks import markdown
 from course_staff.notebooks.files import read_notebook
@@ -29,7 +29,7 @@ def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset())
     for target in sorted(target for target in targets if not markdown.is_external(target)):
         if not _leads_somewhere(path, target, attachments):
             yield f"the link to {target} leads nowhere; correct or remove it."
-    yield from bad_addresses(plain)
+    yield from bad_addresses("\n".join([plain, *targets]))
 
 
 def bad_addresses(text: str) -> Iterator[str]:
@@ -66,10 +66,10 @@ def _leads_somewhere(path: Path, target: str, attachments: frozenset[str]) -> bo
     if target.startswith("attachment:"):
         return target.removeprefix("attachment:") in attachments
     file, _, anchor = target.partition("#")
-    other = path.parent / markdown.unquote(file) if file else path
+    other = path.parent / unquote(file) if file else path
     if not other.exists():
         return False
-    return not anchor or other.suffix not in (".ipynb", ".md") or markdown.unquote(anchor) in _anchors(other)
+    return not anchor or other.suffix not in (".ipynb", ".md") or unquote(anchor) in _anchors(other)
 
 
 def _anchors(path: Path) -> set[str]:

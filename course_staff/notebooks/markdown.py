@@ -1,31 +1,17 @@
-"""As much of Markdown as the chapter checker needs: headings, links, pictures, words."""
+"""What the chapter checker wants to know of a text in Markdown: headings, links, pictures, words."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote
+from itertools import pairwise
 
-__all__ = [
-    "Heading",
-    "Link",
-    "anchors",
-    "count_words",
-    "headings",
-    "is_external",
-    "links",
-    "pictures",
-    "slugs",
-    "unquote",
-    "without_code",
-]
+from markdown_it import MarkdownIt
 
-_FENCED = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
-_INLINE_CODE = re.compile(r"`[^`\n]+`")
-_HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*$", re.MULTILINE)
-_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
-_HTML_PICTURE = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
-_HTML_LINK = re.compile(r"<a\b[^>]*\bhref=[\"']([^\"']+)[\"']", re.IGNORECASE)
-_HTML_ANCHOR = re.compile(r"\b(?:id|name)=[\"']([^\"']+)[\"']", re.IGNORECASE)
+_PARSER = MarkdownIt("commonmark").enable("table")
+_PARSER.normalizeLink = lambda target: target  # as it is written
+_PICTURE = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
+_LINK = re.compile(r"<a\b[^>]*\bhref=[\"']([^\"']+)[\"']", re.IGNORECASE)
+_ANCHOR = re.compile(r"\b(?:id|name)=[\"']([^\"']+)[\"']", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -45,31 +31,33 @@ class Link:
 
 
 def headings(text: str) -> list[Heading]:
-    """The headings of `text` in order; those inside code are none."""
-    return [Heading(len(marks), words) for marks, words in _HEADING.findall(_FENCED.sub("", text))]
+    """The headings of `text` in order."""
+    pairs = pairwise(_PARSER.parse(text))
+    return [Heading(int(one.tag[1]), words.content) for one, words in pairs if one.type == "heading_open"]
 
 
 def links(text: str) -> list[Link]:
     """The links of `text`, in Markdown and in HTML."""
-    plain = without_code(text)
-    found = [Link(words, target) for picture, words, target in _LINK.findall(plain) if not picture]
-    nested = [link for outer in found for link in links(outer.text)]
-    return [*found, *nested, *(Link("", target) for target in _HTML_LINK.findall(plain))]
+    found, tokens = [], list(_tokens(text))
+    for at, token in enumerate(tokens):
+        if token.type == "link_open":
+            end = next(place for place in range(at, len(tokens)) if tokens[place].type == "link_close")
+            found.append(Link("".join(inner.content for inner in tokens[at:end]), token.attrs["href"]))
+    return [*found, *(Link("", target) for target in _LINK.findall(_html(text)))]
 
 
 def pictures(text: str) -> list[Link]:
     """The pictures of `text` with their alternative texts, in Markdown and in HTML."""
-    plain = without_code(text)
-    found = [Link(words, target) for picture, words, target in _LINK.findall(plain) if picture]
-    nested = [link for picture, words, _ in _LINK.findall(plain) if not picture for link in pictures(words)]
-    return [*found, *nested, *(_html_picture(tag) for tag in _HTML_PICTURE.findall(plain))]
+    found = [Link(token.content, token.attrs["src"]) for token in _tokens(text) if token.type == "image"]
+    tags = _PICTURE.findall(_html(text))
+    return [*found, *(Link(_attribute(tag, "alt"), _attribute(tag, "src")) for tag in tags)]
 
 
 def anchors(text: str) -> Iterator[str]:
     """The fragments that lead into `text`: Jupyter's for its headings, and those written in HTML."""
     for heading in headings(text):
         yield re.sub(r"[`*]", "", heading.text).replace(" ", "-")
-    yield from _HTML_ANCHOR.findall(without_code(text))
+    yield from _ANCHOR.findall(_html(text))
 
 
 def slugs(text: str) -> Iterator[str]:
@@ -79,13 +67,19 @@ def slugs(text: str) -> Iterator[str]:
         slug = re.sub(r"[^\w\- ]", "", heading.text.lower()).replace(" ", "-")
         seen[slug] = seen.get(slug, -1) + 1
         yield f"{slug}-{seen[slug]}" if seen[slug] else slug
-    yield from _HTML_ANCHOR.findall(without_code(text))
+    yield from _ANCHOR.findall(_html(text))
 
 
 def count_words(text: str) -> int:
     """The words one reads: code blocks, link targets, tags and marks left out."""
-    plain = _LINK.sub(r"\2", _FENCED.sub("", text))
-    return len(re.findall(r"\w[\w'’.,-]*", re.sub(r"<[^>]+>", "", plain)))
+    read = ("text", "code_inline", "image")
+    return len(re.findall(r"\w[\w'’.,-]*", " ".join(token.content for token in _tokens(text) if token.type in read)))
+
+
+def without_code(text: str) -> str:
+    """What `text` says, less its code, in blocks and in lines; tags stay."""
+    read = ("text", "softbreak", "html_inline", "html_block")
+    return "".join(token.content or "\n" for token in _tokens(text) if token.type in read)
 
 
 def is_external(target: str) -> bool:
@@ -93,13 +87,15 @@ def is_external(target: str) -> bool:
     return re.match(r"(?:https?|mailto):", target) is not None
 
 
-def without_code(text: str) -> str:
-    """`text` less its code, in blocks and in lines."""
-    return _INLINE_CODE.sub("", _FENCED.sub("", text))
+def _tokens(text: str) -> Iterator:
+    """The tokens of `text` in order, those within a line too."""
+    for token in _PARSER.parse(text):
+        yield token
+        yield from token.children or ()
 
 
-def _html_picture(tag: str) -> Link:
-    return Link(_attribute(tag, "alt"), _attribute(tag, "src"))
+def _html(text: str) -> str:
+    return "\n".join(token.content for token in _tokens(text) if token.type in ("html_block", "html_inline"))
 
 
 def _attribute(tag: str, name: str) -> str:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from types import ModuleType
 
 from course_utils.doctor.packages import HOW_TO_INSTALL
 from course_utils.errors import CourseError
@@ -48,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     modules = {name: import_module(f"course_utils.cli.{name}") for name in COMMANDS}
-    modules |= {entry.name: entry.load() for entry in entry_points(group="course.commands")}
+    modules |= _staffs_modules()
     for name, module in modules.items():
         command = commands.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(command)
@@ -58,6 +59,16 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("rest", nargs="*")
         command.set_defaults(run=_say_how_to_install)
     return parser
+
+
+def _staffs_modules() -> dict[str, ModuleType]:
+    """The staff's commands by name; none where their package is missing."""
+    try:
+        return {entry.name: entry.load() for entry in entry_points(group="course.commands")}
+    except ModuleNotFoundError as error:
+        if error.name != "course_staff":
+            raise
+        return {}
 
 
 def _say_how_to_install(arguments: argparse.Namespace) -> int:

@@ -13,9 +13,6 @@ from course_staff.grading.report import Results, file_name
 from course_utils.cli import main
 from course_utils.errors import CourseError
 
-OLD = json.dumps(
-    {"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code", "input": text} for text in (SETUP, ANSWER, NEXT)]}]}
-)
 HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "right": (handed_in(ANSWER), [2, 1], ""),
     "-leading dash": (handed_in(ANSWER), [2, 1], ""),
@@ -46,7 +43,7 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + ANSWER, NEXT), [2, 1], ""),
     "duplicate": (notebook(SETUP, ANSWER.replace("*", "-"), ANSWER, NEXT), [2, 1], "all answer q1"),
     "missing": (notebook(SETUP, NEXT), [0, 1], "no `scale`"),
-    "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], "another order"),
+    "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], ""),
     "stripped": (
         json.dumps({"cells": [{"cell_type": "code", "source": text} for text in (SETUP, ANSWER, NEXT)]}),
         [2, 1],
@@ -61,11 +58,10 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "syntax": (handed_in("# EXERCISE q1\ndef scale(x, factor:"), [0, 1], "SyntaxError"),
     "signature": (handed_in("# EXERCISE q1\ndef scale(x): return x"), [0, 1], "cannot be called"),
     "mutates": (scale("x *= factor\nreturn x"), [0, 1], "changed its input"),
-    "format 3": (OLD, [2, 1], "format 3"),
     "kernel of R": (
         notebook(SETUP, ANSWER, NEXT, metadata={"kernelspec": {"language": "R"}}),
         [2, 1],
-        "kernel is for R",
+        "",
     ),
     "other set": (handed_in(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
     "broken": (handed_in(ANSWER)[:-40], [0, 0], "not valid JSON"),

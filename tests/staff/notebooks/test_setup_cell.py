@@ -172,7 +172,8 @@ def _torch():
 
 
 def _commit_a_copy(clone):
-    shutil.copytree(ROOT / "course_utils", clone / "course_utils", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("course_utils", "course_staff"):
+        shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     git = ["git", "-C", clone, "-c", "user.name=test", "-c", "user.email=test@example.org"]
@@ -207,12 +208,6 @@ def test_the_address_is_that_of_pyproject():
     assert f'git+{project["urls"]["Repository"]}"' in setup_source()
 
 
-def test_pip_is_asked_for_no_upgrade():
-    (line,) = [line for line in setup_source().splitlines() if "%pip" in line]
-    assert "-U" not in line.split()
-    assert "--upgrade" not in line
-
-
 def test_stamping_renews_only_the_tagged_cell_and_only_once(tmp_path):
     path = tmp_path / "a.ipynb"
     cells = [new_code_cell("x = 1"), new_code_cell("old", metadata={"tags": ["setup"]})]
@@ -228,8 +223,3 @@ def test_stamping_needs_one_tagged_cell(tmp_path):
     nbformat.write(new_notebook(cells=[new_code_cell("x = 1")]), tmp_path / "a.ipynb")
     with pytest.raises(CourseError, match="a.ipynb has 0 cells tagged 'setup'"):
         stamp(tmp_path / "a.ipynb")
-
-
-def test_no_line_is_cut_in_a_narrow_window():
-    longest = max(len(line) for line in setup_source().splitlines() if "%pip" not in line)
-    assert longest <= 88, "beside the repository's address, which is as long as it is"
