@@ -1,10 +1,14 @@
-"""Writing a file so that a reader sees the old one or the new one, whole, and never half of it."""
+"""Files that are read and written whole: a reader sees the old one or the new one, and never half of it."""
 
+import json
+import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -20,3 +24,34 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path, build: Callable = lambda value: value):
+    """`build(value)` of the JSON value in `path`, or None where there is no such file.
+
+    Where the text is no JSON, or `build` raises for it, the file is put aside as `….damaged`, and a line says so.
+    """
+    try:
+        return build(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("%s cannot be read (%s); it stays where it is.", path, error.strerror)
+    except (ValueError, TypeError, AttributeError, LookupError):
+        aside = path.with_suffix(".damaged")
+        try:
+            path.replace(aside)
+            _log.warning("%s could not be read; it is kept as %s, and a new one is begun.", path, aside.name)
+        except OSError as error:
+            _log.warning("%s could not be read and cannot be moved (%s); remove it.", path, error.strerror)
+    return None
+
+
+def write_json(path: Path, value) -> None:
+    """Write `value` whole or not at all; where nothing can be written, a line says that it will be forgotten."""
+    text = json.dumps(value, indent=1)
+    try:
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _log.warning("%s cannot be written (%s); this will be forgotten.", path, error.strerror)

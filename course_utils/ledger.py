@@ -3,9 +3,6 @@
 Every chapter keeps its rows in a file of its own under the settings' home, so that chapters may run at the same time.
 """
 
-import json
-import logging
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -13,13 +10,12 @@ from pathlib import Path
 import pandas as pd
 
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import read_json, write_json
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 
 UNITS = {"bytes": format_bytes, "seconds": format_seconds}
 _SHOWN = ["technique", "quantity", "predicted", "measured", "not attributed", "error", "scale", "device"]
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ def record(
     new = Row(chapter, technique, quantity, *figures, here.scale.name, here.device.type, unit)
     path = _folder(None) / f"{chapter}.json"
     rows = [row for row in _read(path) if row.key != new.key] + [new]
-    _write(path, rows)
+    write_json(path, [asdict(row) for row in rows])
     return Ledger(tuple(row for row in rows if (row.scale, row.device) == (new.scale, new.device)))
 
 
@@ -128,18 +124,7 @@ def _folder(home: Path | None) -> Path:
 
 
 def _read(path: Path) -> list[Row]:
-    """Rows in `path`; a damaged file is put aside under another name, and a line says so."""
-    if not path.exists():
-        return []
-    try:
-        return [_row(values) for values in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, OSError):
-        aside = path.with_suffix(".damaged")
-        path.replace(aside)
-        _log.warning(
-            "The ledger file %s could not be read; it is kept as %s, and its chapter starts a new one.", path, aside
-        )
-        return []
+    return read_json(path, lambda rows: [_row(values) for values in rows]) or []
 
 
 def _row(values: dict) -> Row:
@@ -149,11 +134,3 @@ def _row(values: dict) -> Row:
     if row.unit not in UNITS or not all(isinstance(figure, kinds) and 0 < figure < inf for figure in figures):
         raise ValueError("the figures of a row are positive numbers of a known unit")
     return row
-
-
-def _write(path: Path, rows: Iterable[Row]) -> None:
-    try:
-        with replacing(path) as partial:
-            partial.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-    except OSError as error:
-        _log.warning("The ledger cannot be written (%s); this row is shown but will not be remembered.", error.strerror)

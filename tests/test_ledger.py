@@ -105,4 +105,4 @@ def test_where_nothing_can_be_written_the_row_is_still_shown(caplog):
     settings().home.write_text("a file stands where the folder should be")
     ledger = record("03", "AdamW", "peak", predicted=1, measured=1)
     assert len(ledger.rows) == 1
-    assert "will not be remembered" in caplog.text
+    assert "will be forgotten" in caplog.text

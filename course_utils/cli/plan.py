@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import read_json, write_json
 from course_utils.settings import settings
 
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
@@ -62,13 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
     is_code = _CODE in arguments.model  # code may call other files, of which nothing is known
     stored = None if is_code else _place_to_store(arguments)
-    if stored is not None and stored.is_file() and not (arguments.again or arguments.measure):
-        text, found, code = json.loads(stored.read_text(encoding="utf-8"))
-    else:
-        text, found, code = _answer(arguments)
+    answer = None if stored is None or arguments.again or arguments.measure else read_json(stored)
+    if answer is None:
+        answer = _answer(arguments)
         if stored is not None:
-            with suppress(OSError), replacing(stored) as partial:  # else nothing is lost but time
-                partial.write_text(json.dumps([text, found, code]), encoding="utf-8")
+            write_json(stored, answer)
+    text, found, code = answer
     print(json.dumps(found, indent=1) if arguments.json else text)
     return code
 

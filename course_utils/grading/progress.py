@@ -1,7 +1,5 @@
 """What a learner has reached, kept under the settings' home: one file a set, outside the repository."""
 
-import json
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -9,10 +7,8 @@ from datetime import datetime
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import read_json, write_json
 from course_utils.settings import settings
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,26 +26,12 @@ class Record:
 
 def recall(name: str) -> dict[str, Record]:
     """The records of the set called `name`, by question; a damaged file is put aside, and a line says so."""
-    path = _path(name)
-    try:
-        return {question: _record(values) for question, values in json.loads(path.read_text("utf-8")).items()}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        _log.warning("Your progress in %s cannot be read (%s); it stays where it is: %s.", name, error.strerror, path)
-    except (ValueError, TypeError, AttributeError):
-        _put_aside(name, path)
-    return {}
+    return read_json(_path(name), lambda found: {question: _record(values) for question, values in found.items()}) or {}
 
 
 def remember(name: str, records: Mapping[str, Record]) -> None:
     """Write the records whole or not at all; where that is impossible a line says so."""
-    text = json.dumps({question: asdict(record) for question, record in records.items()}, indent=1, sort_keys=True)
-    try:
-        with replacing(_path(name)) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        _log.warning("Your progress in %s cannot be written (%s); this check will be forgotten.", name, error.strerror)
+    write_json(_path(name), {question: asdict(record) for question, record in records.items()})
 
 
 def forget(names: Sequence[str]) -> Path | None:
@@ -89,15 +71,3 @@ def _record(values: dict) -> Record:
     if kinds != (int, bool, True) or not 0 <= record.points < float("inf") or record.tries < 0:
         raise ValueError("a record holds a count, a truth value and points")
     return record
-
-
-def _put_aside(name: str, path: Path) -> None:
-    aside = path.with_suffix(".damaged")
-    try:
-        path.replace(aside)
-    except OSError as error:
-        _log.warning("The damaged progress file %s cannot be moved (%s); remove it.", path, error.strerror)
-        return
-    _log.warning(
-        "Your progress in %s could not be read; the file is kept as %s, and progress starts anew.", name, aside
-    )
