@@ -3,8 +3,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils import hub, models
+from course_utils import models
 from course_utils.errors import CourseError
+from course_utils.models import configurations
 from course_utils.settings import SCALES, Settings
 
 
@@ -69,7 +70,7 @@ def test_a_change_that_would_be_ignored_is_refused(wrong):
     ],
 )
 def test_half_a_size_is_refused_since_the_small_models_other_half_would_stay(name, half, left_out, monkeypatch):
-    monkeypatch.setattr(models, "settings", lambda: Settings(scale_name="smoke"))
+    monkeypatch.setattr(configurations, "settings", lambda: Settings(scale_name="smoke"))
     with pytest.raises(CourseError, match=f"small model, and {left_out}.* would stay; give these too, or start from"):
         models.configuration(name, **half)
     kept = models.configuration(name, **half, scale=SCALES["smoke"])
@@ -131,50 +132,3 @@ def test_an_unknown_name_lists_the_known_ones():
         models.build("bert", labels=2)
     with pytest.raises(CourseError, match="'zzz'; choose one of distilbert, gpt2, llama, .*, qwen3-8b"):
         models.build("zzz")
-
-
-def test_pretrained_weights_come_from_a_folder_in_the_hubs_layout(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "answers", lambda: False)
-    published = models.build("distilbert", labels=5, seed=3)
-    published.save_pretrained(tmp_path)
-    loaded = models.pretrained(str(tmp_path), labels=5)
-    assert all(torch.equal(p, q) for p, q in zip(published.parameters(), loaded.parameters(), strict=True))
-    assert loaded.training
-
-
-def test_without_the_hub_one_sentence_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(hub, "answers", lambda: False)
-    with pytest.raises(CourseError, match=r"models\.build") as error:
-        models.pretrained("nobody/has-this-model", labels=2)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("damage", [b"", b"half"])
-def test_damaged_weights_are_said_in_one_sentence(tmp_path, damage):
-    models.build("distilbert", labels=5).save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(damage)
-    with pytest.raises(CourseError, match="No pretrained weights") as error:
-        models.pretrained(str(tmp_path), labels=5)
-    assert "\n" not in str(error.value)
-
-
-def test_without_the_hub_fresh_weights_take_the_place_and_a_line_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(hub, "answers", lambda: False)
-    with torch.device("meta"):
-        fresh = models.pretrained_or_fresh("distilbert-base-cased", labels=2)
-    assert models.parameter_count(fresh) == 65_783_042
-    assert capsys.readouterr().out.count("\n") == 1
-
-
-def test_the_hub_is_asked_within_its_time_and_never_raises(monkeypatch):
-    import huggingface_hub.utils
-
-    class Unreachable:
-        def head(self, url, timeout):
-            assert timeout <= 3
-            raise OSError("no route")
-
-    monkeypatch.setattr(huggingface_hub.utils, "get_session", Unreachable)
-    hub.answers.cache_clear()
-    assert hub.answers() is False
-    hub.answers.cache_clear()

@@ -1,0 +1,72 @@
+"""Models with fresh weights from a configuration; and the parameters of any model, counted."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from course_utils.errors import CourseError
+from course_utils.models.configurations import configuration
+from course_utils.models.convnet import ConvNet, ConvNetConfig
+from course_utils.settings import Scale, settings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def build(
+    name: str, *, labels: int | None = None, scale: Scale | None = None, seed: int | None = None, **changes
+) -> nn.Module:
+    """A Transformers model with fresh weights, float32, in training mode.
+
+    `name` is one of `FAMILIES` (size from `scale`, by default the settings') or of `PUBLISHED`. With `labels` it classifies
+    sequences into that many classes, without it, it is a language model. `changes` go to the configuration
+    (`vocab_size=…`, `dropout=…`). A width, inner width, number of blocks or of heads given to a bare family must come with
+    the others and the vocabulary, since a scale's would belong to a model of another size; where `scale` is given too, those
+    left out are that scale's. The same `seed` gives the same weights and leaves the global random state as it was. Raises
+    `CourseError` for an unknown name, for half a size, and for a change that the configuration does not take.
+    """
+    return from_configuration(configuration(name, labels=labels, scale=scale, **changes), seed)
+
+
+def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | None = None) -> nn.Module:
+    """A model with fresh weights from a configuration: a `ConvNetConfig`, or Transformers'.
+
+    Its class is the architecture that the configuration names, else the family's language model, or what the family is for.
+    Weights, training mode, seed as in `build`. Raises `CourseError` when Transformers has no such model.
+    """
+    model = ConvNet if isinstance(config, ConvNetConfig) else _class_of(config)
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
+        torch.manual_seed(settings().seed if seed is None else seed)
+        return model(config).train()
+
+
+def _class_of(config: "PretrainedConfig") -> type[nn.Module]:
+    import transformers
+
+    named = (getattr(config, "architectures", None) or [""])[0]
+    if hasattr(transformers, named):
+        return getattr(transformers, named)
+    if not named:
+        for task in _TASKS:
+            known = getattr(transformers, f"AutoModelFor{task}")._model_mapping
+            if type(config) in known:
+                found = known[type(config)]
+                return found[0] if isinstance(found, tuple) else found
+    raise CourseError(
+        f"Transformers has no model {named or 'for ' + type(config).__name__}; set the configuration's architectures to the "
+        "name of one of its classes, or give a function that makes the model."
+    )
+
+
+_TASKS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SpeechSeq2Seq", "ImageClassification", "ZeroShotImageClassification")
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Elements in all parameters of `model`, shared ones once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def parameter_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters of `model`, shared ones once."""
+    return sum(p.nbytes for p in model.parameters())

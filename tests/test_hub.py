@@ -1,0 +1,15 @@
+from course_utils import hub
+
+
+def test_the_hub_is_asked_within_its_time_and_never_raises(monkeypatch):
+    import huggingface_hub.utils
+
+    class Unreachable:
+        def head(self, url, timeout):
+            assert timeout <= 3
+            raise OSError("no route")
+
+    monkeypatch.setattr(huggingface_hub.utils, "get_session", Unreachable)
+    hub.answers.cache_clear()
+    assert hub.answers() is False
+    hub.answers.cache_clear()
