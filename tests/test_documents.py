@@ -15,13 +15,13 @@ import yaml
 from course_staff.notebooks import readme
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.markdown import headings, links
+from course_staff.notebooks.overview import PAPERS, overview_figure
 from course_staff.notebooks.setup_cell import repository_address
 from course_staff.notebooks.stored import stored_rows
 from course_utils import cli
 from course_utils.chapters import chapters_in
 from course_utils.errors import CourseError
 from course_utils.ledger import Ledger, record
-from course_utils.viz.overview import PAPERS, overview_figure
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

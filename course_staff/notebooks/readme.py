@@ -37,7 +37,7 @@ def stamp_badges(path: Path, address: str) -> bool:
 
 def described_picture(root: Path) -> str:
     """What the picture of the checkout at `root` should show: all it holds, in words."""
-    from course_utils.viz.overview import overview_figure
+    from course_staff.notebooks.overview import overview_figure
 
     return overview_figure(stored_rows(root / "notebooks"))[1]
 
@@ -60,7 +60,7 @@ def _chunks(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 def stamp_pictures(root: Path) -> list[Path]:
     """Draw the picture anew, light and dark, where the stored rows are not those it shows; the files that changed."""
-    from course_utils.viz.overview import overview_figure
+    from course_staff.notebooks.overview import overview_figure
 
     rows, changed = stored_rows(root / "notebooks"), []
     for paper, place in PICTURES.items():

@@ -16,7 +16,6 @@ from course_utils.viz.adafactor import (
 )
 from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
-from course_utils.viz.comparison import losses_against_bytes, losses_apart, losses_over_seeds
 from course_utils.viz.descent import (
     STEERED,
     family_figure,
@@ -25,9 +24,7 @@ from course_utils.viz.descent import (
     schedules_figure,
     steering_figure,
 )
-from course_utils.viz.differences import difference
-from course_utils.viz.display import play, show, source, use_course_style
-from course_utils.viz.ledger import beside_figure, ledger_figure
+from course_utils.viz.display import difference, play, show, source, use_course_style
 from course_utils.viz.local_sgd import (
     busy_figure,
     drift_figure,
@@ -36,7 +33,8 @@ from course_utils.viz.local_sgd import (
     losses_of_ways_figure,
     play_local_drift,
 )
-from course_utils.viz.memory import instants_figure, peak_against_batch
+from course_utils.viz.losses import compare_losses, losses_against_bytes, losses_apart, losses_over_seeds
+from course_utils.viz.memory import instants_figure
 from course_utils.viz.optimizers import correction_figure, decay_figure, decay_paths_figure
 from course_utils.viz.planner import planner, planner_figure, planner_working
 from course_utils.viz.plots import bars, lines
@@ -51,7 +49,6 @@ from course_utils.viz.quantization import (
 from course_utils.viz.sharding import lanes_figure, lengths_figure, play_sharding, sharding_figure, units_figure
 from course_utils.viz.style import COLORS
 from course_utils.viz.timeline import timeline_figure
-from course_utils.viz.training import compare_losses, learning_curves
 
 __all__ = [
     "COLORS",
@@ -60,7 +57,6 @@ __all__ = [
     "accumulation_figure",
     "adafactor_schedules_figure",
     "bars",
-    "beside_figure",
     "blocks_figure",
     "busy_figure",
     "bytes_by_optimizer",
@@ -81,8 +77,6 @@ __all__ = [
     "groups_figure",
     "instants_figure",
     "lanes_figure",
-    "learning_curves",
-    "ledger_figure",
     "local_rounds_figure",
     "lengths_figure",
     "lines",
@@ -94,7 +88,6 @@ __all__ = [
     "noise_figure",
     "operator_seconds_figure",
     "paths_figure",
-    "peak_against_batch",
     "peaks_figure",
     "planner",
     "planner_figure",

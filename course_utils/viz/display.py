@@ -6,6 +6,7 @@ import inspect
 import io
 import textwrap
 from collections.abc import Callable, Iterator
+from difflib import ndiff
 from threading import Lock
 from types import ModuleType
 
@@ -81,6 +82,14 @@ def source(thing: Callable | type | ModuleType) -> Markdown:
     name = thing.__name__ if inspect.ismodule(thing) else f"{thing.__module__}.{thing.__qualname__}"
     lines = textwrap.dedent(inspect.getsource(thing)).rstrip()
     return Markdown(f"`{name}`\n\n```python\n{lines}\n```")
+
+
+def difference(before: Callable, after: Callable) -> Markdown:
+    """What turns the source of one function into another's, lines with − and +; for short ones, since all lines are shown."""
+    old, new = (textwrap.dedent(inspect.getsource(each)).rstrip().splitlines() for each in (before, after))
+    lines = [line.rstrip() for line in ndiff(old, new) if not line.startswith("?")]
+    names = " → ".join(f"`{each.__module__}.{each.__qualname__}`" for each in (before, after))
+    return Markdown(names + "\n\n```diff\n" + "\n".join(lines) + "\n```")
 
 
 def _picture(figure: Figure, alt: str) -> tuple[dict, dict]:

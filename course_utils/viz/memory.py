@@ -1,6 +1,6 @@
 """Figures about bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
@@ -40,29 +40,6 @@ def instants_figure(
         f"{i}: {', '.join(f'{k} {format_bytes(v)}' for k, v in p.items())}" for i, p in by_instant.items()
     )
     return figure, f"Stacked bars of memory in use at {len(totals)} instants. {described}."
-
-
-def peak_against_batch(
-    batch_sizes: Sequence[int], measured: Sequence[int], predicted: Sequence[int], rule: int
-) -> tuple[Figure, str]:
-    """Measured peaks as points over the predicted line, against batch size; all in bytes.
-
-    `rule` is the rule of thumb of four numbers for each parameter, the same for all.
-    """
-    unit, size = byte_unit(max(measured))
-    figure, axes = subplots()
-    axes.plot(batch_sizes, [p / size for p in predicted], color=COLORS["predicted"], label="predicted")
-    axes.plot(batch_sizes, [m / size for m in measured], "o", color=COLORS["measured"], label="measured")
-    axes.axhline(rule / size, color=COLORS["warning"], linestyle="--", label="four numbers each")
-    axes.set(xlabel="examples in the batch", ylabel=f"peak of a step, {unit}", ylim=(0, None), xticks=list(batch_sizes))
-    axes.legend()
-    points = zip(batch_sizes, predicted, measured, strict=True)
-    pairs = ", ".join(f"{b}: {format_bytes(p)} and {format_bytes(m)}" for b, p, m in points)
-    return (
-        figure,
-        f"Peak memory against batch size, a predicted line and measured points. Batch: predicted and measured. {pairs}. "
-        f"Four numbers for each parameter are {format_bytes(rule)} throughout.",
-    )
 
 
 def stack(axes, row: int, parts: Mapping[str, int], size: int) -> None:

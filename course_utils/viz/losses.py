@@ -1,4 +1,4 @@
-"""Figures that compare kinds of run, each over several seeds: as bands against steps or seconds, as points against bytes."""
+"""Losses of several runs beside each other: against steps or seconds, with bands over seeds, against bytes."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -10,14 +10,34 @@ from course_utils.errors import CourseError
 from course_utils.training import History
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit, subplots
-from course_utils.viz.style import COLORS
-
-_COLORS = ("first", "second", "third", "fourth", "recomputed", "gradients", "activations")
-_STYLES = ("-", "--", "-.", ":")
-_MARKS = "osD^vP*"
+from course_utils.viz.plots import require_few
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
 
 Runs = Mapping[str, Sequence[History]]
 """Names to runs that differ in their seed alone: all of them have the same number of steps."""
+
+
+def compare_losses(
+    runs: Mapping[str, History], window: int = 1, level: tuple[str, float] | None = None
+) -> tuple[Figure, str]:
+    """The loss of runs against steps, each the mean of its last `window` steps; `level` names a loss to compare with.
+
+    Later runs are drawn thinner, so that one that lies on another leaves it visible. Raises `CourseError` for more than seven.
+    """
+    require_few(runs)
+    figure, axes = subplots()
+    said = []
+    for number, (name, history) in enumerate(runs.items()):
+        smooth = _smooth([history], window)[0]
+        width = 0.8 + 2.4 * (1 - number / len(runs))
+        axes.plot(smooth.index, smooth, color=COLORS[SERIES[number]], linewidth=width, label=name)
+        said.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
+    if level is not None:
+        axes.axhline(level[1], color=COLORS["ink"], linestyle=":", linewidth=1.2, label=level[0])
+        said.append(f"{level[0]} is at {level[1]:.2f}")
+    axes.set(xlabel="step", ylabel="training loss")
+    axes.legend()
+    return figure, f"Training loss against steps: {'; '.join(said)}."
 
 
 def losses_over_seeds(runs: Runs, window: int = 5, seconds: bool = False) -> tuple[Figure, str]:
@@ -26,16 +46,16 @@ def losses_over_seeds(runs: Runs, window: int = 5, seconds: bool = False) -> tup
     A loss is the mean of its last `window` steps. Raises `CourseError` for more than seven names, and for runs of a name
     that are not equally long.
     """
-    _check(runs)
+    _require_equal_length(runs)
     figure, panels = subplots(1, 2 if seconds else 1, layout="constrained", sharey=True, squeeze=False)
     said = []
     for number, (name, histories) in enumerate(runs.items()):
         losses = _smooth(histories, window)
-        look = {"color": COLORS[_COLORS[number]], "linestyle": _STYLES[number % len(_STYLES)]}
-        for panel, x in zip(panels[0], (losses.index, _seconds(histories)), strict=False):
-            panel.fill_between(x, losses.min(axis=1), losses.max(axis=1), color=look["color"], alpha=0.2, linewidth=0)
-            panel.plot(x, losses.mean(axis=1), **look, label=name if panel is panels[0, 0] else None)
-        end, took = losses.iloc[-1], f" after {_seconds(histories).iloc[-1]:.1f} s" if seconds else ""
+        # Per step, the median over the runs of the seconds since their start.
+        clock = pd.concat([history.frame()["seconds"] for history in histories], axis=1).median(axis=1)
+        for panel, x in zip(panels[0], (losses.index, clock), strict=False):
+            _draw_band(panel, x, losses, number, name if panel is panels[0, 0] else None)
+        end, took = losses.iloc[-1], f" after {clock.iloc[-1]:.1f} s" if seconds else ""
         said.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f}){took}")
     for panel, label in zip(panels[0], ("step", "seconds of training"), strict=False):
         panel.set(xlabel=label, ylim=(0, None))
@@ -49,42 +69,34 @@ def losses_apart(runs: Runs, reference: str, window: int = 5) -> tuple[Figure, s
 
     A loss is the mean of its last `window` steps. Raises `CourseError` as `losses_over_seeds` does.
     """
-    _check(runs)
+    _require_equal_length(runs)
     figure, axes = subplots(layout="constrained")
     zero, said = _smooth(runs[reference], window), []
     for number, (name, histories) in enumerate(runs.items()):
         if name == reference:
             continue
         apart = _smooth(histories, window) - zero
-        look = {"color": COLORS[_COLORS[number]], "linestyle": _STYLES[number % len(_STYLES)]}
-        axes.fill_between(
-            apart.index, apart.min(axis=1), apart.max(axis=1), color=look["color"], alpha=0.2, linewidth=0
-        )
-        axes.plot(apart.index, apart.mean(axis=1), **look, label=name)
+        _draw_band(axes, apart.index, apart, number, name)
         end = apart.iloc[-1]
         said.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
     axes.axhline(0, color=COLORS["ink"], linewidth=0.8)
     axes.set(xlabel="step", ylabel=f"training loss less that of {reference}")
     axes.legend()
-    return (
-        figure,
-        f"Training loss less that of {reference}, mean and range over {zero.shape[1]} seeds: {'; '.join(said)}.",
-    )
+    seeds = f"mean and range over {zero.shape[1]} seeds"
+    return figure, f"Training loss less that of {reference}, {seeds}: {'; '.join(said)}."
 
 
 def losses_against_bytes(runs: Runs, bytes_of: Mapping[str, int], what: str, last: int = 20) -> tuple[Figure, str]:
     """Loss over the last `last` steps (median of the runs, least to most) against `bytes_of` each name, called `what`."""
-    _check(runs)
+    _require_equal_length(runs)
     name_of_unit, unit = byte_unit(max(bytes_of.values()))
     figure, axes = subplots(layout="constrained")
     said = []
     for number, (name, histories) in enumerate(runs.items()):
         ends = [sum(history.losses[-last:]) / last for history in histories]
         x, y = bytes_of[name] / unit, median(ends)
-        color = COLORS[_COLORS[number]]
-        axes.errorbar(
-            x, y, [[y - min(ends)], [max(ends) - y]], color=color, marker=_MARKS[number], capsize=4, label=name
-        )
+        look = {"color": COLORS[SERIES[number]], "marker": MARKS[number], "capsize": 4}
+        axes.errorbar(x, y, [[y - min(ends)], [max(ends) - y]], label=name, **look)
         said.append(f"{name} {format_bytes(bytes_of[name])}, {y:.2f}")
     axes.set(xlabel=f"{what} in {name_of_unit}", ylabel=f"training loss, mean of the last {last} steps")
     axes.set_xlim(left=min(0, axes.get_xlim()[0]))
@@ -92,21 +104,20 @@ def losses_against_bytes(runs: Runs, bytes_of: Mapping[str, int], what: str, las
     return figure, f"Final training loss against {what}: {'; '.join(said)}."
 
 
-def _check(runs: Runs) -> None:
-    if not 0 < len(runs) <= len(_COLORS):
-        raise CourseError(f"One figure compares 1 to {len(_COLORS)} optimizers, not {len(runs)}; draw several figures.")
+def _require_equal_length(runs: Runs) -> None:
+    require_few(runs)
     for name, histories in runs.items():
         if len({len(history.steps) for history in histories}) != 1:
             raise CourseError(f"The runs of {name} are not equally long; train each for the same number of steps.")
 
 
 def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:
-    """A column per run, a row per step."""
-    columns = {number: history.frame()["loss"] for number, history in enumerate(histories)}
-    return pd.DataFrame(columns).rolling(window, min_periods=1).mean()
+    """A column per run, a row per step: the mean loss of the last `window` steps."""
+    losses = pd.concat([history.frame()["loss"] for history in histories], axis=1, ignore_index=True)
+    return losses.rolling(window, min_periods=1).mean()
 
 
-def _seconds(histories: Sequence[History]) -> pd.Series:
-    """Per step, the median over the runs of the seconds since their start."""
-    columns = {number: history.frame()["seconds"] for number, history in enumerate(histories)}
-    return pd.DataFrame(columns).median(axis=1)
+def _draw_band(axes, x, values: pd.DataFrame, number: int, label: str | None) -> None:
+    color, style = COLORS[SERIES[number]], LINES[number % len(LINES)]
+    axes.fill_between(x, values.min(axis=1), values.max(axis=1), color=color, alpha=0.2, linewidth=0)
+    axes.plot(x, values.mean(axis=1), color=color, linestyle=style, label=label)

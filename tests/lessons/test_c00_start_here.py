@@ -1,0 +1,55 @@
+import pytest
+
+from course_utils.errors import CourseError
+from course_utils.ledger import Ledger, Row
+from course_utils.lessons import c00_start_here as lesson
+from course_utils.training import History
+from course_utils.units import MiB
+
+
+def history(losses=(2.0, 1.0, 0.5)):
+    steps = [{"step": i + 1, "loss": loss, "seconds": i, "tokens": 1} for i, loss in enumerate(losses)]
+    return History(steps=steps, evaluations=[{"epoch": 1, "step": 3, "accuracy": 0.7}])
+
+
+def test_learning_curves_stand_beside_chance():
+    figure, alt = lesson.learning_curves(history(), chance=0.25)
+    accuracy, level = figure.axes[1].lines
+    assert list(accuracy.get_ydata()) == [0.7]
+    assert set(level.get_ydata()) == {0.25}
+    assert "0.70" in alt
+    assert "0.25" in alt
+
+
+def test_a_flat_curve_stays_clear_of_the_frame():
+    figure, _ = lesson.learning_curves(history((2.30, 2.31, 2.29)), chance=0.25)
+    low, high = figure.axes[0].get_ylim()
+    assert low == 0
+    assert high > 1.05 * 2.31
+
+
+def test_learning_curves_need_an_evaluation():
+    with pytest.raises(CourseError, match="evaluate_on"):
+        lesson.learning_curves(History(steps=history().steps), chance=0.25)
+
+
+def test_peak_against_batch_draws_both_series():
+    figure, alt = lesson.peak_against_batch([1, 2], [3 * MiB, 5 * MiB], [2 * MiB, 4 * MiB], rule=MiB)
+    predicted, measured, bet = figure.axes[0].lines
+    assert set(bet.get_ydata()) == {1}
+    assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([2, 4], [3, 5])
+    assert "2: 4.00 MiB and 5.00 MiB" in alt
+
+
+def test_two_bars_for_each_row_and_their_difference_as_in_the_table():
+    rows = (
+        Row("00", "AdamW", "peak", 60 * MiB, 100 * MiB, "laptop", "cpu"),
+        Row("00", "AdamW", "peak, by estimate", 150 * MiB, 100 * MiB, "laptop", "cpu"),
+    )
+    figure, alt = lesson.ledger_figure(Ledger(rows))
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [60, 100, 150, 100]
+    assert "100 MiB, +40.0% not attributed" in axes.texts[1].get_text()
+    assert [f"{error:+.1%}" for error in Ledger(rows).frame()["error"]] == ["+40.0%", "-50.0%"]
+    assert "-50.0%" in axes.texts[3].get_text()
+    assert "AdamW, peak: predicted 60.0 MiB, measured 100 MiB, +40.0% not attributed" in alt
