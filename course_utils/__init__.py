@@ -3,11 +3,10 @@
 Rooms are imported when they are first used, so `import course_utils` is quick and loads neither torch nor transformers.
 """
 
+from pkgutil import iter_modules
+
 from course_utils.lazy import import_when_used
 
-_ROOMS = (
-    "autodiff", "chapters", "cli", "data", "distributed", "doctor", "errors", "files", "grading", "hardware",
-    "hub", "ledger", "lessons", "memory", "models", "optim", "precision", "settings", "techniques", "training", "units", "viz",
-)  # fmt: skip
+_ROOMS = [module.name for module in iter_modules(__path__)]
 
 __getattr__, __dir__, _ = import_when_used(__name__, dict.fromkeys(_ROOMS, ()))

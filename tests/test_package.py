@@ -1,6 +1,7 @@
 """Rules for the package as a whole: what imports cost, which way they go, and what may not be called."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -15,21 +16,15 @@ from course_utils import optim
 
 PACKAGE, STAFF = (Path(package.__file__).parent for package in (course_utils, course_staff))
 MODULES, STAFFS = (sorted(package.rglob("*.py")) for package in (PACKAGE, STAFF))
-# From the ground floor up; a room imports rooms below it, and itself.
-FLOORS = [
-    {"errors", "files", "lazy", "units"},
-    {"settings"},
-    {"hub", "distributed"},
-    {"autodiff", "data", "hardware", "models", "optim", "precision", "techniques"},
-    {"memory"},
-    {"training", "ledger"},
-    {"viz"},
-    {"lessons"},
-    {"grading"},
-    {"chapters", "doctor"},
-    {"cli"},
-]
-STAFF_FLOORS = [{"notebooks"}, {"grading", "demos"}, {"commands"}]
+
+
+def rooms_on_the_map(package: str) -> list[str]:
+    """The rooms of a package in the order in which CONTRIBUTING.md draws them: from the ground floor up."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tree = re.search(rf"^{package}/.*\n((?:  .*\n)+)", text, re.MULTILINE)[1]
+    return re.findall(r"^  (\w+)", tree, re.MULTILINE)
+
+
 ORACLES = {
     "optim": {
         "torch.optim": {"Optimizer"},  # bookkeeping only: the one name of torch.optim that is allowed
@@ -61,10 +56,6 @@ def room_of(path: Path, package: Path = PACKAGE) -> str:
     return path.relative_to(package).parts[0].removesuffix(".py")
 
 
-def floor_of(room: str, floors: list[set[str]] = FLOORS) -> int:
-    return next(level for level, rooms in enumerate(floors) if room in rooms)
-
-
 def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
     """Rooms that a module imports, whether at its top or inside a function; type-checking imports included."""
     rooms = set()
@@ -78,41 +69,29 @@ def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
     return rooms
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down_only(path):
-    room = room_of(path)
-    if room == "__init__":
-        return
-    for other in imported_rooms(path) - {room}:
-        assert floor_of(other) < floor_of(room), f"{room} may not import {other}: imports go down only"
+@pytest.mark.parametrize("package", [PACKAGE, STAFF], ids=lambda package: package.name)
+def test_the_map_lists_every_room_and_a_room_imports_only_those_above_it_on_the_map(package):
+    order = rooms_on_the_map(package.name)
+    paths = [path for path in package.rglob("*.py") if path.parent != package or path.name != "__init__.py"]
+    assert sorted(order) == sorted({room_of(path, package) for path in paths})
+    later = [
+        f"{path.relative_to(package)} imports {other}"
+        for path in paths
+        for other in imported_rooms(path, package.name) - {room_of(path, package)}
+        if order.index(other) > order.index(room_of(path, package))
+    ]
+    assert not later
 
 
-@pytest.mark.parametrize("path", STAFFS, ids=lambda path: str(path.relative_to(STAFF)))
-def test_imports_within_the_staffs_package_go_down_only(path):
-    room = room_of(path, STAFF)
-    if room == "__init__":
-        return
-    for other in imported_rooms(path, "course_staff") - {room}:
-        assert floor_of(other, STAFF_FLOORS) < floor_of(room, STAFF_FLOORS), f"{room} may not import {other}"
+def test_nothing_that_a_learner_imports_needs_the_staffs_package():
+    assert [path for path in MODULES if re.search(r"(import|from) course_staff", path.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_that_a_learner_imports_needs_the_staffs_package(path):
-    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    named = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
-    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    named |= {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
-    assert not {name for name in named if name.partition(".")[0] == "course_staff"}
-
-
-@pytest.mark.parametrize("path", [*MODULES, *STAFFS], ids=lambda path: str(path.relative_to(PACKAGE.parent)))
-def test_only_settings_reads_the_environment(path):
-    if path.name == "settings.py":
-        return
-    names = {
-        node.attr for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Attribute)
-    }
-    assert not names & {"environ", "getenv", "putenv"}
+def test_only_settings_reads_the_environment():
+    for path in [*MODULES, *STAFFS]:
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        names = {node.attr for node in tree if isinstance(node, ast.Attribute)}
+        assert path.name == "settings.py" or not names & {"environ", "getenv", "putenv"}, path
 
 
 # Ways to reach a module or a name that reading the source could not follow.
