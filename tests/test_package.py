@@ -84,7 +84,9 @@ def test_the_map_lists_every_room_and_a_room_imports_only_those_above_it_on_the_
 
 
 def test_nothing_that_a_learner_imports_needs_the_staffs_package():
-    assert [path for path in MODULES if re.search(r"(import|from) course_staff", path.read_text(encoding="utf-8"))] == []
+    assert [
+        path for path in MODULES if re.search(r"(import|from) course_staff", path.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_only_settings_reads_the_environment():
