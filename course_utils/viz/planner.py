@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, Union
 
 from IPython.display import Markdown
 from matplotlib.figure import Figure
@@ -97,13 +97,14 @@ def planner() -> None:
     from course_utils.viz.picker import ModelPicker
 
     powers = [2**n for n in range(17)]
+    names = [(_name_of(name, settings().scale), name) for name in PLANNER_MODELS]
     stage = ToggleButtons(options=STAGES, description="ZeRO stage (0: none)")
     ranks = SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", disabled=True)
     stage.observe(lambda _: ranks.set_trait("disabled", not stage.value), names="value")
     play(
         planner_figure,
         planner_working,
-        model=ModelPicker(_labeled_models(), OWN, LlamaSizes, LLAMA_SIZES),
+        model=ModelPicker(names, OWN, LlamaSizes, LLAMA_SIZES),
         card=Dropdown(options=(NO_CARD, *MACHINES), description="card"),
         optimizer=Dropdown(options=tuple(OPTIMIZERS), value="adamw", description="optimizer"),
         precision=ToggleButtons(options=PRECISIONS, description="precision"),
@@ -129,13 +130,28 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
     try:
         answer = _answer(model, recipe)
     except CourseError as error:
-        return _sentence_figure(str(error)), str(error)
-    where = f", on each of {recipe['ranks']} devices" if recipe.get("zero_stage") else ""
-    result, title = answer.estimate, f"{answer.model}: peak {format_bytes(answer.estimate.peak)}{where}"
-    memory = MACHINES[card].memory if card != NO_CARD else None
-    verdict = _verdict(result, memory) if memory else ""
-    figure, alt = instants_figure(result.by_instant(), f"{title}, {verdict} on {card}" if verdict else title, memory)
-    return figure, f"{alt} {_peak_in_words(result)}" + (f" On {card}: {verdict}." if verdict else "")
+        figure, axes = subplots(figsize=(7.6, 1.6))
+        axes.axis("off")
+        axes.text(0, 0.5, textwrap.fill(str(error), 80), va="center", fontsize=11, color=COLORS["ink"])
+        return figure, str(error)
+    title = f"{_name_of(model, settings().scale)}: peak {format_bytes(answer.peak)}"
+    if recipe.get("zero_stage"):
+        title += f", on each of {recipe['ranks']} devices"
+    memory, verdict = None, ""
+    if card != NO_CARD:
+        memory = MACHINES[card].memory
+        verdict = verdict_of(needs(answer.log, answer.recipe.device), memory)
+    figure, alt = instants_figure(answer.by_instant(), f"{title}, {verdict} on {card}" if verdict else title, memory)
+    terms = _terms(answer)
+    shown = [
+        f"{term.name}: {f'{term.formula} = ' if term.letters else ''}{format_bytes(term.bytes)}"
+        for term in terms[:_TERMS_IN_TEXT]
+    ]
+    if len(terms) > _TERMS_IN_TEXT:
+        shown.append(f"and {len(terms) - _TERMS_IN_TEXT} smaller terms")
+    letters = _with_letters(answer, terms[:_TERMS_IN_TEXT])
+    alt += f" At the peak, {answer.peak_instant.name}, in bytes: {'; '.join(shown)}{letters}."
+    return figure, alt + (f" On {card}: {verdict}." if verdict else "")
 
 
 def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> Markdown:
@@ -147,63 +163,51 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
         answer = _answer(model, recipe)
     except CourseError:
         return Markdown("")
-    result, terms = answer.estimate, _terms(answer.estimate)
-    size = f"{format_bytes(result.peak)} for a model of {_in_words(answer.parameters)} parameters"
-    head = f"**{result.peak_instant.name}: {size}**{_with_letters(result, terms)}. Known from {result.how}."
-    rows = [f"| {t.name} | `{t.formula}` | {_unbroken(t.bytes)} |" for t in terms]
+    count, terms = answer.instants[0].by_kind.get("parameters", 0) // answer.recipe.itemsize, _terms(answer)
+    if answer.recipe.zero_stage > 2:
+        count *= answer.recipe.ranks
+    words = [
+        f"{three_digits(count / size)} {name}" for name, size in (("billion", 1e9), ("million", 1e6)) if count >= size
+    ]
+    parameters = words[0] if words else format_count(count)
+    size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
+    head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.how}."
+    sizes = (format_bytes(term.bytes).replace(" ", "\N{NO-BREAK SPACE}") for term in terms)
+    rows = [f"| {term.name} | `{term.formula}` | {size} |" for term, size in zip(terms, sizes, strict=True)]
     return Markdown("\n".join([f"{head}\n", "| what | formula, in bytes | size |", "|:--|:--|--:|", *rows]))
 
 
-class _Answer(NamedTuple):
-    model: str
-    parameters: int
-    estimate: Estimate
-
-
-def _answer(model: Model, recipe: dict) -> _Answer:
+def _answer(model: Model, recipe: dict) -> Estimate:
     """Raises `CourseError` where there is none."""
     alone = {} if recipe.get("zero_stage") else {"ranks": 1}
-    work_out = _worked_out if isinstance(model, Hashable) else _worked_out.__wrapped__
+    work_out = _work_out if isinstance(model, Hashable) else _work_out.__wrapped__
     return work_out(model, settings().scale, Recipe(**{**recipe, **alone}))
 
 
 @lru_cache(maxsize=64)  # the picture and the table below it are of the same estimate, and people move back and forth
-def _worked_out(model: Model, scale: Scale, recipe: Recipe) -> _Answer:
-    config = _configuration(model, scale)
+def _work_out(model: Model, scale: Scale, recipe: Recipe) -> Estimate:
+    if isinstance(model, LlamaSizes):
+        config = model.configuration()
+    elif model == "convnet":
+        config = models.ConvNetConfig()
+    elif isinstance(model, str):
+        config = models.configuration(model, scale=scale, labels=2 if model.startswith("distilbert") else None)
+    else:
+        config = model
     source = source_of(config)
     source.require(recipe)
-    result = from_formulas(config, recipe) if hasattr(config, "to_dict") else None
-    if result is None and source.key is not None and "blocks" in (tried := attempt(source, recipe)).how:
-        result = Estimate(source.name, recipe, tried.log, tried.how, finder_of(source, recipe))
-    result = result or estimate(source, recipe)
-    count = result.instants[0].by_kind.get("parameters", 0) // recipe.itemsize
-    return _Answer(_called(model, scale), count * (recipe.ranks if recipe.zero_stage > 2 else 1), result)
+    found = from_formulas(config, recipe) if hasattr(config, "to_dict") else None
+    if found is None and source.key is not None and "blocks" in (tried := attempt(source, recipe)).how:
+        found = Estimate(source.name, recipe, tried.log, tried.how, finder_of(source, recipe))
+    return found or estimate(source, recipe)
 
 
-def _verdict(result: Estimate, memory: int) -> str:
-    return verdict_of(needs(result.log, result.recipe.device), memory)
-
-
-def _terms(result: Estimate) -> tuple[Term, ...]:
+def _terms(answer: Estimate) -> tuple[Term, ...]:
     """With formulas where they are known already."""
-    return result.peak_instant.terms if "shipped" in result.how else result.peak_instant.parts
+    return answer.peak_instant.terms if "shipped" in answer.how else answer.peak_instant.parts
 
 
-def _configuration(model: Model, scale: Scale):
-    if isinstance(model, LlamaSizes):
-        return model.configuration()
-    if model == "convnet":
-        return models.ConvNetConfig()
-    if not isinstance(model, str):
-        return model
-    return models.configuration(model, scale=scale, labels=2 if model.startswith("distilbert") else None)
-
-
-def _labeled_models() -> list[tuple[str, str]]:
-    return [(_called(name, settings().scale), name) for name in PLANNER_MODELS]
-
-
-def _called(model: Model, scale: Scale) -> str:
+def _name_of(model: Model, scale: Scale) -> str:
     """The model's name; of a toy that it is one, since somebody may look for the real one."""
     if isinstance(model, LlamaSizes):
         return OWN
@@ -214,39 +218,8 @@ def _called(model: Model, scale: Scale) -> str:
     return f"{model} (toy, {scale.name} scale)" if model in models.FAMILIES else model
 
 
-def _in_words(count: int) -> str:
-    """Three digits are enough: `1.35 billion`."""
-    for name, size in (("billion", 1e9), ("million", 1e6)):
-        if count >= size:
-            return f"{three_digits(count / size)} {name}"
-    return format_count(count)
-
-
-def _unbroken(size: int) -> str:
-    return format_bytes(size).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _peak_in_words(result: Estimate) -> str:
-    terms = _terms(result)
-    words = "; ".join(f"{term.name}: {_equals(term)}{format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT])
-    rest = len(terms) - _TERMS_IN_TEXT
-    more = f"; and {rest} smaller terms" if rest > 0 else ""
-    return f"At the peak, {result.peak_instant.name}, in bytes: {words}{more}{_with_letters(result, terms[:_TERMS_IN_TEXT])}."
-
-
-def _equals(term: Term) -> str:
-    return f"{term.formula} = " if term.letters else ""
-
-
-def _with_letters(result: Estimate, terms: Sequence[Term]) -> str:
+def _with_letters(answer: Estimate, terms: Sequence[Term]) -> str:
     """What the letters in the formulas of `terms` stand for, and no others."""
     used = set().union(*(term.letters for term in terms))
-    shown = [f"{x} = {value:,} ({result.letters[x]})" for x, value in result.sizes.items() if x in used]
+    shown = [f"{x} = {value:,} ({answer.letters[x]})" for x, value in answer.sizes.items() if x in used]
     return f", with {', '.join(shown)}" if shown else ""
-
-
-def _sentence_figure(sentence: str) -> Figure:
-    figure, axes = subplots(figsize=(7.6, 1.6))
-    axes.axis("off")
-    axes.text(0, 0.5, textwrap.fill(sentence, 80), va="center", fontsize=11, color=COLORS["ink"])
-    return figure
