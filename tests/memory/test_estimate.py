@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +13,7 @@ from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, measure
 from course_utils.memory.finder import cut
-from course_utils.memory.model import random_batch, source_of
-from course_utils.settings import SCALES
+from course_utils.memory.model import source_of
 
 SMALL = {
     "hidden_size": 64,
@@ -207,8 +206,6 @@ def test_a_config_json_is_enough(tmp_path):
     ("content", "said"),
     [
         ("{", "could not be read as a model's config.json"),
-        ("[]", "could not be read as a model's config.json"),
-        ('{"hidden_size": 3}', "could not be read as a model's config.json"),
         ('{"model_type": "lama"}', "no family 'lama' .nearest: llama"),
         ('{"model_type": "llama", "hidden_size": "wide"}', "is no configuration of llama"),
     ],
@@ -220,32 +217,24 @@ def test_a_config_json_that_is_none_is_a_sentence(content, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "options", "said"),
     [
-        ("lama-7b", "No model is called 'lama-7b'; choose one of llama-7b"),
-        (3, "int is no model; give a configuration"),
-        (nn.Linear(4, 4), "takes neither token ids nor pictures by Transformers' names; give batch="),
-        (lambda: 3, "no model|has no attribute"),
+        ("lama-7b", {}, "No model is called 'lama-7b'; choose one of llama-7b"),
+        (3, {}, "int is no model; give a configuration"),
+        (nn.Linear(4, 4), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
+        (lambda: 3, {}, "no model|has no attribute"),
+        (
+            lambda: nn.Linear(4, 4),
+            {"batch": lambda b, s: torch.ones(b, 4)},
+            "returns no loss: let it return one number",
+        ),
+        (LLAMA, {"recipe": Recipe(sequence=513)}, "longer than the model's 512 positions"),
+        (LLAMA, {"recipe": {"batch": 3}}, "recipe must be a memory.Recipe"),
     ],
 )
-def test_what_is_no_model_is_a_sentence(what, said):
+def test_what_cannot_be_estimated_is_a_sentence(what, options, said):
     with pytest.raises(CourseError, match=said):
-        estimate(what)
-
-
-def test_a_model_without_a_loss_is_told_what_to_return():
-    with pytest.raises(CourseError, match="returns no loss: let it return one number"):
-        estimate(lambda: nn.Linear(4, 4), batch=lambda b, s: torch.ones(b, 4))
-
-
-def test_a_sequence_longer_than_the_positions_is_refused():
-    with pytest.raises(CourseError, match="longer than the model's 512 positions"):
-        estimate(LLAMA, Recipe(sequence=513))
-
-
-def test_a_recipe_must_be_one():
-    with pytest.raises(CourseError, match="recipe must be a memory.Recipe"):
-        estimate(LLAMA, {"batch": 3})
+        estimate(what, **options)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +258,6 @@ def test_a_recipe_must_be_one():
 def test_a_recipe_that_contradicts_itself_is_a_sentence(changes, said):
     with pytest.raises(CourseError, match=said):
         Recipe(**changes)
-
-
-def test_every_field_of_a_recipe_is_explained():
-    assert all(f"`{field.name}" in Recipe.__doc__ for field in fields(Recipe))
 
 
 def test_any_class_of_optimizer_may_be_given():
@@ -311,13 +296,6 @@ def test_depth_is_cut_where_blocks_repeat():
     assert smaller.layer_types == gemma.layer_types[:18]
     assert cut(T5Config(num_layers=6, num_decoder_layers=8), 3) is None, "lists of two lengths"
     assert cut(models.ConvNetConfig(), 3) is None
-
-
-@pytest.mark.parametrize("labels", [None, 3])
-def test_examples_suit_the_model(labels):
-    for name in ("distilbert", "gpt2", "llama"):
-        model = models.build(name, labels=labels, scale=SCALES["smoke"])
-        assert model(**random_batch(model, Recipe(batch=2, sequence=16))).loss.isfinite()
 
 
 def test_what_is_kept_of_a_configuration_is_not_that_of_another():

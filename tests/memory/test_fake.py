@@ -195,33 +195,6 @@ def test_a_run_that_takes_too_long_is_stopped_with_its_line():
         dry_run(lambda: (nn.Linear(4, 4), torch.ones(1, 4)), step, seconds=1)
 
 
-def test_what_hides_an_expert_is_refused_with_the_line_and_the_module():
-    class Routed(nn.Linear):
-        def forward(self, x):
-            hidden = super().forward(x)
-            return hidden[hidden.sum(-1) > 0]
-
-    with pytest.raises(CourseError, match=r"line \d+ of test_fake.py .*needs their values"):
-        dry_run(lambda: (Routed(4, 4), torch.ones(3, 4)), lambda model, x: model(x).sum().backward())
-
-
-def test_an_error_of_the_callers_own_says_nothing_of_values():
-    with pytest.raises(CourseError, match="must have same reduction dim") as told:
-        dry_run(lambda: (nn.Linear(4, 4), torch.ones(3, 5)), lambda model, x: model(x))
-    assert "values" not in str(told.value)
-
-
-def test_what_a_dry_run_cannot_follow_is_refused():
-    model = nn.Linear(4, 4)
-    for built, said in (
-        (lambda: (torch.compile(nn.Linear(4, 4)),), "torch.compile"),
-        (lambda: (m := nn.Linear(4, 4), torch.optim.LBFGS(m.parameters())), "LBFGS"),
-        (lambda: (model,), "from_config"),
-    ):
-        with pytest.raises(CourseError, match=said):
-            dry_run(built, lambda *parts: None)
-
-
 def test_libraries_are_as_they_were_afterwards():
     before = (
         torch.nn.init._no_grad_trunc_normal_,

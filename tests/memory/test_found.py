@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils.memory.allocation import Cache
-from course_utils.memory.found import MONOMIALS, Depth, Log, find, powers
+from course_utils.memory.found import Depth, Log, find, powers
 from course_utils.units import MiB
 
 COEFFICIENTS = st.lists(st.integers(0, 1000), min_size=6, max_size=6).filter(any)
@@ -32,12 +32,6 @@ def test_polynomials_are_found_to_the_byte(rows, b, s):
 def test_what_is_no_polynomial_is_not_found():
     labels = (("forward", "activations", "", "op"),)
     assert find({(b, s): Log(np.array([b * 2**s % 1000]), labels) for b, s in SIZES}) is None
-
-
-def test_logs_of_another_order_are_not_fitted():
-    logs = {at: log_of([[1] * 6], *at) for at in SIZES}
-    logs[5, 24] = log_of([[1] * 6] * 2, 5, 24)
-    assert find(logs) is None
 
 
 def net(blocks, by_one=7):
@@ -85,10 +79,6 @@ def test_two_lists_that_end_at_the_same_place_are_told_apart():
 def test_models_that_differ_in_more_than_blocks_have_no_depth():
     other = Log(net(2).changes[::-1], net(2).labels[::-1])
     assert Depth.between(other, net(3), 3) is None
-
-
-def test_powers_are_the_monomials():
-    assert [2**i * 3**j for i, j in MONOMIALS] == powers(2, 3).tolist()
 
 
 def test_segments_are_those_of_the_allocators_rules():

@@ -37,7 +37,7 @@ def test_the_state_is_what_the_optimizer_keeps(name, dtype):
     assert state_size(name, SHAPES, dtype).entries == optimizer_state_size(optimizer).entries
 
 
-def test_the_state_of_4_bits_by_the_pencil():
+def test_the_state_of_4_bits_by_a_closed_form():
     """Codes of half a byte, a scale for each 128 and a table of 16, twice; small and odd tensors as AdamW has them."""
     size = state_size("adamw4bit", [(64, 128), (5000,), (64,)])
     assert size.bytes == 2 * (8192 // 2 + 8192 // 128 * 4 + 16 * 4) + 8 * 5000 + 8 * 64 + 3 * 4
@@ -69,7 +69,9 @@ def hidden_in_means(shapes):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize("shapes", [SHAPES, *([shape] for shape in SHAPES)], ids=str)  # alone, or the largest hides it
+@pytest.mark.parametrize(  # alone, or the largest hides it
+    "shapes", [SHAPES, *(pytest.param([shape], marks=pytest.mark.slow) for shape in SHAPES)], ids=str
+)
 def test_a_dry_update_needs_what_the_allocator_counts(name, shapes, dtype, monkeypatch):
     if dtype == torch.bfloat16:  # oneDNN's scratch space in half precision differs between processors and threads
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)

@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from course_utils import memory, models
@@ -13,7 +12,6 @@ from course_utils.distributed import counted, launch
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Usage, dry_run
 from course_utils.memory.allocator import CpuAllocator
-from course_utils.memory.ranks import pretended_ranks
 from course_utils.memory.workload import Workload
 
 SIZES = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 4}
@@ -135,15 +133,6 @@ def test_offloading_shards_moves_them_to_the_host():
     assert "optimizer state" not in away.split
     state = there.split["optimizer state"]
     assert away.host.split["optimizer state"] == pytest.approx(state, rel=0.01), "the host has no grain of 512 bytes"
-
-
-def test_a_rank_is_the_one_that_is_asked_for():
-    with pretended_ranks(3, rank=2):
-        assert (dist.get_rank(), dist.get_world_size()) == (2, 3)
-        found = [None] * 3
-        dist.all_gather_object(found, "said")
-        assert found == ["said"] * 3
-    assert not dist.is_initialized()
 
 
 def within() -> str:

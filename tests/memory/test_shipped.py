@@ -14,7 +14,6 @@ from course_utils.memory.found import Log, sign
 from course_utils.memory.letters import sizes_of
 from course_utils.memory.model import source_of
 from course_utils.memory.shipped import from_formulas, load, name_of, shipped
-from course_utils.memory.trial import attempt
 
 SIZES = {"vocab_size": 1234, "max_position_embeddings": 700}
 
@@ -44,11 +43,9 @@ def dry(config, recipe):
     [
         (llama(4), Recipe("adamw-foreach", "autocast", batch=3, sequence=96, device="cuda")),
         (llama(num_key_value_heads=2), Recipe("adafactor", batch=2, sequence=32, checkpointing=True)),
-        (llama(), Recipe("adamw", "bf16", batch=1, sequence=64, checkpointing=True, device="cuda")),
         (gpt2(), Recipe("adamw-fused", "bf16", batch=1, sequence=160, device="cuda")),
         (gpt2(3), Recipe("sgd", "autocast", batch=2, sequence=32, checkpointing=True, device="cuda")),
         (distilbert(3), Recipe("momentum", batch=5, sequence=64)),
-        (distilbert(), Recipe("adamw-foreach", "autocast", batch=1, sequence=32, device="cuda")),
     ],
     ids=lambda value: f"{value.optimizer} {value.precision}" if isinstance(value, Recipe) else value.model_type,
 )
@@ -70,13 +67,6 @@ def test_a_shipped_answer_is_a_dry_run_to_the_byte(config, recipe):
 def test_where_it_is_not_promised_to_the_byte_it_is_near(config, recipe):
     without_scratch = Log.of(dry(config, recipe)).plain  # of which each processor's kernels take as much as they like
     assert from_formulas(config, recipe).peak == pytest.approx(without_scratch.peak, rel=0.005)
-
-
-def test_a_model_of_full_size_needs_no_more_time():
-    recipe = Recipe("adamw-foreach", "autocast", batch=4, sequence=2048, device="cuda")
-    found = from_formulas(models.configuration("llama-7b"), recipe)
-    assert found.peak == attempt(source_of("llama-7b"), recipe).peak
-    assert found.how.startswith("formulas shipped with the package (torch ")
 
 
 def test_its_formulas_have_the_values_of_their_terms():
@@ -113,34 +103,22 @@ def test_it_leads_on_to_other_recipes():
         llama(1),
     ],
     ids=[
-        "another family",
+        "family",
         "no transformer",
-        "heads that are not as wide as the model",
+        "width of heads",
         "dropout",
-        "tied weights",
+        "tied",
         "no dropout",
-        "an inner width of its own",
-        "more classes",
-        "too few blocks",
+        "inner width",
+        "classes",
+        "depth",
     ],
 )
 def test_for_another_kind_of_model_there_is_none(config):
     assert from_formulas(config, Recipe(batch=2, sequence=32)) is None
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"optimizer": "adamw8bit"},
-        {"optimizer": torch.optim.AdamW},
-        {"precision": "fp16"},
-        {"accumulation": 2},
-        {"keeps_outputs": False},
-        {"attention": "eager"},
-        {"zero_stage": 3, "ranks": 2},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{"optimizer": "adamw8bit"}, {"optimizer": torch.optim.AdamW}, {"accumulation": 2}])
 def test_for_another_recipe_there_is_none(changes):
     assert from_formulas(llama(), replace(Recipe(), **changes)) is None
 

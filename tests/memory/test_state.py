@@ -32,11 +32,6 @@ def test_the_published_table_for_adamw(kind, distilbert):
     assert round(size.bytes / 2**20, 2) == 501.89
 
 
-def test_before_the_first_step_there_is_none():
-    size = optimizer_state_size(torch.optim.AdamW(small()))
-    assert (size.elements, size.bytes, len(size.by_tensor()), len(size.by_kind())) == (0, 0, 0, 0)
-
-
 def test_by_kind_and_by_tensor_add_up():
     size = optimizer_state_size(stepped(torch.optim.AdamW, small()))
     kinds = size.by_kind()
@@ -70,14 +65,6 @@ def test_nested_and_other_values_keep_their_rows():
     rows = optimizer_state_size(optimizer).by_tensor()
     assert list(rows["kind"]) == ["nested.a", "nested.b", "nested.b", "name", "nothing"]
     assert list(rows["elements"]) == [3, 2, 1, 0, 0]
-
-
-def test_the_wrapper_of_accelerate_is_looked_through():
-    from accelerate import Accelerator
-
-    optimizer = stepped(torch.optim.AdamW, small())
-    expected = optimizer_state_size(optimizer).bytes
-    assert optimizer_state_size(Accelerator(cpu=True).prepare(optimizer)).bytes == expected
 
 
 def test_nothing_is_copied():
