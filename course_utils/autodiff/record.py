@@ -1,62 +1,55 @@
-"""What the forward pass saved, as a list with bytes."""
+"""Two tools around the engine: what the forward pass saved, with bytes, and gradients without any derivative."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from course_utils.autodiff.engine import Saved, Variable, backward_order
+from course_utils.autodiff.engine import Variable, backward_order
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One array that backward will need: which operation saved it, whose value it is, its size.
+def saved(output: Variable, exclude: Sequence[Variable] = ()) -> list[dict]:
+    """All arrays that the functions behind `output` have saved, in the order of the forward pass.
 
-    `counted` is false where the same memory stands in the list before, or is kept anyway.
+    Memory that stands in the list before is not counted, nor is that of the variables in `exclude`, such as parameters.
     """
-
-    operation: str
-    what: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    counted: bool
-
-
-def saved(output: Variable, besides: Iterable[Variable] = ()) -> list[Entry]:
-    """All that the operations behind `output` have saved, in the order of the forward pass.
-
-    Memory of the variables in `besides` (parameters, say) is kept anyway and does not count.
-    """
-    known = {id(_memory(variable.value)) for variable in besides}
+    known = {id(owner(variable.value)) for variable in exclude}
     entries = []
-    for symbol, one in _all_saved(output):
-        memory = _memory(one.array)
-        entries.append(_entry(symbol, one, id(memory) not in known))
-        known.add(id(memory))
+    for variable in reversed(backward_order(output)):
+        ctx = variable.grad_fn
+        for array, name, *_ in (ctx and ctx.saved) or ():
+            if isinstance(array, np.ndarray):
+                counted, size = id(owner(array)) not in known, {"shape": array.shape, "dtype": str(array.dtype)}
+                known.add(id(owner(array)))
+                what = {"function": ctx.function.symbol, "what": name, **size}
+                entries.append({**what, "bytes": array.nbytes, "counted": counted})
     return entries
 
 
-def saved_bytes(output: Variable, besides: Iterable[Variable] = ()) -> int:
+def saved_bytes(output: Variable, exclude: Sequence[Variable] = ()) -> int:
     """Bytes that the forward pass to `output` keeps for backward, each piece of memory once; 0 after a backward."""
-    return sum(entry.bytes for entry in saved(output, besides) if entry.counted)
+    return sum(entry["bytes"] for entry in saved(output, exclude) if entry["counted"])
 
 
-def _all_saved(output: Variable) -> Iterable[tuple[str, Saved]]:
-    for variable in reversed(backward_order(output)):
-        if variable.operation:
-            for one in variable.operation.kept or ():
-                if isinstance(one.array, np.ndarray):
-                    yield variable.operation.symbol, one
-
-
-def _entry(symbol: str, one: Saved, counted: bool) -> Entry:
-    array = one.array
-    return Entry(symbol, one.name, array.shape, str(array.dtype), array.nbytes, counted)
-
-
-def _memory(array: np.ndarray) -> np.ndarray:
+def owner(array: np.ndarray) -> np.ndarray:
     """The array that owns the memory that `array` shows."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
+
+
+def numerical_gradients(function: Callable[..., Variable], *values, step: float = 1e-6) -> list[np.ndarray]:
+    """Gradients of a scalar `function` of variables at `values`, by central differences (f(v + h) − f(v − h)) / 2h."""
+    arrays = [np.array(value, dtype=np.float64) for value in values]
+    gradients = [np.zeros_like(array) for array in arrays]
+
+    def moved(array, place, distance):
+        before = array[place]
+        array[place] = before + distance
+        result = function(*(Variable(array.copy()) for array in arrays)).value
+        array[place] = before
+        return float(result)
+
+    for array, gradient in zip(arrays, gradients, strict=True):
+        for place in np.ndindex(array.shape):
+            gradient[place] = (moved(array, place, step) - moved(array, place, -step)) / (2 * step)
+    return gradients

@@ -14,7 +14,6 @@ from course_utils.viz.adafactor import (
     play_estimate,
     small_gradients_figure,
 )
-from course_utils.viz.autodiff import cost_figure, graph_figure, quadratic_figure, saved_by_part_figure
 from course_utils.viz.choosing import bytes_by_optimizer, decision_figure
 from course_utils.viz.descent import (
     STEERED,
@@ -64,7 +63,6 @@ __all__ = [
     "code_books_figure",
     "compare_losses",
     "correction_figure",
-    "cost_figure",
     "decay_figure",
     "decay_paths_figure",
     "decision_figure",
@@ -73,7 +71,6 @@ __all__ = [
     "estimate_figure",
     "factoring_figure",
     "family_figure",
-    "graph_figure",
     "groups_figure",
     "instants_figure",
     "lanes_figure",
@@ -97,8 +94,6 @@ __all__ = [
     "play_local_drift",
     "play_raggedness",
     "play_sharding",
-    "quadratic_figure",
-    "saved_by_part_figure",
     "schedules_figure",
     "sharding_figure",
     "show",

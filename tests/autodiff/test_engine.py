@@ -10,27 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils import autodiff
-from course_utils.autodiff import Primitive, Variable, backward_order, numerical_gradients, saved, saved_bytes
-from course_utils.autodiff.examples import cost, quadratic
-from course_utils.errors import CourseError
+from course_utils.autodiff import Function, Variable, backward_order, numerical_gradients, saved, saved_bytes
+from course_utils.lessons.c01_autodiff import cost, quadratic
 from course_utils.memory import saved_bytes as saved_by_torch
 
 UNARY = {
     "exp": (autodiff.exp, torch.exp),
-    "tanh": (autodiff.tanh, torch.tanh),
     "relu": (autodiff.relu, torch.relu),
-    "softplus": (autodiff.softplus, lambda x: torch.nn.functional.softplus(x, threshold=1e9)),
     "square": (lambda x: x**2, lambda x: x**2),
     "cube": (lambda x: x**3, lambda x: x**3),
     "double": (lambda x: 2.0 * x, lambda x: 2.0 * x),
     "from one": (lambda x: 1.0 - x, lambda x: 1.0 - x),
     "half": (lambda x: x / 2.0, lambda x: x / 2.0),
-    "log of positive": (lambda x: autodiff.log(autodiff.softplus(x) + 1.0), None),
+    "small": (lambda x: x / (x * x + 1.0), lambda x: x / (x * x + 1.0)),
 }
-UNARY["log of positive"] = (
-    UNARY["log of positive"][0],
-    lambda x: (torch.nn.functional.softplus(x, threshold=1e9) + 1.0).log(),
-)
 BINARY = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
@@ -100,9 +93,9 @@ def test_products_of_vectors_and_matrices(shapes, left, right):
     if not (left or right):
         assert not (ours[0] @ ours[1]).requires_grad
         return
-    result = autodiff.tanh(ours[0] @ ours[1]).sum()
+    result = autodiff.exp(ours[0] @ ours[1]).sum()
     result.backward()
-    torch.tanh(theirs[0] @ theirs[1]).sum().backward()
+    torch.exp(theirs[0] @ theirs[1]).sum().backward()
     for mine, other in zip(ours, theirs, strict=True):
         assert (mine.grad is None) == (other.grad is None)
         if other.grad is not None:
@@ -118,7 +111,7 @@ def test_an_mlp_in_float32_saves_what_torch_saves_and_has_its_gradients():
     w1, b1, w2, b2 = weights
     result = ((autodiff.relu(data @ w1 + b1) @ w2 + b2) ** 2).mean()
     assert result.value.dtype == np.float32
-    assert saved_bytes(result, besides=weights) == saved_by_torch(lambda: (model(x) ** 2).mean(), model)
+    assert saved_bytes(result, exclude=weights) == saved_by_torch(lambda: (model(x) ** 2).mean(), model)
     result.backward()
     (model(x) ** 2).mean().backward()
     for mine, p in zip(weights, model.parameters(), strict=True):
@@ -127,15 +120,15 @@ def test_an_mlp_in_float32_saves_what_torch_saves_and_has_its_gradients():
 
 
 @given(*[st.floats(-3, 3)] * 5)
-def test_the_quadratic_has_the_gradient_of_the_pencil(a, b, c, x, y):
+def test_the_quadratic_has_the_gradient_of_its_closed_form(a, b, c, x, y):
     variables = [Variable(v) for v in (a, b, c, x, y)]
     quadratic(*variables).backward()
-    by_pencil = [x**2, x * y, y**2, 2 * a * x + b * y, b * x + 2 * c * y]
-    assert [float(v.grad) for v in variables] == pytest.approx(by_pencil, abs=1e-12)
+    closed_form = [x**2, x * y, y**2, 2 * a * x + b * y, b * x + 2 * c * y]
+    assert [float(v.grad) for v in variables] == pytest.approx(closed_form, abs=1e-12)
 
 
 @given(*[st.floats(-3, 3)] * 4)
-def test_the_cost_has_the_gradient_of_the_pencil(y, w, x, b):
+def test_the_cost_has_the_gradient_of_its_closed_form(y, w, x, b):
     variables = [Variable(v) for v in (y, w, x, b)]
     cost(*variables).backward()
     on = float(w * x + b > 0)
@@ -146,7 +139,7 @@ def test_the_cost_of_vectors():
     w, x = Variable([1.0, 2.0]), Variable([3.0, -1.0])
     output = cost(1.0, w, x, 0.5)
     assert float(output.value) == 1 - (3 - 2 + 0.5)
-    assert [entry.what for entry in saved(output)] == ["w", "x", "the output of max(0, ·)"]
+    assert [entry["what"] for entry in saved(output)] == ["w", "x", "the output of max(0, ·)"]
     output.backward()
     assert w.grad.tolist() == [-3, 1]
     assert x.grad.tolist() == [-1, -2]
@@ -154,7 +147,7 @@ def test_the_cost_of_vectors():
 
 def test_differences_agree_with_the_engine():
     def function(w, x):
-        return (autodiff.tanh(w @ x) / (x**2).sum()).sum()
+        return (autodiff.exp(w @ x) / (x**2).sum()).sum()
 
     values = np.random.default_rng(0).normal(size=(2, 3)), np.array([1.0, -2.0, 0.5])
     variables = [Variable(value) for value in values]
@@ -184,28 +177,28 @@ def test_a_freed_graph_is_refused_in_words():
     x = Variable(2.0)
     output = x**2
     output.backward()
-    with pytest.raises(CourseError, match="power saved was freed by an earlier backward; run the forward"):
+    with pytest.raises(RuntimeError, match="power saved was freed by an earlier backward"):
         output.backward()
     (x + x).backward()  # nothing was saved, but the walk is over
     assert x.grad == 6
 
 
-@pytest.mark.parametrize("function", [autodiff.exp, autodiff.tanh, autodiff.relu])
+@pytest.mark.parametrize("function", [autodiff.exp, autodiff.relu])
 def test_a_saved_output_that_was_changed_is_refused(function):
     x = Variable([1.0, 2.0])
     y = function(x)
     output = (y * 1.0).sum()
     y.assign_(0)
-    with pytest.raises(CourseError, match=r"saved the output of .* changed in place since; make a new variable"):
+    with pytest.raises(RuntimeError, match=r"saved the output of .* changed in place since"):
         output.backward()
     assert x.grad is None
 
 
 def test_a_saved_input_that_was_changed_is_refused_by_its_name():
     x = Variable(2.0, "x")
-    output = autodiff.log(x)
+    output = x**2
     x.assign_(3.0)
-    with pytest.raises(CourseError, match="log saved x for backward"):
+    with pytest.raises(RuntimeError, match="power saved x for backward"):
         output.backward()
 
 
@@ -221,17 +214,13 @@ def test_what_needs_no_gradient_is_not_recorded():
     x = Variable(2.0, requires_grad=False)
     y = autodiff.exp(x * x)
     assert not y.requires_grad
-    assert y.operation is None
+    assert y.grad_fn is None
     assert saved(y) == []
-    with pytest.raises(CourseError, match="Nothing here requires a gradient"):
-        y.backward()
 
 
-def test_backward_begins_at_one_number_or_a_given_gradient():
+def test_backward_begins_at_a_given_gradient():
     x = Variable([1.0, 2.0])
     y = x * x
-    with pytest.raises(CourseError, match=r"not at an array of shape \(2,\); sum it up"):
-        y.backward()
     y.backward([1.0, 10.0])
     assert x.grad.tolist() == [2, 40]
 
@@ -258,9 +247,9 @@ def test_a_graph_that_doubles_is_walked_once():
 def test_saved_memory_counts_once_and_what_is_kept_anyway_not_at_all():
     x, w = Variable(np.ones(10)), Variable(np.ones(10))
     output = ((w * x) * x).sum()
-    assert [entry.counted for entry in saved(output)] == [True, True, True, False]
+    assert [entry["counted"] for entry in saved(output)] == [True, True, True, False]
     assert saved_bytes(output) == 3 * 80
-    assert saved_bytes(output, besides=[w]) == 2 * 80
+    assert saved_bytes(output, exclude=[w]) == 2 * 80
 
 
 def test_a_backward_frees_memory_without_the_garbage_collector():
@@ -277,23 +266,24 @@ def test_a_backward_frees_memory_without_the_garbage_collector():
         gc.enable()
 
 
-def test_a_primitive_of_ones_own():
-    class Cube(Primitive):
+def test_a_function_of_ones_own():
+    class Cube(Function):
         symbol = "cube"
 
-        def forward(self, a):
-            self.save(a)
+        @staticmethod
+        def forward(ctx, a):
+            ctx.save_for_backward(a)
             return a**3
 
-        def backward(self, gradient):
-            (a,) = self.saved
+        @staticmethod
+        def backward(ctx, gradient):
+            (a,) = ctx.saved_values
             return (gradient * 3 * a**2,)
 
     x = Variable([1.0, 2.0], "x")
     output = Cube.apply(x).sum()
     output.backward()
     assert x.grad.tolist() == [3, 12]
-    assert Cube.apply(x).label == "the output of cube"
     (numerical,) = numerical_gradients(lambda v: Cube.apply(v).sum(), [1.0, 2.0])
     np.testing.assert_allclose(numerical, x.grad, rtol=1e-8)
 
@@ -315,7 +305,7 @@ def test_every_leaf_has_a_gradient_of_its_own_to_change():
 
 
 class ByTheEngine(torch.autograd.Function):
-    """A primitive of the engine in torch's clothes, so that torch's own gradcheck can judge its backward."""
+    """A function of the engine in torch's clothes, so that torch's own gradcheck can judge its backward."""
 
     @staticmethod
     def forward(ctx, function, *inputs):
@@ -331,7 +321,7 @@ class ByTheEngine(torch.autograd.Function):
         return None, *(torch.tensor(leaf.grad) for leaf in ctx.leaves)
 
 
-PRIMITIVES = {
+FUNCTIONS = {
     "add": (lambda a, b: a + b, [(2, 3), (3,)]),
     "subtract": (lambda a, b: a - b, [(2, 1), (1, 3)]),
     "multiply": (lambda a, b: a * b, [(2, 3), ()]),
@@ -344,23 +334,14 @@ PRIMITIVES = {
     "matrix by matrix": (lambda a, b: a @ b, [(2, 3), (3, 4)]),
     "relu": (autodiff.relu, [(5,)]),
     "exp": (autodiff.exp, [(5,)]),
-    "log": (autodiff.log, [(5,)]),
-    "tanh": (autodiff.tanh, [(5,)]),
-    "softplus": (autodiff.softplus, [(5,)]),
     "sum": (lambda a: a.sum(), [(2, 3)]),
     "mean": (lambda a: a.mean(), [(2, 3)]),
 }
 
 
-@pytest.mark.parametrize("name", PRIMITIVES)
-def test_gradcheck_passes_every_primitive(name):
-    function, shapes = PRIMITIVES[name]
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradcheck_passes_every_function(name):
+    function, shapes = FUNCTIONS[name]
     torch.manual_seed(0)
     inputs = [(0.5 + torch.rand(shape, dtype=torch.float64)).requires_grad_() for shape in shapes]
     assert torch.autograd.gradcheck(lambda *x: ByTheEngine.apply(function, *x), inputs)
-
-
-def test_a_large_input_of_softplus_does_not_overflow():
-    x = Variable([-1000.0, 1000.0])
-    autodiff.softplus(x).sum().backward()
-    assert x.grad.tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""Figures about automatic differentiation: the graph of an expression."""
+"""Chapter 01: its two expressions, the picture of a graph, and bytes by part of a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,9 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from course_utils.autodiff import Variable, backward_order
-from course_utils.autodiff.examples import cost, quadratic
-from course_utils.errors import CourseError
+from course_utils.autodiff import Variable, backward_order, relu
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit, patches, subplots
 from course_utils.viz.style import COLORS, writing
@@ -17,6 +15,28 @@ from course_utils.viz.style import COLORS, writing
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
 _NUMBERS_SHOWN = 3
 _LABEL = 0.62  # how far along its last stretch an arrow has its label; arrows cross at one half
+
+
+def quadratic(a, b, c, x, y) -> Variable:
+    """f = ax² + bxy + cy², of five numbers or variables."""
+    a, b, c, x, y = (_variable(value, name) for value, name in zip((a, b, c, x, y), "abcxy", strict=True))
+    output = a * x**2 + b * x * y + c * y**2
+    output.name = "f"
+    return output
+
+
+def cost(y, w, x, b) -> Variable:
+    """C = y − max(0, w·x + b), of numbers, or of vectors w and x."""
+    y, w, x, b = (_variable(value, name) for value, name in zip((y, w, x, b), "ywxb", strict=True))
+    output = y - relu((w @ x if w.value.ndim else w * x) + b)
+    output.name = "C"
+    return output
+
+
+def _variable(value, name: str) -> Variable:
+    variable = value if isinstance(value, Variable) else Variable(value)
+    variable.name = variable.name or name
+    return variable
 
 
 @dataclass(eq=False)
@@ -50,22 +70,22 @@ class _Arrow:
 def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
     """The graph behind `output`: a box per variable with its value and gradient, a local derivative on each arrow.
 
-    Boxes are shaded where the value was saved for backward. Call `output.backward(retain_graph=True)` first: without it
-    there are no gradients to draw (they are left out then). Raises `CourseError` when what was saved has been freed.
+    Boxes are shaded where the value was saved for backward. Call `output.backward(retain_graph=True)` first: else
+    there are no gradients to draw, and what was saved is not known any more.
     """
     nodes = _columns(output)
-    kept = _kept_memories(nodes)
+    saved = _saved_values(nodes)
     arrows = [arrow for node in list(nodes.values()) for arrow in _arrows_into(node, nodes)]
     rows = _spread([*nodes.values(), *(bend for arrow in arrows for bend in arrow.way[1:-1])])
     figure, axes = subplots(figsize=(7.6, 0.5 + 0.82 * rows), layout="constrained")
     for arrow in arrows:
         _draw_arrow(axes, arrow)
     for node in nodes.values():
-        _draw_node(axes, node, id(node.variable.value) in kept)
+        _draw_node(axes, node, id(node.variable.value) in saved)
     axes.set(xlim=(-0.4, nodes[output].column + 0.4), ylim=(rows - 0.5, -0.5), title=title)
     axes.axis("off")
     _legend(figure, axes)
-    return figure, _described(nodes, arrows, kept)
+    return figure, _describe(nodes, arrows, saved)
 
 
 def quadratic_figure(a: float = 1, b: float = 2, c: float = 3, x: float = 2, y: float = -1) -> tuple[Figure, str]:
@@ -90,22 +110,27 @@ def _columns(output: Variable) -> dict[Variable, _Node]:
     order = backward_order(output)
     column: dict[Variable, int] = {}
     for variable in reversed(order):
-        column[variable] = 1 + max((column[x] for x in variable.parents), default=-1)
+        column[variable] = 1 + max((column[x] for x in _parents(variable)), default=-1)
     for variable in order:
-        users = [user for user in order if variable in user.parents]
-        if not variable.parents and users:
+        users = [user for user in order if variable in _parents(user)]
+        if variable.grad_fn is None and users:
             column[variable] = min(column[user] for user in users) - 1
     return {variable: _Node(variable, column[variable]) for variable in order}
 
 
+def _parents(variable: Variable) -> list[Variable]:
+    return variable.grad_fn.parents if variable.grad_fn else []
+
+
 def _arrows_into(node: _Node, nodes: dict[Variable, _Node]) -> list[_Arrow]:
     """An arrow per operand, with its local derivative where all are single numbers."""
-    parents, operation = node.variable.parents, node.variable.operation
-    if operation is None:
+    ctx = node.variable.grad_fn
+    if ctx is None:
         return []
-    scalar = all(x.value.ndim == 0 for x in [node.variable, *parents])
-    locals_ = operation.local_derivatives() if scalar else [None] * len(operation.inputs)
-    pairs = [(x, local) for x, local in zip(operation.inputs, locals_, strict=True) if isinstance(x, Variable)]
+    scalar = ctx.saved is not None and all(x.value.ndim == 0 for x in [node.variable, *ctx.parents])
+    # A local derivative is what backward gives for a gradient of 1.
+    locals_ = ctx.function.backward(ctx, np.ones(())) if scalar else [None] * len(ctx.inputs)
+    pairs = [(x, local) for x, local in zip(ctx.inputs, locals_, strict=True) if isinstance(x, Variable)]
     return [
         _Arrow(
             x, node.variable, "" if local is None else _number(local), _way(nodes[x], node, i - (len(pairs) - 1) / 2)
@@ -139,18 +164,13 @@ def _spread(nodes: list[_Node]) -> float:
     return 1 + max(node.row for node in nodes)
 
 
-def _kept_memories(nodes: dict[Variable, _Node]) -> set[int]:
-    operations = [v.operation for v in nodes if v.operation]
-    if any(operation.kept is None for operation in operations):
-        raise CourseError(
-            "What this graph saved was freed by backward(); use backward(retain_graph=True) before drawing it."
-        )
-    return {id(one.array) for operation in operations for one in operation.kept if isinstance(one.array, np.ndarray)}
+def _saved_values(nodes: dict[Variable, _Node]) -> set[int]:
+    return {id(value) for v in nodes if v.grad_fn for value, *_ in v.grad_fn.saved or ()}
 
 
-def _draw_node(axes, node: _Node, kept: bool) -> None:
+def _draw_node(axes, node: _Node, saved: bool) -> None:
     x, y = node.column, node.row
-    face = "#D6ECF8" if kept else COLORS["paper"]  # a light tone of the color of activations
+    face = "#D6ECF8" if saved else COLORS["paper"]  # a light tone of the color of activations
     frame = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": face, "edgecolor": COLORS["ink"], "zorder": 3}
     axes.add_patch(FancyBboxPatch((x - _WIDTH / 2, y - _HEIGHT / 2), _WIDTH, _HEIGHT, linewidth=1.2, **frame))
     gradient = node.variable.grad
@@ -164,10 +184,11 @@ def _draw_node(axes, node: _Node, kept: bool) -> None:
 
 def _heading(variable: Variable) -> str:
     """`'x'` for a leaf, `'power 2'` for what was made, with the plain numbers that went in, and its name if it has one."""
-    if variable.operation is None:
+    ctx = variable.grad_fn
+    if ctx is None:
         return variable.name or "leaf"
-    numbers = [f"{x:g}" for x in variable.operation.inputs if not isinstance(x, Variable)]
-    made = " ".join([variable.operation.symbol, *numbers])
+    numbers = [f"{x:g}" for x in ctx.inputs if not isinstance(x, Variable)]
+    made = " ".join([ctx.function.symbol, *numbers])
     return f"{variable.name}:  {made}" if variable.name else made
 
 
@@ -209,11 +230,11 @@ def _value(value: np.ndarray) -> str:
     return " × ".join(map(str, value.shape))
 
 
-def _described(nodes: dict[Variable, _Node], arrows: list[_Arrow], kept: set[int]) -> str:
+def _describe(nodes: dict[Variable, _Node], arrows: list[_Arrow], saved: set[int]) -> str:
     boxes = []
     for variable in reversed(nodes):
         gradient = "" if variable.grad is None else f", gradient {_value(variable.grad)}"
-        note = ", saved" if id(variable.value) in kept else ""
+        note = ", saved" if id(variable.value) in saved else ""
         boxes.append(f"{_heading(variable)} = {_value(variable.value)}{gradient}{note}")
     links = [f"{_heading(arrow.start)} to {_heading(arrow.end)} {arrow.local}".strip() for arrow in arrows]
     return f"A graph of {len(nodes)} boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(links)}."
@@ -232,5 +253,5 @@ def saved_by_part_figure(parts: Mapping[str, tuple[int, int]], title: str = "") 
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     figure.legend(*patches(("predicted", "predicted"), ("measured", "measured")), loc="outside upper center", ncols=2)
-    said = "; ".join(f"{name}: {format_bytes(p)} and {format_bytes(m)}" for name, (p, m) in parts.items())
-    return figure, f"Bytes saved for backward by part of the model, predicted and measured. {said}."
+    listed = "; ".join(f"{name}: {format_bytes(p)} and {format_bytes(m)}" for name, (p, m) in parts.items())
+    return figure, f"Bytes saved for backward by part of the model, predicted and measured. {listed}."

@@ -1,10 +1,11 @@
+"""The picture of a graph shows its numbers, and its boxes and arrows keep clear of each other."""
+
 import numpy as np
 import pytest
 
-from course_utils import autodiff, viz
+from course_utils import autodiff
 from course_utils.autodiff import Variable
-from course_utils.autodiff.examples import cost
-from course_utils.errors import CourseError
+from course_utils.lessons import c01_autodiff as lesson
 
 
 def boxes(figure):
@@ -19,7 +20,7 @@ def texts(figure):
     return [text.get_text() for text in figure.axes[0].texts if text.get_text()]
 
 
-@pytest.mark.parametrize("draw", [viz.quadratic_figure, viz.cost_figure])
+@pytest.mark.parametrize("draw", [lesson.quadratic_figure, lesson.cost_figure])
 def test_boxes_do_not_overlap_and_stay_in_the_picture(draw):
     figure, _ = draw()
     found = boxes(figure)
@@ -32,7 +33,7 @@ def test_boxes_do_not_overlap_and_stay_in_the_picture(draw):
 
 
 def test_arrows_pass_no_box():
-    figure, _ = viz.quadratic_figure()
+    figure, _ = lesson.quadratic_figure()
     for line in figure.axes[0].lines:
         x, y = line.get_data()
         for box in boxes(figure):
@@ -41,12 +42,12 @@ def test_arrows_pass_no_box():
 
 
 def test_the_cost_figure_shows_values_gradients_and_local_derivatives():
-    figure, alt = viz.cost_figure(y=1, w=2, x=3, b=-1)
+    figure, alt = lesson.cost_figure(y=1, w=2, x=3, b=-1)
     assert {"C:  −", "max(0, ·)", "grad −3", "−4"} <= set(texts(figure))
     assert "w = 2, gradient −3, saved" in alt
     assert "max(0, ·) to C:  − −1" in alt
     assert "gradients pass" in title_of(figure)
-    figure, alt = viz.cost_figure(b=-7)
+    figure, alt = lesson.cost_figure(b=-7)
     assert "w = 2, gradient 0, saved" in alt
     assert "max stops all" in title_of(figure)
 
@@ -55,26 +56,19 @@ def test_arrays_show_their_numbers_or_their_shape():
     w = Variable(np.ones((4, 2)), "w")
     output = autodiff.relu(w @ Variable([1.0, 2.0], "x")).sum()
     output.backward(retain_graph=True)
-    figure, alt = viz.graph_figure(output)
+    figure, alt = lesson.graph_figure(output)
     assert "4 × 2" in texts(figure)
     assert "(1, 2)" in texts(figure)
     assert "w to @;" in alt
 
 
-def test_a_freed_graph_cannot_be_drawn():
-    output = cost(1, 2, 3, -1)
-    output.backward()
-    with pytest.raises(CourseError, match="retain_graph=True"):
-        viz.graph_figure(output)
-
-
 def test_a_graph_without_backward_is_drawn_without_gradients():
-    figure, _ = viz.graph_figure(cost(1, 2, 3, -1))
+    figure, _ = lesson.graph_figure(lesson.cost(1, 2, 3, -1))
     assert not [text for text in texts(figure) if text.startswith("grad")]
 
 
 def test_saved_by_part_draws_both_and_says_both():
-    figure, alt = viz.saved_by_part_figure({"attention": (1024, 2048), "norm": (512, 512)})
+    figure, alt = lesson.saved_by_part_figure({"attention": (1024, 2048), "norm": (512, 512)})
     assert [patch.get_width() for patch in figure.axes[0].patches] == [1, 2, 0.5, 0.5]
     assert "attention: 1.00 KiB and 2.00 KiB; norm: 512 B and 512 B" in alt
     assert "KiB" in figure.axes[0].get_xlabel()
