@@ -113,13 +113,6 @@ def test_two_learners_have_progress_of_their_own_outside_the_repository(tmp_path
     ]
 
 
-def test_a_damaged_file_costs_its_own_set_only():
-    remember(FIRST, passed("q1"))
-    remember("03_adamw", passed("q1"))
-    (settings_room.settings().home / "progress" / f"{FIRST}.json").write_text("{")
-    assert [one.name for one in my_progress().standings if one.passed] == ["03_adamw"]
-
-
 def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
     remember(FIRST, passed("q1", "q2"))
     remember("03_adamw", passed("q1"))
@@ -156,14 +149,6 @@ def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
     assert main(["check", "--reset"]) == 2
     assert "add --yes" in capsys.readouterr().err
     assert set(recall(FIRST)) == {"q1"}
-
-
-@pytest.mark.parametrize("name", ["0", "00", FIRST])
-def test_a_set_is_reset_by_any_of_its_names(name):
-    remember(FIRST, passed("q1"))
-    remember("03_adamw", passed("q1"))
-    assert main(["check", "--reset", name, "--yes"]) == 0
-    assert (set(recall(FIRST)), set(recall("03_adamw"))) == (set(), {"q1"})
 
 
 @pytest.mark.parametrize("words", [["--reset", "77"], ["--reset", "03_x"], ["--yes"]])

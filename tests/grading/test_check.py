@@ -1,7 +1,6 @@
 """`check("q1")` as a learner meets it: in IPython's shell, in plain Python, with progress, and in strict mode."""
 
 import html
-import json
 import linecache
 import logging
 import re
@@ -254,12 +253,6 @@ def test_progress_that_cannot_be_written_is_said(caplog):
     with caplog.at_level(logging.WARNING):
         remember("03_test", {"q1": Record()})
     assert "will be forgotten" in caplog.text
-
-
-def test_progress_is_readable_json_outside_the_repository():
-    remember("03_test", {"q1": Record(1, True, 2.0)})
-    path = settings.settings().home / "progress" / "03_test.json"
-    assert json.loads(path.read_text()) == {"q1": {"tries": 1, "passed": True, "points": 2.0}}
 
 
 def test_lines_that_bind_a_name():

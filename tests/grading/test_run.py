@@ -4,7 +4,6 @@ import linecache
 import random
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -90,11 +89,9 @@ def test_a_type_error_of_what_the_answer_returned_is_no_wrong_signature():
     ["pass", "try:\n            pass\n        except Exception:\n            pass"],
 )
 def test_an_endless_loop_ends(body):
-    start = time.perf_counter()
     found = outcome(f"def double(x):\n    while True:\n        {body}", seconds=0.2)
     assert (found.kind, found.text) == ("timeout", "0.2 s")
     assert found.line.startswith("line ")
-    assert time.perf_counter() - start < 20
 
 
 def test_an_endless_loop_that_swallows_the_exception_once_ends_too():
@@ -109,11 +106,6 @@ def test_an_endless_loop_ends_in_another_thread():
     thread.start()
     thread.join(30)
     assert found[0].kind == "timeout"
-
-
-def test_the_time_limit_leaves_nothing_behind():
-    outcome("def double(x): return x", seconds=0.3)
-    time.sleep(0.5)
 
 
 @pytest.mark.parametrize("way", ["sys.exit(3)", "raise SystemExit", "raise GeneratorExit", "raise MemoryError"])
@@ -243,7 +235,7 @@ def test_the_stub_is_known_by_its_source():
     assert not is_untouched("def f(x):\n    return 2 * x", "def f(x):\n    return x")
 
 
-def test_the_alarm_of_the_notebook_is_put_back():
+def test_the_alarm_of_the_notebook_is_put_back_and_none_is_left():
     if sys.platform == "win32":
         pytest.skip("Windows has no alarm")
     import signal
@@ -251,3 +243,4 @@ def test_the_alarm_of_the_notebook_is_put_back():
     before = signal.getsignal(signal.SIGALRM)
     outcome("def double(x): return x")
     assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)

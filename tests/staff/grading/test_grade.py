@@ -306,6 +306,9 @@ def test_a_number_that_makes_no_sense_is_refused(more, says, tiny, tmp_path, cap
 def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_is_run(tiny, tmp_path, capsys):
     assert main(["grade", str(tmp_path / "none"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]) == 2
     assert f"There is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    (tmp_path / "class").mkdir()
+    assert run_command(tmp_path, tiny) == 2
+    assert "There is no notebook in" in capsys.readouterr().err
     assert main(["grade", str(tmp_path), "--set", "98", "--seed", "1"]) == 2
     assert f"No exercise set is called '98'; the exercise sets are: {SET}." in capsys.readouterr().err
 
@@ -326,19 +329,6 @@ def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
     assert f"students/{file_name('ten')}.html" in summary
     assert "<script" not in summary + page
     assert ":root{color-scheme:light dark}" in page  # on the body alone, a dark page stays light
-
-
-def test_a_failure_that_is_the_same_in_every_case_is_told_once(tiny, tmp_path):
-    written(tmp_path / "class", {"loud": scale("raise ValueError('no')")})
-    assert run_command(tmp_path, tiny) == 0
-    page = (tmp_path / "class-results" / "students" / f"{file_name('loud')}.html").read_text("utf-8")
-    assert page.count("stopped with ValueError: no") == 1
-
-
-def test_a_folder_without_notebooks_is_one_line(tiny, tmp_path, capsys):
-    (tmp_path / "class").mkdir()
-    assert run_command(tmp_path, tiny) == 2
-    assert "There is no notebook in" in capsys.readouterr().err
 
 
 def test_check_runs_the_public_checks_of_a_notebook(tiny, tmp_path, capsys):
