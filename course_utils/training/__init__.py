@@ -1,7 +1,7 @@
 """One training loop, techniques as callbacks to it, and the same run through Accelerate and through Trainer."""
 
 from course_utils.lazy import import_when_used
-from course_utils.training.accumulation import Accumulate, accumulated_step, counted_terms, updates
+from course_utils.training.accumulation import Accumulate, accumulated_step, num_loss_tokens, num_updates
 from course_utils.training.callbacks import Autocast, Callback, ClipGradients
 from course_utils.training.checkpoint import SaveCheckpoints
 from course_utils.training.evaluation import evaluate
@@ -28,15 +28,15 @@ __all__ = [
     "ScaleLoss",
     "UpdateInBackward",
     "accumulated_step",
-    "counted_terms",
     "evaluate",
     "linear_decay",
+    "num_loss_tokens",
+    "num_updates",
     "read_trace",
     "slow_to_read",
     "throughput",
     "train",
     "train_step",
-    "updates",
     "verdict",
     "train_with_accelerate",
     "train_with_trainer",

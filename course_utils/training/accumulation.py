@@ -12,36 +12,35 @@ from torch import nn
 from course_utils.training.callbacks import Callback
 from course_utils.training.loop import Run
 
-_IGNORED = -100
 
-
-def counted_terms(model: nn.Module, batch: dict) -> int:
+def num_loss_tokens(model: nn.Module, batch: dict) -> int:
     """How many terms the loss of `model` on `batch` is a mean of.
 
     Labels of whole numbers count unless they are -100: one for each example, or one for each token. A causal language model
-    predicts the next token, so the first label of each row has nothing to be predicted from and does not count. Labels that
-    are not whole numbers (regression, several classes at once) count all. For a loss of another kind it is not right.
+    predicts the next token, so the first label of each row is no target and does not count. Labels that are not whole numbers
+    (regression, several classes at once) count all. For a loss of another kind it is not right.
     """
-    labels = batch["labels"]
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    labels, causal = batch["labels"], set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     if labels.is_floating_point():
         return labels.numel()
-    if _shifts_labels(model):
+    if any(kind.__name__ in causal for kind in type(model).__mro__):  # also a class that inherits from such a model
         labels = labels[..., 1:]
-    return int((labels != _IGNORED).sum())
+    return int((labels != -100).sum())
 
 
-def updates(batches: int, k: int, epochs: int = 1) -> int:
-    """Updates of a run with `k` micro-batches to each; every pass ends with one, also where fewer are left for it."""
+def num_updates(batches: int, k: int, epochs: int = 1) -> int:
+    """Updates of a run with `k` micro-batches to each; every epoch ends with one, also if fewer are left for it."""
     return epochs * -(-batches // k)
 
 
 class Accumulate(Callback):
-    """One update from `k` micro-batches, or from as many as are left at the end of a pass or of the run.
+    """One update from `k` micro-batches, or from as many as are left at the end of an epoch or of the run.
 
     Each loss is multiplied by Tᵢ/T₁, and the summed gradients are divided once, before the update, by Σ Tᵢ/T₁: exact without
-    knowing the later micro-batches. (The other way is to fetch all k first, count, and multiply each loss by Tᵢ/ΣT.) The unit
-    T₁ keeps the gradients as large as those of a mean, which matters in half precision; where all Tᵢ are equal every factor
-    is 1. What needs the finished gradient, such as `ClipGradients`, comes after this callback in the list.
+    knowing the later micro-batches. Dividing by T₁ keeps the gradients as large as those of a mean, which matters in half
+    precision. What needs the finished gradient, such as `ClipGradients`, comes after this callback in the list.
     """
 
     rescales = True
@@ -52,6 +51,9 @@ class Accumulate(Callback):
         self.k = k
         self._begin_group()
 
+    def _begin_group(self) -> None:
+        self._seen = self._terms = self._first = 0  # micro-batches, ΣT and T₁ of this group
+
     def on_train_begin(self, run):
         """Begin with an empty group, unless the run goes on from a checkpoint."""
         if run.step == 0:
@@ -59,10 +61,10 @@ class Accumulate(Callback):
 
     def scale_loss(self, run, loss):
         """The loss times Tᵢ/T₁; T₁ is that of the first micro-batch in which anything counts."""
-        terms = counted_terms(run.model, run.batch)
-        self._unit = self._unit or terms
+        terms = num_loss_tokens(run.model, run.batch)
+        self._first = self._first or terms
         self._seen, self._terms = self._seen + 1, self._terms + terms
-        return loss * (terms / max(1, self._unit))
+        return loss * (terms / max(1, self._first))
 
     def should_step(self, run):
         """After the k-th micro-batch, and after the last one there is."""
@@ -70,7 +72,7 @@ class Accumulate(Callback):
 
     def before_update(self, run):
         """Divide the sum by its weights."""
-        weights = self._terms / max(1, self._unit)
+        weights = self._terms / max(1, self._first)
         for parameter in run.model.parameters():
             if parameter.grad is not None and weights not in (0, 1):
                 parameter.grad.div_(weights)
@@ -78,14 +80,11 @@ class Accumulate(Callback):
 
     def state_dict(self):
         """Where the group stands."""
-        return {"seen": self._seen, "terms": self._terms, "unit": self._unit}
+        return {"seen": self._seen, "terms": self._terms, "first": self._first}
 
     def load_state_dict(self, state):
         """Go on within a group."""
-        self._seen, self._terms, self._unit = state["seen"], state["terms"], state["unit"]
-
-    def _begin_group(self) -> None:
-        self._seen = self._terms = self._unit = 0
+        self._seen, self._terms, self._first = state["seen"], state["terms"], state["first"]
 
 
 def accumulated_step(
@@ -94,20 +93,13 @@ def accumulated_step(
     micro_batches: Sequence[dict],
     callbacks: Sequence[Callback] = (),
 ) -> float:
-    """One update from all `micro_batches`, as `train` does it with `Accumulate`, phases marked; returns their joint mean loss."""
+    """One update from all `micro_batches`, as `train` does it with `Accumulate`; returns their joint mean loss."""
     run = Run(model, optimizer, list(micro_batches), callbacks=[Accumulate(len(micro_batches)), *callbacks])
     total = terms = 0
     with run.started():
         for batch in micro_batches:
             loss = run.forward_backward(run.on_device(batch)).detach()
-            count = counted_terms(model, batch)
+            count = num_loss_tokens(model, batch)
             total, terms = total + (count * loss if count else 0), terms + count
         run.update()
     return float(total) / max(1, terms)
-
-
-def _shifts_labels(model: nn.Module) -> bool:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    names = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    return any(kind.__name__ in names for kind in type(model).__mro__)  # also for a class of the reader's own

@@ -1,12 +1,5 @@
 """Figures in one style: opaque paper (readable in light and dark notebooks), colors safe for color-blind readers."""
 
-from course_utils.viz.accumulation import (
-    accumulated_noise_figure,
-    accumulation_figure,
-    groups_figure,
-    peaks_figure,
-    play_raggedness,
-)
 from course_utils.viz.adafactor import (
     adafactor_schedules_figure,
     estimate_figure,
@@ -52,8 +45,6 @@ from course_utils.viz.timeline import timeline_figure
 __all__ = [
     "COLORS",
     "STEERED",
-    "accumulated_noise_figure",
-    "accumulation_figure",
     "adafactor_schedules_figure",
     "bars",
     "blocks_figure",
@@ -71,7 +62,6 @@ __all__ = [
     "estimate_figure",
     "factoring_figure",
     "family_figure",
-    "groups_figure",
     "instants_figure",
     "lanes_figure",
     "local_rounds_figure",
@@ -85,14 +75,12 @@ __all__ = [
     "noise_figure",
     "operator_seconds_figure",
     "paths_figure",
-    "peaks_figure",
     "planner",
     "planner_figure",
     "planner_working",
     "play",
     "play_estimate",
     "play_local_drift",
-    "play_raggedness",
     "play_sharding",
     "schedules_figure",
     "sharding_figure",

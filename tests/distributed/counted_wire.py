@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, LocalSGD, QuantizedMean, ShardedOptimizer, counted, launch, ring
-from course_utils.training.data_parallel import WAYS, accumulate_on_rank
+from course_utils.lessons.c06_gradient_accumulation import WAYS, accumulate_on_rank
 
 K, RANKS = 4, 2
 BUILD = partial(models.build, "llama")

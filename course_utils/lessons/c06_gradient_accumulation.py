@@ -1,36 +1,180 @@
-"""Figures of gradient accumulation: the idea, who weighs what, and which micro-batches an update holds."""
+"""Chapter 06: accumulation as it goes wrong, on several ranks, and its figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
+from course_utils.training import Accumulate, num_loss_tokens
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, patches, subplots
+from course_utils.viz.parts import box, byte_unit, patches, subplots
 from course_utils.viz.style import COLORS
 
-_TOKENS_OF_THE_IDEA = (3, 8, 5, 2)
-_DIMENSIONS = 256
-_TOKEN_NOISE = 4.0  # the noise of one token's gradient, as a multiple of the mean gradient
+# Slips from published code or from practice, each as a difference to `Accumulate`.
 
 
-def accumulation_figure(counts: Sequence[int] = _TOKENS_OF_THE_IDEA) -> tuple[Figure, str]:
+class StepsAtBatchZero(Accumulate):
+    """`if not i % k:` with i from 0: the first update has one micro-batch, and what comes last is left over."""
+
+    def should_step(self, run):
+        """True for i = 0, k, 2k, …"""
+        return run.step % self.k == 0
+
+
+class DividesByK(Accumulate):
+    """A mean of means: `loss / k`, whatever the micro-batches hold and however many came."""
+
+    def scale_loss(self, run, loss):
+        """The micro-batch's mean, a k-th of it."""
+        super().scale_loss(run, loss)
+        return loss / self.k
+
+    def before_update(self, run):
+        """Leave the gradients as they are."""
+        self._begin_group()
+
+
+class DropsLastGroup(Accumulate):
+    """No update for what is left at the end of an epoch; its gradients wait, and join the next epoch or are lost."""
+
+    def should_step(self, run):
+        """After the k-th micro-batch only."""
+        return self._seen >= self.k
+
+
+class ForgetsToZero(Accumulate):
+    """No `zero_grad`: every update gets the gradients of those before it once more."""
+
+    _left = ()
+
+    def before_update(self, run):
+        """Finish the gradient, and add the one before, which the loop has dropped."""
+        super().before_update(run)
+        for parameter, gradient in self._left:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def update(self, run, step):
+        """Remember the gradients that the loop is about to drop."""
+        made = step()
+        self._left = [(p, p.grad) for p in run.model.parameters() if p.grad is not None]
+        return made
+
+
+class ZeroesEachTime(Accumulate):
+    """`zero_grad` with every micro-batch: an update sees the last one only."""
+
+    def forward(self, run):
+        """Drop what was added up so far."""
+        run.optimizer.zero_grad()
+        return nullcontext()
+
+
+class ClipsEachTime(Accumulate):
+    """The sum so far is clipped after every micro-batch, not once when it is whole.
+
+    The sum is in units of T₁, about k times the mean that it becomes; so the bound is k times `max_norm` until then.
+    """
+
+    def __init__(self, k: int, max_norm: float):
+        super().__init__(k)
+        self.max_norm = max_norm
+
+    def should_step(self, run):
+        """Clip, then decide as ever."""
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.k * self.max_norm)
+        return super().should_step(run)
+
+
+class SchedulesEachTime(Accumulate):
+    """The schedule steps with every micro-batch: it is through after a k-th of the run."""
+
+    def should_step(self, run):
+        """Step where the loop will not."""
+        wanted = super().should_step(run)
+        if not wanted and run.schedule is not None:
+            run.schedule.step()
+        return wanted
+
+
+WAYS = {
+    "all-reduce every time": (False, False),
+    "no_sync": (True, True),
+    "no_sync around backward only": (False, True),
+}
+"""By name: is forward inside `no_sync`, is backward. The last micro-batch of an update is never inside."""
+
+
+@dataclass
+class Reduced:
+    """What a rank gave into all-reduces of gradients: `buckets` of them, `payload` bytes together."""
+
+    buckets: int = 0
+    payload: int = 0
+
+
+def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence[dict]]) -> dict:
+    """To be launched: the gradient of one update on this rank for each of `WAYS`, and what was reduced.
+
+    `build` gives the same model on every rank; `shares[rank]` are its micro-batches. Returns `(gradients, Reduced)` by way;
+    gradients by parameter's name, of the mean over all terms of all ranks.
+    """
+    return {name: _one_update(build(), shares[dist.get_rank()], *quiet) for name, quiet in WAYS.items()}
+
+
+def _one_update(module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool) -> tuple:
+    model, reduced = DistributedDataParallel(module), Reduced()
+    model.register_comm_hook(reduced, _counted_all_reduce)
+    weights = _weights(module, micro_batches)
+    for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
+        more = number < len(micro_batches)
+        with model.no_sync() if quiet_forward and more else nullcontext():
+            loss = model(**batch).loss * weight
+        with model.no_sync() if quiet_backward and more else nullcontext():
+            loss.backward()
+    return {name: p.grad for name, p in module.named_parameters()}, reduced
+
+
+def _weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
+    """N·Tᵢ/ΣT, the sum over all N ranks: DDP divides the sum of their gradients by N."""
+    counts = [num_loss_tokens(module, batch) for batch in micro_batches]
+    total = torch.tensor(sum(counts))
+    dist.all_reduce(total)
+    return [dist.get_world_size() * count / total.item() for count in counts]
+
+
+def _counted_all_reduce(reduced: Reduced, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    reduced.buckets += 1
+    reduced.payload += bucket.buffer().nbytes
+    return allreduce_hook(dist.group.WORLD, bucket)
+
+
+def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
     figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
-    widest = max(counts)
+    widest, middle = max(counts), len(counts) / 2 - 0.2
     for row, count in enumerate(counts):
         y = len(counts) - 1 - row
-        _draw_tokens(axes, y, count, widest)
+        for place in range(widest):
+            color = COLORS["first" if place < count else "grid"]
+            axes.add_patch(Rectangle((place + 0.05, y), 0.85, 0.6, color=color))
         axes.text(-0.5, y + 0.3, f"micro-batch {row + 1}", ha="right", va="center")
         axes.text(widest + 0.4, y + 0.3, f"$T_{row + 1}$ = {count}", va="center")
-        _line(axes, (widest + 2.3, y + 0.3), (widest + 4.2, len(counts) / 2 - 0.2))
-    x, middle = widest + 4.3, len(counts) / 2 - 0.2
-    _step(axes, x + 1.6, middle, "G\nadd $T_i g_i$", "gradients")
-    for place, text in enumerate(("÷ Σ$T_i$", "clip,\nthen step")):
-        _line(axes, (x + 3.3 + 4.1 * place, middle), (x + 4.2 + 4.1 * place, middle))
-        _step(axes, x + 5.75 + 4.1 * place, middle, text, "ink")
-    axes.set(xlim=(-4.6, x + 11.6), ylim=(-0.4, len(counts) + 0.1))
+        _draw_line(axes, (widest + 2.3, y + 0.3), (widest + 4.2, middle))
+    stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
+    x = widest + 5.9
+    for place, (text, color) in enumerate(stations):
+        box(axes, x + 4.1 * place, middle, text, color, letters="ink")
+        if place:
+            _draw_line(axes, (x - 2.4 + 4.1 * place, middle), (x - 1.5 + 4.1 * place, middle))
+    axes.set(xlim=(-4.6, x + 10), ylim=(-0.4, len(counts) + 0.1))
     axes.axis("off")
     handles, labels = patches(("token that counts", "first"), ("padding", "grid"))
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
@@ -66,11 +210,11 @@ def drawn_counts(k: int, mean: int, spread: float, by_length: bool, seed: int = 
 
 def simulated_error(counts: Sequence[int], seed: int = 0) -> float:
     """‖mean of means − mean‖ / ‖mean‖ for gradients of tokens that are one common vector and noise four times as long."""
-    draw = np.random.default_rng(seed)
-    common = np.full(_DIMENSIONS, _DIMENSIONS**-0.5)
-    noise = _TOKEN_NOISE * _DIMENSIONS**-0.5
+    draw, dimensions = np.random.default_rng(seed), 256
+    common = np.full(dimensions, dimensions**-0.5)
+    noise = 4 * dimensions**-0.5
     # The mean over T tokens is noise over √T, so that no token needs to be drawn.
-    means = np.array([common + noise * draw.standard_normal(_DIMENSIONS) / t**0.5 for t in counts])
+    means = np.array([common + noise * draw.standard_normal(dimensions) / t**0.5 for t in counts])
     right = np.average(means, axis=0, weights=counts)
     return float(np.linalg.norm(means.mean(0) - right) / np.linalg.norm(right))
 
@@ -165,17 +309,5 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
     return figure, f"Peak of a step, by pencil and in a dry run: {said}."
 
 
-def _draw_tokens(axes, y: float, count: int, widest: int) -> None:
-    for place in range(widest):
-        color = COLORS["first" if place < count else "grid"]
-        axes.add_patch(Rectangle((place + 0.05, y), 0.85, 0.6, color=color))
-
-
-def _step(axes, x: float, y: float, text: str, color: str) -> None:
-    frame = {"boxstyle": "round,pad=0.1", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 2}
-    axes.add_patch(FancyBboxPatch((x - 1.45, y - 0.55), 2.9, 1.1, **frame))
-    axes.text(x, y, text, ha="center", va="center", color=COLORS["ink"])
-
-
-def _line(axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _draw_line(axes, start: tuple[float, float], end: tuple[float, float]) -> None:
     axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2})

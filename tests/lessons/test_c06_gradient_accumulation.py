@@ -1,0 +1,274 @@
+"""Chapter 06: every slip is what its name says, ranks agree with one process, and figures draw the data.
+
+A slip is equal to the plain loop with that one line wrong, and unequal to the right one.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from course_utils import data, models, training
+from course_utils.distributed import launch
+from course_utils.lessons import c06_gradient_accumulation as lesson
+from course_utils.training.gradients import gradient_of_update, relative_error
+
+K, CLIP, RATE, COUNTS = 3, 0.05, 0.5, (1, 6, 2, 6, 6, 3, 1, 5)
+
+
+class Regression(nn.Module):
+    """Batches of different numbers of rows; each label counts."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.layer = nn.Linear(4, 1, dtype=torch.float64)
+
+    def forward(self, input_ids, labels):
+        return SimpleNamespace(loss=nn.functional.mse_loss(self.layer(input_ids)[:, 0], labels))
+
+
+class Loader(list):
+    sampler = None
+
+
+@pytest.fixture(scope="module")
+def batches():
+    draw = torch.Generator().manual_seed(1)
+    made = [torch.randn(count, 5, generator=draw, dtype=torch.float64) for count in COUNTS]
+    return Loader({"input_ids": rows[:, :4], "labels": rows[:, 4] * 3} for rows in made)
+
+
+def parts(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+def plain_loop(batches, wrong):
+    """The loop as anyone would write it, with one line `wrong`."""
+    model = Regression()
+    optimizer, schedule = parts(model)
+    for i, batch in enumerate(batches):
+        group = batches[i - i % K : i - i % K + K]
+        if wrong == "at 0":
+            group = [batches[0]] if i == 0 else batches[(i - 1) // K * K + 1 :][:K]
+        share = len(batch["labels"]) / sum(len(b["labels"]) for b in group)
+        if wrong == "zero each time":
+            optimizer.zero_grad()
+        if wrong in ("zero each time", "clip each time"):
+            # Here the update divides what it finds by the terms of the group.
+            share = len(batch["labels"])
+        loss = model(**batch).loss * (1 / K if wrong == "by k" else share)
+        loss.backward()
+        if wrong == "clip each time":
+            _clip_in_units(model, batches[i - i % K])
+        last = i + 1 == len(batches) and wrong not in ("drop last", "at 0")
+        if (i % K == 0 if wrong == "at 0" else (i + 1) % K == 0) or last:
+            total = sum(len(b["labels"]) for b in group)
+            if wrong in ("zero each time", "clip each time"):
+                for p in model.parameters():
+                    p.grad /= total
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        elif wrong == "schedule each time":
+            schedule.step()
+    return model
+
+
+def _clip_in_units(model, first):
+    """Clip as `Accumulate` sees the sum: in units of the first micro-batch's terms."""
+    unit = len(first["labels"])
+    for p in model.parameters():
+        p.grad /= unit
+    nn.utils.clip_grad_norm_(model.parameters(), K * CLIP)
+    for p in model.parameters():
+        p.grad *= unit
+
+
+def trained(batches, callback):
+    model = Regression()
+    optimizer, schedule = parts(model)
+    training.train(model, optimizer, batches, schedule=schedule, callbacks=[callback], progress=False)
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+SLIPS = {
+    "none": training.Accumulate(K),
+    "at 0": lesson.StepsAtBatchZero(K),
+    "by k": lesson.DividesByK(K),
+    "drop last": lesson.DropsLastGroup(K),
+    "zero each time": lesson.ZeroesEachTime(K),
+    "clip each time": lesson.ClipsEachTime(K, CLIP),
+    "schedule each time": lesson.SchedulesEachTime(K),
+}
+
+
+@pytest.mark.parametrize("wrong", SLIPS)
+def test_a_slip_is_the_plain_loop_with_that_line_wrong(batches, wrong):
+    expected = nn.utils.parameters_to_vector(plain_loop(batches, wrong).parameters()).detach()
+    assert torch.allclose(trained(batches, SLIPS[wrong]), expected, rtol=0, atol=1e-12)
+    right = trained(batches, training.Accumulate(K))
+    assert (wrong == "none") == torch.allclose(expected, right, rtol=0, atol=1e-4)
+
+
+def test_without_zeroing_every_update_holds_the_gradients_before_it(batches):
+    model, seen = Regression(), []
+
+    class Look(training.Callback):
+        def before_update(self, run):
+            seen.append(run.model.layer.weight.grad.clone())
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    training.train(model, optimizer, Loader(batches[:6]), callbacks=[lesson.ForgetsToZero(K), Look()], progress=False)
+    one, two = (joint_gradient(batches[i : i + 3]) for i in (0, 3))
+    assert torch.allclose(seen[0], one)
+    assert torch.allclose(seen[1], two + one)
+
+
+def test_clipping_each_time_with_equal_micro_batches_is_the_loop_that_divides_by_k_and_clips_each_time(batches):
+    equal = Loader({name: value[:2] for name, value in batch.items()} for batch in batches if len(batch["labels"]) > 1)[
+        :K
+    ]
+    model = Regression()
+    for batch in equal:
+        (model(**batch).loss / K).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    torch.optim.SGD(model.parameters(), lr=RATE).step()
+    expected = nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert torch.allclose(trained(Loader(equal), lesson.ClipsEachTime(K, CLIP)), expected, rtol=0, atol=1e-6)
+
+
+def joint_gradient(batches):
+    model = Regression()
+    model(**{name: torch.cat([b[name] for b in batches]) for name in batches[0]}).loss.backward()
+    return model.layer.weight.grad
+
+
+def test_the_gradient_of_an_update_is_read_from_the_step(batches):
+    model = Regression()
+    before = [p.clone() for p in model.parameters()]
+    run = {"callbacks": [training.Accumulate(3)], "progress": False}
+    found = gradient_of_update(model, lambda o: training.train(model, o, Loader(batches[:3]), **run))
+    right = joint_gradient(batches[:3]).flatten()
+    assert relative_error(found[:4], right) < 1e-12
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_no_sync_sends_once_and_gives_the_gradient_of_all_ranks_together(batches):
+    shares = [batches[:3], batches[3:6]]
+    right = joint_gradient(batches[:6])
+    size = sum(p.nbytes for p in Regression().parameters())
+    for ways in launch(lesson.accumulate_on_rank, 2, Regression, shares):
+        assert [ways[name][1].payload for name in lesson.WAYS] == [3 * size, size, 3 * size]
+        for gradients, _ in ways.values():
+            assert torch.allclose(gradients["layer.weight"], right, rtol=0, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def ragged_texts():
+    """A language model's texts, sorted by length, in four micro-batches and as one; padding does not count."""
+    lengths, generator = torch.arange(2, 18), torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 900, (16, 17), generator=generator)
+    mask = (torch.arange(17) < lengths[:, None]).long()
+    columns = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask == 1, -100)}
+    texts = Dataset.from_dict({name: column.tolist() for name, column in columns.items()})
+    return data.batches(texts, 4), data.batches(texts, 16)
+
+
+def test_libraries_are_where_the_chapter_puts_them(ragged_texts):
+    """Plain Accelerate is a mean of means; Trainer counts tokens, with the shift where the class's name tells of it."""
+    parts, whole = ragged_texts
+    model = models.build("llama").double()
+
+    def used(batches, way, **options):
+        return gradient_of_update(model, lambda sgd: way(model, sgd, batches, **options))
+
+    right = used(whole, training.train, progress=False)
+    means = used(parts, training.train, progress=False, callbacks=[lesson.DividesByK(4)])
+    assert relative_error(used(parts, training.train, progress=False, callbacks=[training.Accumulate(4)]), right) < 1e-6
+    assert relative_error(means, right) > 0.1
+    plain = used(parts, training.train_with_accelerate, gradient_accumulation_steps=4)
+    assert relative_error(plain, means) < 1e-6
+    assert relative_error(used(parts, training.train_with_trainer, gradient_accumulation_steps=4), right) < 1e-6
+
+
+TOKENS = st.lists(st.integers(1, 1000), min_size=1, max_size=20)
+
+
+@given(TOKENS)
+def test_a_mean_of_means_gives_every_micro_batch_the_same(counts):
+    weights = lesson.token_weights(counts)
+    assert weights * counts == pytest.approx(np.full(len(counts), sum(counts) / len(counts)))
+
+
+@given(TOKENS)
+def test_no_weights_are_worth_more_than_equal_ones(counts):
+    each = np.repeat(lesson.token_weights(counts), counts)
+    assert lesson.worth(counts) == pytest.approx(each.sum() ** 2 / (each**2).sum())
+    assert lesson.worth(counts) <= sum(counts) * (1 + 1e-12)
+    assert lesson.worth([counts[0]] * 3) == pytest.approx(3 * counts[0])
+
+
+def test_equal_micro_batches_have_no_error_and_ragged_ones_have():
+    assert lesson.simulated_error([100] * 8) < 1e-12
+    assert lesson.simulated_error([10, 100, 400]) > lesson.simulated_error([90, 100, 110]) > 0
+
+
+def test_sorting_by_length_keeps_the_texts_and_spreads_the_counts():
+    mixed, by_length = (lesson.drawn_counts(8, 40, 0.8, kind) for kind in (False, True))
+    assert mixed.sum() == by_length.sum()
+    assert by_length.tolist() == sorted(by_length)
+    assert np.ptp(by_length) > np.ptp(mixed)
+    assert set(lesson.drawn_counts(4, 40, 0.0, False)) == {320}
+
+
+def test_play_draws_counts_and_weights():
+    figure, alt = lesson.play_raggedness(k=4, spread=1.0)
+    counts = lesson.drawn_counts(4, 40, 1.0, False)
+    above, below = figure.axes
+    assert [bar.get_height() for bar in above.patches] == counts.tolist()
+    assert [1 + bar.get_height() for bar in below.patches] == pytest.approx(lesson.token_weights(counts).tolist())
+    assert f"{counts.sum():,} tokens" in alt
+    assert "off by 0.0%" in lesson.play_raggedness(spread=0.0)[1]
+
+
+def test_the_idea_draws_every_counted_token():
+    figure, alt = lesson.accumulation_figure([1, 3])
+    drawn = [p for p in figure.axes[0].patches if p.get_width() == 0.85]
+    assert len(drawn) == 6
+    assert len({p.get_facecolor() for p in drawn}) == 2
+    assert "all 4 tokens" in alt
+
+
+def test_groups_show_what_is_left_over():
+    figure, alt = lesson.groups_figure({"right": [4, 2], "wrong": [1, 4]}, 6)
+    assert len(figure.axes[0].patches) == 12
+    assert [text.get_text() for text in figure.axes[0].texts] == [
+        "update 1",
+        "update 2",
+        "update 1",
+        "update 2",
+        "left over",
+    ]
+    assert "wrong: 1, 4, left over 1" in alt
+
+
+def test_noise_stands_beside_its_law():
+    figure, alt = lesson.accumulated_noise_figure([1, 2, 4], [8.0, 4.1, 2.2])
+    law, measured = figure.axes[0].lines
+    assert list(law.get_ydata()) == [8, 4, 2]
+    assert list(measured.get_ydata()) == [8.0, 4.1, 2.2]
+    assert "k = 4: 2.2" in alt
+
+
+def test_peaks_are_bars_and_marks_in_order():
+    figure, alt = lesson.peaks_figure({"a": 2**30, "b": 2**31}, {"a": 2**30 + 1, "b": 2**31})
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [1, 2]
+    assert "b 2.00 GiB and 2.00 GiB" in alt
