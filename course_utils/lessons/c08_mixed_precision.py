@@ -1,5 +1,6 @@
 """Chapter 08: what formats lose of a model's gradients, which types a run computes in, and the chapter's figures."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from matplotlib.patches import Rectangle
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset
 
 from course_utils.precision import FORMATS, Format
 from course_utils.viz.parts import arrow, box, subplots
@@ -125,6 +127,36 @@ def unmoved_share(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor])
 def relative_error(approximate: torch.Tensor, exact: torch.Tensor) -> float:
     """|approximate − exact| / |exact|, 2-norms over all elements."""
     return ((approximate - exact).norm() / exact.norm()).item()
+
+
+class Waiting(Dataset):
+    """A data set that is slow now and then: it waits for `seconds` before every `every`-th batch, as for a busy disk."""
+
+    def __init__(self, rows: Dataset, seconds: float, every: int = 1):
+        self.rows, self.seconds, self.every, self.fetched = rows, seconds, every, 0
+
+    def __getitems__(self, indices: list[int]) -> list:
+        """The rows of one batch: a loader asks for them together."""
+        self.fetched += 1
+        if self.fetched % self.every == 0:
+            time.sleep(self.seconds)
+        return [self.rows[index] for index in indices]
+
+    def __getitem__(self, index: int):
+        return self.__getitems__([index])[0]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def slow_to_read(batches: DataLoader, seconds: float, every: int = 1, workers: int = 0) -> DataLoader:
+    """The batches of `batches` in the same order, read with waits as of `Waiting`.
+
+    With `workers` that many processes read ahead, each two batches, and each counts `every` for itself.
+    """
+    rows = Waiting(batches.dataset, seconds, every)
+    options = {name: getattr(batches, name) for name in ("sampler", "collate_fn", "generator", "drop_last")}
+    return DataLoader(rows, batches.batch_size, num_workers=workers, **options)
 
 
 def formats_figure() -> tuple[Figure, str]:

@@ -8,7 +8,7 @@ from course_utils.training.evaluation import evaluate
 from course_utils.training.history import History
 from course_utils.training.in_backward import UpdateInBackward
 from course_utils.training.loop import Run, train, train_step
-from course_utils.training.profiling import Profile, slow_to_read, throughput
+from course_utils.training.profiling import Profile, throughput
 from course_utils.training.scaling import ScaleLoss
 from course_utils.training.schedules import linear_decay
 from course_utils.training.trace import read_trace, verdict
@@ -33,7 +33,6 @@ __all__ = [
     "num_loss_tokens",
     "num_updates",
     "read_trace",
-    "slow_to_read",
     "throughput",
     "train",
     "train_step",

@@ -71,7 +71,6 @@ class Accumulate(Callback):
         return self._seen >= self.k or run.is_last_of_epoch
 
     def before_update(self, run):
-        """Divide the sum by its weights."""
         weights = self._terms / max(1, self._first)
         for parameter in run.model.parameters():
             if parameter.grad is not None and weights not in (0, 1):
@@ -79,11 +78,9 @@ class Accumulate(Callback):
         self._begin_group()
 
     def state_dict(self):
-        """Where the group stands."""
         return {"seen": self._seen, "terms": self._terms, "first": self._first}
 
     def load_state_dict(self, state):
-        """Go on within a group."""
         self._seen, self._terms, self._first = state["seen"], state["terms"], state["first"]
 
 

@@ -79,7 +79,6 @@ class ClipGradients(Callback):
                 )
 
     def before_update(self, run):
-        """Clip in place."""
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.max_norm)
 
 
@@ -90,5 +89,4 @@ class Autocast(Callback):
         self.dtype = dtype
 
     def forward(self, run):
-        """Torch's autocast on the run's device."""
         return torch.autocast(run.device.type, self.dtype)

@@ -28,7 +28,6 @@ class SaveCheckpoints(Callback):
         self.path, self.every = Path(path), every
 
     def after_step(self, run):
-        """Save when it is time."""
         if run.step % self.every == 0:
             save(run, self.path)
 
@@ -61,7 +60,7 @@ def restore(run: "Run", path: Path) -> None:
         parameter.grad = None if gradient is None else gradient.to(parameter.device)
     if run.schedule is not None:
         run.schedule.load_state_dict(state["schedule"])
-    for callback, saved in zip(_stateful(run), state["callbacks"].values(), strict=True):
+    for callback, saved in zip(_callbacks_with_state(run), state["callbacks"].values(), strict=True):
         callback.load_state_dict(saved)
     run.history.load_state_dict(state["history"])
     run.step, run.epoch, run.position, run.seconds = state["place"]
@@ -86,13 +85,13 @@ def _state(run: "Run") -> dict:
     }
 
 
-def _stateful(run: "Run") -> list[Callback]:
+def _callbacks_with_state(run: "Run") -> list[Callback]:
     """Callbacks that keep something; a progress bar or a checkpointer may come and go between runs."""
     return [callback for callback in run.callbacks if type(callback).state_dict is not Callback.state_dict]
 
 
 def _callback_states(run: "Run") -> dict[str, dict]:
-    return {f"{index} {type(p).__name__}": p.state_dict() for index, p in enumerate(_stateful(run))}
+    return {f"{index} {type(p).__name__}": p.state_dict() for index, p in enumerate(_callbacks_with_state(run))}
 
 
 def _refuse_what_could_not_be_read_back(run: "Run") -> None:

@@ -18,7 +18,7 @@ def evaluate(model: nn.Module, batches: Iterable[dict]) -> dict[str, float]:
     """
     device = next(model.parameters()).device
     losses, labels, predictions = [], [], []
-    with _in_evaluation_mode(model):
+    with _evaluation_mode(model):
         for batch in batches:
             output = model(**{name: value.to(device) for name, value in batch.items()})
             losses.append(output.loss * len(batch["labels"]))
@@ -34,7 +34,7 @@ def evaluate(model: nn.Module, batches: Iterable[dict]) -> dict[str, float]:
 
 
 @contextmanager
-def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

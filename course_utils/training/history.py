@@ -33,7 +33,7 @@ class History:
         return rows
 
     def evaluation_frame(self) -> pd.DataFrame:
-        """A row per evaluation: passes over the data so far (`epoch`), step, and what `evaluate` gave."""
+        """A row per evaluation: epochs so far (`epoch`), step, and what `evaluate` gave."""
         return pd.DataFrame(self.evaluations)
 
     @property
@@ -66,7 +66,7 @@ class Recorder:
         self.history, self.began = History(optimizer=optimizer), time.perf_counter()
 
     def add(self, epoch: int, loss: torch.Tensor, learning_rate: float, batch: dict) -> None:
-        """One step of pass `epoch`, counted from 1; `seconds` run from the recorder's birth."""
+        """One step of epoch `epoch`, counted from 1; `seconds` run from the recorder's birth."""
         self.history.steps.append(
             {
                 "step": len(self.history.steps) + 1,

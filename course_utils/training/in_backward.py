@@ -21,7 +21,7 @@ class UpdateInBackward(Callback):
     def on_train_begin(self, run: "Run") -> None:
         """Hook every trainable parameter. Raises `CourseError` where another callback overrides what happens to gradients."""
         for callback in run.callbacks:
-            if callback is not self and _needs_gradients(callback):
+            if callback is not self and _uses_all_gradients(callback):
                 raise CourseError(
                     f"{type(callback).__name__} needs all gradients together, but UpdateInBackward drops each at once; "
                     "leave one of the two out."
@@ -37,15 +37,14 @@ class UpdateInBackward(Callback):
         self._hooks = [parameter.register_post_accumulate_grad_hook(update) for parameter in trained]
 
     def update(self, run, step):
-        """Nothing is left to update."""
+        pass  # nothing is left to update
 
     def on_train_end(self, run):
-        """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
 
 
-def _needs_gradients(callback: Callback) -> bool:
+def _uses_all_gradients(callback: Callback) -> bool:
     return any(
         getattr(type(callback), name) is not getattr(Callback, name)
         for name in ("before_update", "should_step", "update")

@@ -38,11 +38,11 @@ def train(
     resume_from: Path | str | None = None,
     progress: bool = True,
 ) -> History:
-    """Train `model` for `epochs` passes over `batches`, or until `steps` batches have been seen, and return the history.
+    """Train `model` for `epochs` epochs of `batches`, or until `steps` batches have been seen, and return the history.
 
     `batches`, as from `data.batches`, has a length, can be gone through again, and yields dicts of tensors with `input_ids`
     among them; the model takes them as keyword arguments and answers with a `.loss`. They are moved to its device.
-    `schedule` steps once per update. `evaluate_on` is evaluated after each pass. `seed` (the settings' by default) is set
+    `schedule` steps once per update. `evaluate_on` is evaluated after each epoch. `seed` (the settings' by default) is set
     before the first step, for dropout. `resume_from` is a checkpoint of `SaveCheckpoints`; training goes on where it was
     written, with the same losses as if it had never stopped.
 
@@ -60,7 +60,7 @@ def train(
     torch.manual_seed(settings().seed if seed is None else seed)
     if resume_from is not None:
         restore(run, Path(resume_from))
-    with _memory_errors_explained():
+    with _explain_memory_errors():
         run.go(evaluate_on)
     return run.history
 
@@ -80,7 +80,7 @@ def train_step(
 class Run:
     """One training run: what it trains, where it stands, what it saw.
 
-    `step` counts batches, `epoch` finished passes, `position` batches of the pass at work, `seconds` those of training;
+    `step` counts batches, `epoch` finished epochs, `position` batches of the epoch at work, `seconds` those of training;
     `batch` is the one at work, on the model's device.
     """
 
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def is_last_of_epoch(self) -> bool:
-        """True while the batch at work is the last one of its pass, or of the run."""
+        """True while the batch at work is the last one of its epoch, or of the run."""
         return self.position == len(self.batches) or self.step + 1 >= self.total_steps
 
     @property
@@ -159,7 +159,8 @@ class Run:
     def update(self) -> None:
         """Move the parameters, then the schedule unless a callback left the step out, then drop the gradients."""
         with phase("update"):
-            self._call("before_update")
+            for callback in self.callbacks:
+                callback.before_update(self)
             # Each callback wraps what the ones before it left of the optimizer's step.
             made = reduce(
                 lambda step, callback: partial(callback.update, self, step), self.callbacks, self.optimizer.step
@@ -178,20 +179,21 @@ class Run:
                 break
             self.position += 1
             self._train_on(self.on_device(batch))
-            self._call("after_step")
+            for callback in self.callbacks:
+                callback.after_step(self)
         else:
             self.epoch, self.position = self.epoch + 1, 0
         self._wait_for_device()
 
     def _train_on(self, batch: dict) -> None:
         learning_rate = self.optimizer.param_groups[0]["lr"]
-        loss = self._counted(batch)
+        loss = self._count_and_compute(batch)
         wishes = [callback.should_step(self) for callback in self.callbacks]  # each is asked, whatever the others say
         if all(wishes):
             self.update()
         self._record(batch, loss, learning_rate)
 
-    def _counted(self, batch: dict) -> torch.Tensor:
+    def _count_and_compute(self, batch: dict) -> torch.Tensor:
         """Forward and backward; operations are counted on the first batch of each example's shape, since counting is slow."""
         examples, *shape = batch["input_ids"].shape
         if tuple(shape) in self._flops:
@@ -218,27 +220,19 @@ class Run:
         )
 
     def _wait_for_device(self) -> None:
-        """A GPU may still be at work when the last step has been asked for; only then is the time of a pass known."""
+        """A GPU may still be at work when the last step has been asked for; only then is the time of an epoch known."""
         if self.device.type == "cuda" and self.history.steps:
             torch.cuda.synchronize(self.device)
             self.seconds = self.history.steps[-1]["seconds"] = time.perf_counter() - self._began
 
-    def _call(self, moment: str) -> None:
-        for callback in self.callbacks:
-            getattr(callback, moment)(self)
-
 
 @contextmanager
-def _memory_errors_explained() -> Iterator[None]:
+def _explain_memory_errors() -> Iterator[None]:
     """Turn the several ways in which memory ends into one sentence."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if (
-            isinstance(error, RuntimeError)
-            and not isinstance(error, torch.OutOfMemoryError)
-            and "allocate memory" not in str(error)
-        ):
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError, too
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
             raise
         raise CourseError(
             f"Memory does not suffice for a training step at the {settings().scale.name} scale; "

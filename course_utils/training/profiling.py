@@ -1,13 +1,11 @@
 """What the steps of a run spend their time on: a callback that records them, and figures that judge the whole."""
 
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.profiler import record_function
-from torch.utils.data import DataLoader, Dataset
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
@@ -87,35 +85,3 @@ def throughput(history: History, machine: Machine, dtype: str = "float32", skip:
     flops_per_token = sum(row["flops"] for row in counted) / sum(row["tokens"] for row in counted)
     rate = flops_per_token * tokens_per_second
     return Throughput(tokens_per_second, rate, rate / machine.flops[dtype])
-
-
-class Waiting(Dataset):
-    """A data set that is slow now and then: it waits for `seconds` before every `every`-th batch, as for a busy disk."""
-
-    def __init__(self, rows: Dataset, seconds: float, every: int = 1):
-        if seconds < 0 or every < 1:
-            raise ValueError(f"seconds={seconds} must be at least 0 and every={every} at least 1.")
-        self.rows, self.seconds, self.every, self.fetched = rows, seconds, every, 0
-
-    def __getitems__(self, indices: list[int]) -> list:
-        """The rows of one batch: a loader asks for them together."""
-        self.fetched += 1
-        if self.fetched % self.every == 0:
-            time.sleep(self.seconds)
-        return [self.rows[index] for index in indices]
-
-    def __getitem__(self, index: int):
-        return self.__getitems__([index])[0]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def slow_to_read(batches: DataLoader, seconds: float, every: int = 1, workers: int = 0) -> DataLoader:
-    """The batches of `batches` in the same order, read with waits as of `Waiting`.
-
-    With `workers` that many processes read ahead, each two batches, and each counts `every` for itself.
-    """
-    rows = Waiting(batches.dataset, seconds, every)
-    options = {name: getattr(batches, name) for name in ("sampler", "collate_fn", "generator", "drop_last")}
-    return DataLoader(rows, batches.batch_size, num_workers=workers, **options)

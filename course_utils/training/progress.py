@@ -11,7 +11,6 @@ class Progress(Callback):
     """A bar over the batches of a run with the latest loss; it disappears when the run ends."""
 
     def on_train_begin(self, run):
-        """Open the bar where the run stands."""
         from tqdm.auto import tqdm
 
         self.bar = tqdm(
@@ -20,12 +19,10 @@ class Progress(Callback):
         self.shown = time.perf_counter()
 
     def after_step(self, run):
-        """Advance by one batch."""
         if time.perf_counter() - self.shown > _SECONDS_BETWEEN_LOOKS:
             self.shown = time.perf_counter()
             self.bar.set_postfix_str(f"loss {run.history.steps[-1]['loss'].item():.3f}", refresh=False)
         self.bar.update()
 
     def on_train_end(self, run):
-        """Close the bar."""
         self.bar.close()

@@ -28,11 +28,9 @@ class ScaleLoss(Callback):
             )
 
     def scale_loss(self, run, loss):
-        """S times the loss."""
         return self.scaler.scale(loss)
 
     def before_update(self, run):
-        """Divide the gradients by S."""
         self.scaler.unscale_(run.optimizer)
 
     def update(self, run, step):
@@ -50,9 +48,7 @@ class ScaleLoss(Callback):
         return made
 
     def state_dict(self):
-        """The scaler's."""
         return self.scaler.state_dict()
 
     def load_state_dict(self, state):
-        """Into the scaler."""
         self.scaler.load_state_dict(state)

@@ -2,13 +2,11 @@
 
 import gzip
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 
+import numpy as np
 import pandas as pd
 
 from course_utils.errors import CourseError
@@ -17,219 +15,167 @@ from course_utils.units import format_seconds
 PHASES = ("forward", "backward", "update")
 LOADING, ELSEWHERE = "data loader", "elsewhere"
 
-# What the profiler writes: categories of its events, and the beginnings of two names.
-_MARK, _OPERATOR = "user_annotation", "cpu_op"
-_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_STEP, _LOADER = "ProfilerStep#", "enumerate(DataLoader)"
-_MICROSECOND = 1e-6
-_SHORTEST_SHARE = 0.1
-
-
-@dataclass(frozen=True)
-class Span:
-    """Something that took from `start` to `end`, in seconds since the first step of the trace began.
-
-    `thread` tells apart what runs side by side; `launch` is the number that an operator shares with the kernels it starts.
-    """
-
-    name: str
-    start: float
-    end: float
-    thread: object = None
-    launch: int | None = None
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.end - self.start
-
-    @property
-    def middle(self) -> float:
-        """Where it lies: the clock's rounding lets neighbors overlap by a nanosecond, so that a start may mislead."""
-        return (self.start + self.end) / 2
-
-    def holds(self, moment: float) -> bool:
-        """Whether it was going on at `moment`."""
-        return self.start <= moment < self.end
-
-
-@dataclass(frozen=True)
-class Gap(Span):
-    """A stretch in which the model computed nothing; `where` says what was going on meanwhile.
-
-    That is `"data loader"`, a phase, or `"elsewhere"`: Python between the steps.
-    """
-
-    where: str = ELSEWHERE
-
 
 @dataclass(frozen=True)
 class Trace:
-    """The spans of a trace by kind, each in order of their starts: steps, phases, calls of the data loader, operators, and
-    what a GPU did (`device`, empty where there is none)."""
+    """What ran when: `spans` has a row for each, with its `kind`, `name`, `start`, `end`, `thread` and `launch`.
 
-    steps: tuple[Span, ...]
-    phases: tuple[Span, ...]
-    loading: tuple[Span, ...]
-    operators: tuple[Span, ...]
-    device: tuple[Span, ...] = ()
+    Kinds are "step", "data loader", "phase", "operator" and "device" (what a GPU did). Times are seconds since the first step
+    began. `launch` is the number that an operator shares with the kernels it starts.
+    """
+
+    spans: pd.DataFrame
+
+    def of(self, kind: str) -> pd.DataFrame:
+        """The spans of one kind, in order of their starts."""
+        return self.spans[self.spans["kind"] == kind].sort_values(["start", "end"], ascending=[True, False])
 
     @property
     def end(self) -> float:
         """Seconds from the beginning of the first step to the end of the last."""
-        return self.steps[-1].end
+        return float(self.of("step")["end"].max())
 
-    @cached_property
-    def computing(self) -> list[tuple[float, float]]:
-        """(start, end) of the stretches in which the model computes; what the data loader computes is not the model's."""
-        return _united(self.device or _outside(self.operators, self.loading))
+    def computing(self) -> pd.DataFrame:
+        """`start` and `end` of the stretches in which the model computes; the data loader's operators are not the model's."""
+        spans = self.of("device")
+        if spans.empty:
+            operators = self.of("operator")
+            spans = operators[self._running_at(_middles(operators)) != LOADING]
+        begins_stretch = spans["start"] > spans["end"].cummax().shift()
+        return spans.groupby(begins_stretch.cumsum()).agg(start=("start", "min"), end=("end", "max"))
 
-    def gaps(self, shortest: float | None = None) -> tuple[Gap, ...]:
-        """Every stretch of at least `shortest` seconds in which the model computes nothing.
+    def gaps(self, shortest: float | None = None) -> pd.DataFrame:
+        """`start`, `end`, `seconds` and `where` of each stretch of at least `shortest` seconds without computing.
 
-        By default that is a tenth of what the median step computes.
+        By default `shortest` is a tenth of what the median step computes. `where` is what went on for more than half of the
+        stretch: "data loader", a phase, or "elsewhere", Python between the steps.
         """
+        busy = self.computing()
         if shortest is None:
-            shortest = _SHORTEST_SHARE * median(self._computed(step) for step in self.steps)
-        starts, ends = [start for start, _ in self.computing], [end for _, end in self.computing]
-        between = zip([0.0, *ends], [*starts, self.end], strict=True)
-        inside = ((max(a, 0.0), min(b, self.end)) for a, b in between)
-        return tuple(Gap("gap", a, b, where=self._where(a, b)) for a, b in inside if b - a >= max(shortest, 1e-9))
+            computed = [_overlap(busy, step.start, step.end).sum() for step in self.of("step").itertuples()]
+            shortest = 0.1 * np.median(computed)
+        gaps = pd.DataFrame({"start": [0.0, *busy["end"]], "end": [*busy["start"], self.end]}).clip(0.0, self.end)
+        gaps["seconds"] = gaps["end"] - gaps["start"]
+        gaps = gaps[gaps["seconds"] >= max(shortest, 1e-9)].reset_index(drop=True)
+        return gaps.assign(where=[self._running_most(gap.start, gap.end) for gap in gaps.itertuples()])
 
     def operator_seconds(self) -> pd.DataFrame:
         """A row per operator, the slowest first: its calls, and its seconds in each phase and in all (`seconds`).
 
-        Seconds of an operator are its own, without those of operators that it calls. Where a GPU worked they are those of
-        the kernels that it started.
+        Seconds of an operator are its own, without those of operators that it calls. If a GPU worked they are those of the
+        kernels that it started.
         """
-        rows = [(name, self._at(moment), seconds) for name, moment, seconds in self._own_seconds()]
-        frame = pd.DataFrame(rows, columns=["operator", "phase", "seconds"])
-        table = frame.pivot_table(index="operator", columns="phase", values="seconds", aggfunc="sum", fill_value=0.0)
+        operators, device = self.of("operator"), self.of("device")
+        if device.empty:
+            rows = operators.assign(seconds=own_seconds(operators))
+        else:
+            launchers = operators.dropna(subset=["launch"]).drop_duplicates("launch", keep="last").set_index("launch")
+            known = device["launch"].isin(launchers.index)
+            rows = device.assign(seconds=device["end"] - device["start"])
+            for column in ("name", "start", "end"):
+                rows.loc[known, column] = launchers.loc[device["launch"][known], column].to_numpy()
+        rows = rows.assign(phase=self._running_at(_middles(rows)))
+        table = rows.pivot_table(index="name", columns="phase", values="seconds", aggfunc="sum", fill_value=0.0)
         table = table.reindex(columns=[LOADING, *PHASES, ELSEWHERE], fill_value=0.0)
-        table.insert(0, "calls", frame.groupby("operator").size())
-        table["seconds"] = frame.groupby("operator")["seconds"].sum()
-        return table.rename_axis(columns=None).sort_values("seconds", ascending=False)
+        table.insert(0, "calls", rows.groupby("name").size())
+        table["seconds"] = rows.groupby("name")["seconds"].sum()
+        return table.rename_axis(index="operator", columns=None).sort_values("seconds", ascending=False)
 
-    def _own_seconds(self) -> Iterator[tuple[str, float, float]]:
-        if not self.device:
-            yield from own_seconds(self.operators)
-            return
-        launched_by = {span.launch: span for span in self.operators if span.launch is not None}
-        for work in self.device:
-            launcher = launched_by.get(work.launch, work)
-            yield launcher.name, launcher.middle, work.seconds
+    @cached_property
+    def _marks(self) -> pd.DataFrame:
+        return pd.concat([self.of(LOADING), self.of("phase")])
 
-    def _at(self, moment: float) -> str:
-        """What goes on at `moment`: decided by time, since the backward pass may have a thread of its own."""
-        if any(span.holds(moment) for span in self.loading):
-            return LOADING
-        return next((span.name for span in self.phases if span.holds(moment)), ELSEWHERE)
+    def _running_at(self, moments: np.ndarray) -> np.ndarray:
+        """What goes on at each moment: decided by time, since the backward pass may have a thread of its own."""
+        marks = self._marks
+        inside = (marks["start"].to_numpy() <= moments[:, None]) & (moments[:, None] < marks["end"].to_numpy())
+        first = np.column_stack([inside, np.ones(len(moments), dtype=bool)]).argmax(axis=1)
+        return np.array([*marks["name"], ELSEWHERE])[first]
 
-    def _where(self, start: float, end: float) -> str:
-        """What fills the greater part of a gap."""
-        named = [(LOADING, span) for span in self.loading] + [(span.name, span) for span in self.phases]
-        shares = defaultdict(float)
-        for name, span in named:
-            shares[name] += max(0.0, min(end, span.end) - max(start, span.start))
-        longest = max(shares, key=shares.get, default=ELSEWHERE)
-        return longest if shares[longest] > (end - start) / 2 else ELSEWHERE
-
-    def _computed(self, step: Span) -> float:
-        return sum(max(0.0, min(step.end, b) - max(step.start, a)) for a, b in self.computing)
+    def _running_most(self, start: float, end: float) -> str:
+        marks = self._marks
+        shares = _overlap(marks, start, end).groupby(marks["name"]).sum()
+        return shares.idxmax() if len(shares) and shares.max() > (end - start) / 2 else ELSEWHERE
 
 
 def read_trace(path: Path | str) -> Trace:
     """Read the file that `export_chrome_trace` wrote (`.json` or `.json.gz`); phases are marks named as `PHASES`.
 
-    Raises `CourseError` where there is no such file, where it is not whole, and where it has no steps: `profiler.step()` was
-    never called.
+    Raises `CourseError` if there is no such file, if it is not whole, and if it has no steps: `profiler.step()` was never
+    called.
     """
-    events = [event for event in _events(Path(path)) if event.get("ph") == "X"]
-    begins = [event["ts"] for event in events if _is_step(event)]
-    if not begins:
-        raise CourseError(f"{Path(path).name} has no steps; call profiler.step() after each, under a schedule.")
-    zero = min(begins)
-
-    def spans(keep) -> tuple[Span, ...]:
-        return tuple(sorted((_span(event, zero) for event in events if keep(event)), key=lambda span: span.start))
-
-    phases = spans(lambda event: event.get("cat") == _MARK and event["name"] in PHASES)
-    return Trace(
-        steps=_begun(spans(_is_step), phases),
-        phases=phases,
-        loading=spans(lambda event: event.get("cat") == _MARK and event["name"].startswith(_LOADER)),
-        operators=spans(lambda event: event.get("cat") == _OPERATOR),
-        device=spans(lambda event: event.get("cat") in _DEVICE),
-    )
-
-
-def own_seconds(operators: Iterable[Span]) -> Iterator[tuple[str, float, float]]:
-    """(name, middle, seconds without those of the operators it calls) of each; it calls those of its thread in its time."""
-    open_, inner = defaultdict(list), defaultdict(float)
-    ordered = sorted(operators, key=lambda span: (span.start, -span.end))
-    for number, span in enumerate(ordered):
-        callers = open_[span.thread]
-        while callers and ordered[callers[-1]].end <= span.middle:
-            callers.pop()
-        if callers:
-            inner[callers[-1]] += span.seconds
-        callers.append(number)
-    for number, span in enumerate(ordered):
-        yield span.name, span.middle, max(0.0, span.seconds - inner[number])
-
-
-def verdict(trace: Trace, gaps: Iterable[Gap]) -> str:
-    """In one sentence, how long the model waited for its data loader."""
-    stalls = [gap for gap in gaps if gap.where == LOADING]
-    if not stalls:
-        return f"The model never waited for its data loader in {len(trace.steps)} steps."
-    waited, longest = sum(gap.seconds for gap in stalls), max(gap.seconds for gap in stalls)
-    times = "once" if len(stalls) == 1 else f"{len(stalls)} times"
-    return (
-        f"The model waited for its data loader {times} in {len(trace.steps)} steps, up to {format_seconds(longest)}, "
-        f"together {format_seconds(waited)}: {waited / trace.end:.0%} of the time."
-    )
-
-
-def _events(path: Path) -> list[dict]:
+    path = Path(path)
     if not path.is_file():
         raise CourseError(f"There is no trace at {path}; record one first, where there is room and you may write.")
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
-            return json.load(file)["traceEvents"]
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
     except (ValueError, EOFError, KeyError) as error:  # the profiler's library writes on a full disk without an error
         raise CourseError(
             f"{path.name} holds no whole trace; see that the disk has room, and record it again."
         ) from error
+    rows = [_span(event) for event in events if event.get("ph") == "X"]
+    spans = pd.DataFrame(rows, columns=["kind", "name", "start", "end", "thread", "launch"]).dropna(subset=["kind"])
+    steps, phases = spans[spans["kind"] == "step"], _middles(spans[spans["kind"] == "phase"])
+    if steps.empty:
+        raise CourseError(f"{path.name} has no steps; call profiler.step() after each, under a schedule.")
+    is_empty = [not ((step.start <= phases) & (phases < step.end)).any() for step in steps.itertuples()]
+    if not all(is_empty):  # a run that ended early leaves a mark for a step that never came
+        spans = spans.drop(steps.index[is_empty])
+    spans[["start", "end"]] = (spans[["start", "end"]] - steps["start"].min()) / 1e6
+    return Trace(spans)
 
 
-def _is_step(event: dict) -> bool:
-    return event.get("cat") == _MARK and event["name"].startswith(_STEP)
+def own_seconds(operators: pd.DataFrame) -> np.ndarray:
+    """Seconds of each operator without those of the operators it calls: those of its thread in its time.
+
+    `operators` are in order of their starts, the longer one first.
+    """
+    ends, middles = operators["end"].to_numpy(), _middles(operators)
+    seconds = ends - operators["start"].to_numpy()
+    own, callers = seconds.copy(), {}
+    for number, thread in enumerate(operators["thread"]):
+        stack = callers.setdefault(thread, [])
+        while stack and ends[stack[-1]] <= middles[number]:
+            stack.pop()
+        if stack:
+            own[stack[-1]] -= seconds[number]
+        stack.append(number)
+    return own.clip(min=0.0)
 
 
-def _begun(steps: tuple[Span, ...], phases: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Without the last mark of a run that ended early: it stands for a step that never came."""
-    return tuple(step for step in steps if any(step.holds(phase.middle) for phase in phases)) or steps
+def verdict(trace: Trace, gaps: pd.DataFrame) -> str:
+    """In one sentence, how long the model waited for its data loader."""
+    steps, waits = len(trace.of("step")), gaps.loc[gaps["where"] == LOADING, "seconds"]
+    if waits.empty:
+        return f"The model never waited for its data loader in {steps} steps."
+    times = "once" if len(waits) == 1 else f"{len(waits)} times"
+    return (
+        f"The model waited for its data loader {times} in {steps} steps, up to {format_seconds(waits.max())}, "
+        f"together {format_seconds(waits.sum())}: {waits.sum() / trace.end:.0%} of the time."
+    )
 
 
-def _span(event: dict, zero: float) -> Span:
-    start, launch = (event["ts"] - zero) * _MICROSECOND, event.get("args", {}).get("External id")
-    end = start + event["dur"] * _MICROSECOND
-    return Span(event["name"], start, end, (event.get("pid"), event.get("tid")), launch)
+def _span(event: dict) -> tuple:
+    """Kind (None if it is of no use), name, start, end, thread and launch of an event as the profiler writes it."""
+    name, category = event["name"], event.get("cat")
+    kind = {"cpu_op": "operator", "kernel": "device", "gpu_memcpy": "device", "gpu_memset": "device"}.get(category)
+    if category == "user_annotation":
+        if name.startswith("ProfilerStep#"):
+            kind = "step"
+        elif name.startswith("enumerate(DataLoader)"):
+            kind = name = LOADING
+        elif name in PHASES:
+            kind = "phase"
+    thread = f"{event.get('pid')} {event.get('tid')}"
+    return kind, name, event["ts"], event["ts"] + event["dur"], thread, event.get("args", {}).get("External id")
 
 
-def _outside(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
-    """Those of `spans` that lie in none of `others`."""
-    return [span for span in spans if not any(other.holds(span.middle) for other in others)]
+def _middles(spans: pd.DataFrame) -> np.ndarray:
+    """Where each lies: the clock's rounding lets neighbors overlap by a nanosecond, so that a start may mislead."""
+    return ((spans["start"] + spans["end"]) / 2).to_numpy()
 
 
-def _united(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """The stretches in which at least one of `spans` runs, in order."""
-    united: list[tuple[float, float]] = []
-    for span in sorted(spans, key=lambda span: span.start):
-        if united and span.start <= united[-1][1]:
-            united[-1] = (united[-1][0], max(united[-1][1], span.end))
-        else:
-            united.append((span.start, span.end))
-    return united
+def _overlap(spans: pd.DataFrame, start: float, end: float) -> pd.Series:
+    """How much of each lies between `start` and `end`."""
+    return (spans["end"].clip(upper=end) - spans["start"].clip(lower=start)).clip(lower=0.0)

@@ -54,11 +54,9 @@ class RecordingTrainer(Trainer):
         self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
 
     def get_train_dataloader(self):
-        """The batches of the other loops, in the same order."""
         return self.accelerator.prepare(self.batches)
 
     def training_step(self, model, inputs, num_items_in_batch=None):
-        """Trainer's own step, its loss noted."""
         learning_rate = self.optimizer.param_groups[0]["lr"]
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.recorder.add(int(self.state.epoch or 0) + 1, loss, learning_rate, inputs)

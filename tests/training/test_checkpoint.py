@@ -56,7 +56,7 @@ def test_gradients_that_wait_for_an_update_are_kept(fresh, batches, tmp_path):
     assert resumed.losses == whole.losses
 
 
-def test_an_order_that_nobody_can_repeat_is_refused_in_the_middle_of_a_pass(fresh, batches, tmp_path):
+def test_an_order_that_nobody_can_repeat_is_refused_in_the_middle_of_an_epoch(fresh, batches, tmp_path):
     path = tmp_path / "run.pt"
     shuffled = torch.utils.data.DataLoader(batches.dataset, batch_size=8, shuffle=True)
     training.train(*fresh(), shuffled, steps=2, callbacks=[SaveCheckpoints(path, 2)], progress=False)

@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_utils import memory, training
 from course_utils.errors import CourseError
 from course_utils.hardware import machine
-from course_utils.training.profiling import Waiting
-from course_utils.training.trace import ELSEWHERE, LOADING, Span, Trace, own_seconds, read_trace, verdict
+from course_utils.lessons.c08_mixed_precision import slow_to_read
+from course_utils.training.trace import ELSEWHERE, LOADING, Trace, own_seconds, read_trace, verdict
 
 LOAD = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
@@ -63,8 +63,14 @@ def written(tmp_path):
     return write
 
 
+def spans(*rows):
+    """Of (kind, name, start, end) and perhaps a thread."""
+    columns = ["kind", "name", "start", "end", "thread", "launch"]
+    return pd.DataFrame([(*row, None, None)[:6] for row in rows], columns=columns)
+
+
 def in_milliseconds(gaps):
-    return [(round(1000 * gap.start, 6), round(1000 * gap.seconds, 6), gap.where) for gap in gaps]
+    return [(round(1000 * gap.start, 6), round(1000 * gap.seconds, 6), gap.where) for gap in gaps.itertuples()]
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
@@ -79,7 +85,7 @@ def test_planted_stalls_are_found_where_they_are(written, name):
 
 def test_without_its_cause_the_gap_is_gone(written):
     trace = written([*step(2, 0), *step(3, 36)])
-    assert trace.gaps() == ()
+    assert trace.gaps().empty
     assert verdict(trace, trace.gaps()) == "The model never waited for its data loader in 2 steps."
     assert len(trace.gaps(shortest=0.0005)) == 2  # a millisecond of loading, when one looks that closely
 
@@ -99,14 +105,15 @@ def test_a_pause_outside_the_loader_is_not_blamed_on_it(written):
 def test_only_what_it_is_called_for_is_taken_from_the_file(written):
     own_operator, instant = event("forward", 3, 4), {"ph": "i", "cat": "user_annotation", "name": "backward", "ts": 5e6}
     trace = written([*step(2, 0), own_operator, instant])
-    assert [span.name for span in trace.phases] == ["forward", "backward", "update"]
-    assert len(written([mark("ProfilerStep#1", 0, 9), event("aten::mm", 1, 2)]).steps) == 1  # no phase is marked
+    assert list(trace.of("phase")["name"]) == ["forward", "backward", "update"]
+    unmarked = written([mark("ProfilerStep#1", 0, 9), event("aten::mm", 1, 2)])
+    assert len(unmarked.of("step")) == 1
 
 
 def test_what_runs_before_the_first_step_and_after_the_last_does_not_count():
-    before, inside, after = Span("op", -5.0, -3.0), Span("op", 4.0, 5.0), Span("op", 12.0, 13.0)
-    trace = Trace((Span("ProfilerStep#1", 0.0, 10.0),), (), (), (before, inside, after))
-    assert [(gap.start, gap.end) for gap in trace.gaps(0.5)] == [(0.0, 4.0), (5.0, 10.0)]
+    times = ((-5.0, -3.0), (4.0, 5.0), (12.0, 13.0))
+    trace = Trace(spans(("step", "ProfilerStep#1", 0.0, 10.0), *(("operator", "op", a, b) for a, b in times)))
+    assert [(gap.start, gap.end) for gap in trace.gaps(0.5).itertuples()] == [(0.0, 4.0), (5.0, 10.0)]
 
 
 def test_on_a_gpu_only_what_the_gpu_does_counts(written):
@@ -142,34 +149,36 @@ cuts = st.lists(st.integers(0, 1000), min_size=2, max_size=40, unique=True).map(
 
 
 @given(cuts, st.integers(1, 50))
+@settings(max_examples=40, deadline=None)
 def test_work_and_gaps_fill_the_steps_without_overlap(points, shortest):
     """Operators between every other pair of points: gaps of any length are what they leave."""
-    spans = tuple(Span("op", a, b) for a, b in zip(points[::2], points[1::2], strict=False))
-    trace = Trace(steps=(Span("ProfilerStep#1", 0.0, 1000.0),), phases=(), loading=(), operators=spans)
-    every = trace.gaps(shortest=0)
-    assert sum(gap.seconds for gap in every) + sum(span.seconds for span in spans) == 1000
-    pieces = sorted([(gap.start, gap.end) for gap in every] + trace.computing)
+    operators = [("operator", "op", float(a), float(b)) for a, b in zip(points[::2], points[1::2], strict=False)]
+    trace = Trace(spans(("step", "ProfilerStep#1", 0.0, 1000.0), *operators))
+    every, busy = trace.gaps(shortest=0), trace.computing()
+    assert every["seconds"].sum() + sum(end - start for _, _, start, end in operators) == 1000
+    pieces = sorted([*zip(every["start"], every["end"], strict=True), *zip(busy["start"], busy["end"], strict=True)])
     assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
-    assert trace.gaps(shortest) == tuple(gap for gap in every if gap.seconds >= shortest)
+    assert list(trace.gaps(shortest)["start"]) == list(every["start"][every["seconds"] >= shortest])
 
 
 @given(st.recursive(st.integers(1, 5), lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=20))
 def test_own_seconds_add_up_to_the_whole_of_each_thread(tree):
     """A tree of calls: a number is an operator of that length, a list an operator that calls the others and 1 more."""
-    spans = []
+    rows = []
 
     def lay(node, start, thread):
         end = start + node if isinstance(node, int) else start
         for child in [] if isinstance(node, int) else node:
             end = lay(child, end, thread)
         end += not isinstance(node, int)
-        spans.append(Span(f"{type(node).__name__}", start, end, thread))
+        rows.append(("operator", type(node).__name__, start, end, thread))
         return end
 
     whole = lay(tree, 0, "a") + lay(tree, 0, "b")
-    own = list(own_seconds(spans))
-    assert sum(seconds for *_, seconds in own) == whole
-    assert all(seconds == 1 for name, _, seconds in own if name == "list")
+    operators = Trace(spans(*rows)).of("operator")
+    own = own_seconds(operators)
+    assert own.sum() == whole
+    assert (own[operators["name"] == "list"] == 1).all()
 
 
 @pytest.fixture
@@ -185,9 +194,9 @@ def profiled(fresh, batches, tmp_path):
 
 
 def test_a_real_trace_has_its_steps_phases_and_operators(profiled, batches):
-    trace = profiled(batches, steps=3, skip=3).trace()  # it goes over the end of the first pass
-    assert [span.name for span in trace.steps] == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
-    assert [span.name for span in trace.phases] == ["forward", "backward", "update"] * 3
+    trace = profiled(batches, steps=3, skip=3).trace()  # it goes over the end of the first epoch
+    assert list(trace.of("step")["name"]) == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
+    assert list(trace.of("phase")["name"]) == ["forward", "backward", "update"] * 3
     table = trace.operator_seconds()
     assert table.loc["aten::addmm", "forward"] > 0
     assert table.loc["aten::mm", "backward"] > 0
@@ -201,26 +210,18 @@ def test_a_real_trace_has_its_steps_phases_and_operators(profiled, batches):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_planted_wait_is_in_the_trace_and_the_batches_are_the_same(profiled, batches, fresh, workers):
     pause = 0.05
-    slow = training.slow_to_read(batches, pause, every=2, workers=workers)
+    slow = slow_to_read(batches, pause, every=2, workers=workers)
     assert slow.num_workers == workers
     assert [b["input_ids"].tolist() for b in slow] == [b["input_ids"].tolist() for b in batches]
-    trace = profiled(training.slow_to_read(batches, pause, every=2, workers=workers), steps=4, skip=2).trace()
+    trace = profiled(slow_to_read(batches, pause, every=2, workers=workers), steps=4, skip=2).trace()
     if not workers:  # what a worker hides depends on the machine
-        stalls = [gap for gap in trace.gaps() if gap.where == LOADING and gap.seconds >= pause]
-        assert len(stalls) == 2
+        gaps = trace.gaps()
+        assert ((gaps["where"] == LOADING) & (gaps["seconds"] >= pause)).sum() == 2
 
 
 def test_a_last_batch_that_is_left_out_stays_left_out():
     batches = torch.utils.data.DataLoader(range(5), batch_size=2, drop_last=True)
-    assert [b.tolist() for b in training.slow_to_read(batches, 0.0)] == [[0, 1], [2, 3]]
-
-
-def test_waits_come_with_every_nth_batch(monkeypatch):
-    waited = []
-    monkeypatch.setattr("time.sleep", waited.append)
-    rows = Waiting([10, 11, 12, 13], seconds=3.0, every=2)
-    assert [rows.__getitems__([i]) for i in (3, 0, 1, 2)] == [[13], [10], [11], [12]]
-    assert (waited, len(rows), rows[1]) == ([3.0, 3.0], 4, 11)
+    assert [b.tolist() for b in slow_to_read(batches, 0.0)] == [[0, 1], [2, 3]]
 
 
 def test_training_is_the_same_with_and_without_the_profiler(fresh, batches, profiled):
@@ -287,12 +288,10 @@ def test_what_cannot_be_read_is_refused_with_a_sentence(tmp_path, written, profi
         profiled(batches, skip=50).trace()
     with pytest.raises(ValueError, match="at least 1"):
         training.Profile(skip=0)
-    with pytest.raises(ValueError, match="at least 1"):
-        training.slow_to_read(batches, 1.0, every=0)
 
 
 def test_a_shorter_run_gives_what_it_recorded(profiled, batches):
-    assert len(profiled(batches, skip=8, steps=6).trace().steps) == 2
+    assert len(profiled(batches, skip=8, steps=6).trace().of("step")) == 2
 
 
 def test_the_callback_marks_phases_of_any_step_and_leaves_no_observer_behind(profiled, batches):

@@ -1,21 +1,25 @@
+import pandas as pd
 import pytest
 from matplotlib.patches import Rectangle
 
 from course_utils import viz
-from course_utils.training.trace import LOADING, Span, Trace
+from course_utils.training.trace import LOADING, PHASES, Trace
+
+
+def made(operators, marks=()):
+    """Two steps of 10 ms; before the second the loader takes 40 ms."""
+    steps = [("step", "ProfilerStep#1", 0.0, 0.01), ("step", "ProfilerStep#2", 0.01, 0.06)]
+    loading = [(LOADING, LOADING, 0.0, 0.001), (LOADING, LOADING, 0.01, 0.051)]
+    rows = [(*row, None, None) for row in [*steps, *loading, *marks, *operators]]
+    return Trace(pd.DataFrame(rows, columns=["kind", "name", "start", "end", "thread", "launch"]))
+
+
+TIMES = [(0.001, 0.004), (0.004, 0.009), (0.009, 0.01)]
+PHASE_MARKS = [("phase", name, a + d, b + d) for d in (0.0, 0.05) for name, (a, b) in zip(PHASES, TIMES, strict=True)]
 
 
 def trace():
-    """Two steps of 10 ms; before the second the loader takes 40 ms."""
-    phases = [Span("forward", 0.001, 0.004), Span("backward", 0.004, 0.009), Span("update", 0.009, 0.01)]
-    again = [Span(span.name, span.start + 0.05, span.end + 0.05) for span in phases]
-    operators = [Span(f"aten::{span.name}", span.start, span.end) for span in [*phases, *again]]
-    return Trace(
-        steps=(Span("ProfilerStep#1", 0.0, 0.01), Span("ProfilerStep#2", 0.01, 0.06)),
-        phases=(*phases, *again),
-        loading=(Span("load", 0.0, 0.001), Span("load", 0.01, 0.051)),
-        operators=tuple(operators),
-    )
+    return made([("operator", f"aten::{name}", start, end) for _, name, start, end in PHASE_MARKS], PHASE_MARKS)
 
 
 def hatched(axes):
@@ -67,8 +71,8 @@ def test_bars_of_operators_add_up_and_the_rest_is_one_bar():
 
 
 def test_the_phases_of_one_bar_stand_one_after_the_other():
-    both = [Span("aten::copy_", 0.001, 0.003), Span("aten::copy_", 0.005, 0.008)]
-    table = Trace(trace().steps, trace().phases, trace().loading, tuple(both)).operator_seconds()
+    both = [("operator", "aten::copy_", 0.001, 0.003), ("operator", "aten::copy_", 0.005, 0.008)]
+    table = made(both, PHASE_MARKS).operator_seconds()
     axes = viz.operator_seconds_figure(table)[0].axes[0]
     assert [(patch.get_x(), patch.get_width()) for patch in axes.patches] == [
         (0, pytest.approx(2)),
@@ -78,4 +82,4 @@ def test_the_phases_of_one_bar_stand_one_after_the_other():
 
 def test_a_table_without_operators_is_refused():
     with pytest.raises(ValueError, match="record steps"):
-        viz.operator_seconds_figure(Trace((Span("s", 0.0, 1.0),), (), (), ()).operator_seconds())
+        viz.operator_seconds_figure(made([]).operator_seconds())
