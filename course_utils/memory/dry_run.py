@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, Operator, OperatorWatch, Prediction
 from course_utils.memory.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
-from course_utils.memory.fake import fake_tensors, masks_have_values, told
+from course_utils.memory.fake import describe_place, fake_tensors, masks_have_values
 from course_utils.memory.meter import Meter
 from course_utils.memory.phases import bound, updates
 from course_utils.memory.ranks import pretended_ranks
@@ -78,13 +78,13 @@ def run_dry(
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
     with ExitStack() as entered:
-        entered.enter_context(_rare_collection())
+        entered.enter_context(_collect_rarely())
         entered.enter_context(pretended_ranks(ranks, like, rank))
         entered.enter_context(fake_tensors(seconds))
         if like == "cuda":
             entered.enter_context(as_on_cuda())
-        entered.enter_context(refusals_explained())
-        built = built_inside(build)
+        entered.enter_context(explain_refusals())
+        built = build_inside(build)
         models, optimizers = parts_of(built)
         entered.enter_context(masks_have_values())  # build may have been the first to import Transformers
         if like == "cuda":
@@ -129,7 +129,7 @@ def predict_seconds(
 
 
 @contextmanager
-def _rare_collection() -> Iterator[None]:
+def _collect_rarely() -> Iterator[None]:
     """Fake tensors make many more Python objects than real ones; collected as often, cycles would cost much and die too soon."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 20, 20)
@@ -139,7 +139,7 @@ def _rare_collection() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def built_inside(build: Callable[[], tuple]) -> tuple:
+def build_inside(build: Callable[[], tuple]) -> tuple:
     """What `build` returns, refused where it is no tuple, or holds a model whose tensors are real: a step would spoil them."""
     built = build()
     if not isinstance(built, tuple):
@@ -173,7 +173,7 @@ def parts_of(built: tuple) -> tuple[list[nn.Module], list[torch.optim.Optimizer]
 
 
 @contextmanager
-def refusals_explained() -> Iterator[None]:
+def explain_refusals() -> Iterator[None]:
     """Turn what fake tensors refuse into a `CourseError` that names the caller's line."""
     try:
         yield
@@ -194,7 +194,7 @@ def _place(error: Exception) -> str:
     frames = [
         (f.f_code.co_filename, line, f.f_locals.get("self")) for f, line in traceback.walk_tb(error.__traceback__)
     ]
-    return told(frames[::-1])
+    return describe_place(frames[::-1])
 
 
 def _first_line(error: Exception) -> str:

@@ -55,14 +55,14 @@ class Instant:
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """Largest first; whatever is the same in several blocks is one term."""
-        return self._sorted(self._estimate.finder.formulas(self._estimate.log, self._estimate.recipe))
+        return self._sort(self._estimate.finder.formulas(self._estimate.log, self._estimate.recipe))
 
     @cached_property
     def parts(self) -> tuple[Term, ...]:
         """The same without formulas, for which nothing need be found."""
-        return self._sorted(lambda event: Polynomial.of(abs(int(self._estimate.log.changes[event]))))
+        return self._sort(lambda event: Polynomial.of(abs(int(self._estimate.log.changes[event]))))
 
-    def _sorted(self, formulas: Callable[[int], Polynomial]) -> tuple[Term, ...]:
+    def _sort(self, formulas: Callable[[int], Polynomial]) -> tuple[Term, ...]:
         return tuple(sorted(self._estimate._terms_at(self._place, formulas), key=lambda term: -term.bytes))
 
 
@@ -193,7 +193,7 @@ class Estimate:
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
                 text = f"{repeated} × ({total})" if repeated > 1 else str(total)
-                owner = f"{repeated} {_called(where)}" if repeated > 1 else _called(where)
+                owner = f"{repeated} {_owner_of(where)}" if repeated > 1 else _owner_of(where)
                 name = f"{kind} of {owner}" if where or kind == "activations" else kind
                 yield Term(kind, name, text, size, total.letters)
 
@@ -229,7 +229,7 @@ def family(module: str) -> str:
     return module[: found.start()] + ".*" if found else module
 
 
-def _called(where: str) -> str:
+def _owner_of(where: str) -> str:
     return where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
 
 

@@ -32,7 +32,6 @@ from course_utils.memory.scratch import try_out
 _aten = torch.ops.aten
 SAME_QUESTION = 5000
 """How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
-OPERATORS = 20_000_000
 _WHOLE, _FLOATING = 2**20, 2**10
 """Elements up to which values are kept: of whole numbers and truths, and of floating numbers."""
 
@@ -42,20 +41,20 @@ def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
     """Tensors made inside are fake, for at most so many seconds; raises `CourseError` after them, naming the line."""
     with ExitStack() as entered:
         entered.enter_context(torch.random.fork_rng([]))
-        entered.enter_context(_quiet())
+        entered.enter_context(_silence_libraries())
         mode = entered.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         answers = Answers(mode, seconds)
-        entered.enter_context(_letting_convert(mode, answers))
+        entered.enter_context(_let_convert(mode, answers))
         entered.enter_context(patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
-        entered.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copied))
-        entered.enter_context(patch.object(nn.Parameter, "__deepcopy__", _deep_copied))
+        entered.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copy))
+        entered.enter_context(patch.object(nn.Parameter, "__deepcopy__", _deep_copy))
         entered.enter_context(masks_have_values())
         entered.enter_context(answers)
         yield mode
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_libraries() -> Iterator[None]:
     """Keep back what libraries remark on weights, caches and kernels that are not there; an exception says what matters."""
     loggers = [
         logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
@@ -84,7 +83,7 @@ def masks_have_values() -> Iterator[None]:
 
 
 @contextmanager
-def _letting_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
+def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
     """Let a model be converted where it is (`.to(dtype)`, `.bfloat16()`): PyTorch then swaps its parameters for others.
 
     It refuses to swap what weak references point to, and some do from the mode's table of the fakes that it has made, and
@@ -101,7 +100,7 @@ def _letting_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]
         yield
 
 
-def _deep_copied(self: torch.Tensor, memo: dict) -> torch.Tensor:
+def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
     """`copy.deepcopy` of a fake tensor; torch's own gives one whose views report another memory than itself."""
     if id(self) not in memo:
         copied = self.detach().clone()
@@ -116,7 +115,7 @@ class Answers(TorchDispatchMode):
 
     Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
     with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, is told 0. Raises `CourseError`
-    where a line goes on asking, after `seconds`, and after very many operators.
+    where a line goes on asking, and after `seconds`.
     """
 
     def __init__(self, mode: FakeTensorMode, seconds: float):
@@ -155,12 +154,12 @@ class Answers(TorchDispatchMode):
         if func is _aten.index.Tensor:
             args = args[0], self._without_masks(args[1])
         if func is _aten._grouped_mm.default:
-            return _grouped_product(func, args, kwargs)
+            return _multiply_groups(func, args, kwargs)
         return _as_large_as_real(func, args, kwargs, func(*args, **kwargs))
 
     def _count(self) -> None:
         self._operators += 1
-        if self._operators % 256 == 0 and (time.perf_counter() > self._end or self._operators > OPERATORS):
+        if self._operators % 256 == 0 and time.perf_counter() > self._end:
             raise CourseError(
                 f"The dry run was stopped after {self._seconds:.0f} seconds at {line_at_work()}; "
                 "give it fewer tokens or examples, or more time (seconds=…)."
@@ -267,7 +266,7 @@ def _written(func) -> tuple[int, ...]:
     return tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
 
 
-def _grouped_product(func, args: tuple, kwargs: dict) -> torch.Tensor:
+def _multiply_groups(func, args: tuple, kwargs: dict) -> torch.Tensor:
     """The experts' products: torch's fake kernel takes bfloat16 only, the CPU's real one float32 too."""
     if args[0].dtype is torch.bfloat16:
         return func(*args, **kwargs)
@@ -305,10 +304,10 @@ def line_at_work() -> str:
     while frame is not None:
         frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_locals.get("self")))
         frame = frame.f_back
-    return told(frames)
+    return describe_place(frames)
 
 
-def told(frames: list[tuple[str, int, object]]) -> str:
+def describe_place(frames: list[tuple[str, int, object]]) -> str:
     """Of `frames` (file, line, its `self`), the innermost first: the caller's own line, and the module within it."""
     own = next((place for place, (file, *_) in enumerate(frames) if not _is_library(file)), len(frames) - 1)
     file, number, _ = frames[own]

@@ -104,7 +104,7 @@ class Finder:
             if whole is None:
                 return None
             try:
-                self.by_regime[regime] = self._found(regime, whole)
+                self.by_regime[regime] = self._find(regime, whole)
             except CourseError:  # the small sizes do not suit this model
                 self.by_regime[regime] = None
         formulas = self.by_regime[regime]
@@ -125,7 +125,7 @@ class Finder:
     def _small(self, b: int, s: int, depth: Depth | None) -> Log:
         return self.dry(b, s, depth and depth.blocks)
 
-    def _found(self, regime: int, whole: tuple[int, int]) -> Formulas | None:
+    def _find(self, regime: int, whole: tuple[int, int]) -> Formulas | None:
         """Formulas that give the dry run of the `whole` model too."""
         unit = self._unit()
         if regime == 1:
@@ -199,7 +199,8 @@ class Finder:
         """For each event of the log that was fitted, its size in letters as far as that can be, else in b and s."""
         in_primes, chosen = self.in_primes(formulas, regime)
         rows = formulas.found.coefficients
-        return [_read(row, *_coefficient(row, in_primes, place), chosen, self.sizes) for place, row in enumerate(rows)]
+        sizes = [None] * len(rows) if in_primes is None else np.abs(in_primes).tolist()
+        return [_read(row, size, chosen, self.sizes) for row, size in zip(rows, sizes, strict=True)]
 
     def in_primes(self, formulas: Formulas, regime: int) -> tuple[np.ndarray | None, dict[str, int]]:
         """Bytes of the same events in a model whose sizes are primes, where there is one, and its sizes."""
@@ -215,20 +216,17 @@ class Finder:
         return None, {}
 
 
-def _coefficient(row: np.ndarray, in_primes: np.ndarray | None, place: int) -> tuple[int, int | None]:
-    """Which monomial an event's size is, if it is one only, and its bytes in the model of primes."""
+def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes: dict[str, int]) -> Polynomial:
+    """A size as a polynomial: in the model's letters where it is one product that gives the same number, else in b and s.
+
+    `in_primes` are the bytes of the same event in the model whose sizes are primes, which are `chosen`.
+    """
     terms = np.flatnonzero(row)
-    only = int(terms[0]) if len(terms) == 1 else -1
-    return only, None if in_primes is None or only < 0 else abs(int(in_primes[place]))
-
-
-def _read(row: np.ndarray, only: int, bytes_in_primes: int | None, chosen: dict, sizes: dict) -> Polynomial:
-    """A size as a polynomial: in the model's letters where they give the same number, else in b and s."""
-    if bytes_in_primes is not None:
-        i, j = MONOMIALS[only]
-        rest = Fraction(bytes_in_primes, int(powers(chosen["b"], chosen["s"])[only]))
+    if in_primes is not None and len(terms) == 1:
+        i, j = MONOMIALS[terms[0]]
+        rest = Fraction(in_primes, int(powers(chosen["b"], chosen["s"])[terms[0]]))
         letters = in_letters(rest, {x: size for x, size in chosen.items() if x not in "bs"})
-        if letters is not None and letters.value(sizes) == abs(Fraction(row[only]).limit_denominator(24)):
+        if letters is not None and letters.value(sizes) == abs(Fraction(row[terms[0]]).limit_denominator(24)):
             ((powers_of, factor),) = letters.terms
             return Polynomial.of(factor, **dict(powers_of), b=i, s=j)
     parts = [

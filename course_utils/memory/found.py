@@ -6,7 +6,7 @@ events, so a model of three blocks tells of any number. Both are checked before 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -20,6 +20,8 @@ MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
 """Powers of b and s."""
 Label = tuple[str, str, str, str]
 """Phase, kind, module and operator of an event; the phase of what was there before the step is empty."""
+_LISTS = ("aten.stack.default", "aten.cat.default")
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def find(logs: dict[tuple[int, int], Log], used: Iterable[int] = range(6)) -> Fo
     `used` are the monomials that may occur: at least as many logs are needed as there are of them.
     """
     first, used = next(iter(logs.values())), list(used)
-    if any(alike(log) != alike(first) for log in logs.values()):
+    if any(log.labels != first.labels for log in logs.values()):
         return None
     matrix = np.array([powers(*at)[used] for at in logs])
     changes = np.array([log.changes for log in logs.values()], dtype=float)
@@ -195,11 +197,6 @@ def find(logs: dict[tuple[int, int], Log], used: Iterable[int] = range(6)) -> Fo
     found = Found(coefficients, first.labels, first.grain)
     exact = all(np.array_equal(found.changes(*at), log.changes) for at, log in logs.items())
     return found if exact else None
-
-
-def alike(log: Log) -> list[Label]:
-    """What must be equal in the logs of one model at several sizes."""
-    return list(log.labels)
 
 
 def sign(label: Label) -> Label:
@@ -262,10 +259,3 @@ def _signs(log: Log, run: slice) -> list[tuple]:
         ((change > 0) - (change < 0) if label[3] in _LISTS and abs(change) < 4096 else change, sign(label))
         for change, label in zip(log.changes[run].tolist(), log.labels[run], strict=True)
     ]
-
-
-_LISTS = ("aten.stack.default", "aten.cat.default")
-
-
-_NUMBERS = re.compile(r"\d+")
-Sample = Callable[[int, int], Log]

@@ -63,7 +63,7 @@ class Source:
 
     def with_config(self, config) -> "Source":
         """The same kind of model by another configuration."""
-        return _configured(config, self.name, self.examples)
+        return _from_config(config, self.name, self.examples)
 
 
 def source_of(what, batch: Callable | None = None) -> Source:
@@ -72,12 +72,12 @@ def source_of(what, batch: Callable | None = None) -> Source:
         return what
     examples = random_batch if batch is None else lambda model, recipe: batch(recipe.batch, recipe.sequence)
     if isinstance(what, nn.Module):
-        return Source(type(what).__name__, lambda: _copied(what), examples, getattr(what, "config", None))
+        return Source(type(what).__name__, lambda: _copy(what), examples, getattr(what, "config", None))
     if isinstance(what, str | Path):
-        config = _named(what)
-        return _configured(config, _called(config) if Path(what).exists() else str(what), examples)
+        config = _config_of(what)
+        return _from_config(config, _name_of(config) if Path(what).exists() else str(what), examples)
     if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
-        return _configured(what, _called(what), examples)
+        return _from_config(what, _name_of(what), examples)
     if callable(what):
         return Source(getattr(what, "__name__", type(what).__name__), what, examples)
     raise CourseError(
@@ -85,15 +85,15 @@ def source_of(what, batch: Callable | None = None) -> Source:
     )
 
 
-def _called(config) -> str:
+def _name_of(config) -> str:
     return type(config).__name__.removesuffix("Config")
 
 
-def _configured(config, name: str, examples: Callable) -> Source:
+def _from_config(config, name: str, examples: Callable) -> Source:
     return Source(name, lambda: models.from_configuration(deepcopy(config)), examples, config, True)
 
 
-def _named(what: str | Path):
+def _config_of(what: str | Path):
     """A configuration by name, or from a `config.json` or the folder that has one."""
     path = Path(what)
     if path.is_dir():
@@ -103,7 +103,7 @@ def _named(what: str | Path):
     return models.configuration(str(what))
 
 
-def _copied(module: nn.Module) -> nn.Module:
+def _copy(module: nn.Module) -> nn.Module:
     """The module again; under fake tensors as a fake one, whatever its own tensors are."""
     copied = deepcopy(module)
     for parameter in copied.parameters():

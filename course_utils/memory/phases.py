@@ -51,27 +51,32 @@ def announced_to(
         if not marks:
             begin(name)
 
+    def announced(function: Callable) -> Callable:
+        def both(*args, **kwargs):
+            unless_marked("backward")
+            return function(*args, **kwargs)
+
+        return both
+
+    @contextmanager
+    def mark(name: str) -> Iterator[None]:
+        marks.append(name)
+        begin(name)
+        try:
+            yield
+        finally:
+            marks.pop()
+            begin(marks[-1] if marks else None)
+
     with ExitStack() as hooks:
         for model in models:
             hooks.callback(model.register_forward_pre_hook(lambda *_: unless_marked("forward")).remove)
         for optimizer in optimizers:
             hooks.callback(optimizer.register_step_pre_hook(lambda *_: unless_marked("update")).remove)
         for name in ("backward", "grad"):
-            announced = _after(lambda: unless_marked("backward"), getattr(torch.autograd, name))
-            hooks.enter_context(patch.object(torch.autograd, name, announced))
-        hooks.enter_context(observed_by(partial(_marked, begin, marks)))
+            hooks.enter_context(patch.object(torch.autograd, name, announced(getattr(torch.autograd, name))))
+        hooks.enter_context(observed_by(mark))
         yield
-
-
-@contextmanager
-def _marked(begin: Callable[[str | None], None], marks: list[str], name: str) -> Iterator[None]:
-    marks.append(name)
-    begin(name)
-    try:
-        yield
-    finally:
-        marks.pop()
-        begin(marks[-1] if marks else None)
 
 
 def bound(step: Callable[..., object], built: tuple) -> Callable[[], object]:
@@ -92,11 +97,3 @@ def updates() -> Iterator[list[torch.optim.Optimizer]]:
         yield made
     finally:
         hook.remove()
-
-
-def _after(first: Callable[[], None], function: Callable) -> Callable:
-    def both(*args, **kwargs):
-        first()
-        return function(*args, **kwargs)
-
-    return both

@@ -58,7 +58,7 @@ def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Trial
     if not on_cpu or sum(t.nbytes for t in tensors) > largest or torch.autograd._profiler_enabled():
         return None
     library = torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.is_grad_enabled()
-    return _measured(operator, tuple(_shape_of(leaf) for leaf in leaves), structure, library)
+    return _measure(operator, tuple(_shape_of(leaf) for leaf in leaves), structure, library)
 
 
 def may_hide(operator) -> bool:
@@ -88,7 +88,7 @@ def _shape_of(leaf):
 
 
 @cache
-def _measured(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Trial:
+def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Trial:
     allocator = CpuAllocator()
     with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
         filled = [_filled(leaf) if isinstance(leaf, _Like) else leaf for leaf in leaves]
