@@ -6,8 +6,8 @@ Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -
 import argparse
 
 from course_utils import data, models
+from course_utils.lessons.c05b_choosing import contenders
 from course_utils.settings import settings
-from course_utils.training.contenders import contenders
 
 SEED, LAST = 100, 20  # a seed that no comparison uses
 GRID = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)

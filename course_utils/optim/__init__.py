@@ -1,14 +1,14 @@
-"""Optimizers by hand, each a difference from the one before; constructor arguments as torch's."""
+"""Optimizers by hand, each a difference from the one before; names and arguments as torch's."""
 
 from course_utils.optim import schedules
 from course_utils.optim.adafactor import Adafactor
-from course_utils.optim.adagrad import AdaGrad
+from course_utils.optim.adafactor_hf import HFAdafactor
+from course_utils.optim.adagrad import AdaGrad, RMSProp
 from course_utils.optim.adam import Adam, AdamW
 from course_utils.optim.adam8bit import Adam8bit, AdamW8bit
+from course_utils.optim.chained import ChainedOptimizer, hidden_matrices
 from course_utils.optim.groups import decay_groups
-from course_utils.optim.rmsprop import RMSProp
-from course_utils.optim.sgd import SGD
-from course_utils.optim.together import Together, hidden_matrices
+from course_utils.optim.sgd import SGD, Momentum, Nesterov
 
 __all__ = [
     "SGD",
@@ -18,8 +18,11 @@ __all__ = [
     "Adam8bit",
     "AdamW",
     "AdamW8bit",
+    "ChainedOptimizer",
+    "HFAdafactor",
+    "Momentum",
+    "Nesterov",
     "RMSProp",
-    "Together",
     "decay_groups",
     "hidden_matrices",
     "schedules",

@@ -1,78 +1,90 @@
-"""What every optimizer by hand shares: walking the parameters, refusing what it cannot handle, and nothing of the mathematics.
+"""What all optimizers by hand share: they walk over the parameters, check, and count bytes. None of the mathematics is here.
 
-`torch.optim.Optimizer` supplies the bookkeeping that is not the lesson (`param_groups`, `state_dict`, hooks for schedulers).
+`torch.optim.Optimizer` keeps the books: `param_groups`, `state_dict`, and the hooks that schedulers need.
 """
+
+from math import inf, prod
 
 import torch
 
+RANGES = {
+    "lr": (0, inf),
+    "momentum": (0, inf),
+    "alpha": (0, 1),
+    "betas": (0, 1),
+    "beta1": (0, 1),
+    "beta2_decay": (-inf, 0),
+    "eps": (0, inf),
+    "weight_decay": (0, inf),
+    "min_8bit_size": (0, inf),
+    "block_size": (1, inf),
+}
+"""Of each option, the lowest value that is allowed and the first above it that is not; `None` is always allowed."""
+
 
 class Optimizer(torch.optim.Optimizer):
-    """Calls `update` once for each parameter that has a gradient.
+    """Calls `update` for each parameter that has a gradient.
 
-    A subclass writes two methods: `new_state`, the tensors it keeps for one parameter, and `update`, its equations.
-    One that adds λθ elsewhere than to the gradient changes `decay` too.
+    A subclass names its options with their defaults, the tensors that it keeps for each parameter, and writes `update`.
     """
 
-    def new_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """State for a parameter that is updated for the first time."""
-        raise NotImplementedError
+    defaults = {"lr": 1e-3, "weight_decay": 0.0}
+    state_names = ()
+    temporaries = 0
+    """Tensors of the parameter's size that an update needs for a moment; L2 regularization needs one more."""
+
+    def __init__(self, params, lr=None, **options):
+        if unknown := options.keys() - self.defaults.keys():
+            raise TypeError(f"{type(self).__name__} has no option {', '.join(sorted(unknown))}.")
+        given = options if lr is None else {"lr": lr, **options}
+        super().__init__(params, {**self.defaults, **given})
 
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, state: dict, group: dict) -> None:
-        """Change `parameter` and `state` in place; `gradient` belongs to the caller and stays as it is."""
+        """Change `parameter` and `state` in place; `gradient` stays as it is."""
         raise NotImplementedError
 
     def decay(self, parameter, gradient, group):
         """L2 regularization: λθ joins the gradient, and so enters all that is made of it."""
         return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
+    def new_state(self, parameter, group):
+        """Zeros in the parameter's shape and dtype, and a step counter as torch keeps it, a float32 on the CPU."""
+        return {name: torch.zeros(()) if name == "step" else torch.zeros_like(parameter) for name in self.state_names}
+
     @torch.no_grad()
     def step(self, closure=None):
-        """One update of every parameter with a gradient; returns the closure's loss, or None without one.
+        """Update every parameter that has a gradient; give back the closure's loss, or None without one.
 
-        All gradients are checked before the first parameter moves, so a refused step changes nothing.
-        Raises `TypeError` for sparse or complex gradients and for a gradient of another dtype than its parameter.
+        Raises `TypeError` for a sparse gradient, before any parameter has moved.
         """
         loss = None if closure is None else torch.enable_grad()(closure)()
         ready = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
-        for parameter, _ in ready:
-            self._refuse_unfit(parameter)
+        if any(parameter.grad.is_sparse for parameter, _ in ready):
+            raise TypeError(f"{type(self).__name__} needs dense gradients; use sparse=False in the embedding.")
         for parameter, group in ready:
-            self._step_one(parameter, group)
+            state = self.state[parameter]
+            if not state:
+                state.update(self.new_state(parameter, group))
+            if "step" in state:
+                state["step"] += 1
+            self.update(parameter, self.decay(parameter, parameter.grad, group), state, group)
         return loss
 
-    def add_param_group(self, param_group: dict) -> None:
-        """Add a group as torch does; its own hyper-parameters are checked too (`ValueError`)."""
-        self.check({**self.defaults, **param_group})
+    def add_param_group(self, param_group):
+        """As torch's, after a look at the group's options; raises `ValueError` for one that is out of range."""
+        for name, value in {**self.defaults, **param_group}.items():
+            low, high = RANGES.get(name, (-inf, inf))
+            for number in value if isinstance(value, tuple) else [value]:
+                if name in RANGES and number is not None and not low <= number < high:
+                    raise ValueError(f"{name}={value} is out of range: it must be at least {low} and below {high}.")
         super().add_param_group(param_group)
 
-    def check(self, group: dict) -> None:
-        """Raise `ValueError` where a hyper-parameter is out of its range."""
-        _require(group["lr"] >= 0, "lr", group["lr"], "at least 0")
-        _require(group["weight_decay"] >= 0, "weight_decay", group["weight_decay"], "at least 0")
+    @classmethod
+    def state_bytes(cls, shape: tuple[int, ...], itemsize: int = 4) -> int:
+        """Bytes of state for one parameter tensor: a 4-byte step counter, and all else in the parameter's shape."""
+        return sum(4 if name == "step" else prod(shape) * itemsize for name in cls.state_names)
 
-    def _step_one(self, parameter: torch.Tensor, group: dict) -> None:
-        state = self.state[parameter]
-        if not state:
-            state.update(self.new_state(parameter))
-        gradient = -parameter.grad if group["maximize"] else parameter.grad
-        self.update(parameter, gradient, state, group)
-
-    def _refuse_unfit(self, parameter: torch.Tensor) -> None:
-        name, gradient = type(self).__name__, parameter.grad
-        if gradient.layout is not torch.strided:
-            raise TypeError(
-                f"{name} needs dense gradients, but one is sparse; use sparse=False in the embedding or torch.optim.SparseAdam."
-            )
-        if parameter.is_complex():
-            raise TypeError(
-                f"{name} updates real numbers only; give it torch.view_as_real(parameter) for a complex parameter."
-            )
-        if gradient.dtype != parameter.dtype:
-            raise TypeError(
-                f"{name} found a {gradient.dtype} gradient on a {parameter.dtype} parameter; convert one of them first."
-            )
-
-
-def _require(holds: bool, name: str, value, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}={value} is out of range: it must be {allowed}.")
+    @classmethod
+    def temporary_bytes(cls, shape: tuple[int, ...], itemsize: int = 4) -> int:
+        """Bytes that the update of one parameter tensor needs for a moment, without L2 regularization."""
+        return cls.temporaries * prod(shape) * itemsize

@@ -23,7 +23,7 @@ WIDTHS, THEMES = (800, 1400), ("Light", "Dark")
 KEYS = {("02", "optimizer"): "End", ("05", "exponent bits"): "Home"}
 # A linear book has no exponent bits, and seven of eight bits have no seventh exponent bit that could be taken away.
 # And another format has another number of bits to press.
-TURN = {"exponent bits": 0, "code book": 2, "format": 2}
+TURN = {"exponent bits": 0, "codebook": 2, "format": 2}
 
 STOPS = ".widget-vbox :is([role=slider], select, input, button):visible"
 

@@ -1,4 +1,4 @@
-"""Code books and block-wise quantization against bitsandbytes, and against a search through all entries."""
+"""Codebooks and block-wise quantization against bitsandbytes, and against a search through all entries."""
 
 from itertools import pairwise
 
@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils.optim import quantization
-from course_utils.optim.quantization import CodeBook, dequantize, dynamic_codes, linear_codes, nearest, quantize
+from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value_of_bits
+from course_utils.optim.quantization import dequantize, look_up, lookup_table, nearest, quantize
 
 BOOKS = {
-    "dynamic, signed": dynamic_codes(True),
-    "dynamic, unsigned": dynamic_codes(False),
-    "linear, signed": linear_codes(True),
-    "linear, unsigned": linear_codes(False),
-    "five bits": dynamic_codes(True, 5),
-    "two exponent bits": dynamic_codes(False, 8, 2),
+    "dynamic, signed": dynamic_codebook(True),
+    "dynamic, unsigned": dynamic_codebook(False),
+    "linear, signed": linear_codebook(True),
+    "linear, unsigned": linear_codebook(False),
+    "five bits": dynamic_codebook(True, 5),
+    "two exponent bits": dynamic_codebook(False, 8, 2),
     "two entries closer than the look-up sees": torch.tensor([-1.0, 0.3, 0.3001, 0.3002, 1.0]),
 }
 books = pytest.mark.parametrize("codes", BOOKS.values(), ids=BOOKS)
@@ -39,16 +40,16 @@ def hard_values(codes, seed=0, count=20_000):
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_dynamic_books_equal_the_library_to_the_last_entry(signed):
-    assert torch.equal(dynamic_codes(signed), oracle.create_dynamic_map(signed))
+    assert torch.equal(dynamic_codebook(signed), oracle.create_dynamic_map(signed))
     for bits in range(4, 8):  # the library fills up to 256 entries with zeros
         theirs = oracle.create_dynamic_map(signed, bits - 1, bits).unique()
-        assert torch.equal(dynamic_codes(signed, bits), theirs)
+        assert torch.equal(dynamic_codebook(signed, bits), theirs)
 
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_linear_books_equal_the_library(signed):
     """To the rounding of a division; the library's signed book has 0 beside an entry of 10⁻⁸ or so."""
-    ours, theirs = linear_codes(signed), oracle.create_linear_map(signed)
+    ours, theirs = linear_codebook(signed), oracle.create_linear_map(signed)
     theirs = theirs[(theirs == 0) | (theirs.abs() > 1e-6)].unique()
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-7)
     assert 0 in ours
@@ -58,20 +59,20 @@ def test_linear_books_equal_the_library(signed):
 @pytest.mark.parametrize("bits", range(3, 9))
 def test_each_pattern_of_bits_is_another_number(signed, bits):
     for exponent_bits in range(1, 8):
-        codes = dynamic_codes(signed, bits, exponent_bits)
+        codes = dynamic_codebook(signed, bits, exponent_bits)
         assert len(codes.unique()) == 2**bits
         assert (codes.max(), codes.abs().min()) == (1, 0)
         assert (codes.min() < 0) == signed
 
 
 def test_bits_are_read_as_the_paper_says():
-    assert quantization.value_of_bits("00000000") == 0
-    assert quantization.value_of_bits("10000000") == 1  # a second zero would be wasted
-    assert quantization.value_of_bits("00000001") == pytest.approx(0.55e-6)  # no bit is left for the fraction
-    assert quantization.value_of_bits("01000000") == pytest.approx(0.1 + 0.9 / 128)
-    assert quantization.value_of_bits("11111111") == pytest.approx(-(1 - 0.9 / 128))
-    assert quantization.value_of_bits("11111111", signed=False) == pytest.approx(1 - 0.9 / 256)
-    assert quantization.value_of_bits("00000001", signed=False) == 1
+    assert value_of_bits("00000000") == 0
+    assert value_of_bits("10000000") == 1  # a second zero would be wasted
+    assert value_of_bits("00000001") == pytest.approx(0.55e-6)  # no bit is left for the fraction
+    assert value_of_bits("01000000") == pytest.approx(0.1 + 0.9 / 128)
+    assert value_of_bits("11111111") == pytest.approx(-(1 - 0.9 / 128))
+    assert value_of_bits("11111111", signed=False) == pytest.approx(1 - 0.9 / 256)
+    assert value_of_bits("00000001", signed=False) == 1
 
 
 @books
@@ -80,24 +81,24 @@ def test_codes_are_exactly_the_nearest(codes, dtype):
     values = hard_values(codes).to(dtype)
     expected = by_brute_force(values, codes)
     assert torch.equal(nearest(values, codes).long(), expected)
-    assert torch.equal(CodeBook(codes).nearest(values).long(), expected)
+    assert torch.equal(look_up(values, codes).long(), expected)
 
 
 def test_the_look_up_is_used_where_it_can_be():
-    usable = {name: CodeBook(codes)._table is not None for name, codes in BOOKS.items()}
+    usable = {name: lookup_table(codes) is not None for name, codes in BOOKS.items()}
     assert [name for name, yes in usable.items() if not yes] == ["two entries closer than the look-up sees"]
 
 
 @given(values=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=50), signed=st.booleans())
 @settings(deadline=None)
 def test_look_up_and_search_agree_on_any_float(values, signed):
-    codes, values = dynamic_codes(signed), torch.tensor(values)
-    assert torch.equal(CodeBook(codes).nearest(values), nearest(values, codes))
+    codes, values = dynamic_codebook(signed), torch.tensor(values)
+    assert torch.equal(look_up(values, codes), nearest(values, codes))
 
 
 def test_midpoints_divide_exactly():
     """Of all float32 numbers the midpoint is the last that is not nearer to the upper entry."""
-    codes = dynamic_codes(True)
+    codes = dynamic_codebook(True)
     for (low, high), at in zip(pairwise(codes.double()), quantization.midpoints(codes), strict=True):
         beyond = at.nextafter(torch.tensor(2.0)).double()
         assert at.double() - low <= high - at.double()
@@ -132,9 +133,9 @@ def test_blocks_are_scaled_and_rounded_as_by_hand(codes, shape, block, decades, 
 
 def test_blocks_of_zeros_and_of_the_smallest_floats():
     values = torch.tensor([0.0, 0.0, 1e-45, -1e-45, 3e38, 1.0])
-    places, absmax = quantize(values, dynamic_codes(), 2)
+    places, absmax = quantize(values, dynamic_codebook(), 2)
     assert absmax.tolist() == pytest.approx([0.0, 1e-45, 3e38])
-    assert dequantize(places, absmax, dynamic_codes(), 2).tolist() == pytest.approx([0, 0, 1e-45, -1e-45, 3e38, 0])
+    assert dequantize(places, absmax, dynamic_codebook(), 2).tolist() == pytest.approx([0, 0, 1e-45, -1e-45, 3e38, 0])
 
 
 def gradients(decades, count=2**15, seed=0):
@@ -145,7 +146,7 @@ def gradients(decades, count=2**15, seed=0):
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_unpacking_equals_the_library(signed):
-    codes, values = dynamic_codes(signed), gradients(3) if signed else gradients(3) ** 2
+    codes, values = dynamic_codebook(signed), gradients(3) if signed else gradients(3) ** 2
     places, absmax = quantize(values, codes, 256)
     state = oracle.QuantState(absmax=absmax, code=codes, blocksize=256, dtype=torch.float32)
     assert torch.equal(dequantize(places, absmax, codes, 256), oracle.dequantize_blockwise(places, state))
@@ -159,7 +160,7 @@ GRID = 2 / 65_535
 @pytest.mark.parametrize(("decades", "fewest", "most"), [(0, 0.0005, 0.06), (3, 0.005, 0.6), (6, 0.1, 0.9)])
 def test_the_library_on_this_backend_is_off_by_a_step_of_its_table(signed, decades, fewest, most):
     """Scales are equal; a share of the codes differs, most near zero; its values are never nearer, and at most a step off."""
-    codes, values = dynamic_codes(signed), gradients(decades) if signed else gradients(decades) ** 2
+    codes, values = dynamic_codebook(signed), gradients(decades) if signed else gradients(decades) ** 2
     places, absmax = quantize(values, codes, 256)
     theirs, state = oracle.quantize_blockwise(values, codes, blocksize=256)
     assert torch.equal(state.absmax, absmax)
@@ -172,7 +173,7 @@ def test_the_library_on_this_backend_is_off_by_a_step_of_its_table(signed, decad
 
 
 def test_stochastic_rounding_takes_neighbors_and_is_right_on_average():
-    codes, generator = dynamic_codes(), torch.Generator().manual_seed(0)
+    codes, generator = dynamic_codebook(), torch.Generator().manual_seed(0)
     values = torch.tensor([-0.9921, -0.3, 1e-7, 0.0, 3e-4, 0.77, 1.0])
     drawn = codes[quantization.stochastic(values.expand(40_000, 7), codes, generator).long()].double()
     above = torch.searchsorted(codes, values)
@@ -183,14 +184,3 @@ def test_stochastic_rounding_takes_neighbors_and_is_right_on_average():
         assert abs(drawn[:, i].mean() - value) <= 4 * spread + 1e-9
     exact = quantization.stochastic(codes, codes, generator)
     assert torch.equal(codes[exact.long()], codes)
-
-
-def test_bad_input_is_refused_with_the_way_out():
-    with pytest.raises(ValueError, match="block_size=0"):
-        quantize(torch.ones(2), dynamic_codes(), 0)
-    with pytest.raises(TypeError, match=r"floating-point values, not torch\.int64"):
-        quantize(torch.ones(2, dtype=torch.int64), dynamic_codes())
-    with pytest.raises(ValueError, match="total_bits=9"):
-        dynamic_codes(True, 9)
-    with pytest.raises(ValueError, match="max_exponent_bits=0"):
-        dynamic_codes(True, 8, 0)

@@ -96,19 +96,3 @@ def test_inverse_sqrt_is_never_constant(warmup):
     factor = partial(schedules.inverse_sqrt, warmup=warmup)
     assert factor(warmup) == 1 > factor(warmup + 1) > factor(2 * warmup + 2)
     assert factor(4 * warmup) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: schedules.cosine(0, total=5, warmup=5), "total=5 leaves nothing after warmup=5"),
-        (lambda: schedules.cosine(-1, total=5), "step=-1"),
-        (lambda: schedules.warm_up(0, warmup=-1), "warmup=-1"),
-        (lambda: schedules.staircase(0, every=0), "every=0"),
-        (lambda: schedules.exponential(3, gamma=0.0), "gamma=0.0"),
-        (lambda: schedules.inverse_sqrt(3, warmup=2, timescale=0), "timescale=0"),
-    ],
-)
-def test_senseless_lengths_and_factors_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

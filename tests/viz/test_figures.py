@@ -44,27 +44,6 @@ def test_more_runs_than_colors_are_refused():
         viz.compare_losses({name: history() for name in "abcdefgh"})
 
 
-def test_the_decay_figure_follows_its_controls():
-    _, alt = viz.decay_figure(lr=0.01, weight_decay=0.1, steps=100)
-    _, other = viz.decay_figure(lr=0.01, weight_decay=0.2, steps=100)
-    assert "after 100 steps" in alt
-    assert alt != other
-
-
-def test_the_correction_figure_names_first_and_largest():
-    sizes = [(1 - 0.9**t) / (1 - 0.999**t) ** 0.5 for t in range(1, 101)]
-    figure, alt = viz.correction_figure(sizes, (0.9, 0.999))
-    assert "3.16 at step 1, a largest value of 6.57 at step 12" in alt
-    predicted, measured = figure.axes[0].lines[:2]
-    assert list(predicted.get_ydata()) == pytest.approx(list(measured.get_ydata()))
-
-
-def test_the_flow_charts_join_decay_at_different_places():
-    figure, _ = viz.decay_paths_figure()
-    places = [next(t.get_position()[0] for t in axes.texts if t.get_text() == "decay λθ") for axes in figure.axes]
-    assert places[0] < 0.2 < 0.8 < places[1]
-
-
 def test_bands_reach_from_the_least_to_the_most_of_the_runs():
     runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0)), history((3.0, 2.0))], "B": [history((1.0, 1.0))]}
     figure, alt = viz.losses_over_seeds(runs, window=1, seconds=True)
@@ -100,19 +79,3 @@ def test_losses_stand_against_bytes():
 def test_runs_that_cannot_stand_together_are_refused(runs):
     with pytest.raises(CourseError):
         viz.losses_over_seeds(runs)
-
-
-def test_bytes_by_optimizer_add_up_with_and_without_gradients():
-    figure, alt = viz.bytes_by_optimizer(MiB, {"A": 8, "B": 0.5})
-    assert sum(patch.get_width() for patch in figure.axes[0].patches) == pytest.approx(4 + 4 + 8 + 4 + 4 + 0.5)
-    assert "A 16.0 MiB; B 8.50 MiB" in alt
-    assert "B 4.50 MiB" in viz.bytes_by_optimizer(MiB, {"B": 0.5}, in_backward=True)[1]
-    assert labels_are_there(figure)
-
-
-def test_the_decision_chart_says_all_its_answers():
-    figure, alt = viz.decision_figure()
-    drawn = " ".join(text.get_text() for text in figure.axes[0].texts).replace("\n", " ")
-    for answer in ("AdamW in 8 bits", "Adafactor, updated in backward", "shard the model"):
-        assert answer in drawn
-        assert answer in alt

@@ -1,4 +1,4 @@
-"""Surfaces, paths and small experiments against closed forms."""
+"""Chapter 02: surfaces, paths and small experiments against closed forms, and figures that draw what they say."""
 
 from math import ceil, log, sqrt
 
@@ -7,24 +7,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.optim import SGD, Adam, RMSProp
-from course_utils.optim.experiments import (
-    gradient_variance,
-    predicted_variance,
-    settled_variance,
-    steps_to_shrink,
-    update_sizes,
-)
-from course_utils.optim.surfaces import (
+from course_utils.errors import CourseError
+from course_utils.lessons import c02_optimizers as lesson
+from course_utils.lessons.c02_optimizers import (
     BOWL,
     RAVINE,
     SADDLE,
     SURFACES,
     TURNED_RAVINE,
     best_rate,
+    gradient_variance,
     heights,
     path,
+    predicted_variance,
+    settled_variance,
+    steps_to_shrink,
+    update_sizes,
 )
+from course_utils.optim import SGD, Adam, Momentum, RMSProp, schedules
 
 
 @pytest.mark.parametrize("surface", SURFACES.values(), ids=SURFACES)
@@ -40,7 +40,7 @@ def test_the_lowest_value_is_zero_and_start_and_minimum_are_in_view(surface):
 
 def test_the_turned_ravine_is_the_ravine_turned():
     """Gradient descent goes the same way on both, up to the turn."""
-    places = [path(lambda p: SGD(p, 0.03, momentum=0.5), surface, 30) for surface in (RAVINE, TURNED_RAVINE)]
+    places = [path(lambda p: Momentum(p, 0.03, momentum=0.5), surface, 30) for surface in (RAVINE, TURNED_RAVINE)]
     assert heights(RAVINE, places[0]).tolist() == pytest.approx(heights(TURNED_RAVINE, places[1]).tolist())
     assert places[0].norm(dim=1).tolist() == pytest.approx(places[1].norm(dim=1).tolist())
 
@@ -79,21 +79,23 @@ def test_the_best_gradient_descent_shrinks_by_the_condition_number(curvature):
 def test_momentum_needs_the_root_of_the_steps():
     def steps(k):
         root = sqrt(k)
-        return steps_to_shrink(lambda p: SGD(p, 4 / (1 + root) ** 2, momentum=((root - 1) / (root + 1)) ** 2), k, 1e-3)
+        return steps_to_shrink(
+            lambda p: Momentum(p, 4 / (1 + root) ** 2, momentum=((root - 1) / (root + 1)) ** 2), k, 1e-3
+        )
 
     assert 8 < steps(4_000) / steps(40) < 14  # the root of 100, and what a double root of the recursion adds
     assert steps_to_shrink(lambda p: SGD(p, 1.0), 3.0, 1e-3, most=50) is None
 
 
 def test_update_sizes_are_those_of_a_gradient_of_one():
-    assert update_sizes(lambda p: SGD(p, 0.5, momentum=0.5), 3) == pytest.approx([0.5, 0.75, 0.875])
+    assert update_sizes(lambda p: Momentum(p, 0.5, momentum=0.5), 3) == pytest.approx([0.5, 0.75, 0.875])
     assert update_sizes(lambda p: RMSProp(p, 1.0), 1) == pytest.approx([10.0])
     assert update_sizes(lambda p: Adam(p, 1.0), 10) == pytest.approx([1.0] * 10)
 
 
 @pytest.mark.parametrize(("lr", "momentum"), [(0.1, 0.0), (0.5, 0.0), (0.05, 0.9), (0.3, 0.5)])
 def test_the_scatter_is_what_the_fixed_point_says(lr, momentum):
-    measured = settled_variance(lambda p: SGD(p, lr, momentum=momentum))
+    measured = settled_variance(lambda p: Momentum(p, lr, momentum=momentum))
     assert measured == pytest.approx(predicted_variance(lr, momentum), rel=0.06)
 
 
@@ -120,3 +122,45 @@ def test_the_variance_of_a_batch_is_that_of_an_example_over_its_size(batch_size)
     of_one = x.var(0, correction=0).sum().item()
     measured = gradient_variance(Linear(300), {"x": x}, batch_size, draws=80)
     assert measured == pytest.approx(of_one / batch_size, rel=0.06)
+
+
+def test_paths_are_drawn_where_they_went_beside_their_losses():
+    places = path(lambda p: SGD(p, 0.02), RAVINE, 10)
+    figure, alt = lesson.paths_figure(RAVINE, {"a": places})
+    plan, curve = figure.axes
+    assert torch.equal(torch.tensor(plan.lines[0].get_xydata()), places)
+    assert list(curve.lines[0].get_ydata()) == pytest.approx(heights(RAVINE, places).tolist())
+    assert "ravine" in alt
+    assert "a from 33 to" in alt
+    with pytest.raises(CourseError, match="not 5"):
+        lesson.paths_figure(RAVINE, dict.fromkeys("abcde", places))
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("optimizer", lesson.STEERED)
+def test_every_position_of_the_controls_draws(surface, optimizer):
+    figure, alt = lesson.steering_figure(surface, optimizer, lr=1.0, beta1=0.0, beta2=0.0, x=-1.0, y=0.5, steps=20)
+    assert surface in alt
+    assert optimizer in figure.legends[0].texts[0].get_text()
+
+
+def test_schedules_are_drawn_from_the_functions():
+    figure, alt = lesson.schedules_figure(total=60, warmup=6)
+    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    assert len(drawn) == 5
+    assert drawn["inverse square root"][24] == schedules.inverse_sqrt(24, warmup=6) == 0.5
+    assert "inverse square root 0, 1, 0.32" in alt
+
+
+def test_noise_is_held_against_one_over_the_size():
+    figure, alt = lesson.noise_figure([1, 2, 4], [8.0, 4.0, 2.2])
+    predicted, measured = figure.axes[0].lines
+    assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([8, 4, 2], [8, 4, 2.2])
+    assert "1.00, 1.00, 1.10" in alt
+
+
+def test_the_family_names_everyone():
+    figure, alt = lesson.family_figure()
+    drawn = {text.get_text().replace("\n", " ") for text in figure.axes[0].texts}
+    assert {"gradient descent", "momentum", "Nesterov", "AdaGrad", "RMSProp", "Adam"} <= drawn
+    assert "AdaGrad to RMSProp: forget old ones" in alt

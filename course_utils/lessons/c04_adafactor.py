@@ -1,14 +1,86 @@
-"""Figures about matrices kept as rows and columns, and about Adafactor's schedules and runs."""
+"""Chapter 04: estimates of a matrix from its rows and columns, gradients of any scale, and the chapter's figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
-from course_utils.optim import factored
+from course_utils.optim.adafactor import rank_one
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS
+
+
+def row_means(squares: torch.Tensor) -> torch.Tensor:
+    """R: the mean of each row, of shape (…, n, 1) for n rows."""
+    return squares.mean(-1, keepdim=True)
+
+
+def column_means(squares: torch.Tensor) -> torch.Tensor:
+    """C: the mean of each column, of shape (…, 1, m) for m columns."""
+    return squares.mean(-2, keepdim=True)
+
+
+def estimate(squares: torch.Tensor) -> torch.Tensor:
+    """What is left of `squares` when only the means of its rows and columns are kept."""
+    return rank_one(row_means(squares), column_means(squares), torch.finfo(squares.dtype).tiny)
+
+
+def relative_error(squares: torch.Tensor, estimated: torch.Tensor) -> float:
+    """‖V − V̂‖ / ‖V‖, root sums of squares over all elements."""
+    return ((squares - estimated).norm() / squares.norm()).item()
+
+
+def divergence(squares: torch.Tensor, estimated: torch.Tensor) -> float:
+    """Σ V log(V / V̂) − V + V̂, the generalized Kullback-Leibler divergence.
+
+    It is 0 where the two agree. Of all matrices of rank 1, `estimate` has the smallest (Shazeer & Stern 2018, section 3).
+    """
+    return (torch.xlogy(squares, squares) - torch.xlogy(squares, estimated) - squares + estimated).sum().item()
+
+
+def best_of_rank_one(squares: torch.Tensor) -> torch.Tensor:
+    """The matrix of rank 1 with the least `relative_error`, from the singular value decomposition. It needs all of V."""
+    left, values, right = torch.linalg.svd(squares, full_matrices=False)
+    return values[0] * torch.outer(left[:, 0], right[0])
+
+
+def random_squares(rank: int, rows: int, columns: int, noise: float, seed: int = 0) -> torch.Tensor:
+    """A positive matrix for experiments, in 64 bits: a sum of `rank` products of a column and a row, times noise.
+
+    The logarithms of the factors and of the noise are normal; `noise` is the deviation of the latter.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (rows, rank), (rank, columns), (rows, columns)
+    left, right, dirt = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return (1.5 * left).exp() @ (1.5 * right).exp() * (noise * dirt).exp()
+
+
+SMALL_SCALES = tuple(10.0**exponent for exponent in range(-18, 1))
+
+
+def change_at_scales(optimizer: Callable, scales: Sequence[float], steps: int = 5) -> list[float]:
+    """How much the way of a parameter matrix changes when all its gradients are multiplied by each of `scales`.
+
+    `optimizer` is called with a list of parameters. Given is ‖way − way₁‖ / ‖way₁‖, way₁ being the one at scale 1, in 32 bits.
+    The gradients have rows and columns of scales of their own, about a decade apart, as those of a model have.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = (10 ** (0.5 * torch.randn(shape, generator=generator)) for shape in ((16, 1), (1, 24)))
+    gradients = rows * columns * torch.randn(steps, 16, 24, generator=generator)
+    reference = _way(optimizer, gradients)
+    ways = [_way(optimizer, gradients * scale) for scale in scales]
+    return [((way - reference).norm() / reference.norm()).item() for way in ways]
+
+
+def _way(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
+    theta = torch.zeros(gradients.shape[1:], requires_grad=True)
+    stepping = optimizer([theta])
+    for gradient in gradients:
+        theta.grad = gradient.clone()
+        stepping.step()
+    return theta.detach()
+
 
 _DECADES = 1.5  # how far the ratio's color scale reaches to each side
 _DRAWN = 64  # rows and columns of a large matrix that a panel has room for
@@ -17,15 +89,15 @@ _ORDER = ("first", "second", "third", "fourth")
 
 def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
     """A matrix of squares, the means that are kept of it, and what they give back."""
-    squares = factored.random_squares(2, rows, columns, noise=0.4, seed=3)
-    estimated = factored.estimate(squares)
+    squares = random_squares(2, rows, columns, noise=0.4, seed=3)
+    estimated = estimate(squares)
     low, high = _limits(squares, estimated)
     shape = {"width_ratios": [columns, 1, 0.9 * columns, columns], "height_ratios": [1, rows]}
     figure, axes = subplots(2, 4, figsize=(7.6, 2.7), layout="constrained", gridspec_kw=shape)
     parts = {
-        (0, 0): (factored.column_means(squares), f"C: {columns} column means", ""),
+        (0, 0): (column_means(squares), f"C: {columns} column means", ""),
         (1, 0): (squares, "", f"squares: {rows} × {columns} = {rows * columns} numbers"),
-        (1, 1): (factored.row_means(squares), "R", str(rows)),
+        (1, 1): (row_means(squares), "R", str(rows)),
         (1, 3): (estimated, "", "V̂ = R C / mean(R)"),
     }
     for panel in axes.flat:
@@ -39,7 +111,7 @@ def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
     return figure, (
         f"A matrix of {rows} by {columns} squares in shades by size; the means of its {rows} rows and {columns} columns, which "
         f"alone are kept; and the matrix that they give back, with an error of "
-        f"{factored.relative_error(squares, estimated):.0%}."
+        f"{relative_error(squares, estimated):.0%}."
     )
 
 
@@ -52,7 +124,7 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
     squares = squares.detach().double().cpu()
     if squares.ndim != 2 or not (squares > 0).any():
         raise CourseError("The figure needs a matrix of squares with at least one number above 0.")
-    estimated = factored.estimate(squares)
+    estimated = estimate(squares)
     figure, axes = subplots(1, 3, figsize=(7.6, 3.1), layout="constrained", sharey=True)
     low, high = _limits(squares, estimated)
     for panel, values, title in ((axes[0], squares, "V"), (axes[1], estimated, "V̂, from rows and columns")):
@@ -63,7 +135,7 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
     figure.colorbar(picture, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     axes[0].set_ylabel("row")
     known = ratio[ratio.isfinite()]
-    error, near = factored.relative_error(squares, estimated), _within(known, 2.0)
+    error, near = relative_error(squares, estimated), _within(known, 2.0)
     figure.suptitle(
         f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_said(error, near)}", x=0.01, ha="left"
     )
@@ -76,7 +148,7 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
 
 def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: int = 60) -> tuple[Figure, str]:
     """`estimate_figure` of a drawn matrix: a sum of `rank` products of a column and a row, times log-normal noise."""
-    squares = factored.random_squares(rank, rows, columns, noise)
+    squares = random_squares(rank, rows, columns, noise)
     return estimate_figure(squares, f"rank {rank}, noise {noise:.2g}")
 
 

@@ -1,18 +1,13 @@
-"""Several optimizers as one, each with parameters of its own."""
+"""Several optimizers as one, each with parameters of its own: Muon, for example, leaves most tensors to AdamW."""
 
 import torch
 from torch import nn
 
 
-class Together(torch.optim.Optimizer):
-    """Steps all of `optimizers`; a schedule sees the groups of all of them.
-
-    For Muon, which is made for the hidden matrices and leaves all else to AdamW. Raises `ValueError` without any.
-    """
+class ChainedOptimizer(torch.optim.Optimizer):
+    """Steps all of `optimizers`; a schedule sees the groups of all of them."""
 
     def __init__(self, *optimizers: torch.optim.Optimizer):
-        if not optimizers:
-            raise ValueError("There is no optimizer to put together; give at least one.")
         self.optimizers = optimizers
         super().__init__([group for each in optimizers for group in each.param_groups], {})
 
@@ -26,7 +21,7 @@ class Together(torch.optim.Optimizer):
         """The base class makes a state, which nothing uses."""
 
     def step(self, closure=None):
-        """One step of each; returns the closure's loss, or None without one."""
+        """One step of each; gives back the closure's loss, or None without one."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for each in self.optimizers:
             each.step()
@@ -37,7 +32,7 @@ class Together(torch.optim.Optimizer):
         return {"optimizers": [each.state_dict() for each in self.optimizers]}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Take over what `state_dict` gave; raises `ValueError` where it is of another number of optimizers."""
+        """Take over what `state_dict` gave."""
         for each, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
             each.load_state_dict(state)
         self.param_groups = [group for each in self.optimizers for group in each.param_groups]

@@ -1,14 +1,42 @@
-"""Figures about optimizers."""
+"""Chapter 03: what weight decay leaves, and the chapter's figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from matplotlib.figure import Figure
 
 from course_utils.optim import Adam, AdamW
-from course_utils.optim.experiments import GRADIENT_SCALES, left_after_noise, predicted_left_l2
-from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.parts import arrow, box, subplots
+from course_utils.viz.style import COLORS
+
+GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+def left_after_noise(optimizer: Callable, scales: Sequence[float], steps: int, pairs: int = 500) -> torch.Tensor:
+    """What weight decay alone leaves of parameters that start at 1: one mean value per gradient scale.
+
+    `optimizer` is called with a list of parameters. Gradients are normal noise of each scale, every draw used once with
+    each sign so that it cancels in the mean and only the decay is left.
+    """
+    theta = torch.ones(len(scales), 2 * pairs, dtype=torch.float64)
+    stepping = optimizer([theta])
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        noise = torch.randn(len(scales), pairs, dtype=torch.float64, generator=generator)
+        theta.grad = torch.cat([noise, -noise], 1) * torch.tensor(scales)[:, None]
+        stepping.step()
+    return theta.mean(1)
+
+
+def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_decay: float) -> torch.Tensor:
+    """The same for L2 inside Adam's gradient, by pencil.
+
+    θ loses αλθ / √(σ² + λ²θ²) a step, σ being the gradient's scale.
+    """
+    theta, sigma = torch.ones(len(scales), dtype=torch.float64), torch.tensor(scales, dtype=torch.float64)
+    for _ in range(steps):
+        theta = theta - lr * weight_decay * theta / (sigma**2 + (weight_decay * theta) ** 2).sqrt()
+    return theta.clamp(min=0)
 
 
 def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) -> tuple[Figure, str]:
@@ -76,21 +104,10 @@ _STATIONS = ((0.1, "gradient g"), (0.36, "two averages, m and v"), (0.66, "m̂ /
 
 
 def _flow(axes, title: str, color: str, joins: int) -> None:
-    stations = [_box(axes, x, 0.3, text, COLORS["ink"]) for x, text in _STATIONS]
+    stations = [box(axes, x, 0.3, text) for x, text in _STATIONS]
     for start, end in zip(stations[:-1], stations[1:], strict=True):
-        _arrow(axes, start, end, COLORS["ink"])
-    source = _box(axes, _STATIONS[joins][0], 0.82, "decay λθ", writing(color))
-    _arrow(axes, source, stations[joins], COLORS[color])
+        arrow(axes, start, end)
+    source = box(axes, _STATIONS[joins][0], 0.82, "decay λθ", color)
+    arrow(axes, source, stations[joins], color)
     axes.set(xlim=(0, 1), ylim=(0.1, 1), title=title)
     axes.axis("off")
-
-
-def _box(axes, x: float, y: float, text: str, color: str):
-    frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": color, "linewidth": 1.6}
-    return axes.text(x, y, text, ha="center", va="center", bbox=frame, color=color)
-
-
-def _arrow(axes, start, end, color: str) -> None:
-    shape = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6}
-    ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch()}
-    axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)

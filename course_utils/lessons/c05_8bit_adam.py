@@ -1,16 +1,58 @@
-"""Figures about 8-bit states: code books, their errors, and what rounding does to training."""
+"""Chapter 05: what 8 bits do to an average, and the chapter's figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from matplotlib.figure import Figure
 
-from course_utils.optim.quantization import dynamic_codes, linear_codes, quantize, stochastic
-from course_utils.optim.quantization import nearest as nearest_places
-from course_utils.optim.rounding import follow, relative_error, spread_values
+from course_utils.optim.codebook import dynamic_codebook, linear_codebook
+from course_utils.optim.quantization import dequantize, nearest, quantize, stochastic
 from course_utils.units import format_bytes
-from course_utils.viz.parts import subplots
+from course_utils.viz.parts import arrow, box, subplots
 from course_utils.viz.style import COLORS
+
+
+def relative_error(values: torch.Tensor, codes: torch.Tensor, block_size: int) -> torch.Tensor:
+    """|read back − written| / |written| for each value that is not 0, flat; 1 means that the value came back as 0."""
+    back = dequantize(*quantize(values, codes, block_size), codes, block_size)
+    written = values != 0
+    return (back - values).abs()[written] / values.abs()[written]
+
+
+def spread_values(decades: float, count: int = 2**14, outliers: float = 0.0, seed: int = 0) -> torch.Tensor:
+    """Squares of normal numbers whose scales are spread evenly (in the logarithm) over `decades` decades.
+
+    A share `outliers` of them is 10⁶ times as large, as v is where a gradient is a thousand times its neighbors'.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    scales = 10 ** (-decades * torch.rand(count, generator=generator))
+    values = scales * torch.randn(count, generator=generator) ** 2
+    return torch.where(torch.rand(count, generator=generator) < outliers, 1e6 * values, values)
+
+
+def follow(
+    start: float, target: float, steps: int, beta: float, rounding: Callable | None, copies: int = 1
+) -> torch.Tensor:
+    """An average that starts at `start` and is fed `target`: its mean over `copies` after each of `steps` steps (steps,).
+
+    It shares a block with an average that stays at 1, and is kept in the unsigned dynamic book: `rounding(values, codes)`
+    gives codes in it. With None it is kept as it is.
+    """
+    codes, kept, means = dynamic_codebook(False), torch.full((copies,), start), []
+    for _ in range(steps):
+        kept = beta * kept + (1 - beta) * target
+        if rounding is not None:
+            kept = codes[rounding(kept, codes).long()]
+        means.append(kept.mean())
+    return torch.stack(means)
+
+
+def half_spacing(value: float) -> float:
+    """Half the distance of the two entries of the unsigned dynamic book around `value`, relative to `value`."""
+    codes = dynamic_codebook(False)
+    upper = torch.searchsorted(codes, torch.tensor(value)).clamp(1, 255)
+    return ((codes[upper] - codes[upper - 1]) / 2 / value).item()
+
 
 _ORDER = ("first", "second", "third", "fourth")
 
@@ -18,34 +60,34 @@ _ORDER = ("first", "second", "third", "fourth")
 def state_cycle_figure() -> tuple[Figure, str]:
     """What is 8 bits wide and when: the averages between two steps, and nothing else."""
     figure, axes = subplots(figsize=(7.6, 2.9), layout="constrained")
-    kept = _box(axes, 0.13, 0.74, "m and v, kept:\n1 byte a value\n+ 4 bytes a block", "optimizer state")
-    wide = _box(axes, 0.5, 0.74, "m and v, at work:\n32-bit floats", "ink")
-    new = _box(axes, 0.87, 0.74, "m and v, kept:\n1 byte a value\n+ 4 bytes a block", "optimizer state")
-    theta = _box(axes, 0.13, 0.18, "parameter θ and\ngradient g: 32 bits", "parameters")
-    update = _box(axes, 0.5, 0.18, "Adam's update,\nas in chapter 03", "ink")
-    moved = _box(axes, 0.87, 0.18, "parameter θ:\n32 bits", "parameters")
+    kept = box(axes, 0.13, 0.74, "m and v, kept:\n1 byte a value\n+ 4 bytes a block", "optimizer state", "ink")
+    wide = box(axes, 0.5, 0.74, "m and v, at work:\n32-bit floats", "ink")
+    new = box(axes, 0.87, 0.74, "m and v, kept:\n1 byte a value\n+ 4 bytes a block", "optimizer state", "ink")
+    theta = box(axes, 0.13, 0.18, "parameter θ and\ngradient g: 32 bits", "parameters", "ink")
+    update = box(axes, 0.5, 0.18, "Adam's update,\nas in chapter 03", "ink")
+    moved = box(axes, 0.87, 0.18, "parameter θ:\n32 bits", "parameters", "ink")
     for start, end, text, place in (
-        (kept, wide, "codes[place]\n× scale", (0.315, 0.76)),
+        (kept, wide, "codebook[code]\n× scale", (0.315, 0.76)),
         (wide, new, "÷ largest,\nnearest entry", (0.685, 0.76)),
         (theta, update, "", None),
         (update, moved, "", None),
         (wide, update, "", None),
     ):
-        _arrow(axes, start, end, both_ways=(start, end) == (wide, update))
+        arrow(axes, start, end, both_ways=(start, end) == (wide, update))
         if text:
             axes.text(*place, text, ha="center", va="bottom", fontsize=8.5)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.axis("off")
     return figure, (
         "Flow chart of one step. The averages m and v are kept as one byte a value and four bytes a block; for the update "
-        "they are looked up in the code book and scaled to 32-bit floats; afterwards each is divided by its block's largest "
-        "and the nearest entry's place is kept. Parameter and gradient are 32 bits wide throughout."
+        "they are looked up in the codebook and scaled to 32-bit floats; afterwards each is divided by its block's largest "
+        "and the nearest entry's code is kept. Parameter and gradient are 32 bits wide throughout."
     )
 
 
-def code_books_figure() -> tuple[Figure, str]:
+def codebooks_figure() -> tuple[Figure, str]:
     """Linear beside dynamic unsigned book: where their entries lie, and the relative error of rounding to them."""
-    books = {"linear": linear_codes(False), "dynamic": dynamic_codes(False)}
+    books = {"linear": linear_codebook(False), "dynamic": dynamic_codebook(False)}
     values = torch.logspace(-7, 0, 20_000)
     at = values.view(200, 100)[:, 50]
     figure, (top, below) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", sharex=True, height_ratios=(1, 2))
@@ -56,7 +98,7 @@ def code_books_figure() -> tuple[Figure, str]:
             above_zero, torch.full_like(above_zero, row), "|", color=COLORS[color], markersize=16, markeredgewidth=0.8
         )
         error = relative_error(values, codes, len(values))
-        below.plot(at, error.view(200, 100).amax(1), color=COLORS[color], label=f"{name} code book")
+        below.plot(at, error.view(200, 100).amax(1), color=COLORS[color], label=f"{name} codebook")
         usable = values[error > 0.5].max().item()
         decades = [(codes >= 10.0**-d).sum() - (codes >= 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
         counts = ", ".join(str(int(count)) for count in decades)
@@ -86,7 +128,7 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
         (("as they are", values.flatten(), "first"), ("with one outlier", with_outlier, "second"))
     ):
         errors = [
-            relative_error(tensor, dynamic_codes(False), size).median().item() for size in (*sizes, values.numel())
+            relative_error(tensor, dynamic_codebook(False), size).median().item() for size in (*sizes, values.numel())
         ]
         bars = axes.bar(
             [i + 0.38 * shift - 0.19 for i in range(len(names))], errors, 0.36, color=COLORS[color], label=label
@@ -113,7 +155,7 @@ def stagnation_figure(
 
     curves = {
         "32 bits": ("predicted", follow(start, target, steps, beta, None)),
-        "8 bits, nearest entry": ("second", follow(start, target, steps, beta, nearest_places)),
+        "8 bits, nearest entry": ("second", follow(start, target, steps, beta, nearest)),
         "8 bits, stochastic (mean of 200)": ("first", follow(start, target, steps, beta, by_chance, copies=200)),
     }
     figure, axes = subplots()
@@ -130,11 +172,13 @@ def stagnation_figure(
     )
 
 
-def code_book_figure(
+def codebook_figure(
     kind: str = "dynamic", total_bits: int = 8, exponent_bits: int = 7, block_size: int = 256
 ) -> tuple[Figure, str]:
-    """A code book of v, and what comes back of values spread over six decades, some of them outliers."""
-    codes = dynamic_codes(False, total_bits, exponent_bits) if kind == "dynamic" else linear_codes(False, total_bits)
+    """A codebook of v, and what comes back of values spread over six decades, some of them outliers."""
+    codes = (
+        dynamic_codebook(False, total_bits, exponent_bits) if kind == "dynamic" else linear_codebook(False, total_bits)
+    )
     values = spread_values(decades=6, outliers=1 / 1024)
     error = relative_error(values, codes, block_size)
     lost = (error > 0.5).float().mean().item()
@@ -149,7 +193,7 @@ def code_book_figure(
         markersize=22,
         markeredgewidth=0.8,
     )
-    top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the code book (logarithmic)")
+    top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
     top.set(title=f"{kind}, {total_bits} bits, blocks of {block_size:,}: {bits:.2f} bits a value")
     below.plot(values, error.clamp(min=1e-4), ".", color=COLORS["first"], markersize=2, rasterized=True)
     below.set(xscale="log", yscale="log", xlim=(1e-10, None), ylim=(1e-4, 3))
@@ -159,15 +203,3 @@ def code_book_figure(
         f"{format_bytes(values.nbytes)} of values over six decades, the median relative error is {error.median():.1%}, "
         f"and {lost:.1%} lose more than half."
     )
-
-
-def _box(axes, x: float, y: float, text: str, color: str):
-    frame = {"boxstyle": "round,pad=0.4", "facecolor": COLORS["paper"], "edgecolor": COLORS[color], "linewidth": 1.6}
-    return axes.text(x, y, text, ha="center", va="center", bbox=frame, color=COLORS["ink"], fontsize=9.5)
-
-
-def _arrow(axes, start, end, both_ways: bool = False) -> None:
-    style = "<|-|>" if both_ways else "-|>"
-    shape = {"arrowstyle": style, "color": COLORS["ink"], "linewidth": 1.4}
-    ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch()}
-    axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from course_utils import memory, models
-from course_utils.optim import Adam, AdamW, Together, hidden_matrices
+from course_utils.optim import Adam, AdamW, ChainedOptimizer, hidden_matrices
 
 
 def parameters():
@@ -24,29 +24,29 @@ def give_gradients(*lists, seed):
 
 
 def both(ps):
-    return Together(Adam(ps[:1], lr=0.1), AdamW(ps[1:], lr=0.2, weight_decay=0.5))
+    return ChainedOptimizer(Adam(ps[:1], lr=0.1), AdamW(ps[1:], lr=0.2, weight_decay=0.5))
 
 
-def test_together_they_do_what_each_does_alone_under_a_schedule_and_over_a_reload():
+def test_chained_they_do_what_each_does_alone_under_a_schedule_and_over_a_reload():
     ours, first, second = parameters(), parameters(), parameters()
-    together, alone = both(ours), [Adam(first[:1], lr=0.1), AdamW(second[1:], lr=0.2, weight_decay=0.5)]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.5) for each in (together, *alone)]
+    chained, alone = both(ours), [Adam(first[:1], lr=0.1), AdamW(second[1:], lr=0.2, weight_decay=0.5)]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.5) for each in (chained, *alone)]
     for step in range(4):
         give_gradients(ours, first, second, seed=step)
-        for each in (together, *alone, *schedules):
+        for each in (chained, *alone, *schedules):
             each.step()
         assert torch.equal(ours[0], first[0])
         assert torch.equal(ours[1], second[1])
-    assert [kept["step"].item() for kept in together.state.values()] == [4, 4]
-    assert memory.optimizer_state_size(together).elements == 2 * 13
-    saved, again = copy.deepcopy(together.state_dict()), [p.detach().clone().requires_grad_() for p in ours]
+    assert [kept["step"].item() for kept in chained.state.values()] == [4, 4]
+    assert memory.optimizer_state_size(chained).elements == 2 * 13
+    saved, again = copy.deepcopy(chained.state_dict()), [p.detach().clone().requires_grad_() for p in ours]
     reloaded = both(again)
     reloaded.load_state_dict(saved)
     give_gradients(ours, again, seed=9)
-    together.step()
+    chained.step()
     reloaded.step()
     assert all(map(torch.equal, ours, again))
-    assert [group["lr"] for group in reloaded.param_groups] == [group["lr"] for group in together.param_groups]
+    assert [group["lr"] for group in reloaded.param_groups] == [group["lr"] for group in chained.param_groups]
 
 
 def test_a_closure_is_called_once_with_gradients_on():
@@ -60,11 +60,6 @@ def test_a_closure_is_called_once_with_gradients_on():
 
     assert both(ours).step(closure) > 0
     assert calls == [True]
-
-
-def test_nothing_to_put_together_is_refused():
-    with pytest.raises(ValueError, match="give at least one"):
-        Together()
 
 
 @pytest.mark.parametrize("name", ["distilbert", "gpt2", "llama"])

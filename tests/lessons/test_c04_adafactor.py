@@ -1,0 +1,108 @@
+"""Chapter 04: what an estimate of rank one keeps, and figures that draw the data and say it."""
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.errors import CourseError
+from course_utils.lessons import c04_adafactor as lesson
+from course_utils.lessons.c04_adafactor import SMALL_SCALES, change_at_scales
+from course_utils.optim import Adafactor, AdamW, HFAdafactor
+
+
+def pictures(figure):
+    return [axes.images[0].get_array() for axes in figure.axes if axes.images]
+
+
+def test_the_parts_of_the_idea_have_their_shapes():
+    figure, alt = lesson.factoring_figure(rows=4, columns=7)
+    assert [picture.shape for picture in pictures(figure)] == [(1, 7), (4, 7), (4, 1), (4, 7)]
+    assert "4 by 7" in alt
+    plt.close(figure)
+
+
+def test_the_estimate_stands_beside_the_matrix():
+    squares = lesson.random_squares(2, 5, 6, noise=0.5)
+    figure, alt = lesson.estimate_figure(squares, "a name")
+    matrix, estimated, ratio = pictures(figure)[:3]
+    assert torch.allclose(torch.as_tensor(matrix), squares.log10())
+    assert torch.allclose(torch.as_tensor(estimated), lesson.estimate(squares).log10())
+    assert torch.allclose(torch.as_tensor(ratio), (lesson.estimate(squares) / squares).log10())
+    assert f"error {lesson.relative_error(squares, lesson.estimate(squares)):.1%}" in alt
+    assert "a name" in alt
+
+
+def test_a_large_matrix_is_drawn_in_part_and_zeros_stay_blank():
+    squares = lesson.random_squares(1, 90, 70, noise=0.0)
+    squares[3] = 0.0
+    figure, alt = lesson.estimate_figure(squares)
+    assert pictures(figure)[0].shape == (64, 64)
+    assert "90 by 70" in alt
+    assert "error 0.0%" in alt or "e-1" in alt
+
+
+@pytest.mark.parametrize("squares", [torch.zeros(3, 4), torch.ones(3)])
+def test_nothing_to_draw_is_refused(squares):
+    with pytest.raises(CourseError, match="matrix of squares"):
+        lesson.estimate_figure(squares)
+
+
+def test_play_is_exact_at_rank_one_without_noise_only():
+    assert "error 0" not in lesson.play_estimate(rank=2)[1]
+    assert "e-1" in lesson.play_estimate(rank=1, noise=0.0)[1]
+
+
+def test_schedules_draw_the_formulas():
+    figure, _ = lesson.adafactor_schedules_figure(steps=1000)
+    share, adam = figure.axes[0].lines
+    t = torch.as_tensor(share.get_xdata())
+    assert torch.allclose(torch.as_tensor(share.get_ydata()), t**-0.8)
+    assert adam.get_ydata()[0] == pytest.approx(1)
+    bound, warm = figure.axes[1].lines
+    assert (max(bound.get_ydata()), min(warm.get_ydata())) == pytest.approx((1e-2, 1e-6))
+
+
+def test_small_gradients_part_the_versions():
+    """PyTorch's ε₁ matters first, Adam's ε later, ε₁ in the square last."""
+    kinds = {"torch": Adafactor, "Adam": lambda p: AdamW(p, weight_decay=0), "paper": HFAdafactor}
+    lost = {name: change_at_scales(kind, SMALL_SCALES) for name, kind in kinds.items()}
+    first_kept = {
+        name: next(s for s, change in zip(SMALL_SCALES, changes, strict=True) if change < 0.05)
+        for name, changes in lost.items()
+    }
+    assert first_kept["paper"] < first_kept["Adam"] < first_kept["torch"]
+    figure, alt = lesson.small_gradients_figure(lost, SMALL_SCALES)
+    assert list(figure.axes[0].lines[0].get_ydata()) == lost["torch"]
+    assert "paper" in alt
+
+
+matrices = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31))
+
+
+@given(matrices)
+@settings(deadline=None, max_examples=40)
+def test_the_estimate_is_exact_for_rank_one_and_keeps_both_means(drawn):
+    rows, columns, seed = drawn
+    exact = lesson.random_squares(1, rows, columns, noise=0.0, seed=seed)
+    torch.testing.assert_close(lesson.estimate(exact), exact, rtol=1e-12, atol=0)
+    rough = lesson.random_squares(3, rows, columns, noise=1.0, seed=seed)
+    found = lesson.estimate(rough)
+    torch.testing.assert_close(lesson.row_means(found), lesson.row_means(rough), rtol=1e-12, atol=0)
+    torch.testing.assert_close(lesson.column_means(found), lesson.column_means(rough), rtol=1e-12, atol=0)
+    sums = rough.sum(1, keepdim=True) @ rough.sum(0, keepdim=True) / rough.sum()  # as the paper writes it
+    torch.testing.assert_close(found, sums, rtol=1e-12, atol=0)
+
+
+@given(matrices, st.floats(0.01, 1.0))
+@settings(deadline=None, max_examples=40)
+def test_no_matrix_of_rank_one_diverges_less(drawn, size):
+    """Shazeer & Stern 2018, section 3; the singular vectors are better in squares, as they must be."""
+    rows, columns, seed = drawn
+    squares = lesson.random_squares(2, rows, columns, noise=0.5, seed=seed)
+    found, generator = lesson.estimate(squares), torch.Generator().manual_seed(seed)
+    left, right = ((size * torch.randn(s, generator=generator)).exp() for s in ((rows, 1), (1, columns)))
+    assert lesson.divergence(squares, found) <= lesson.divergence(squares, found * left * right) + 1e-9
+    best = lesson.best_of_rank_one(squares)
+    assert lesson.relative_error(squares, best) <= lesson.relative_error(squares, found) + 1e-12
