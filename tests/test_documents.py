@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import tomllib
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
@@ -17,11 +18,12 @@ from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.markdown import headings, links
 from course_staff.notebooks.overview import PAPERS, overview_figure
 from course_staff.notebooks.setup_cell import repository_address
-from course_staff.notebooks.stored import stored_rows
+from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_rows
 from course_utils import cli
 from course_utils.chapters import chapters_in
 from course_utils.errors import CourseError
 from course_utils.ledger import Ledger, record
+from course_utils.settings import settings
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -146,13 +148,13 @@ def test_the_pictures_show_what_the_notebooks_hold_today():
 
 
 def test_every_chapter_has_a_row_in_the_picture():
-    chapters = {row.chapter for row in stored_rows(ROOT / "notebooks")}
+    chapters = {row.chapter for row in stored_rows(ROOT)}
     assert chapters == {path.stem for path in chapters_in(ROOT / "notebooks")}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_picture_draws_each_technique_once_and_nothing_overlaps(paper):
-    rows = stored_rows(ROOT / "notebooks")
+    rows = stored_rows(ROOT)
     figure, alt = overview_figure(rows, paper)
     techniques = {(row.chapter, row.technique) for row in rows}
     drawn = [line for axes in figure.axes for line in axes.lines]
@@ -171,23 +173,38 @@ def test_without_rows_there_is_no_picture():
         overview_figure([])
 
 
-def test_stored_rows_are_what_the_ledger_showed(tmp_path):
+@pytest.mark.parametrize("path", chapters_in(ROOT / "notebooks"), ids=lambda path: path.stem)
+def test_the_stored_rows_are_what_the_chapter_shows(path):
+    rows, text = [row for row in stored_rows(ROOT) if row.chapter == path.stem], shown_text(path)
+    assert rows
+    assert [row for row in rows if not shows(text, row)] == [], (
+        f"run `course run {path.stem} --save`, then `course stamp`"
+    )
+
+
+def test_a_run_stores_what_its_chapter_shows_and_leaves_the_others(tmp_path, monkeypatch):
     import nbformat
     from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-    record("07_x", "a < b", "peak of a step", predicted=3_000_000, measured=3_300_000)
-    table = Ledger.load()._repr_html_().replace("smoke", "laptop")
+    monkeypatch.setenv("COURSE_SCALE", "laptop")
+    settings.cache_clear()
+    record("07_x", "left over", "peak of a step", predicted=1, measured=2)
+    record("07_x", "a < b", "peak of a step", predicted=3_000_000, measured=3_300_001)
+    table = Ledger(Ledger.load().rows[1:])._repr_html_()
     cell = new_code_cell("entry", outputs=[new_output("display_data", {"text/html": table})])
-    nbformat.write(new_notebook(cells=[cell, new_code_cell("again", outputs=cell.outputs)]), tmp_path / "07_x.ipynb")
-    (row,) = stored_rows(tmp_path)
-    assert (row.chapter, row.technique, row.quantity) == ("07_x", "a < b", "peak of a step")
-    assert row.measured == pytest.approx(3_300_000, rel=0.005)
-    assert row.error == pytest.approx(1 / 11, rel=0.01)
+    (tmp_path / "docs").mkdir()
+    for name in ("06_w", "07_x", "07_x"):
+        record("06_w", "a < b", "peak of a step", predicted=3_000_000, measured=3_300_001)
+        nbformat.write(new_notebook(cells=[cell]), tmp_path / f"{name}.ipynb")
+        store_rows(tmp_path, tmp_path / f"{name}.ipynb")
+    first, second = stored_rows(tmp_path)
+    assert (first.chapter, second.chapter) == ("06_w", "07_x")
+    assert (second.technique, second.predicted, second.measured) == ("a < b", 3_000_000, 3_300_001)
 
 
 def test_a_picture_is_drawn_anew_only_where_the_rows_are_others(tmp_path):
-    (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")
     (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "ledger.json", tmp_path / "docs")
     changed = readme.stamp_pictures(tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in changed] == list(readme.PICTURES.values())
     assert readme.stamp_pictures(tmp_path) == []

@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default every one")
     parser.add_argument("--scale", choices=SCALES, help="how large models and data are (default: COURSE_SCALE)")
     parser.add_argument(
-        "--save", action="store_true", help=f"store the outputs in the notebooks (at {STORED_SCALE} scale)"
+        "--save",
+        action="store_true",
+        help=f"store the outputs in the notebooks (at {STORED_SCALE} scale), and the ledger's rows in docs/ledger.json",
     )
     parser.add_argument(
         "--timeout", type=_seconds, default=600.0, metavar="S", help="seconds a cell may take (default: 600)"
@@ -53,8 +55,11 @@ def _scale(arguments: argparse.Namespace) -> str:
 
 def _save(copy: Path, path: Path) -> None:
     from course_staff.notebooks.files import read_notebook, write_notebook
+    from course_staff.notebooks.stored import store_rows
 
     write_notebook(clean(read_notebook(copy), path.name, STORED_SCALE), path)
+    if (path.parents[1] / "docs").is_dir():
+        store_rows(path.parents[1], path)
 
 
 def _print_ledger() -> None:

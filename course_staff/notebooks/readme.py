@@ -1,7 +1,6 @@
 """What the README shows of the chapters: its picture, and badges where Colab can open them."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from course_staff.notebooks.stored import stored_rows
@@ -39,30 +38,24 @@ def described_picture(root: Path) -> str:
     """What the picture of the checkout at `root` should show: all it holds, in words."""
     from course_staff.notebooks.overview import overview_figure
 
-    return overview_figure(stored_rows(root / "notebooks"))[1]
+    return overview_figure(stored_rows(root))[1]
 
 
 def picture_text(path: Path) -> str:
     """What the picture at `path` says that it shows; empty where there is none."""
-    texts = (content for kind, content in _chunks(path) if kind == b"tEXt") if path.is_file() else ()
-    named = (text.decode("latin-1").partition("\0") for text in texts)
-    return next((text for name, _, text in named if name == _ABOUT), "")
+    from PIL import Image
 
-
-def _chunks(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of the parts of a PNG file: each is its length, its kind, its content and a checksum."""
-    content, place = path.read_bytes(), 8
-    while place < len(content):
-        length = int.from_bytes(content[place : place + 4], "big")
-        yield content[place + 4 : place + 8], content[place + 8 : place + 8 + length]
-        place += 12 + length
+    if not path.is_file():
+        return ""
+    with Image.open(path) as picture:
+        return picture.text.get(_ABOUT, "")
 
 
 def stamp_pictures(root: Path) -> list[Path]:
     """Draw the picture anew, light and dark, where the stored rows are not those it shows; the files that changed."""
     from course_staff.notebooks.overview import overview_figure
 
-    rows, changed = stored_rows(root / "notebooks"), []
+    rows, changed = stored_rows(root), []
     for paper, place in PICTURES.items():
         figure, alt = overview_figure(rows, paper)
         if picture_text(root / place) != alt:

@@ -1,50 +1,46 @@
-"""What the stored outputs of the chapters say: the rows of the ledger, as a reader of the notebooks sees them."""
+"""The ledger's rows as the repository stores them, in docs/ledger.json: those that the chapters show in their stored outputs."""
 
 import html
-import re
-from collections.abc import Iterator
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 from course_staff.notebooks.clean import STORED_SCALE
 from course_staff.notebooks.files import read_notebook
-from course_utils.chapters.places import chapters_in
-from course_utils.ledger import Row
-from course_utils.units import parse_bytes
+from course_staff.notebooks.traces import texts_of
+from course_utils.files import replacing
+from course_utils.ledger import Ledger, Row
 
-_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
-_ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
-_CELL = re.compile(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", re.DOTALL)
-_COLUMNS = ["technique", "quantity", "predicted", "measured", "not attributed", "error", "scale", "device"]
+PLACE = "docs/ledger.json"
 
 
-def stored_rows(folder: Path) -> list[Row]:
-    """The rows in bytes of every ledger stored in the notebooks of `folder`, in their order, each key once.
+def stored_rows(root: Path) -> list[Row]:
+    """The rows stored in the checkout at `root`, by chapter; none where there is no such file."""
+    path = root / PLACE
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.is_file() else []
 
-    Figures have the three digits that the table shows; their difference has all of its own.
+
+def store_rows(root: Path, notebook: Path) -> None:
+    """Store this machine's rows of the chapter at `notebook`, which was just executed, in place of those that were stored.
+
+    A row that its outputs do not show is left over from an earlier run, and stays out.
     """
-    rows = (row for path in chapters_in(folder) for row in _rows_of(path))
-    return list({row.key: row for row in rows}.values())
+    rows = [row for row in Ledger.load().rows if row.chapter == notebook.stem and row.scale == STORED_SCALE]
+    others = [row for row in stored_rows(root) if row.chapter != notebook.stem]
+    text = shown_text(notebook)
+    every = sorted([*others, *(row for row in rows if shows(text, row))], key=lambda row: row.chapter)
+    with replacing(root / PLACE) as draft:
+        draft.write_text(
+            json.dumps([asdict(row) for row in every], indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
-def _rows_of(path: Path) -> Iterator[Row]:
-    for cell in read_notebook(path).cells:
-        for output in cell.get("outputs", []):
-            for table in _TABLE.findall(output.get("data", {}).get("text/html", "")):
-                yield from _rows_in(table)
+def shown_text(notebook: Path) -> str:
+    """All that the stored outputs of a notebook say."""
+    outputs = (output for cell in read_notebook(notebook).cells for output in cell.get("outputs", []))
+    return html.unescape("\n".join(text for output in outputs for text in texts_of(output)))
 
 
-def _rows_in(table: str) -> Iterator[Row]:
-    head, *body = ([html.unescape(cell).strip() for cell in _CELL.findall(row)] for row in _ROW.findall(table))
-    if head[1:] != _COLUMNS:
-        return
-    for chapter, *values in body:
-        entry = dict(zip(_COLUMNS, values, strict=True))
-        if chapter != "chapter" and entry["scale"] == STORED_SCALE and entry["measured"].endswith("B"):
-            yield _row(chapter, entry)
-
-
-def _row(chapter: str, entry: dict[str, str]) -> Row:
-    measured = round(parse_bytes(entry["measured"]))
-    predicted = measured - round(parse_bytes(entry["not attributed"]))
-    figures = {"predicted": predicted, "measured": measured}
-    return Row(chapter, entry["technique"], entry["quantity"], **figures, scale=entry["scale"], device=entry["device"])
+def shows(text: str, row: Row) -> bool:
+    """Whether a row's names and its measured figure stand in a chapter's outputs."""
+    return all(words in text for words in (row.technique, row.quantity, row.in_words(row.measured)))
