@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, SERIES, writing
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 """Called with a list of one parameter, gives an optimizer."""
@@ -157,7 +157,6 @@ def predicted_variance(lr: float, momentum: float = 0.0) -> float:
     return lr * (1 + momentum) / ((1 - momentum) * (2 * (1 + momentum) - lr))
 
 
-_ORDER = ("first", "second", "third", "fourth")
 _LOWEST = 1e-12  # where the axis of losses ends
 
 STEERED = {
@@ -173,12 +172,12 @@ STEERED = {
 
 def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
     """Up to four paths over a surface, and beside them the loss against steps. Raises `CourseError` for more."""
-    if not 0 < len(paths) <= len(_ORDER):
-        raise CourseError(f"One figure shows 1 to {len(_ORDER)} paths, not {len(paths)}; draw several figures.")
+    if not 0 < len(paths) <= 4:
+        raise CourseError(f"One figure shows 1 to 4 paths, not {len(paths)}; draw several figures.")
     figure, (plan, curve) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained")
     _contours(plan, surface)
     said = []
-    for (name, places), color in zip(paths.items(), _ORDER, strict=False):
+    for (name, places), color in zip(paths.items(), SERIES, strict=False):
         losses = heights(surface, places)
         plan.plot(*places.T, ".-", color=COLORS[color], linewidth=1.2, markersize=4, label=name)
         curve.plot(losses.clamp(min=_LOWEST), color=COLORS[color], label=name)
@@ -208,7 +207,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         "step": partial(schedules.staircase, every=max(1, total // 3), gamma=0.3),
         "cosine with warm-up": partial(schedules.cosine, total=total, warmup=warmup),
     }
-    looks = zip((*_ORDER, "gradients"), (":", "-", "-", "-", "--"), strict=True)
+    looks = zip((*SERIES[:4], "gradients"), (":", "-", "-", "-", "--"), strict=True)
     figure, axes = subplots(layout="constrained")
     for (name, factor), (color, line) in zip(drawn.items(), looks, strict=True):
         steps = range(total + 1)

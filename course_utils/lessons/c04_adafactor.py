@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one
 from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, LINES, SERIES
 
 
 def row_means(squares: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,6 @@ def _way(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
 
 _DECADES = 1.5  # how far the ratio's color scale reaches to each side
 _DRAWN = 64  # rows and columns of a large matrix that a panel has room for
-_ORDER = ("first", "second", "third", "fourth")
 
 
 def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
@@ -177,7 +176,7 @@ def adafactor_schedules_figure(steps: int = 100_000, lr: float = 1e-2, beta2: fl
 def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:
     """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
     figure, axes = subplots(layout="constrained")
-    for (name, values), color, style in zip(lost.items(), _ORDER, ("-", "--", "-.", ":"), strict=False):
+    for (name, values), color, style in zip(lost.items(), SERIES, LINES, strict=False):
         axes.plot(scales, values, color=COLORS[color], linestyle=style, marker="o", markersize=3, label=name)
     axes.set(xscale="log", xlabel="scale of the gradients", ylabel="change of the steps, relative", ylim=(-0.02, None))
     axes.legend()

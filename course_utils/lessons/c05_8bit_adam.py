@@ -54,9 +54,6 @@ def half_spacing(value: float) -> float:
     return ((codes[upper] - codes[upper - 1]) / 2 / value).item()
 
 
-_ORDER = ("first", "second", "third", "fourth")
-
-
 def state_cycle_figure() -> tuple[Figure, str]:
     """What is 8 bits wide and when: the averages between two steps, and nothing else."""
     figure, axes = subplots(figsize=(7.6, 2.9), layout="constrained")

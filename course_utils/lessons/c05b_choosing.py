@@ -3,8 +3,9 @@
 The learning rates are the best of a grid (`python -m benchmarks.learning_rates`), found with a seed that no comparison uses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import torch
 from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ from course_utils.training import History, train
 from course_utils.units import format_bytes
 from course_utils.viz.memory import legend_of_kinds, stack
 from course_utils.viz.parts import arrow, box, byte_unit, subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.style import COLORS, MARKS, SERIES
 
 _DECAY = 0.01
 
@@ -131,3 +132,22 @@ def _answer(axes, start, end, label: str, beside: tuple[float, float]) -> None:
     # The middle between the boxes, which are wider than they are high.
     middle = (0.58 if y0 == y1 else x0) + beside[0], (y0 + y1) / 2 + beside[1]
     axes.text(*middle, label, ha="center", va="center", color=COLORS["ink"])
+
+
+def losses_against_bytes(
+    runs: Mapping[str, Sequence[History]], bytes_of: Mapping[str, int], what: str, last: int = 20
+) -> tuple[Figure, str]:
+    """Loss over the last `last` steps (median of the runs, least to most) against `bytes_of` each name, called `what`."""
+    name_of_unit, unit = byte_unit(max(bytes_of.values()))
+    figure, axes = subplots(layout="constrained")
+    said = []
+    for number, (name, histories) in enumerate(runs.items()):
+        ends = [sum(history.losses[-last:]) / last for history in histories]
+        x, y = bytes_of[name] / unit, median(ends)
+        look = {"color": COLORS[SERIES[number]], "marker": MARKS[number], "capsize": 4}
+        axes.errorbar(x, y, [[y - min(ends)], [max(ends) - y]], label=name, **look)
+        said.append(f"{name} {format_bytes(bytes_of[name])}, {y:.2f}")
+    axes.set(xlabel=f"{what} in {name_of_unit}", ylabel=f"training loss, mean of the last {last} steps")
+    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure, f"Final training loss against {what}: {'; '.join(said)}."

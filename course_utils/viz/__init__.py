@@ -9,10 +9,9 @@ from course_utils.viz.local_sgd import (
     losses_of_ways_figure,
     play_local_drift,
 )
-from course_utils.viz.losses import compare_losses, losses_against_bytes, losses_apart, losses_over_seeds
+from course_utils.viz.losses import compare_losses, losses_apart, losses_over_seeds
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.planner import planner, planner_figure, planner_working
-from course_utils.viz.plots import bars, lines
 from course_utils.viz.profile import operator_seconds_figure, trace_figure
 from course_utils.viz.sharding import lanes_figure, lengths_figure, play_sharding, sharding_figure, units_figure
 from course_utils.viz.style import COLORS
@@ -20,7 +19,6 @@ from course_utils.viz.timeline import timeline_figure
 
 __all__ = [
     "COLORS",
-    "bars",
     "busy_figure",
     "compare_losses",
     "difference",
@@ -29,8 +27,6 @@ __all__ = [
     "lanes_figure",
     "local_rounds_figure",
     "lengths_figure",
-    "lines",
-    "losses_against_bytes",
     "losses_against_every_figure",
     "losses_apart",
     "losses_of_ways_figure",

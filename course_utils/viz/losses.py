@@ -1,17 +1,14 @@
-"""Losses of several runs beside each other: against steps or seconds, with bands over seeds, against bytes."""
+"""Losses of several runs beside each other: against steps or seconds, with bands over seeds."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.training import History
-from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, subplots
-from course_utils.viz.plots import require_few
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
+from course_utils.viz.parts import require_few, subplots
+from course_utils.viz.style import COLORS, LINES, SERIES
 
 Runs = Mapping[str, Sequence[History]]
 """Names to runs that differ in their seed alone: all of them have the same number of steps."""
@@ -84,24 +81,6 @@ def losses_apart(runs: Runs, reference: str, window: int = 5) -> tuple[Figure, s
     axes.legend()
     seeds = f"mean and range over {zero.shape[1]} seeds"
     return figure, f"Training loss less that of {reference}, {seeds}: {'; '.join(said)}."
-
-
-def losses_against_bytes(runs: Runs, bytes_of: Mapping[str, int], what: str, last: int = 20) -> tuple[Figure, str]:
-    """Loss over the last `last` steps (median of the runs, least to most) against `bytes_of` each name, called `what`."""
-    _require_equal_length(runs)
-    name_of_unit, unit = byte_unit(max(bytes_of.values()))
-    figure, axes = subplots(layout="constrained")
-    said = []
-    for number, (name, histories) in enumerate(runs.items()):
-        ends = [sum(history.losses[-last:]) / last for history in histories]
-        x, y = bytes_of[name] / unit, median(ends)
-        look = {"color": COLORS[SERIES[number]], "marker": MARKS[number], "capsize": 4}
-        axes.errorbar(x, y, [[y - min(ends)], [max(ends) - y]], label=name, **look)
-        said.append(f"{name} {format_bytes(bytes_of[name])}, {y:.2f}")
-    axes.set(xlabel=f"{what} in {name_of_unit}", ylabel=f"training loss, mean of the last {last} steps")
-    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
-    figure.legend(loc="outside upper center", ncols=3)
-    return figure, f"Final training loss against {what}: {'; '.join(said)}."
 
 
 def _require_equal_length(runs: Runs) -> None:

@@ -1,10 +1,13 @@
 """What several figures share: their making, units of an axis, the parts of a legend."""
 
+from collections.abc import Mapping
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_utils.errors import CourseError
 from course_utils.units import BYTE_UNITS, SECOND_UNITS
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS, SERIES, writing
 
 _COLUMNS = 5  # the most names of kinds that stand beside each other in the width of a page
 
@@ -56,3 +59,9 @@ def arrow(axes, start, end, color: str = "ink", both_ways: bool = False) -> None
     shape = {"arrowstyle": "<|-|>" if both_ways else "-|>", "color": COLORS[color], "linewidth": 1.4}
     ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 2, "shrinkB": 2}
     axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)
+
+
+def require_few(series: Mapping) -> None:
+    """Raise `CourseError` unless there are as many as there are colors to tell them apart, and at least one."""
+    if not 0 < len(series) <= len(SERIES):
+        raise CourseError(f"One figure compares 1 to {len(SERIES)} runs, not {len(series)}; draw several figures.")

@@ -6,6 +6,7 @@ import torch
 from course_utils import models
 from course_utils.lessons import c05b_choosing as lesson
 from course_utils.lessons.c05b_choosing import contenders
+from course_utils.training import History
 from course_utils.units import MiB
 
 
@@ -42,3 +43,13 @@ def test_the_decision_chart_says_all_its_answers():
     for answer in ("AdamW in 8 bits", "Adafactor, updated in backward", "shard the model"):
         assert answer in drawn
         assert answer in alt
+
+
+def test_losses_stand_against_bytes():
+    def history(*losses):
+        return History(steps=[{"step": i + 1, "loss": loss} for i, loss in enumerate(losses)])
+
+    runs = {"A": [history(2.0, 1.0), history(4.0, 3.0)], "B": [history(1.0, 1.0)]}
+    figure, alt = lesson.losses_against_bytes(runs, {"A": 2 * MiB, "B": 0}, "state", last=1)
+    assert "A 2.00 MiB, 2.00; B 0 B, 1.00" in alt
+    assert "MiB" in figure.axes[0].get_xlabel()

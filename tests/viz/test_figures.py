@@ -7,6 +7,7 @@ from course_utils.errors import CourseError
 from course_utils.memory import instants
 from course_utils.training import History
 from course_utils.units import MiB
+from course_utils.viz.parts import arrow, box, subplots
 
 
 def labels_are_there(figure):
@@ -67,15 +68,16 @@ def test_losses_apart_are_paired_by_seed():
     assert labels_are_there(figure)
 
 
-def test_losses_stand_against_bytes():
-    runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0))], "B": [history((1.0, 1.0))]}
-    figure, alt = viz.losses_against_bytes(runs, {"A": 2 * MiB, "B": 0}, "state", last=1)
-    assert "A 2.00 MiB, 2.00; B 0 B, 1.00" in alt
-    assert "MiB" in figure.axes[0].get_xlabel()
-    assert labels_are_there(figure)
-
-
 @pytest.mark.parametrize("runs", [{}, {str(i): [history()] for i in range(8)}, {"A": [history(), history((1.0,))]}])
 def test_runs_that_cannot_stand_together_are_refused(runs):
     with pytest.raises(CourseError):
         viz.losses_over_seeds(runs)
+
+
+def test_an_arrow_joins_two_boxes():
+    figure, axes = subplots()
+    one, other = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", letters="ink")
+    arrow(axes, one, other, both_ways=True)
+    (drawn,) = [text for text in axes.texts if not text.get_text()]
+    assert (drawn.xyann, drawn.xy) == ((0.2, 0.5), (0.8, 0.5))
+    assert one.get_color() != other.get_color()
