@@ -48,7 +48,7 @@ def _check(paths: list) -> int:
 def _serve(path, arguments: argparse.Namespace) -> int:
     from course_staff.demos import read_demo, server
     from course_staff.demos.presentation import write_presentation
-    from course_utils.doctor.machine import has_display
+    from course_utils.doctor import has_display
     from course_utils.settings import settings
 
     server.require()

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
 
-from course_utils.doctor.packages import HOW_TO_INSTALL
+from course_utils.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 
 COMMANDS = ("plan", "doctor", "lab", "ledger", "check")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from course_utils.chapters import chapters_in, find_place
-from course_utils.doctor.machine import has_display
+from course_utils.doctor import has_display
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.settings import settings

@@ -1,0 +1,301 @@
+"""The doctor: its probes on facts made up for them; then as one calls it, here, in a bare Python, where something is broken."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from course_utils import doctor, hub
+from course_utils import settings as settings_room
+from course_utils.cli import STAFF, main
+from course_utils.doctor import NEEDED_DISK, Finding
+from course_utils.settings import Settings, environment_for_child, read_settings
+from course_utils.units import GiB
+
+ROOT = Path(__file__).parents[1]
+REQUIREMENTS = ["torch>=2.8", "tqdm>=4.66", 'jupyterlab>=4.2; extra == "lab"', 'ruff>=0.9; extra == "dev"']
+OWN = {"course-utils": "1.0"}
+
+
+def test_variables_one_by_one():
+    environment = {"COURSE_SCALE": "huge", "COURSE_SEED": "3", "COURSE_SCLAE": "gpu", "PATH": "x"}
+    findings = list(doctor.probe_variables(environment))
+    assert [finding.mark for finding in findings] == ["fix", "note", "ok"]
+    assert "COURSE_SCALE='huge'" in findings[0].remedy
+    assert doctor.usable_settings(environment) == Settings(seed=3, home=read_settings({}).home)
+    (home,) = doctor.probe_variables({"COURSE_HOME": "~no-such-user-here/x"})
+    assert (home.mark, "COURSE_HOME='~no-such-user-here/x'" in home.remedy) == ("fix", True)
+
+
+def test_the_variables_known_are_those_that_are_read():
+    class Recorder(dict):
+        def get(self, name, default=None):
+            self[name] = default
+            return default
+
+    recorder = Recorder()
+    read_settings(recorder)
+    assert set(recorder) == set(doctor.VARIABLES)
+
+
+def test_devices():
+    assert doctor.probe_device("cpu", []).mark == "ok"
+    assert doctor.probe_device("cuda", [("A", 80 * GiB)]).text.startswith("Training on the GPU: A with 80")
+    assert doctor.probe_device("cuda", [("A", GiB)]).mark == "note"
+    assert "there is A" in doctor.probe_device("cpu", [("A", GiB)]).text
+
+
+@pytest.mark.parametrize(
+    ("version", "mark"), [((3, 10, 14), "fix"), ((3, 11, 0), "ok"), ((3, 14, 2), "ok"), ((4, 0, 0), "ok")]
+)
+def test_python(version, mark):
+    assert doctor.probe_python(version).mark == mark
+
+
+def test_packages_that_are_right_missing_or_old():
+    installed = {**OWN, "torch": "2.13.0+cpu", "tqdm": "4.70.1", "jupyterlab": "4.6.6"}
+    good = ["course-utils 1.0", "torch 2.13.0+cpu, tqdm 4.70.1, jupyterlab 4.6.6"]
+    assert list(doctor.probe_packages(REQUIREMENTS, installed.get)) == [Finding("ok", text) for text in good]
+    own, old, missing, lab = doctor.probe_packages(REQUIREMENTS, {"torch": "2.1.0"}.get)
+    assert (own.mark, "make lab" in own.remedy) == ("fix", True)
+    assert (old.mark, old.remedy) == ("fix", "pip install 'torch>=2.8'")
+    assert (missing.mark, missing.text) == ("fix", "tqdm is not installed.")
+    assert (lab.mark, "jupyterlab" in lab.text) == ("note", True)
+
+
+@pytest.mark.parametrize(
+    ("installed", "marks"),
+    [({"ipywidgets": "8.1.2"}, ["ok"]), ({}, ["fix", "ok"]), ({"ipywidgets": "7.7.1"}, ["note", "ok"])],
+)
+def test_a_package_that_chapters_and_the_lab_require_is_said_once(installed, marks):
+    twice = ["torch>=2.8", "ipywidgets>=7.7", 'ipywidgets>=8.1; extra == "lab"']
+    _, *findings = doctor.probe_packages(twice, {**OWN, "torch": "2.9", **installed}.get)
+    assert [finding.mark for finding in findings] == marks
+    assert " ".join(finding.text for finding in findings).count("ipywidgets") == 1
+
+
+def test_without_packaging_a_version_is_not_judged_and_nothing_breaks(monkeypatch):
+    for name in ("packaging", "packaging.specifiers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    _, missing, good = doctor.probe_packages(["torch>=2.8", "packaging>=23"], {**OWN, "torch": "2.1.0"}.get)
+    assert (missing.mark, missing.remedy) == ("fix", "pip install 'packaging>=23'")
+    assert good == Finding("ok", "torch 2.1.0")
+
+
+def test_requirements_are_those_of_pyproject_read_as_packaging_reads_them():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras, stated = project["optional-dependencies"], doctor.requirements()
+    assert len(stated) == len(project["dependencies"]) + sum(map(len, extras.values()))
+    assert f'{extras["lab"][0]}; extra == "lab"' in stated
+    for requirement in [*stated, "a.b-c >= 1.2, <3 ; extra == 'lab'"]:
+        name, bounds, extra = doctor.split_requirement(requirement)
+        oracle = Requirement(requirement)
+        assert (name, extra != "") == (oracle.name, oracle.marker is not None)
+        assert Requirement(name + bounds).specifier == oracle.specifier
+        assert not extra or oracle.marker.evaluate({"extra": extra})
+
+
+def test_the_metadata_is_asked_where_there_is_no_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "course_utils" / "doctor.py"))
+    assert "torch>=2.8" in doctor.requirements()
+
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "requires", missing)
+    assert doctor.requirements() == []
+
+
+@pytest.mark.parametrize("error", [ImportError("no symbol"), OSError("libcudart.so.12:\n not found"), RuntimeError()])
+def test_a_package_that_cannot_be_imported_is_a_finding(error):
+    def broken(name):
+        raise error
+
+    finding = doctor.probe_import("torch", broken)
+    assert finding.mark == "fix"
+    assert type(error).__name__ in finding.text
+    assert "\n" not in finding.text
+    assert "pip install --force-reinstall torch" in finding.remedy
+    assert doctor.probe_import("json") is None
+
+
+def test_the_home_and_its_disk(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    finding = doctor.probe_home(tmp_path / "file" / "home")
+    assert (finding.mark, "COURSE_HOME" in finding.remedy) == ("fix", True)
+    for free, mark in ((NEEDED_DISK, "ok"), (NEEDED_DISK - 1, "note")):
+        assert doctor.probe_home(tmp_path / "new", lambda _, free=free: free).mark == mark
+
+
+@pytest.mark.parametrize(
+    ("scale", "device", "available", "mark"),
+    [
+        ("laptop", "cpu", 2 * GiB, "ok"),
+        ("laptop", "cpu", 2 * GiB - 1, "fix"),
+        ("gpu", "cpu", 4 * GiB, "fix"),
+        ("gpu", "cuda", 4 * GiB, "ok"),
+    ],
+)
+def test_memory_against_what_the_scale_needs(scale, device, available, mark):
+    finding = doctor.probe_memory(scale, device, available)
+    assert finding.mark == mark
+    assert mark == "ok" or f"the {scale} scale takes up to" in finding.text
+
+
+def test_without_psutil_memory_is_a_note(monkeypatch):
+    assert doctor.probe_memory("smoke", "cpu").mark in ("ok", "fix")
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert doctor.probe_memory("smoke", "cpu").mark == "note"
+
+
+@pytest.mark.parametrize(
+    ("environment", "platform", "expected"),
+    [
+        ({}, "linux", False),
+        ({"DISPLAY": ":0"}, "linux", True),
+        ({"WAYLAND_DISPLAY": "w"}, "linux", True),
+        ({"DISPLAY": ":0", "CI": "true"}, "linux", False),
+        ({"DISPLAY": ":0", "SSH_CONNECTION": "x"}, "linux", False),
+        ({}, "darwin", True),
+        ({"SSH_CONNECTION": "x"}, "darwin", False),
+        ({}, "win32", True),
+    ],
+)
+def test_where_a_browser_is_opened(environment, platform, expected, monkeypatch):
+    assert doctor.has_display(environment, platform) is expected
+    for name in ("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert doctor.has_display(platform=platform) is expected
+
+
+def test_8bit_adam_takes_a_step_or_says_why_not():
+    assert doctor.probe_8bit_adam("cpu").mark == "ok"
+    wrong = doctor.probe_8bit_adam("cuda:7")
+    assert (wrong.mark, "fails on cuda:7" in wrong.text) == ("fix", True)
+
+
+def test_a_snippet_that_hangs_or_dies_is_reported():
+    assert doctor.run_snippet("import time; time.sleep(60)", 0.5) == "no answer within 0.5 s"
+    assert doctor.run_snippet("import os; os._exit(3)", 30) == "exit code 3"
+    assert doctor.run_snippet("raise ValueError('no')", 30) == "ValueError: no"
+
+
+def test_the_hub_is_only_a_note_and_a_broken_library_no_crash(monkeypatch):
+    def broken(timeout):
+        raise ImportError
+
+    for answers, mark in ((lambda timeout: True, "ok"), (lambda timeout: False, "note"), (broken, "note")):
+        monkeypatch.setattr(hub, "answers", answers)
+        assert doctor.probe_hub().mark == mark
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The package alone, as in a fresh clone: nothing says that it is installed."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "course_utils", tmp_path / "copy" / "course_utils", ignore=ignored)
+    shutil.copytree(ROOT / "notebooks", tmp_path / "copy" / "notebooks", ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def ask(command, **environment):
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=110, stdin=subprocess.DEVNULL,
+        env=environment_for_child(HF_HUB_OFFLINE="1", **environment),
+    )  # fmt: skip
+
+
+def ask_doctor(**environment):
+    return ask([sys.executable, "-m", "course_utils.cli", "doctor"], **environment)
+
+
+def ask_bare(copy, *arguments, **environment):
+    """-I and -S: without this environment's packages, and without any variable that would bring them back."""
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from course_utils.cli import main; sys.exit(main(sys.argv[2:]))"
+    return ask([sys.executable, "-I", "-S", "-c", program, str(copy), *arguments], **environment)
+
+
+def test_the_doctor_finds_this_machine_fit(capsys, monkeypatch):
+    """Little memory is a matter of the moment, and is made up elsewhere."""
+    monkeypatch.setattr(doctor, "probe_memory", lambda *_: Finding("ok", "enough"))
+    monkeypatch.setattr(hub, "answers", lambda timeout: False)
+    settings_room.settings.cache_clear()
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "fix " not in said
+    assert "Chapters run at smoke scale: COURSE_SCALE says so" in said
+    assert said.rstrip().endswith("counterpart.")
+
+
+@pytest.mark.slow
+def test_the_doctor_reports_bad_variables_and_goes_on():
+    import torch
+
+    done = ask_doctor(COURSE_SCALE="huge", COURSE_DEVICE="cuda")
+    assert done.returncode == 1
+    assert "fix   COURSE_SCALE=huge" in done.stdout
+    assert ("COURSE_DEVICE=cuda asks for a GPU" in done.stdout) is not torch.cuda.is_available()
+    assert "8-bit Adam" in done.stdout
+    assert "To be put right:" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_bare_python_names_everything_that_is_missing(copy):
+    done = ask_bare(copy, "doctor", COURSE_HOME="")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "fix   course-utils, the course's own package, is not installed." in done.stdout
+    needed = {}
+    for name, bounds, extra in map(doctor.split_requirement, doctor.requirements()):
+        if extra in ("", "lab"):
+            needed.setdefault(name, f"pip install '{name}{bounds}'")
+    for name, install in needed.items():
+        assert done.stdout.count(f"{name} is not installed.") == 1
+        assert install in done.stdout
+    assert done.stdout.count(" is not installed.") == len(needed) + 1
+    assert "To be put right:" in done.stdout
+
+
+def test_with_neither_packages_nor_pyproject_the_doctor_still_answers(copy):
+    (copy / "pyproject.toml").unlink()
+    done = ask_bare(copy, "doctor")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "make lab" in done.stdout
+
+
+def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libtorch.so: cannot open')")
+    done = ask_doctor(PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "fix   torch is installed and cannot be imported (OSError: libtorch.so: cannot open)." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [("lab", "The package"), ("ledger", "The package"), *((command, "It belongs to course_staff") for command in STAFF)],
+)
+def test_any_other_command_says_in_one_sentence_what_is_missing(command, missing, copy):
+    """The copy has no metadata, so that the staff's commands are known by name alone."""
+    done = ask_bare(copy, command, "--anything", "03") if command in STAFF else ask_bare(copy, command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"course {command}: {missing}")
+    assert "run `make lab`" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["course_utils.nowhere", "_ctypes"])
+def test_a_module_of_our_own_that_is_missing_is_no_package_to_install(name, monkeypatch):
+    def broken():
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(doctor, "examine", broken)
+    with pytest.raises(ModuleNotFoundError):
+        main(["doctor"])
