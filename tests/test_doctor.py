@@ -219,7 +219,9 @@ def ask_doctor(**environment):
 
 def ask_bare(copy, *arguments, **environment):
     """-I and -S: without this environment's packages, and without any variable that would bring them back."""
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from course_utils.cli import main; sys.exit(main(sys.argv[2:]))"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from course_utils.cli import main; sys.exit(main(sys.argv[2:]))"
+    )
     return ask([sys.executable, "-I", "-S", "-c", program, str(copy), *arguments], **environment)
 
 
@@ -280,7 +282,11 @@ def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "missing"),
-    [("lab", "The package"), ("ledger", "The package"), *((command, "It belongs to course_staff") for command in STAFF)],
+    [
+        ("lab", "The package"),
+        ("ledger", "The package"),
+        *((command, "It belongs to course_staff") for command in STAFF),
+    ],
 )
 def test_any_other_command_says_in_one_sentence_what_is_missing(command, missing, copy):
     """The copy has no metadata, so that the staff's commands are known by name alone."""

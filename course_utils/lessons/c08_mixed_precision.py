@@ -1,4 +1,4 @@
-"""Chapter 08: what formats lose of a model's gradients, which types a run computes in, and the chapter's figures."""
+"""Chapter 08: what formats lose of a model's gradients, which types a run computes in, a slow data loader; and the figures."""
 
 import time
 from collections import Counter
@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from course_utils.precision import FORMATS, Format
-from course_utils.viz.parts import arrow, box, subplots
-from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS
+from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
+from course_utils.units import format_seconds
+from course_utils.viz.parts import arrow, box, patches, second_unit, subplots
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
 
 
 def in_decimal(value: float) -> str:
@@ -157,6 +159,66 @@ def slow_to_read(batches: DataLoader, seconds: float, every: int = 1, workers: i
     rows = Waiting(batches.dataset, seconds, every)
     options = {name: getattr(batches, name) for name in ("sampler", "collate_fn", "generator", "drop_last")}
     return DataLoader(rows, batches.batch_size, num_workers=workers, **options)
+
+
+PHASE_COLORS = {
+    LOADING: "inputs",
+    "forward": "activations",
+    "backward": "gradients",
+    "update": "optimizer state",
+    ELSEWHERE: "not attributed",
+}
+
+
+def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
+    """What ran when: a row each for the data loader, the phases and the model's operators; the gaps are hatched."""
+    unit, size = second_unit(trace.end)
+    gaps, phases = trace.gaps(), trace.of("phase")
+    rows = {LOADING: trace.of(LOADING)} | {name: phases[phases["name"] == name] for name in PHASES}
+    figure, axes = subplots(figsize=(7.6, 2.9), layout="constrained")
+    for row, (name, spans) in enumerate({**rows, "model computes": trace.computing()}.items()):
+        bars = zip(spans["start"] / size, (spans["end"] - spans["start"]) / size, strict=True)
+        axes.broken_barh(list(bars), (row - 0.36, 0.72), facecolor=COLORS[PHASE_COLORS.get(name, "ink")])
+    for start in trace.of("step")["start"][1:]:
+        axes.axvline(start / size, color=COLORS["not attributed"], linewidth=0.8, linestyle=":")
+    look = {"facecolor": "none", "edgecolor": COLORS["warning"], "hatch": "////", "linewidth": 0.8}
+    for gap in gaps.itertuples():
+        axes.add_patch(Rectangle((gap.start / size, -0.5), gap.seconds / size, 5.0, **look))
+        if gap.seconds >= 0.04 * trace.end:  # there is room for its length
+            middle = (gap.start + gap.end) / 2 / size
+            axes.text(middle, -0.55, format_seconds(gap.seconds), ha="center", va="bottom", color=writing("warning"))
+    axes.set(yticks=range(5), yticklabels=[*rows, "model computes"], ylim=(4.6, -1.0), xlim=(0, trace.end / size))
+    axes.set(xlabel=f"time since the first recorded step, {unit}; dotted: a new step begins", title=title)
+    axes.grid(axis="y", visible=False)
+    figure.legend([Rectangle((0, 0), 1, 1, **look)], ["no operator of the model runs"], loc="outside upper right")
+    sums = {name: (spans["end"] - spans["start"]).sum() for name, spans in rows.items()}
+    split = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in sums.items())
+    found = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())
+    return figure, (
+        f"A timeline of {len(trace.of('step'))} steps in {format_seconds(trace.end)}: {split}. "
+        f"Gaps in which no operator of the model ran: {found or 'none'}."
+    )
+
+
+def operator_seconds_figure(table: pd.DataFrame, top: int = 8) -> tuple[Figure, str]:
+    """The `top` slowest operators of `Trace.operator_seconds`, each bar split by phase; the rest is one bar."""
+    rest = table.iloc[top:]
+    shown = pd.concat([table.iloc[:top], rest.sum().to_frame(f"{len(rest)} others").T])
+    unit, size = second_unit(shown["seconds"].max())
+    figure, axes = subplots(figsize=(7.6, 1.2 + 0.3 * len(shown)), layout="constrained")
+    left = 0.0
+    for phase, color in PHASE_COLORS.items():
+        axes.barh(shown.index, shown[phase] / size, 0.7, left=left, color=COLORS[color])
+        left = left + shown[phase] / size
+    shares = shown["seconds"] / table["seconds"].sum()
+    for row, (length, share) in enumerate(zip(left, shares, strict=True)):
+        axes.text(length, row, f"  {share:.0%}", va="center")
+    axes.set(xlabel=f"its own time in all recorded steps, {unit}", xlim=(0, 1.12 * left.max()))
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    figure.legend(*patches(*PHASE_COLORS.items()), loc="outside upper center", ncols=len(PHASE_COLORS))
+    said = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return figure, f"Bars of time by operator, split by phase. Shares of all operators' time: {said}."
 
 
 def formats_figure() -> tuple[Figure, str]:

@@ -8,10 +8,9 @@ from course_utils.training.evaluation import evaluate
 from course_utils.training.history import History
 from course_utils.training.in_backward import UpdateInBackward
 from course_utils.training.loop import Run, train, train_step
-from course_utils.training.profiling import Profile, throughput
+from course_utils.training.profile import Profile, throughput
 from course_utils.training.scaling import ScaleLoss
 from course_utils.training.schedules import linear_decay
-from course_utils.training.trace import read_trace, verdict
 
 # Imported when first used: they load Accelerate and Transformers' Trainer.
 _LATER = {"with_accelerate": ("train_with_accelerate",), "with_trainer": ("train_with_trainer",)}
@@ -32,11 +31,9 @@ __all__ = [
     "linear_decay",
     "num_loss_tokens",
     "num_updates",
-    "read_trace",
     "throughput",
     "train",
     "train_step",
-    "verdict",
     "train_with_accelerate",
     "train_with_trainer",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
 
 from course_utils.memory.allocator import quiet
-from course_utils.training.trace import PHASES
+from course_utils.training.profile import PHASES
 
 _COLLECTIVES = {
     "allgather": "all-gather",

@@ -9,10 +9,9 @@ from course_utils.viz.local_sgd import (
     losses_of_ways_figure,
     play_local_drift,
 )
-from course_utils.viz.losses import compare_losses, losses_apart, losses_over_seeds
+from course_utils.viz.losses import compare_losses, losses_over_seeds
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.planner import planner, planner_figure, planner_working
-from course_utils.viz.profile import operator_seconds_figure, trace_figure
 from course_utils.viz.sharding import lanes_figure, lengths_figure, play_sharding, sharding_figure, units_figure
 from course_utils.viz.style import COLORS
 from course_utils.viz.timeline import timeline_figure
@@ -28,10 +27,8 @@ __all__ = [
     "local_rounds_figure",
     "lengths_figure",
     "losses_against_every_figure",
-    "losses_apart",
     "losses_of_ways_figure",
     "losses_over_seeds",
-    "operator_seconds_figure",
     "planner",
     "planner_figure",
     "planner_working",
@@ -42,7 +39,6 @@ __all__ = [
     "show",
     "source",
     "timeline_figure",
-    "trace_figure",
     "units_figure",
     "use_course_style",
 ]

@@ -1,5 +1,6 @@
 """Chapter 08's experiments, held against torch's casts and autocast, and its figures against their data."""
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -7,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils.lessons import c08_mixed_precision as lesson
 from course_utils.precision import FORMATS
+from course_utils.training.profile import LOADING, Trace
 
 
 def make_model():
@@ -165,3 +167,37 @@ def test_a_number_too_large_is_said_to_be_infinite():
 
 def test_the_cycle_says_where_the_scale_goes_in_and_out():
     assert "multiplied by S" in lesson.mixed_precision_figure()[1]
+
+
+def test_the_traces_figures_draw_its_spans_and_hatch_its_gaps():
+    """Two steps of 10 ms; before the second the loader takes 40 ms."""
+    rows = [
+        ("step", "", 0.0, 10.0),
+        ("step", "", 10.0, 60.0),
+        (LOADING, LOADING, 0.0, 1.0),
+        (LOADING, LOADING, 10.0, 51.0),
+    ]
+    for later in (0.0, 50.0):
+        for name, start, end in (("forward", 1.0, 4.0), ("backward", 4.0, 9.0), ("update", 9.0, 10.0)):
+            times = (start + later, end + later)
+            rows += [("phase", name, *times), ("operator", f"aten::{name}", *times)]
+    spans = pd.DataFrame(rows, columns=["kind", "name", "start", "end"])
+    spans[["start", "end"]] /= 1000
+    trace = Trace(spans.assign(own=spans["end"] - spans["start"]))
+    figure, alt = lesson.trace_figure(trace, "two steps")
+    axes = figure.axes[0]
+    first, gap = [patch for patch in axes.patches if patch.get_hatch()]
+    assert (first.get_x(), first.get_width()) == (0, pytest.approx(1))
+    assert (gap.get_x(), gap.get_width()) == (pytest.approx(10), pytest.approx(41))
+    assert [text.get_text() for text in axes.texts] == ["41.0 ms"]
+    lengths = [sum(path.get_extents().width for path in row.get_paths()) for row in axes.collections[:5]]
+    assert lengths == pytest.approx([42, 6, 10, 2, 18])
+    assert "2 steps in 60.0 ms: data loader 42.0 ms, forward 6.00 ms, backward 10.0 ms, update 2.00 ms" in alt
+    assert "41.0 ms (data loader)" in alt
+
+    figure, alt = lesson.operator_seconds_figure(trace.operator_seconds(), top=1)
+    axes = figure.axes[0]
+    assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(18)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["aten::backward", "2 others"]
+    assert [text.get_text().strip() for text in axes.texts] == ["56%", "44%"]
+    assert alt.endswith("aten::backward 56%, 2 others 44%.")

@@ -60,7 +60,7 @@ def test_bands_reach_from_the_least_to_the_most_of_the_runs():
 
 def test_losses_apart_are_paired_by_seed():
     runs = {"A": [history((2.0, 1.0)), history((4.0, 3.0))], "B": [history((2.5, 2.0)), history((4.5, 3.0))]}
-    figure, alt = viz.losses_apart(runs, "A", window=1)
+    figure, alt = viz.losses_over_seeds(runs, window=1, reference="A")
     assert [list(line.get_ydata()) for line in figure.axes[0].lines[:1]] == [[0.5, 0.5]]
     band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0.0, 1.0)
