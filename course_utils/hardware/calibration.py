@@ -102,7 +102,8 @@ def _measure(dtypes: Iterable[str], device: torch.device) -> dict[str, Curve]:
             by_rows = Curve(((_FEW_ROWS, share), (_MANY_ROWS[device.type], 1.0)))
             measured[f"mm {layout} {name}{BY_ROWS}"] = by_rows
         if device.type == "cpu":
-            measured |= _curves(kernels.products_on_cpu(dtype))
+            products = kernels.products_on_cpu(dtype)
+            measured |= _curves((f"{kernel} {name}", *rest) for kernel, *rest in products)
     measured |= _curves(kernels.streams(device))
     return measured | _curves(kernels.other_work_on_cpu()) if device.type == "cpu" else measured
 

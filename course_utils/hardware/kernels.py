@@ -47,15 +47,14 @@ def streams(device: torch.device) -> Iterator[Timed]:
 
 def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
     """FLOPs of batched products, attention and convolutions of middling sizes, as the CPU's operators."""
-    name = str(dtype).removeprefix("torch.")
     q, k, v = torch.randn(3, 8, 4, 128, 32).to(dtype)
     flops = 2 * 32 * 128 * 128 * 32
-    yield f"bmm {name}", 1, flops, partial(torch.bmm, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
+    yield "bmm", 1, flops, partial(torch.bmm, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
     attention = _aten._scaled_dot_product_flash_attention_for_cpu
     backward = _aten._scaled_dot_product_flash_attention_for_cpu_backward
     out, normalizer = attention(q, k, v)
-    yield f"attention {name}", 1, 2 * flops, partial(attention, q, k, v)
-    yield f"attention_backward {name}", 1, 5 * flops, partial(backward, q, q, k, v, out, normalizer, 0.0, False)
+    yield "attention", 1, 2 * flops, partial(attention, q, k, v)
+    yield "attention_backward", 1, 5 * flops, partial(backward, q, q, k, v, out, normalizer, 0.0, False)
     for channels, image, evenness in ((24, 24, UNEVEN), (16, 32, ""), (32, 24, ""), (96, 12, "")):
         for layout, ending in ((torch.contiguous_format, ""), (torch.channels_last, CHANNELS_LAST)):
             picture = torch.randn(4, channels, image, image).to(dtype).contiguous(memory_format=layout)
@@ -66,8 +65,8 @@ def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
                 _aten.convolution_backward, picture, picture, filters, *geometry, [True, True, False]
             )  # fmt: skip
             flops, side = 2 * picture.numel() * channels * 9, sqrt(filters.numel())
-            yield f"convolution{ending}{evenness} {name}", side, flops, forward
-            yield f"convolution_backward{ending}{evenness} {name}", side, 2 * flops, backward
+            yield f"convolution{ending}{evenness}", side, flops, forward
+            yield f"convolution_backward{ending}{evenness}", side, 2 * flops, backward
 
 
 def other_work_on_cpu() -> Iterator[Timed]:
