@@ -23,7 +23,7 @@ from benchmarks.third_grid import THIRD
 from course_utils.errors import CourseError
 from course_utils.memory import Estimate, Workload, dry_run, estimate, measure
 from course_utils.memory.allocator import quiet
-from course_utils.memory.found import Log
+from course_utils.memory.log import Log
 from course_utils.units import MiB
 
 GRIDS = {"First": FIRST, "Second": SECOND, "Third": THIRD}
@@ -122,7 +122,7 @@ def known_from(found: Estimate) -> str:
         return "formulas"
     if found.finder.formulas_for(found.recipe.batch, found.recipe.sequence):
         return "dry run: scratch space at the peak"
-    events = {len(log.plain.labels) for log in found.finder.logs.values()}
+    events = {len(log.plain.labels) for log in (trial.log for trial in found.finder.trials.values())}
     return "dry run: more operators at larger sizes" if len(events) > 1 else "dry run: some sizes are no polynomials"
 
 

@@ -55,6 +55,9 @@ class _OnGpu(TorchFunctionMode):
             func, args = torch.Tensor.to, (args[0], GPU)
         if func is torch.Tensor.pin_memory:
             return args[0]
+        if func is torch.Tensor.new_tensor:
+            func, kwargs = torch.tensor, {"dtype": args[0].dtype, "device": args[0].device, **kwargs}
+            args = args[1:]
         kwargs.pop("pin_memory", None)
         if func in _device_constructors() and kwargs.get("device") is None:
             kwargs["device"] = GPU

@@ -12,8 +12,8 @@ import pandas as pd
 from course_utils.errors import CourseError
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.finder import Finder, finder_of
-from course_utils.memory.found import Log
 from course_utils.memory.letters import MEANINGS, Polynomial
+from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.usage import KINDS
@@ -137,7 +137,7 @@ class Estimate:
 
     def at(self, **changes) -> "Estimate":
         """The same with another `batch`, `sequence` or any other field of the recipe."""
-        return _answer(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
+        return answer(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
 
     def __str__(self):
         peak = self.peak_instant
@@ -206,19 +206,21 @@ def estimate(what, recipe: Recipe = Recipe(), *, batch: Callable | None = None) 
     is called with, a tensor, a tuple or a dict, for models that take something else than token ids, pictures or sound by
     Transformers' names. The model must return its loss, or an object with `.loss`.
 
-    What is predicted is the step of `Workload(what, recipe)`, an ordinary loop. The first size asked is answered by a dry run
-    of just that step; with the second, polynomials in batch and length are found from a few small dry runs. They answer alone
-    only where they give the dry runs at both ends to the byte, else there is another dry run; `.how` says which it was.
+    What is predicted is the step of `Workload(what, recipe)`, an ordinary loop. The first size is answered by a dry run, of three
+    blocks where a model has many equal ones; with the second, polynomials in batch and length are found from a few small dry
+    runs. They answer alone only where they give the dry runs at both ends to the byte, else there is another dry run; `.how`
+    says which it was.
     Raises `CourseError` for a model that cannot be made or run without its values, and for a recipe that does not suit it.
     """
     if not isinstance(recipe, Recipe):
         raise CourseError(f"recipe must be a memory.Recipe, not {recipe!r}; write Recipe(batch=…).")
     source = source_of(what, batch)
     source.require(recipe)
-    return _answer(finder_of(source, recipe), recipe)
+    return answer(finder_of(source, recipe), recipe)
 
 
-def _answer(finder: Finder, recipe: Recipe) -> Estimate:
+def answer(finder: Finder, recipe: Recipe) -> Estimate:
+    """What `finder` knows or finds out of this recipe."""
     log, how = finder.log(recipe.batch, recipe.sequence)
     return Estimate(finder.source.name, recipe, log, how, finder)
 

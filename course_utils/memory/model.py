@@ -12,6 +12,7 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
+from course_utils.memory.depth import cut
 from course_utils.memory.recipe import Recipe
 from course_utils.models import ConvNetConfig
 
@@ -64,6 +65,10 @@ class Source:
     def with_config(self, config) -> "Source":
         """The same kind of model by another configuration."""
         return _from_config(config, self.name, self.examples)
+
+    def with_blocks(self, count: int) -> "Source":
+        """The same model with so many of its blocks."""
+        return self.with_config(cut(self.config, count)[0])
 
 
 def source_of(what, batch: Callable | None = None) -> Source:

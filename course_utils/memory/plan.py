@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine
-from course_utils.memory.estimate import Estimate, estimate
-from course_utils.memory.finder import Finder
-from course_utils.memory.found import Log
+from course_utils.memory.estimate import Estimate, answer
+from course_utils.memory.finder import Finder, finder_of
+from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.trial import Trial, attempt
@@ -173,7 +173,7 @@ class Plan:
             "need": list(self.need),
             "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
             "reserved": self.trial.log.reserved,
-            "host": self.trial.host,
+            "host": self.trial.host.peak,
             "seconds": known(self.trial.seconds),
             "sent": self.trial.sent,
             "how": self.estimate.how,
@@ -242,13 +242,14 @@ def plan(
         raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")
     source = source_of(what, batch)
     say("the step as it is")
-    base = estimate(source, recipe)
-    trial = attempt(source, recipe, machine)
+    finder = finder_of(source, recipe)
+    trial = finder.attempt(recipe.batch, recipe.sequence, machine)
+    base = answer(finder, recipe)
     need = needs(trial.log, recipe.device)
     verdict = verdict_of(need, memory)
     rows, helpless = ((), ()) if verdict == FITS else _ladder(source, trial, memory, machine, say)
     say("how large it may be")
-    largest = _largest(base.finder, recipe, memory, trial)
+    largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda":
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, say)

@@ -6,6 +6,8 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError
@@ -152,19 +154,15 @@ class _GoneFromMemory(torch.autograd.graph.saved_tensors_hooks):
 
         def save(tensor):
             stays = tensor.untyped_storage()._cdata in resident
-            return tensor.detach() if stays else (tensor.shape, tensor.stride(), tensor.dtype)
+            return tensor.detach() if stays else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
-        super().__init__(save, lambda kept: kept if isinstance(kept, torch.Tensor) else _unseen(*kept))
+        super().__init__(save, lambda saved: saved if isinstance(saved, torch.Tensor) else _make_unseen(*saved))
 
 
-def _unseen(shape, stride, dtype) -> torch.Tensor:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with _disable_current_modes() as modes:
-        fake = next(mode for mode in modes if isinstance(mode, FakeTensorMode))
-        with fake:
-            return torch.empty_strided(shape, stride, dtype=dtype)
+def _make_unseen(shape, stride, dtype, device) -> torch.Tensor:
+    """A fake tensor that the meter does not see."""
+    with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 def _peft():

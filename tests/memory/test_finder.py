@@ -1,13 +1,32 @@
 """When formulas answer and when a dry run does: the oracle is the allocator, or a dry run of just that step."""
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 from course_utils.memory import Recipe, dry_run, estimate, measure
+from course_utils.memory.finder import fit, powers
+from course_utils.memory.log import Log
 
 POSITIONS = 40
+SIZES = [(2, 8), (3, 8), (2, 16), (4, 16), (2, 32), (3, 32), (5, 24)]
+
+
+@given(st.lists(st.lists(st.integers(0, 1000), min_size=6, max_size=6).filter(any), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_polynomials_are_found_to_the_byte(rows):
+    labels = tuple(("forward", "activations", f"layer{i}", "op") for i in range(len(rows)))
+    logs = {at: Log((np.array(rows) @ powers(*at)[:6]).astype(int), labels) for at in SIZES}
+    assert np.array_equal(fit(logs)[:, :6], rows)
+
+
+def test_what_is_no_polynomial_is_not_found():
+    labels = (("forward", "activations", "", "op"),)
+    assert fit({(b, s): Log(np.array([b * 2**s % 1000]), labels) for b, s in SIZES}) is None
 
 
 class Positioned(nn.Module):

@@ -15,8 +15,8 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, plan
 from course_utils.memory.emit import emit
 from course_utils.memory.explain import explain, why
-from course_utils.memory.found import Log
 from course_utils.memory.guard import lengths_of
+from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
 from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, most, needs, plain_recipe, verdict_of
 from course_utils.memory.trial import attempt

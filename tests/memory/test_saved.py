@@ -68,13 +68,6 @@ def test_saved_bytes_frees_what_it_looked_at():
     assert freed == [True] * 3
 
 
-def test_instants_are_sums():
-    by_instant = instants(parameters=10, state=20, activations=7, temporaries=3)
-    totals = {name: sum(parts.values()) for name, parts in by_instant.items()}
-    assert totals == {"start of backward": 37, "end of backward": 40, "update": 43}
-    assert predicted_peak(by_instant) == 43
-
-
 def test_a_known_network_by_modules():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     x = torch.ones(32, 8)

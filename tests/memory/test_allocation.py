@@ -1,0 +1,50 @@
+"""The replay of CUDA's caching allocator: its rules by name, and what must hold for any course of events."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.memory.allocation import Cache
+from course_utils.memory.log import Log
+from course_utils.units import MiB
+
+
+def test_segments_are_those_of_the_allocators_rules():
+    cache = Cache()
+    assert cache.take(100)[0] == 512
+    assert cache.reserved == 2 * MiB
+    for _ in range(2):
+        cache.take(3 * MiB)
+        assert cache.reserved == 22 * MiB, "1 to 10 MiB come from segments of 20 MiB"
+    large = cache.take(15 * MiB)
+    assert cache.reserved == 38 * MiB, "larger ones from their own, in whole 2 MiB"
+    cache.give(large, False)
+    again = cache.take(16 * MiB)
+    assert (again[1], cache.reserved) == (large[1], 38 * MiB)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 40 * MiB)), max_size=60))
+@settings(deadline=None)
+def test_no_two_blocks_overlap_and_all_that_is_given_back_joins_again(steps):
+    cache, taken = Cache(), []
+    for take, size in steps:
+        if take or not taken:
+            taken.append((cache.take(size), size))
+        else:
+            block, requested = taken.pop(size % len(taken))
+            cache.give(block, -(-requested // 512) * 512 <= MiB)
+        places = sorted((segment, start, start + length) for (length, segment, start), _ in taken)
+        assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(places, places[1:], strict=False))
+    for block, requested in taken:
+        cache.give(block, -(-requested // 512) * 512 <= MiB)
+    free = [block for blocks in cache._free.values() for block in blocks]
+    assert sum(size for size, *_ in free) == cache.reserved
+    assert len({segment for _, segment, _ in free}) == len(free), "each segment is whole again"
+
+
+@given(st.lists(st.integers(1, 30 * MiB), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_what_is_reserved_is_at_least_what_is_in_use(sizes):
+    label = ("forward", "activations", "", "mm")
+    log = Log(np.array([*sizes, *(-size for size in reversed(sizes))]), (label,) * 2 * len(sizes), 512)
+    assert log.peak <= log.reserved <= 2 * log.peak + 22 * MiB
