@@ -74,6 +74,13 @@ def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all(recipe):
         assert tried.seconds == pytest.approx(seconds, rel=0.01)
 
 
+def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
+    recipe = replace(RECIPE, checkpointing=True, segments=3, batch=1)
+    tried = attempt(source_of(llama(256, 5)), recipe)
+    assert tried.how == "a dry run of just this step"
+    assert tried.peak == dry(llama(256, 5), recipe).peak
+
+
 def assert_rows_are_true(found):
     """Against a dry run of each row's recipe."""
     assert found.verdict == DOES_NOT
