@@ -26,7 +26,7 @@ _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TI
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, the card, the recipe, and which question is asked."""
+    """The model, the card, the recipe, and the question."""
     add = parser.add_argument
     add(
         "model",

@@ -10,9 +10,8 @@ from course_utils.memory.meter import Meter
 from course_utils.memory.phases import phase
 from course_utils.memory.plan import Plan, plan
 from course_utils.memory.recipe import Recipe
-from course_utils.memory.saved import saved_bytes, saved_list
+from course_utils.memory.saved import distinct_bytes, saved_bytes, saved_list
 from course_utils.memory.state import StateSize, optimizer_state_size
-from course_utils.memory.storage import distinct_bytes
 from course_utils.memory.usage import Usage
 from course_utils.memory.workload import Workload
 

@@ -30,14 +30,14 @@ def as_on_cuda() -> Iterator[None]:
         entered.callback(library._destroy)
         with warnings.catch_warnings():  # that a kernel is replaced, which is meant
             warnings.simplefilter("ignore")
-            _put_in(library)
+            _register_kernels(library)
         entered.enter_context(patch.object(torch.autocast, "__init__", _autocast_for_cuda(torch.autocast.__init__)))
         entered.enter_context(_OnGpu())
         yield
 
 
 def prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
-    """Let torch's own optimizer work on all tensors at once, as it does on CUDA unless told otherwise."""
+    """Let torch's own optimizer work on all tensors at once, as it does on CUDA unless it says otherwise."""
     for group in getattr(optimizer, "optimizer", optimizer).param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
@@ -49,8 +49,8 @@ class _OnGpu(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.device:  # what a library keeps of it must not outlive the dry run
             return func(*args, **(kwargs or {}))
-        args = tuple(map(_meant, args))
-        kwargs = {name: _meant(value) for name, value in (kwargs or {}).items()}
+        args = tuple(map(_translate_device, args))
+        kwargs = {name: _translate_device(value) for name, value in (kwargs or {}).items()}
         if func is torch.Tensor.cuda:
             func, args = torch.Tensor.to, (args[0], GPU)
         if func is torch.Tensor.pin_memory:
@@ -79,24 +79,24 @@ def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inpu
     return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _meant(value):
+def _translate_device(value):
     kind = value.type if isinstance(value, torch.device) else value if isinstance(value, str) else ""
     return GPU if kind.split(":")[0] == "cuda" else value
 
 
 def _autocast_for_cuda(on: Callable) -> Callable:
-    """Switches autocast on for the device where the tensors lie; asked for CUDA without a GPU it would stay off."""
+    """Switches autocast on for the device where the tensors lie; for CUDA without a GPU it would stay off."""
 
-    def switched_on(self, device_type, dtype=None, *args, **kwargs):
+    def switch_on(self, device_type, dtype=None, *args, **kwargs):
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
         on(self, device_type, dtype, *args, **kwargs)
 
-    return switched_on
+    return switch_on
 
 
 # CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
-_WIDENED = (
+_FLOAT_INPUTS = (
     *(
         "layer_norm",
         "group_norm",
@@ -111,22 +111,22 @@ _WIDENED = (
     *("log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus", "l1_loss", "mse_loss", "nll_loss", "kl_div"),
     *("cosine_similarity", "cosine_embedding_loss", "cdist", "dist"),
 )
-_WIDE_ANSWER = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
+_FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
 """Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
 
 
-def _put_in(library: Library) -> None:
+def _register_kernels(library: Library) -> None:
     for key in ("AutogradCPU", "CPU"):
         library.impl("dropout", _dropout, key)
         library.impl("scaled_dot_product_attention", _attention, key)
         library.impl("softmax.int", partial(_softmax, _aten._softmax), key)
         library.impl("log_softmax.int", partial(_softmax, _aten._log_softmax), key)
-    for names, prepared in (
-        (("softmax.int", "log_softmax.int", *_WIDE_ANSWER), _answering_in_float),
-        (_WIDENED, _in_float),
+    for names, prepare in (
+        (("softmax.int", "log_softmax.int", *_FLOAT_OUTPUT), _widen_output),
+        (_FLOAT_INPUTS, _widen_inputs),
     ):
         for name in names:
-            kernel = partial(_beyond_autocast, _overload(name), prepared)
+            kernel = partial(_run_without_autocast, _overload(name), prepare)
             library.impl(name, kernel, "AutocastCPU", allow_override=True)
 
 
@@ -135,17 +135,17 @@ def _overload(name: str):
     return getattr(getattr(_aten, packet), overload or "default")
 
 
-def _beyond_autocast(operator, prepared: Callable, *args, **kwargs):
-    args, kwargs = prepared(args, kwargs)
+def _run_without_autocast(operator, prepare: Callable, *args, **kwargs):
+    args, kwargs = prepare(args, kwargs)
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         return operator(*args, **kwargs)
 
 
-def _in_float(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def _widen_inputs(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in _HALVES else x, (args, kwargs))
 
 
-def _answering_in_float(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def _widen_output(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     widened = args[0].dtype in _HALVES and kwargs.get("dtype") is None
     return args, {**kwargs, "dtype": torch.float32} if widened else kwargs
 

@@ -11,24 +11,23 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, Operator, OperatorWatch, Prediction
 from course_utils.memory.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
-from course_utils.memory.fake import describe_place, fake_tensors, masks_have_values
+from course_utils.memory.fake import describe_place, fake_tensors, is_fake, let_masks_have_values
 from course_utils.memory.meter import Meter
 from course_utils.memory.phases import bound, updates
-from course_utils.memory.ranks import pretended_ranks
-from course_utils.memory.state import unwrapped
+from course_utils.memory.ranks import pretend_ranks
+from course_utils.memory.state import distinct_optimizers, parts_of, unwrapped
 from course_utils.memory.usage import Usage
 
-_TOLD_ONE = (
+_READ_AS_ONE = (
     "a dry run answers every number that is read with 1, so a question such as torch.isnan(loss) is answered with yes; "
     "leave the question out, or the optimizer out of what build() returns."
 )
-_WAYS_OUT = {  # by what PyTorch's refusal says
+_ADVICE = {  # by what PyTorch's refusal says
     "DataDependent|DynamicOutput|Cannot access data pointer|numpy": (
         "where that works with real tensors, it needs their values, and a dry run has none: "
         "leave the line out of the step, or decide by shapes"
@@ -56,7 +55,7 @@ def dry_run(
     With `like="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
     `ranks` the step is that of one `rank` of so many, in a process group whose other ranks are pretended. Where a step reads a
-    number that depends on values of floating tensors (`loss.item()`) it is told 1. Raises `CourseError`, naming the line,
+    number that depends on values of floating tensors (`loss.item()`) it gets 1. Raises `CourseError`, naming the line,
     where a step needs more of its values than that, where it never updates, where the model was not built inside, and
     where it is not done after `seconds`.
     """
@@ -79,26 +78,27 @@ def run_dry(
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
     with ExitStack() as entered:
         entered.enter_context(_collect_rarely())
-        entered.enter_context(pretended_ranks(ranks, like, rank))
+        entered.enter_context(pretend_ranks(ranks, like, rank))
         entered.enter_context(fake_tensors(seconds))
         if like == "cuda":
             entered.enter_context(as_on_cuda())
         entered.enter_context(explain_refusals())
-        built = build_inside(build)
+        built = build()
         models, optimizers = parts_of(built)
-        entered.enter_context(masks_have_values())  # build may have been the first to import Transformers
+        check_parts(models, optimizers)
+        entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
         if like == "cuda":
             for optimizer in optimizers:
                 prefer_foreach(optimizer)
         with updates() as made:
             bound(warm or step, built)()
-        every = list({id(one): one for one in map(unwrapped, [*optimizers, *made])}.values())
+        every = distinct_optimizers([*optimizers, *made])
         tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
         device = {"device": GPU, "round_to": 512, "look_inside": False} if like == "cuda" else {}
         with Meter(models, every, tensors=tensors, **device) as meter, updates() as made_again, watch():
             bound(step, built)()
     if optimizers and not made and not made_again:
-        raise CourseError(f"The step never called its optimizer: {_TOLD_ONE}")
+        raise CourseError(f"The step never called its optimizer: {_READ_AS_ONE}")
     usage = meter.usage()
     if like == "cuda" and usage.events and usage.peak == 0:
         raise CourseError("Everything lay on the host: leave device='cpu' out of build, or ask with like='cpu'.")
@@ -139,37 +139,22 @@ def _collect_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def build_inside(build: Callable[[], tuple]) -> tuple:
-    """What `build` returns, refused where it is no tuple, or holds a model whose tensors are real: a step would spoil them."""
-    built = build()
-    if not isinstance(built, tuple):
-        raise CourseError(
-            f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
-        )
-    for model in (thing for thing in built if isinstance(thing, nn.Module)):
+def check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    """Raise `CourseError` for a model whose tensors are real, since a step would spoil them, and for what cannot be followed."""
+    for model in models:
         if isinstance(model, torch._dynamo.OptimizedModule):
             raise CourseError(
                 "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build."
             )
-        if not all(isinstance(getattr(p, "_local_tensor", p), FakeTensor) for p in model.parameters()):
+        if not all(map(is_fake, model.parameters())):
             raise CourseError(
                 "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
                 "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
             )
-    return built
-
-
-def parts_of(built: tuple) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
-    """The models and the optimizers among the arguments of a step. Raises `CourseError` where there is no model."""
-    models = [thing for thing in built if isinstance(thing, nn.Module)]
-    optimizers = [thing for thing in built if isinstance(thing, torch.optim.Optimizer)]
-    if not models:
-        raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")
     if any(isinstance(unwrapped(one), torch.optim.LBFGS) for one in optimizers):
         raise CourseError(
             "How often LBFGS calls its closure depends on the values of the loss, which a dry run has not."
         )
-    return models, optimizers
 
 
 @contextmanager
@@ -180,17 +165,17 @@ def explain_refusals() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        way_out = _way_out(error)
-        said = f"The dry run stopped at {_place(error)} ({_first_line(error)})"
-        raise CourseError(f"{said}: {way_out}." if way_out else f"{said}.") from error
+        advice = _find_advice(error)
+        said = f"The dry run stopped at {_find_place(error)} ({_first_line(error)})"
+        raise CourseError(f"{said}: {advice}." if advice else f"{said}.") from error
 
 
-def _way_out(error: Exception) -> str:
+def _find_advice(error: Exception) -> str:
     said = f"{type(error).__name__}: {error}"
-    return next((way_out for sign, way_out in _WAYS_OUT.items() if re.search(sign, said)), "")
+    return next((advice for sign, advice in _ADVICE.items() if re.search(sign, said)), "")
 
 
-def _place(error: Exception) -> str:
+def _find_place(error: Exception) -> str:
     frames = [
         (f.f_code.co_filename, line, f.f_locals.get("self")) for f, line in traceback.walk_tb(error.__traceback__)
     ]

@@ -21,9 +21,9 @@ def emit(kind: str, model: str, recipe: Recipe) -> str:
     """The settings for `kind`: `accelerate` (a file for `accelerate launch --config_file`), `trl` (one for `trl sft --config`),
     `torchrun` (a command). Raises `CourseError` for another kind, and for what that library has no setting for.
     """
-    if kind not in _KINDS:
-        raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(_KINDS)}.")
-    return _KINDS[kind](model, recipe)
+    if kind not in _FORMATS:
+        raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(_FORMATS)}.")
+    return _FORMATS[kind](model, recipe)
 
 
 def _accelerate(model: str, recipe: Recipe) -> str:
@@ -90,7 +90,7 @@ def _yaml(settings: dict) -> str:
     return "\n".join(lines)
 
 
-_KINDS = {
+_FORMATS = {
     "accelerate": _accelerate,
     "trl": _trl,
     "torchrun": lambda _, recipe: f"torchrun --standalone --nproc-per-node {recipe.ranks} train.py",

@@ -14,8 +14,8 @@ from course_utils.units import BYTE_UNITS, format_bytes
 
 _UNITS = dict(BYTE_UNITS) | {"bytes": 1, "B": 1}
 _AMOUNT = r"([\d.]+) (GiB|MiB|KiB|bytes|B)"
-_SAID = {
-    "asked": rf"Tried to allocate {_AMOUNT}",
+_AMOUNTS = {
+    "requested": rf"Tried to allocate {_AMOUNT}",
     "card": rf"total capacity of {_AMOUNT}",
     "free": rf"of which {_AMOUNT} is free",
     "allocated": rf"allocated memory {_AMOUNT} is allocated by PyTorch",
@@ -55,23 +55,23 @@ def why(before: Estimate, after: Estimate) -> str:
 def explain(path: Path, estimate: Estimate | None = None) -> str:
     """What a file says of a shortage: CUDA's message with its traceback, or a snapshot of `torch.cuda.memory._dump_snapshot`.
 
-    With `estimate` of the same step the piece that was asked for is named. Raises `CourseError` where the file says nothing.
+    With `estimate` of the same step the piece that was requested is named. Raises `CourseError` where the file says nothing.
     """
     data = path.read_bytes() if path.is_file() else None
     if data is None:
         raise CourseError(f"There is no file {path}; save the message, or the snapshot, and name its file.")
     if data[:1] == b"\x80":
-        return "\n".join(_of_snapshot(data))
-    return "\n".join(_of_message(data.decode("utf-8", "replace"), estimate))
+        return "\n".join(_explain_snapshot(data))
+    return "\n".join(_explain_message(data.decode("utf-8", "replace"), estimate))
 
 
-def _of_message(text: str, estimate: Estimate | None) -> Iterator[str]:
+def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     found = {
         name: int(float(match[1]) * _UNITS[match[2]])
-        for name, pattern in _SAID.items()
+        for name, pattern in _AMOUNTS.items()
         if (match := re.search(pattern, text))
     }
-    if "asked" not in found:
+    if "requested" not in found:
         raise CourseError(
             "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
         )
@@ -82,15 +82,15 @@ def _of_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     if what:
         yield f"It happened in {what}."
     if estimate is not None:
-        yield from _in_step(found["asked"], phase, estimate)
+        yield from _locate_in_step(found["requested"], phase, estimate)
     if found.get("reserved but unused", 0) > 0.1 * found.get("card", inf):
         yield (
-            "Much is reserved but unused: the allocator's blocks do not fit what is asked; "
+            "Much is reserved but unused: the allocator's blocks do not fit what is requested; "
             "try PYTORCH_ALLOC_CONF=expandable_segments:True."
         )
 
 
-def _in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
+def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
     """The birth in the step that is nearest in size, and the fullest instant."""
     log = estimate.log
     births = [
@@ -108,7 +108,7 @@ def _in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
     yield f"The step's fullest instant is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
 
 
-def _of_snapshot(data: bytes) -> Iterator[str]:
+def _explain_snapshot(data: bytes) -> Iterator[str]:
     try:
         segments = _PlainUnpickler(BytesIO(data)).load()["segments"]
     except Exception as error:  # a stranger's bytes raise anything
@@ -122,7 +122,7 @@ def _of_snapshot(data: bytes) -> Iterator[str]:
             lines = [f"{Path(f['filename']).name}:{f['line']} {f['name']}" for f in frames]
             by_line[lines[0] if lines else "unknown"] += block["size"]
     reserved = sum(segment.get("total_size", 0) for segment in segments)
-    yield f"allocated {format_bytes(sum(by_line.values()))}, reserved {format_bytes(reserved)}; by the line that asked:"
+    yield f"allocated {format_bytes(sum(by_line.values()))}, reserved {format_bytes(reserved)}; by the line that allocated:"
     yield from (f"{format_bytes(size):>10s}  {where}" for where, size in by_line.most_common(10))
 
 

@@ -48,7 +48,7 @@ def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
         entered.enter_context(patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
         entered.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copy))
         entered.enter_context(patch.object(nn.Parameter, "__deepcopy__", _deep_copy))
-        entered.enter_context(masks_have_values())
+        entered.enter_context(let_masks_have_values())
         entered.enter_context(answers)
         yield mode
 
@@ -72,7 +72,7 @@ def _silence_libraries() -> Iterator[None]:
 
 
 @contextmanager
-def masks_have_values() -> Iterator[None]:
+def let_masks_have_values() -> Iterator[None]:
     """Let Transformers look at a mask as it does at a real one: it takes a fake one for one whose values cannot be known."""
     library = sys.modules.get("transformers.utils.import_utils")
     if library is None or not hasattr(library, "is_fake_tensor"):
@@ -91,12 +91,12 @@ def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
     """
     swap = torch.utils.swap_tensors
 
-    def forgotten_first(one: torch.Tensor, other: torch.Tensor) -> None:
+    def swap_forgotten(one: torch.Tensor, other: torch.Tensor) -> None:
         mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
         answers.forget(one, other)
         swap(one, other)
 
-    with patch.object(torch.utils, "swap_tensors", forgotten_first):
+    with patch.object(torch.utils, "swap_tensors", swap_forgotten):
         yield
 
 
@@ -114,7 +114,7 @@ class Answers(TorchDispatchMode):
     """Beside each small fake tensor of whole numbers keeps its values, and so can answer questions about them truly.
 
     Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
-    with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, is told 0. Raises `CourseError`
+    with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises `CourseError`
     where a line goes on asking, and after `seconds`.
     """
 
@@ -122,7 +122,7 @@ class Answers(TorchDispatchMode):
         super().__init__()
         self._mode, self._seconds, self._end = mode, seconds, time.perf_counter() + seconds
         self._values = WeakTensorKeyDictionary()
-        self._spoiled: set[StorageWeakRef] = set()  # by weak reference, so that no other storage has its address
+        self._overwritten: set[StorageWeakRef] = set()  # by weak reference, so that no other storage has its address
         self._counts_of_infinite = WeakTensorKeyDictionary()
         self._questions: Counter = Counter()
         self._operators = 0
@@ -144,13 +144,13 @@ class Answers(TorchDispatchMode):
             self._counts_of_infinite[args[1]] = True
         if func is _aten._pin_memory.default:
             return args[0].clone()
-        known = self._known(func, args, kwargs)
+        known = self._find_real_arguments(func, args, kwargs)
         if known is not None:
             return self._with_values(func, args, kwargs, known)
-        for index in _written(func):
+        for index in _mutated_arguments(func):
             for tensor in tree_leaves(args[index : index + 1]):
-                if isinstance(tensor, torch.Tensor) and _is_kept(tensor):
-                    self._spoil(tensor)
+                if isinstance(tensor, torch.Tensor) and _is_small(tensor):
+                    self._mark_overwritten(tensor)
         if func is _aten.index.Tensor:
             args = args[0], self._without_masks(args[1])
         if func is _aten._grouped_mm.default:
@@ -187,28 +187,28 @@ class Answers(TorchDispatchMode):
         value = self._values.get(tensor) if len(self._values) else None
         if value is None or value.shape != tensor.shape:  # its `.data` was set to another tensor
             return None
-        return None if StorageWeakRef(value.untyped_storage()) in self._spoiled else value
+        return None if StorageWeakRef(value.untyped_storage()) in self._overwritten else value
 
     def forget(self, *tensors: torch.Tensor) -> None:
         """Let go of these."""
         for tensor in tensors:
             self._values.pop(tensor, None)
 
-    def _spoil(self, tensor: torch.Tensor) -> None:
+    def _mark_overwritten(self, tensor: torch.Tensor) -> None:
         value = self._value(tensor)
         if value is not None:
-            self._spoiled.add(StorageWeakRef(value.untyped_storage()))
+            self._overwritten.add(StorageWeakRef(value.untyped_storage()))
 
-    def _known(self, func, args: tuple, kwargs: dict) -> tuple | None:
+    def _find_real_arguments(self, func, args: tuple, kwargs: dict) -> tuple | None:
         """The arguments with real tensors in place of fake ones; None where one of them is not known."""
         first = args[0] if args else None
         first = first[0] if isinstance(first, list) and first else first
-        if func.namespace != "aten" or (isinstance(first, torch.Tensor) and not _is_kept(first)):
+        if func.namespace != "aten" or (isinstance(first, torch.Tensor) and not _is_small(first)):
             return None
         if torch.Tag.nondeterministic_seeded in func.tags and not func._schema.name.startswith("aten::randint"):
-            return None  # what chance decides is not known, or small models would be told more than large ones
+            return None  # what chance decides is not known, or small models would know more than large ones
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if any(not _is_kept(tensor) or self._value(tensor) is None for tensor in tensors):
+        if any(not _is_small(tensor) or self._value(tensor) is None for tensor in tensors):
             return None
         return tree_map(lambda leaf: self._value(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
 
@@ -229,7 +229,7 @@ class Answers(TorchDispatchMode):
         try:
             answer = func(*args, **kwargs)
             tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
-            wanted = _written(func) or any(_is_kept(one) for one in tensors)
+            wanted = _mutated_arguments(func) or any(_is_small(one) for one in tensors)
         except (DynamicOutputShapeException, DataDependentOutputException):
             answer, wanted = None, True  # a shape that depends on values, which are known
         if not wanted:
@@ -239,7 +239,7 @@ class Answers(TorchDispatchMode):
         if answer is None:
             answer = tree_map(lambda one: self._mode.from_tensor(one) if isinstance(one, torch.Tensor) else one, real)
         for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
-            if isinstance(fake, FakeTensor) and _is_kept(value):
+            if isinstance(fake, FakeTensor) and _is_small(value):
                 self._values[fake] = value
         return answer
 
@@ -255,13 +255,13 @@ def wraps(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__")
 
 
-def _is_kept(tensor: torch.Tensor) -> bool:
+def _is_small(tensor: torch.Tensor) -> bool:
     most = _FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _WHOLE
     return tensor.numel() <= most and device_of(tensor).type != "meta"
 
 
 @cache
-def _written(func) -> tuple[int, ...]:
+def _mutated_arguments(func) -> tuple[int, ...]:
     """Places of the arguments that the operator's schema says it writes to."""
     return tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
 
@@ -285,7 +285,7 @@ def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
     norm of mixed types keeps its statistics in the wider one.
     """
     if func in _LOSSES and args[0].device == torch.device("cpu") and answer.dim() == 0:
-        return _within(answer, max(args[0].numel(), args[1].numel()) * answer.itemsize)
+        return _put_into_storage(answer, max(args[0].numel(), args[1].numel()) * answer.itemsize)
     if func is _aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
         return answer[0], *(one.to(args[2].dtype) for one in answer[1:])
     if func is _aten.mkldnn_rnn_layer.default and (found := try_out(func, args, kwargs)):
@@ -293,7 +293,7 @@ def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
     return answer
 
 
-def _within(tensor: torch.Tensor, size: int) -> torch.Tensor:
+def _put_into_storage(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """A fake like `tensor`, in memory of `size` bytes."""
     return tensor.new_empty(size // tensor.itemsize).as_strided(tensor.shape, tensor.stride())
 

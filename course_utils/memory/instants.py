@@ -1,4 +1,4 @@
-"""The pencil: which kinds of memory are in use at the instants where a training step can have its peak."""
+"""A closed form: which kinds of memory are in use at the instants where a training step can have its peak."""
 
 Parts = dict[str, int]
 

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.memory.allocator import allocator_of
-from course_utils.memory.meter import Meter, where
+from course_utils.memory.meter import Meter, device_of_models
 from course_utils.memory.phases import announced_to, bound, updates
-from course_utils.memory.state import trains, unwrapped
+from course_utils.memory.state import distinct_optimizers, parts_of, trains, unwrapped
 from course_utils.memory.usage import Usage
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
@@ -92,23 +92,24 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
             allocator = allocator_of(settings().device)
             recording.enter_context(allocator.recording())
         built = build() if callable(build) else build
-        models, optimizers = _parts_of(built)
-        device = where(models)
+        models, optimizers = parts_of(built)
+        _check_parts(models, optimizers)
+        device = device_of_models(models)
         for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
             model.zero_grad(set_to_none=True)
         if allocator is None:
             allocator = allocator_of(device)
             recording.enter_context(allocator.recording())
-        again = bound(step, built)
+        step_again = bound(step, built)
         with updates() as made:
-            again()
-        every = {id(one): one for one in map(unwrapped, [*optimizers, *made])}.values()
+            step_again()
+        every = distinct_optimizers([*optimizers, *made])
         every = [one for one in every if any(trains(one, model) for model in models)]
         with allocator.measured(), announced_to(allocator.begin_phase, models, every):
-            again()
+            step_again()
     # The meter apart from the allocator: the one tries operators out by the other's way of recording.
     with Meter(models, every, tensors=[t for t in tree_leaves(built) if isinstance(t, torch.Tensor)]) as meter:
-        again()
+        step_again()
     usage, account = meter.usage(), allocator.account()
     if not usage.events:
         raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
@@ -120,23 +121,16 @@ def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, 
         account.witness,
         account.operator,
         usage,
-        median(_time(again, device) for _ in range(timed)) if timed else nan,
+        median(_time(step_again, device) for _ in range(timed)) if timed else nan,
     )
 
 
-def _parts_of(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
-    if not isinstance(built, tuple):
-        raise CourseError(
-            f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
-        )
-    models = [thing for thing in built if isinstance(thing, nn.Module)]
+def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
     if not any(True for model in models for _ in model.parameters()):
         raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
-    optimizers = [thing for thing in built if isinstance(thing, torch.optim.Optimizer)]
     for optimizer in optimizers:
         if not any(trains(unwrapped(optimizer), model) for model in models):
             raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
-    return models, optimizers
 
 
 def _time(step: Callable[[], object], device: torch.device) -> float:

@@ -34,7 +34,7 @@ class Meter(TorchDispatchMode):
     once: parameters, buffers, gradients, optimizer state; what is passed to a model's forward is an input. All else is named
     after the phase of its birth: activations (forward), recomputed (a forward inside backward, as checkpointing has it),
     communication (what collectives fill and send), backward temporaries, optimizer temporaries (the update, clipping
-    included). The phases are told apart by what PyTorch is doing; inside `memory.phase(name)` they have that name.
+    included). Phases are distinguished by what PyTorch is doing; inside `memory.phase(name)` they have that name.
     `device` is by default the one where the models are; what is on the host is logged apart from it. `round_to` is the
     allocator's grain in bytes (512 on CUDA). With `look_inside` the few operators that hide memory on a CPU are tried out once
     apart from the step, to learn how much (`scratch`); it shows as a piece born "inside" the operator. Works on fake tensors;
@@ -56,8 +56,8 @@ class Meter(TorchDispatchMode):
         several = [] if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else [optimizer]
         self.optimizers = [unwrapped(one) for one in several]
         self._tensors = list(tensors)
-        self.device = device or where(self.models)
-        self._look = look_inside and self.device == _HOST
+        self.device = device or device_of_models(self.models)
+        self._look_inside = look_inside and self.device == _HOST
         self._grain = round_to or (512 if self.device.type == "cuda" else 1)
         self._pieces: list[_Piece] = []
         self._events: list[tuple[int, int, str]] = []  # (change in bytes, place of the piece, phase)
@@ -88,10 +88,10 @@ class Meter(TorchDispatchMode):
     def __enter__(self):
         self._hooks = ExitStack()
         self._register_what_is_there()
-        for name, module in self._named("named_modules"):
-            before = module.register_forward_pre_hook(partial(self._begin, name), with_kwargs=True)
+        for name, module in self._iterate_named("named_modules"):
+            before = module.register_forward_pre_hook(partial(self._begin_module, name), with_kwargs=True)
             self._hooks.callback(before.remove)
-            self._hooks.callback(module.register_forward_hook(self._end, always_call=True).remove)
+            self._hooks.callback(module.register_forward_hook(self._end_module, always_call=True).remove)
         for optimizer in self.optimizers:
             self._hooks.callback(optimizer.register_step_pre_hook(self._begin_update).remove)
             self._hooks.callback(optimizer.register_step_post_hook(self._end_update).remove)
@@ -120,26 +120,28 @@ class Meter(TorchDispatchMode):
         result = func(*args, **kwargs) if kwargs else func(*args)
         makes, hides, sends = _KNOWN.get(id(func)) or _what_it_does(func)
         if makes:
-            self._look_up()
-            if hides and self._look and (size := peak_inside(func, args, kwargs or {}, result)):
+            self._update_phase()
+            if hides and self._look_inside and (size := peak_inside(func, args, kwargs or {}, result)):
                 self._come_and_go(size, self._kind_of_birth(), func)
             if type(result) is torch.Tensor:
-                self._see(result, func, args)
+                self._log_tensor(result, func, args)
             else:
                 for tensor in tree_iter(result):
                     if isinstance(tensor, torch.Tensor):
-                        self._see(tensor, func, args)
+                        self._log_tensor(tensor, func, args)
         if sends:
             self._note_communication(func, args, kwargs or {})
         return result
 
     def _come_and_go(self, size: int, kind: str, func) -> None:
         """Memory that is born and dies inside one operator."""
-        place = self._add(_Piece(size, kind, self._place_now(), f"inside {func}", (size,), torch.uint8, self.device))
+        place = self._log_birth(
+            _Piece(size, kind, self._place_now(), f"inside {func}", (size,), torch.uint8, self.device)
+        )
         self._events.append((-size, place, self._phase))
 
     def _note_communication(self, func, args: tuple, kwargs: dict) -> None:
-        if self._look and func.overloadpacket.__name__ == "_reduce_scatter_base_":
+        if self._look_inside and func.overloadpacket.__name__ == "_reduce_scatter_base_":
             # gloo sums a copy of the whole, and keeps its part of it.
             self._come_and_go(args[1].untyped_storage().nbytes(), "communication", func)
         for tensor in tree_leaves((args, kwargs)):
@@ -149,7 +151,7 @@ class Meter(TorchDispatchMode):
                 if piece and piece.there is None and piece.kind not in _LASTING:
                     piece.kind = "communication"
 
-    def _look_up(self) -> None:
+    def _update_phase(self) -> None:
         """What PyTorch is doing just now, whatever the marks say; a new phase is logged."""
         if self._updating:
             self._work = "update"
@@ -170,8 +172,8 @@ class Meter(TorchDispatchMode):
     def _see_random_state(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def seen(*args, **kwargs) -> torch.Tensor:
             result = function(*args, **kwargs)
-            self._look_up()
-            self._see(result, function.__name__)
+            self._update_phase()
+            self._log_tensor(result, function.__name__)
             return result
 
         return seen
@@ -180,16 +182,16 @@ class Meter(TorchDispatchMode):
         def seen(storage: torch.UntypedStorage, size: int) -> object:
             result = resize(storage, size)
             if known := self._alive.get(storage._cdata):
-                self._look_up()
+                self._update_phase()
                 self._resize(known[0], storage)
             return result
 
         return seen
 
-    def _see(self, tensor: torch.Tensor, maker, args: tuple = ()) -> None:
+    def _log_tensor(self, tensor: torch.Tensor, maker, args: tuple = ()) -> None:
         if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
-            for inner in _plain(tensor):
-                self._see(inner, maker)
+            for inner in _inner_tensors(tensor):
+                self._log_tensor(inner, maker)
             return
         if tensor.layout is not _STRIDED:
             return
@@ -202,21 +204,21 @@ class Meter(TorchDispatchMode):
         device = device_of(tensor)
         if device == self.device or device == _HOST:
             about = self._place_now(), maker, tensor.shape, tensor.dtype, device
-            place = self._add(_Piece(storage.nbytes(), self._kind_of_birth(), *about), storage)
+            place = self._log_birth(_Piece(storage.nbytes(), self._kind_of_birth(), *about), storage)
             if id(maker) in _IN_PLACE_UNWATCHED:
                 self._note_in_place(place, maker, args)
 
-    def _add(self, piece: "_Piece", storage: torch.UntypedStorage | None = None) -> int:
+    def _log_birth(self, piece: "_Piece", storage: torch.UntypedStorage | None = None) -> int:
         """Log a birth; gives the piece's place, and waits for the end of its storage."""
         place = len(self._pieces)
         self._pieces.append(piece)
         if piece.there is None:
             self._events.append((piece.size, place, self._phase))
         if storage is not None:
-            self._alive[storage._cdata] = place, weakref.ref(storage, partial(self._die, storage._cdata))
+            self._alive[storage._cdata] = place, weakref.ref(storage, partial(self._log_death, storage._cdata))
         return place
 
-    def _die(self, address: int, reference: weakref.ref) -> None:
+    def _log_death(self, address: int, reference: weakref.ref) -> None:
         place, current = self._alive.get(address, (-1, None))
         if current is not reference:  # an address may already have a new tenant
             return
@@ -271,7 +273,7 @@ class Meter(TorchDispatchMode):
         return self._nodes_made[before - 1][1] if before and not accumulates else ""
 
     def _register_what_is_there(self) -> None:
-        for name, parameter in self._named("named_parameters"):
+        for name, parameter in self._iterate_named("named_parameters"):
             module, _, leaf = name.rpartition(".")
             self._mark_as("parameters", [parameter], leaf, module)
             if parameter.grad is not None:
@@ -279,16 +281,16 @@ class Meter(TorchDispatchMode):
             if parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(partial(self._mark_gradient, module))
                 self._hooks.callback(hook.remove)
-        for name, buffer in self._named("named_buffers"):
+        for name, buffer in self._iterate_named("named_buffers"):
             self._mark_as("buffers", [buffer], "", name.rpartition(".")[0])
-        for name, module in self._named("named_modules"):
+        for name, module in self._iterate_named("named_modules"):
             self._mark_as("buffers", _tensors_in({**vars(module), **_NOT_LOOSE}), "", name)
             for parameter in module.parameters(recurse=False):  # as statistics of quantized weights
                 self._mark_as("buffers", _tensors_in(vars(parameter)), "", name)
         self._mark_state()
         self._mark_as("inputs", self._tensors)
 
-    def _named(self, what: str) -> Iterator[tuple[str, object]]:
+    def _iterate_named(self, what: str) -> Iterator[tuple[str, object]]:
         """Of all models by name; of several each name begins with the model's number."""
         for number, model in enumerate(self.models):
             prefix = f"{number}" if len(self.models) > 1 else ""
@@ -296,7 +298,7 @@ class Meter(TorchDispatchMode):
 
     def _mark_as(self, kind: str, tensors: Iterable, maker: str = "", module: str = "") -> None:
         """Give the pieces of `tensors` this kind; those unseen so far were there before the log began."""
-        for tensor in (inner for whole in tensors for inner in _plain(whole)):
+        for tensor in (inner for whole in tensors for inner in _inner_tensors(whole)):
             device = device_of(tensor)
             if device not in (self.device, _HOST) or tensor.layout is not torch.strided:
                 continue
@@ -304,7 +306,7 @@ class Meter(TorchDispatchMode):
             known = self._alive.get(storage._cdata)
             if known is None:
                 about = module, maker, tensor.shape, tensor.dtype, device
-                self._add(_Piece(storage.nbytes(), kind, *about, there=storage.nbytes()), storage)
+                self._log_birth(_Piece(storage.nbytes(), kind, *about, there=storage.nbytes()), storage)
             elif kind not in ("inputs", "buffers") or self._pieces[known[0]].there is None:
                 self._pieces[known[0]].kind = kind
 
@@ -313,7 +315,7 @@ class Meter(TorchDispatchMode):
             self._mark_as("gradients", [parameter.grad], module=module)
 
     def _mark_state(self) -> None:
-        modules = {id(p): name.rpartition(".")[0] for name, p in self._named("named_parameters")}
+        modules = {id(p): name.rpartition(".")[0] for name, p in self._iterate_named("named_parameters")}
         for optimizer in self.optimizers:
             inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
             for one in (optimizer, inner):
@@ -321,21 +323,21 @@ class Meter(TorchDispatchMode):
                     kept = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
                     self._mark_as("optimizer state", kept, module=modules.get(id(parameter), ""))
 
-    def _begin(self, name: str, module: nn.Module, args, kwargs) -> None:
+    def _begin_module(self, name: str, module: nn.Module, args, kwargs) -> None:
         if any(module is model for model in self.models):
             self._modules.clear()  # a forward that failed may have left its modules here
             self._mark_as("inputs", (x for x in tree_iter((args, kwargs)) if isinstance(x, torch.Tensor)))
         self._modules.append(name)
         self._nodes_made.append((torch.autograd._get_sequence_nr(), name))
 
-    def _end(self, *_) -> None:
+    def _end_module(self, *_) -> None:
         if self._modules:
             self._modules.pop()
         self._nodes_made.append((torch.autograd._get_sequence_nr(), self._modules[-1] if self._modules else ""))
 
     def _begin_update(self, *_) -> None:
         self._updating = True
-        for name, parameter in self._named("named_parameters"):
+        for name, parameter in self._iterate_named("named_parameters"):
             self._mark_gradient(name.rpartition(".")[0], parameter)
 
     def _end_update(self, *_) -> None:
@@ -345,7 +347,7 @@ class Meter(TorchDispatchMode):
     @contextmanager
     def _mark(self, name: str) -> Iterator[None]:
         self._marks.append(name)
-        self._look_up()
+        self._update_phase()
         try:
             yield
         finally:
@@ -372,7 +374,7 @@ class _Piece:
 _STRIDED = torch.strided
 _RESIZE = _aten.resize_.default
 _ADDS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default)
-_IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else that is asked of it
+_IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else here
 _KNOWN: dict[int, tuple[bool, bool, bool]] = {}  # by `id` too: operators are never given back
 _LASTING = ("gradients", "parameters", "optimizer state")
 _NOT_LOOSE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
@@ -391,11 +393,11 @@ def _what_it_does(func) -> tuple[bool, bool, bool]:
     return does
 
 
-def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors that a wrapper such as `DTensor` is made of; of another itself."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _plain(getattr(tensor, name))
+            yield from _inner_tensors(getattr(tensor, name))
     elif isinstance(tensor, torch.Tensor):  # a DTensor names its mesh too
         yield tensor
 
@@ -409,7 +411,7 @@ def _tensors_in(things, depth: int = 3) -> Iterator[torch.Tensor]:
             yield from _tensors_in(vars(thing), depth - 1)
 
 
-def where(models: list[nn.Module]) -> torch.device:
+def device_of_models(models: list[nn.Module]) -> torch.device:
     """Where the models are: another device than the host's, where any of their tensors is on one."""
     devices = {tensor.device for model in models for tensor in (*model.parameters(), *model.buffers())}
     return next((device for device in devices if device != _HOST), _HOST)

@@ -1,4 +1,4 @@
-"""What can be asked about: a configuration, a name, a module or a function that makes one, with examples to train it on."""
+"""What can be predicted: a configuration, a name, a module or a function that makes one, with examples to train it on."""
 
 import inspect
 from collections.abc import Callable
@@ -72,7 +72,7 @@ class Source:
 
 
 def source_of(what, batch: Callable | None = None) -> Source:
-    """What `memory.estimate` is asked about, as a `Source`; raises `CourseError` for what makes no model."""
+    """What `memory.estimate` predicts, as a `Source`; raises `CourseError` for what makes no model."""
     if isinstance(what, Source):
         return what
     examples = random_batch if batch is None else lambda model, recipe: batch(recipe.batch, recipe.sequence)
@@ -162,7 +162,7 @@ def _tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, to
     size = (recipe.batch, recipe.sequence)
     text = getattr(config, "text_config", config)
     ids = torch.randint(1, text.vocab_size, size)
-    if recipe.packed:  # two documents in each row, told by positions that begin anew
+    if recipe.packed:  # two documents in each row, marked by positions that begin anew
         half = recipe.sequence // 2
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
         return {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}

@@ -236,7 +236,7 @@ def plan(
     """Whether a step of `what` by `recipe` fits into `memory` bytes of a card, and what to do where it does not.
 
     `what` and `batch` as for `estimate`. With `machine` each row has its predicted seconds. `cards` are the numbers of them to
-    try for the fewest that suffice. `say` is told what is being done, since some of it takes seconds.
+    try for the fewest that suffice. `say` gets what is being done, since some of it takes seconds.
     """
     if not memory > 0:
         raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")

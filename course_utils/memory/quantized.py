@@ -16,12 +16,12 @@ def quantize_linears(model: nn.Module, peft, checkpointing: bool = False) -> nn.
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and child is not head:
-                setattr(parent, name, _in_4_bits(child))
+                setattr(parent, name, _make_4_bit(child))
     model.is_loaded_in_4bit = True
     return peft.prepare_model_for_kbit_training(model, checkpointing, {"use_reentrant": False})
 
 
-def _in_4_bits(linear: nn.Linear) -> nn.Module:
+def _make_4_bit(linear: nn.Linear) -> nn.Module:
     from bitsandbytes.nn import Linear4bit
 
     layer = Linear4bit.__new__(Linear4bit)  # its own way to begin wraps a real tensor
@@ -29,11 +29,11 @@ def _in_4_bits(linear: nn.Linear) -> nn.Module:
     layer.in_features, layer.out_features = linear.in_features, linear.out_features
     layer.compute_dtype, layer.compute_type_is_set = linear.weight.dtype, True
     layer.quant_storage, layer.support_avx512bf16_for_cpu = torch.uint8, False
-    layer.bias, layer.weight = linear.bias, _codes(linear.weight)
+    layer.bias, layer.weight = linear.bias, _make_codes(linear.weight)
     return layer
 
 
-def _codes(weight: torch.Tensor) -> nn.Parameter:
+def _make_codes(weight: torch.Tensor) -> nn.Parameter:
     from bitsandbytes.functional import QuantState
 
     blocks, new = -(-weight.numel() // BLOCK), weight.detach().new_empty

@@ -12,7 +12,7 @@ from course_utils.memory.as_cuda import GPU
 
 
 @contextmanager
-def pretended_ranks(ranks: int, like: str = "cpu", rank: int = 0) -> Iterator[None]:
+def pretend_ranks(ranks: int, like: str = "cpu", rank: int = 0) -> Iterator[None]:
     """Inside, this process is one rank of `ranks`; with one nothing changes. Raises `CourseError` inside a real group."""
     if ranks == 1:
         yield
@@ -26,13 +26,13 @@ def pretended_ranks(ranks: int, like: str = "cpu", rank: int = 0) -> Iterator[No
     # FSDP2 asks the mesh for a device, which knows no second CPU.
     device = GPU if like == "cuda" else torch.device("cpu")
     here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: device)
-    alike = patch.object(dist, "all_gather_object", _gather_alike)
+    gathers = patch.object(dist, "all_gather_object", _gather_same)
     try:
-        with here, alike:
+        with here, gathers:
             yield
     finally:
         dist.destroy_process_group()
 
 
-def _gather_alike(found: list, one, group=None) -> None:
+def _gather_same(found: list, one, group=None) -> None:
     found[:] = [one] * len(found)

@@ -1,6 +1,6 @@
-"""What a forward pass keeps for the backward pass, piece by piece and module by module."""
+"""What a forward pass saves for the backward pass, piece by piece and module by module; bytes behind tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
 import pandas as pd
@@ -50,6 +50,15 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
         result = forward()
     del result  # the graph must outlive the count, or a freed tensor's address could be counted twice
     return pd.DataFrame(rows, columns=["module", "shape", "dtype", "bytes", "kind"])
+
+
+def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the memory behind `tensors`; what several of them share is counted once, and whole.
+
+    Tensors on the `meta` device count as if they had memory.
+    """
+    sizes = {_memory(t): t.untyped_storage().nbytes() for t in tensors}
+    return sum(sizes.values())
 
 
 def _memory(tensor: torch.Tensor) -> StorageWeakRef:

@@ -19,7 +19,7 @@ _HIDES = dict.fromkeys((_aten.convolution.default, _aten.convolution_backward.de
 _PRODUCTS = dict.fromkeys((_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default), _SMALL)
 
 
-class _Like(NamedTuple):
+class _Shape(NamedTuple):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
@@ -45,7 +45,7 @@ def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
         return 0  # most of all: a step asks some thousand times
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
-    found = try_out(operator, args, kwargs, _largest(operator, tensors) - returned)
+    found = try_out(operator, args, kwargs, _size_limit(operator, tensors) - returned)
     return found.peak if found else 0
 
 
@@ -58,7 +58,7 @@ def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Trial
     if not on_cpu or sum(t.nbytes for t in tensors) > largest or torch.autograd._profiler_enabled():
         return None
     library = torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.is_grad_enabled()
-    return _measure(operator, tuple(_shape_of(leaf) for leaf in leaves), structure, library)
+    return _measure(operator, tuple(_describe_argument(leaf) for leaf in leaves), structure, library)
 
 
 def may_hide(operator) -> bool:
@@ -66,7 +66,7 @@ def may_hide(operator) -> bool:
     return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS
 
 
-def _largest(operator, tensors: list[torch.Tensor]) -> int:
+def _size_limit(operator, tensors: list[torch.Tensor]) -> int:
     if operator.namespace == "bitsandbytes":
         return _LARGE
     if operator in _PRODUCTS:
@@ -81,17 +81,17 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
     return 0 in steps and any(step == 0 and side > 1 for step, side in zip(steps, tensor.shape, strict=True))
 
 
-def _shape_of(leaf):
+def _describe_argument(leaf):
     if isinstance(leaf, list):
         return tuple(leaf)
-    return _Like(tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+    return _Shape(tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
 
 @cache
 def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Trial:
     allocator = CpuAllocator()
     with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
-        filled = [_filled(leaf) if isinstance(leaf, _Like) else leaf for leaf in leaves]
+        filled = [_make_zeros(leaf) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
         args, kwargs = (filled, {}) if structure is None else tree_unflatten(filled, structure)
         with allocator.recording(), allocator.measured():
             answer = operator(*args, **kwargs)
@@ -99,5 +99,5 @@ def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple
     return Trial(allocator.account().above_start, returned)
 
 
-def _filled(like: _Like) -> torch.Tensor:
+def _make_zeros(like: _Shape) -> torch.Tensor:
     return torch.empty_strided(like.shape, like.stride, dtype=like.dtype).zero_()

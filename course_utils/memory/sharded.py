@@ -37,7 +37,7 @@ def units_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names] or list(blocks_of(model))
 
 
-def zero1(parameters: list[nn.Parameter], make: Make) -> torch.optim.Optimizer:
+def make_zero1(parameters: list[nn.Parameter], make: Make) -> torch.optim.Optimizer:
     """torch's `ZeroRedundancyOptimizer` around the optimizer that `make` gives; it takes torch's own kinds."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

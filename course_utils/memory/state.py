@@ -1,13 +1,15 @@
 """What an optimizer keeps between steps, tensor by tensor."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import nn
+
+from course_utils.errors import CourseError
 
 
 class StateEntry(NamedTuple):
@@ -73,6 +75,23 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
 def unwrapped(optimizer):
     """Torch's own optimizer, which Accelerate's wrapper keeps under this name; None stays None."""
     return getattr(optimizer, "optimizer", optimizer)
+
+
+def parts_of(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+    """The models and the optimizers among the arguments of a step; raises `CourseError` for no tuple, and for no model."""
+    if not isinstance(built, tuple):
+        raise CourseError(
+            f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
+        )
+    models = [thing for thing in built if isinstance(thing, nn.Module)]
+    if not models:
+        raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")
+    return models, [thing for thing in built if isinstance(thing, torch.optim.Optimizer)]
+
+
+def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+    """Each once, without Accelerate's wrapper."""
+    return list({id(one): one for one in map(unwrapped, optimizers)}.values())
 
 
 def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:

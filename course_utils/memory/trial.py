@@ -23,7 +23,7 @@ from course_utils.memory.workload import Workload
 class Trial:
     """What a step by `recipe` takes. `sent` are the bytes that a rank sends in a step; `how` says what was run dry.
 
-    `smaller` are the logs of two and of three blocks where they told that of the whole, and `blocks` how many that has.
+    `smaller` are the logs of two and of three blocks where they gave that of the whole, and `blocks` how many that has.
     """
 
     recipe: Recipe

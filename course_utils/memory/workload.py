@@ -17,7 +17,7 @@ from course_utils.memory.optimizers import maker
 from course_utils.memory.phases import phase
 from course_utils.memory.quantized import quantize_linears
 from course_utils.memory.recipe import Recipe
-from course_utils.memory.sharded import Buckets, HostUpdate, shard, zero1
+from course_utils.memory.sharded import Buckets, HostUpdate, make_zero1, shard
 from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
@@ -37,7 +37,7 @@ class Workload:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
         recipe = self.recipe
         with _default_dtype(torch.bfloat16 if recipe.precision.startswith("bf16") else torch.float32):
-            model = self._adapted(self.source.make().train())
+            model = self._adapt(self.source.make().train())
             batches = [self.source.batch(model, recipe) for _ in range(recipe.accumulation)]
         if recipe.attention == "eager":
             _attend_eagerly(model)
@@ -45,13 +45,13 @@ class Workload:
             _checkpoint(model, recipe.segments)
         if recipe.zero_stage > 1:
             shard(model, recipe)
-        return model, self._optimizer(model), batches
+        return model, self._make_optimizer(model), batches
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Forward and backward over the micro-batches, then one update; the gradients are dropped at the end."""
         recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
         for batch in batches:
-            with phase("forward"), self._precision(), self._saving(model):
+            with phase("forward"), self._autocast(), self._saved_tensors_hooks(model):
                 outputs = call(model, batch)
                 loss = self.source.loss(outputs, batch) / len(batches)
             if not recipe.keeps_outputs:
@@ -83,14 +83,16 @@ class Workload:
     def evaluate(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """A forward pass without gradients, on a batch as large as a micro-batch."""
         model.eval()
-        with phase("evaluation"), torch.no_grad(), self._precision():
+        with phase("evaluation"), torch.no_grad(), self._autocast():
             call(model, batches[0])
         model.train()
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Parameters and optimizer state copied to the host, tensor by tensor; of shards each is gathered first."""
         with phase("saving"), torch.no_grad():
-            kept = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in _lasting(model, optimizer)]
+            kept = [
+                (t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in _tensors_to_save(model, optimizer)
+            ]
             del kept
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
@@ -102,7 +104,7 @@ class Workload:
             checkpoint = {name: tensor.clone() for name, tensor in model.state_dict().items()}
             model.load_state_dict(checkpoint)
 
-    def _adapted(self, model: nn.Module) -> nn.Module:
+    def _adapt(self, model: nn.Module) -> nn.Module:
         recipe = self.recipe
         if recipe.quantized:
             model = quantize_linears(model, _peft(), recipe.checkpointing)
@@ -111,13 +113,13 @@ class Workload:
                 parameter.requires_grad_(False)
         return _with_lora(model, recipe.lora) if recipe.lora else model
 
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+    def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe, make = self.recipe, maker(self.recipe.optimizer)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if recipe.ranks > 1 and recipe.zero_stage < 2:
             model.buckets = [Buckets(trained)]
         if recipe.zero_stage == 1:
-            return zero1(trained, make)
+            return make_zero1(trained, make)
         if recipe.offload and recipe.zero_stage < 3:
             return HostUpdate(trained, make)
         optimizer = MasterWeights(trained, make) if recipe.precision == "bf16-masters" else make(trained)
@@ -125,14 +127,14 @@ class Workload:
             _update_in_backward(trained, optimizer)
         return optimizer
 
-    def _saving(self, model: nn.Module):
+    def _saved_tensors_hooks(self, model: nn.Module):
         if self.recipe.offload_activations:
             return torch.autograd.graph.save_on_cpu(pin_memory=True)
         if self.recipe.saved_on_disk:
-            return _GoneFromMemory(model) if is_fake(next(model.parameters())) else SavedOnDisk(model, smallest=1)
+            return _SavedNowhere(model) if is_fake(next(model.parameters())) else SavedOnDisk(model, smallest=1)
         return nullcontext()
 
-    def _precision(self):
+    def _autocast(self):
         halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)
         if halves is None or self.recipe.zero_stage > 1:  # FSDP2 casts by a policy of its own
             return nullcontext()
@@ -146,7 +148,7 @@ def call(model: nn.Module, batch):
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
 
-class _GoneFromMemory(torch.autograd.graph.saved_tensors_hooks):
+class _SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
     """`SavedOnDisk` for fake tensors: what is saved takes no memory, nor does what is mapped from the file again."""
 
     def __init__(self, model: nn.Module):
@@ -206,7 +208,7 @@ def _attend_eagerly(model: nn.Module) -> None:
     model.set_attn_implementation("eager")
 
 
-def _lasting(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def _tensors_to_save(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     yield from model.state_dict().values()
     yield from (v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor))
 

@@ -142,7 +142,7 @@ def test_why_emit_and_explain(config, tmp_path, capsys):
     assert "lora_r: 4" in capsys.readouterr().out
     (tmp_path / "oom").write_text("CUDA out of memory. Tried to allocate 20.00 MiB.")
     assert main(["plan", config, "--explain", str(tmp_path / "oom")]) == 0
-    assert "asked 20.0 MiB" in capsys.readouterr().out
+    assert "requested 20.0 MiB" in capsys.readouterr().out
 
 
 def test_the_settings_of_a_row(config, capsys):

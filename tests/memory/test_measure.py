@@ -144,7 +144,7 @@ def test_a_model_or_an_optimizer_of_another_kind_is_refused():
     optimizer = torch.optim.AdamW(model.parameters())
     step = plain_step(model, optimizer, x)
     for wrong in (optimizer, "model", nn.ReLU()):
-        with pytest.raises(CourseError, match="a model with parameters"):
+        with pytest.raises(CourseError, match="no model|a model with parameters"):
             measure((wrong,), step)
     with pytest.raises(CourseError, match="trains no parameter of this model"):
         measure((model, torch.optim.AdamW(nn.Linear(2, 2).parameters())), step)
