@@ -1,12 +1,10 @@
 """Time of a step of a small GPT-2 on two ranks: data parallelism and full sharding by hand beside torch's own.
 
 All ways of a group run in one launch, in turn, on the same batch; the first of a group is what the others are divided by. Ours
-use torch's collectives; the ring by hand stands beside them, to be reported only. torch's `fully_shard` gathers the root again
-before backward, as ours does.
+have no prefetch. torch's `fully_shard` gathers the root again before backward, as ours does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from statistics import median
 
 import torch
@@ -25,11 +23,6 @@ SIZES = {"n_embd": 256, "n_layer": 4, "n_head": 8, "vocab_size": 4000}
 RECIPE = Recipe(batch=8, sequence=128)
 
 
-def block_of(model: nn.Module) -> type:
-    """The class of the model's blocks."""
-    return type(techniques.blocks_of(model)[0])
-
-
 def torchs_fsdp(model: nn.Module) -> nn.Module:
     """FSDP2 by block."""
     from torch.distributed.fsdp import fully_shard
@@ -45,13 +38,10 @@ def groups() -> dict[str, dict[str, Callable[[nn.Module], nn.Module]]]:
         "Data parallelism": {
             "torch's DDP": nn.parallel.DistributedDataParallel,
             "by hand": DDP,
-            "by hand, on the ring": partial(DDP, by="ring"),
         },
         "Full sharding": {
             "torch's fully_shard": torchs_fsdp,
-            "by hand": lambda model: FSDP(model, block_of(model)),
-            "by hand, without prefetch": lambda model: FSDP(model, block_of(model), prefetch=False),
-            "by hand, on the ring": lambda model: FSDP(model, block_of(model), by="ring"),
+            "by hand": lambda model: FSDP(model, techniques.blocks_of(model)),
         },
     }
 

@@ -94,7 +94,7 @@ def declared(*extras: str) -> set[str]:
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/cli": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev")}
-EXTRAS |= {"benchmarks": ("dev",), "course_utils/training": ("distributed",)}
+EXTRAS |= {"benchmarks": ("dev",), "course_utils/lessons": ("distributed",)}
 # Steps with adapters are predicted where peft is, and refused in a sentence where it is not.
 EXTRAS |= {"course_utils/memory": ("dev",)}
 SOURCES = [

@@ -1,27 +1,30 @@
 """Several processes on one machine, as ranks of one `torch.distributed` group: started, watched and ended.
 
-And by hand what they do together: collectives on a ring (`ring`), the ledger of what each rank sends (`counted`), `DDP`,
-`ShardedOptimizer` (ZeRO-1), `FSDP` (ZeRO-2 and 3), `LocalSGD`, and gradients in 8 bits (`QuantizedMean`).
+And by hand what they do together: collectives on a ring (`ring`), `DDP`, `LocalSGD`, gradients in 8 bits (`QSGD`),
+`ShardedOptimizer` (ZeRO-1) and `FSDP` (ZeRO-2 and 3). `counted` says what each rank sends, `communication` what it should.
 """
 
+from course_utils.distributed.communication import communication, zero_bytes_per_rank
 from course_utils.distributed.ddp import DDP
 from course_utils.distributed.fsdp import FSDP
 from course_utils.distributed.launch import SECONDS, RankError, launch
-from course_utils.distributed.local_sgd import LocalSGD, Outer
-from course_utils.distributed.quantized import QuantizedMean
+from course_utils.distributed.local_sgd import LocalSGD, OuterNesterov
+from course_utils.distributed.qsgd import QSGD
 from course_utils.distributed.sharded_optimizer import ShardedOptimizer
 from course_utils.distributed.traffic import Traffic, counted
 
 __all__ = [
     "DDP",
     "FSDP",
+    "QSGD",
     "SECONDS",
     "LocalSGD",
-    "Outer",
-    "QuantizedMean",
+    "OuterNesterov",
     "RankError",
     "ShardedOptimizer",
     "Traffic",
+    "communication",
     "counted",
     "launch",
+    "zero_bytes_per_rank",
 ]

@@ -1,9 +1,8 @@
-"""What a rank sends and receives, collective by collective: the ledger of the wire.
+"""What a rank sends and receives, message by message and collective by collective.
 
-Two ways lead into it. What is built here by hand notes every message where it sends it. What torch.distributed does inside
-one operator, also for DDP, FSDP2 or Accelerate, is seen where the operator is called, and booked as a ring sends it, which is
-the least that leaves every rank with the same load (Patarasuk & Yuan 2009). A library may send more: gloo, which carries
-between processors, makes an all-reduce of every reduce-scatter. N is the number of ranks.
+It is counted where an operator of torch.distributed is called, also by DDP, FSDP2 or Accelerate. A collective counts as a
+ring sends it, which is the least that leaves every rank with the same load (Patarasuk & Yuan 2009). A library may send more:
+gloo, which carries between processors, makes an all-reduce of every reduce-scatter. N is the number of ranks.
 """
 
 import time
@@ -22,12 +21,11 @@ from course_utils.errors import CourseError
 if TYPE_CHECKING:
     import pandas as pd
 
-_open: list["Traffic"] = []
-_unbooked: list[None] = []
+_uncounted: list[None] = []
 
 
-class UnbookedError(CourseError):
-    """An operator of torch.distributed of which the ledger does not know what it sends."""
+class UnknownCollectiveError(CourseError):
+    """An operator of torch.distributed for which it is not known what it sends."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Traffic:
         self.entries: list[Entry] = []
         self._opened = time.perf_counter()
 
-    def note(self, collective: str, sent: int, received: int, messages: int) -> None:
+    def record(self, collective: str, sent: int, received: int, messages: int) -> None:
         """Write one entry."""
         self.entries.append(Entry(collective, sent, received, messages, time.perf_counter() - self._opened))
 
@@ -84,58 +82,41 @@ class Traffic:
 def counted() -> Iterator[Traffic]:
     """A ledger of all that this rank sends meanwhile, also in the backward pass. Ledgers may be open inside each other."""
     ledger = Traffic()
-    _open.append(ledger)
-    try:
-        with _Watcher(ledger):
-            yield ledger
-    finally:
-        _open.remove(ledger)
+    with _Watcher(ledger):
+        yield ledger
 
 
 @contextmanager
-def unbooked() -> Iterator[None]:
+def uncounted() -> Iterator[None]:
     """What torch.distributed does meanwhile is in no ledger."""
-    _unbooked.append(None)
+    _uncounted.append(None)
     try:
         yield
     finally:
-        _unbooked.pop()
-
-
-@contextmanager
-def booked_as(collective: str) -> Iterator[Traffic]:
-    """For collectives by hand: the messages noted in the ledger it gives become one entry of every open ledger.
-
-    The sends and receives of torch.distributed that carry them are not booked again.
-    """
-    messages = Traffic()
-    with unbooked():
-        yield messages
-    for ledger in _open:
-        ledger.note(collective, messages.sent, messages.received, messages.messages)
+        _uncounted.pop()
 
 
 class _Watcher(TorchDispatchMode):
-    """Books the operators of torch.distributed."""
+    """Records the operators of torch.distributed."""
 
     def __init__(self, ledger: Traffic):
         super().__init__()
         self.ledger = ledger
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace in ("c10d", "_c10d_functional") and not _unbooked:
-            self._book(func.overloadpacket.__name__.strip("_"), args)
+        if func.namespace in ("c10d", "_c10d_functional") and not _uncounted:
+            self._record(func.overloadpacket.__name__.strip("_"), args)
         return func(*args, **(kwargs or {}))
 
-    def _book(self, name: str, args: tuple) -> None:
+    def _record(self, name: str, args: tuple) -> None:
         if name in _SILENT:
             return
-        if name not in _BOOKED:
-            raise UnbookedError(
+        if name not in _LOADS:
+            raise UnknownCollectiveError(
                 f"The ledger does not know what torch.distributed's {name} sends; leave it out of what is counted."
             )
-        collective, load = _BOOKED[name]
-        self.ledger.note(collective, *load(args, _ranks(args)))
+        collective, load = _LOADS[name]
+        self.ledger.record(collective, *load(args, _ranks(args)))
 
 
 def _ranks(args: tuple) -> int:
@@ -186,7 +167,7 @@ def _reduce(args, ranks):
 
 
 _SILENT = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"}
-_BOOKED = {
+_LOADS = {
     "allreduce": ("all-reduce", _all_reduce),
     "all_reduce": ("all-reduce", _all_reduce),
     "allgather": ("all-gather", _of_piece(1)),

@@ -101,7 +101,7 @@ def _of_rank(error: RankError) -> Outcome:
     kinds = {"ForeignError": "foreign", "UnfitError": "unsafe", "UnansweredError": "untouched"}
     if error.kind in kinds:
         return Outcome(kinds[error.kind], text=_cut(error.text))
-    if error.kind == "UnbookedError":
+    if error.kind == "UnknownCollectiveError":
         unknown = error.text.partition(";")[0].rstrip(".")
         return Outcome("unsafe", text=f"{unknown}. Use what it can count: {_COUNTED}.")
     if error.kind == "TypeError" and not line:

@@ -1,6 +1,5 @@
 """What a training step takes, measured (`measure`, `Meter`) and predicted (`dry_run`, `estimate`), and what fits (`plan`)."""
 
-from course_utils.memory.communication import Traffic, communication, zero_bytes_per_rank
 from course_utils.memory.dry_run import dry_run, predict_seconds
 from course_utils.memory.estimate import Estimate, estimate
 from course_utils.memory.guard import check, guard
@@ -22,11 +21,9 @@ __all__ = [
     "Plan",
     "Recipe",
     "StateSize",
-    "Traffic",
     "Usage",
     "Workload",
     "check",
-    "communication",
     "distinct_bytes",
     "dry_run",
     "estimate",
@@ -40,5 +37,4 @@ __all__ = [
     "predicted_peak",
     "saved_bytes",
     "saved_list",
-    "zero_bytes_per_rank",
 ]

@@ -1,4 +1,4 @@
-"""Run by `test_wire.py` in a network of its own: what its loopback interface sends, and what is booked of it."""
+"""Run by `test_wire.py` in a network of its own: what its loopback interface sends, and what is counted of it."""
 
 import json
 from functools import partial
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_utils import models
-from course_utils.distributed import DDP, FSDP, LocalSGD, QuantizedMean, ShardedOptimizer, counted, launch, ring
+from course_utils.distributed import DDP, FSDP, QSGD, LocalSGD, ShardedOptimizer, counted, launch, ring
 from course_utils.lessons.c06_gradient_accumulation import WAYS, accumulate_on_rank
 
 K, RANKS = 4, 2
@@ -48,14 +48,15 @@ def layers():
     return torch.nn.Sequential(*(torch.nn.Linear(500, 500) for _ in range(4)))
 
 
-def sharded(by):
-    model = FSDP(layers(), units=torch.nn.Linear, by=by)
+def sharded():
+    plain = layers()
+    model = FSDP(plain, list(plain))
     return lambda: model(torch.ones(2, 500)).sum().backward()
 
 
 def sharded_update():
     model = layers()
-    optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, by="ring", lr=0.1, average=True)
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
 
     def step():
         model(torch.ones(2, 500)).sum().backward()
@@ -66,7 +67,7 @@ def sharded_update():
 
 def coarse_gradients():
     model = layers()
-    mean = QuantizedMean(model.parameters())
+    mean = QSGD(model.parameters())
 
     def step():
         model(torch.ones(2, 500)).sum().backward()
@@ -75,13 +76,11 @@ def coarse_gradients():
     return step
 
 
-STEPS = {
-    "FSDP, ring": partial(sharded, "ring"),
-    "ZeRO-1, ring": sharded_update,
-    "local SGD": lambda: LocalSGD(layers(), every=1).step,
-    "8 bits": coarse_gradients,
-    "FSDP, gloo": partial(sharded, "torch"),
-}
+def local_steps():
+    return LocalSGD(torch.optim.SGD(layers().parameters()), sync_every=1).step
+
+
+STEPS = {"ZeRO-1": sharded_update, "local SGD": local_steps, "8 bits": coarse_gradients, "FSDP": sharded}
 
 
 def by_step():
@@ -108,6 +107,6 @@ if __name__ == "__main__":
         json.dumps({"sent": total, "reduced": payload, "model": 4 * models.parameter_count(BUILD()), "ways": len(WAYS)})
     )
     ranks = launch(by_hand, RANKS)
-    print(json.dumps({"sent": ranks[0][0], "booked": sum(booked for _, booked in ranks)}))
+    print(json.dumps({"sent": ranks[0][0], "counted": sum(own for _, own in ranks)}))
     ranks = launch(by_step, RANKS)
     print(json.dumps({name: (ranks[0][name][0], sum(rank[name][1] for rank in ranks)) for name in STEPS}))

@@ -30,3 +30,10 @@ def data(share, step):
 
 def uses_seldom(share, step):
     return share == 0 and step % 2 == 0
+
+
+def fill_with_zeros(module):
+    """What no batch used has a zero gradient, as the wrappers give it."""
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from course_utils import memory, models
-from course_utils.distributed import launch
+from course_utils.distributed import communication, launch
 
 LARGER = {"n_embd": 128, "n_layer": 4, "n_head": 4, "vocab_size": 2000}
 
@@ -29,7 +29,7 @@ def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
     found = launch(work.sent, ranks)
     for method in ("ddp", "zero1", "zero2", "zero3"):
         counted = sum(sent[method] for sent in found) / ranks / work.UPDATES
-        assert counted == pytest.approx(memory.communication(method, elements, ranks).bytes, rel=0.01), method
+        assert counted == pytest.approx(communication(method, elements, ranks).bytes, rel=0.01), method
 
 
 @pytest.mark.parametrize(("ranks", "stages"), [(2, (1, 2, 3)), pytest.param(4, (3,), marks=pytest.mark.slow)])

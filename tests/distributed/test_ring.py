@@ -1,11 +1,11 @@
-"""The ring by hand beside torch's own collectives, and what is booked beside what a ring must send."""
+"""The ring by hand beside torch's own collectives, and what is counted beside what a ring must send."""
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils.distributed import RankError, launch, ring
+from course_utils.distributed import launch, ring
 from course_utils.distributed.traffic import counted
 from course_utils.errors import CourseError
 
@@ -53,10 +53,9 @@ def test_all_ranks_together_send_what_a_ring_must(ranks):
         size = 8 * torch.Size(shape).numel()
         for j, passes in enumerate((2, 1, 1)):
             entries = [found[i][-1][j] for found in results]
-            assert all(len(entry) == 1 for entry in entries)
-            assert sum(entry[0].sent for entry in entries) == passes * (ranks - 1) * size
-            assert sum(entry[0].received for entry in entries) == passes * (ranks - 1) * size
-            assert {entry[0].messages for entry in entries} == {passes * (ranks - 1)}
+            assert sum(entry.sent for found in entries for entry in found) == passes * (ranks - 1) * size
+            assert sum(entry.received for found in entries for entry in found) == passes * (ranks - 1) * size
+            assert {sum(entry.messages for entry in found) for found in entries} == {passes * (ranks - 1)}
 
 
 def a_view_that_is_not_contiguous():
@@ -69,31 +68,6 @@ def a_view_that_is_not_contiguous():
 
 def test_a_view_is_summed_in_place():
     assert launch(a_view_that_is_not_contiguous, 2) == [True, True]
-
-
-def of_different_shapes():
-    ring.all_reduce(torch.ones(3 + dist.get_rank()))
-
-
-def of_different_types():
-    ring.all_reduce(torch.ones(3, dtype=[torch.float32, torch.float64][dist.get_rank()]))
-
-
-@pytest.mark.parametrize(
-    ("work", "said"),
-    [
-        (of_different_shapes, r"Rank 1 brings \[4\] of float32 .* rank 0 \[3\] of float32"),
-        (of_different_types, r"Rank 1 brings \[3\] of float64"),
-    ],
-)
-def test_ranks_that_bring_different_tensors_are_told_which(work, said):
-    with pytest.raises(RankError, match=said):
-        launch(work, 2, seconds=30)
-
-
-def test_a_piece_of_the_wrong_size_is_refused():
-    with pytest.raises(RankError, match="brings a piece of 3 elements, but of 10 elements its piece has 5"):
-        launch(lambda: ring.all_gather(torch.ones(3), 10), 2, seconds=30)
 
 
 def torchs_own():
@@ -120,7 +94,7 @@ def torchs_own():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_what_torch_sends_is_booked_too(ranks):
+def test_what_torch_sends_is_counted_too(ranks):
     for rank, ((plain, ddp, fsdp), calls) in enumerate(launch(torchs_own, ranks)):
         assert set(plain) == {"all-reduce", "broadcast", "all-gather"}
         assert plain["all-reduce"].sent == 2 * (ranks - 1) * 48 // ranks
@@ -154,7 +128,7 @@ def functional():
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_functional_collectives_are_booked_and_unknown_ones_are_refused(ranks):
+def test_functional_collectives_are_counted_and_unknown_ones_are_refused(ranks):
     whole, piece = 48 * (ranks - 1), 48 * (ranks - 1) // ranks
     for found in launch(functional, ranks):
         assert found["all-reduce"] == (12 * ranks, "all-reduce", 2 * piece, 2 * piece, 2 * (ranks - 1))
@@ -173,5 +147,6 @@ def ledgers_inside_each_other():
 
 def test_ledgers_may_lie_inside_each_other():
     outer, inner, sent = launch(ledgers_inside_each_other, 2)[0]
-    assert inner.loc["all-reduce"].to_dict() == {"calls": 2, "sent": 64, "received": 64, "messages": 4}
-    assert (outer.loc["all-reduce", "calls"], sent) == (3, 80)
+    assert inner.loc["all-reduce"].to_dict() == {"calls": 1, "sent": 32, "received": 32, "messages": 2}
+    assert inner.loc["send"].to_dict() == {"calls": 2, "sent": 32, "received": 0, "messages": 2}
+    assert (outer.loc["send", "calls"], sent) == (4, 80)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils import memory, models
-from course_utils.distributed import counted, launch
+from course_utils import models
+from course_utils.distributed import communication, counted, launch
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Usage, dry_run
 from course_utils.memory.allocator import CpuAllocator
@@ -111,7 +111,7 @@ def test_the_model_of_ddps_buckets_is_what_real_ranks_take(real):
     peak, sent = real["DDP"]
     assert usage.peak == pytest.approx(peak, rel=0.001)
     assert usage.split["buffers"] - dried(recipe(0, ranks=1))[0].split["buffers"] == PARAMETERS
-    assert sent == pytest.approx(memory.communication("ddp", PARAMETERS // 4, RANKS).bytes, rel=0.01)
+    assert sent == pytest.approx(communication("ddp", PARAMETERS // 4, RANKS).bytes, rel=0.01)
 
 
 def test_state_shared_out_is_seen_in_the_optimizer_within():

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from course_utils.distributed.communication import METHODS, communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
-from course_utils.memory.communication import METHODS, communication, zero_bytes_per_rank
 
 
 @dataclass

@@ -6,11 +6,12 @@ Symbols: N ranks, P parameters, k micro-batches of an update, H updates between 
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.errors import CourseError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 METHODS = ("ddp", "zero1", "zero2", "zero3", "local-sgd")
 # Every piece but a rank's own goes around the ring once; an all-reduce is a reduce-scatter and then an all-gather.
@@ -61,7 +62,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Communication:
     """What one rank sends in one update, collective by collective; it receives as much."""
 
     terms: tuple[Collective, ...]
@@ -89,8 +90,10 @@ class Traffic:
             )
         return self.bytes / bandwidth + self.rounds * latency
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """A row per collective: what, how much, and by which formula."""
+        import pandas as pd  # ranks need none, and have to start quickly
+
         names = ("kind", "payload_of", "bytes", "rounds", "formula")
         return pd.DataFrame([[getattr(term, name) for name in names] for term in self.terms], columns=list(names))
 
@@ -106,7 +109,7 @@ def communication(
     no_sync: bool | None = None,
     every: int = 1,
     buckets: int = 1,
-) -> Traffic:
+) -> Communication:
     """What `method` sends per update, for a model of `parameters` trained elements on a ring of `ranks`.
 
     - `ddp` (Li et al. 2020): an all-reduce of the gradients.
@@ -137,7 +140,7 @@ def communication(
         "parameters": (f"{parameter_bytes}P", parameters * parameter_bytes),
     }
     sent = _collectives(method, Fraction(accumulation), no_sync, Fraction(every))
-    return Traffic(tuple(Collective(kind, *payloads[what], ranks, times, buckets) for kind, what, times in sent))
+    return Communication(tuple(Collective(kind, *payloads[what], ranks, times, buckets) for kind, what, times in sent))
 
 
 def zero_bytes_per_rank(

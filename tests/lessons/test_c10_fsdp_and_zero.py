@@ -1,0 +1,258 @@
+"""Chapter 10: each way of sharing the same training out, in real processes; what libraries do; the figures."""
+
+from collections import Counter
+from functools import partial
+from importlib.util import find_spec
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils import models, viz
+from course_utils.distributed import communication, launch
+from course_utils.lessons import c10_fsdp_and_zero as lesson
+from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities, step_on_paper
+from course_utils.memory import Recipe
+
+WIDTH = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}
+LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=8)
+RECIPE = Recipe(batch=1, sequence=32)
+METHODS = {"DDP": "ddp", "ZeRO-1": "zero1", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
+P = models.parameter_count(models.from_configuration(LLAMA))
+
+
+def all_ways() -> tuple[dict, dict]:
+    seen = lesson.share_each([*METHODS, "FSDP2"], LLAMA, RECIPE)
+    runs = {"ours": ("ZeRO-3", {}), "torch's": ("FSDP2", {})}
+    return seen, lesson.trace_each(runs, LLAMA, RECIPE)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return launch(all_ways, 2, seconds=100)
+
+
+def test_every_way_is_the_training_of_one_process(ranks):
+    truth = lesson.train_alone(LLAMA, RECIPE, ranks=2)
+    for seen, _ in ranks:
+        for way in seen:
+            assert lesson.largest_difference(truth, seen[way].full) < 1e-6, way
+    assert ranks[0][0]["DDP"].losses != ranks[1][0]["DDP"].losses, "the ranks had the same batch"
+
+
+def test_each_keeps_its_share(ranks):
+    for seen, _ in ranks:
+        assert [seen[way].kept["parameters"] / P for way in METHODS] == pytest.approx([1, 1, 0.5, 0.5], rel=0.01)
+        assert [seen[way].kept["optimizer state"] / P for way in METHODS] == pytest.approx([2, 1, 1, 1], rel=0.05)
+        assert seen["FSDP2"].kinds == ("DTensor",)
+
+
+@pytest.mark.parametrize("way", METHODS)
+def test_what_is_sent_is_what_the_formula_says(ranks, way):
+    sent = ranks[0][0][way].traffic.sent
+    assert sent == pytest.approx(communication(METHODS[way], P, 2).bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("way", METHODS)
+def test_the_peak_of_a_rank_is_the_predicted_one(ranks, way):
+    measured = max(seen[way].peak for seen, _ in ranks)
+    assert measured == pytest.approx(lesson.predicted_peak(way, LLAMA, RECIPE, 2), rel=0.05)
+
+
+def test_what_stays_gathered_is_seen(ranks):
+    assert ranks[0][0]["ZeRO-2"].peak - ranks[0][0]["ZeRO-3"].peak > P  # a good part of 4P bytes
+
+
+@pytest.mark.parametrize("name", ["ours", "torch's"])
+def test_the_timeline_has_every_collective_of_the_ledger(ranks, name):
+    seen, traced = ranks[0]
+    way = {"ours": "ZeRO-3", "torch's": "FSDP2"}[name]
+    drawn = Counter(activity.what for activity in traced[name] if not activity.computes)
+    counted = seen[way].traffic.frame()["calls"]
+    for kind in ("all-gather", "reduce-scatter"):
+        assert drawn[kind] == counted[kind]
+    assert {"forward", "backward", "update"} <= {a.what for a in traced[name] if a.computes}
+
+
+@pytest.mark.slow
+def test_hybrid_sharding_sends_shards_between_the_groups():
+    seen = launch(partial(lesson.share, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
+    assert seen.traffic.frame()["sent"]["all-reduce"] == pytest.approx(communication("ddp", P // 2, 2).bytes, rel=0.02)
+
+
+def test_a_trace_is_read_into_lanes():
+    microseconds = [
+        ("forward", 0, 1000),
+        ("aten::mm", 10, 110),
+        ("aten::add", 120, 200),  # soon after: one stretch with the product
+        ("aten::mm", 800, 900),
+        ("c10d::_reduce_scatter_base_", 300, 305),
+        ("gloo:all_reduce", 310, 910),  # what gloo makes of it
+    ]
+    read = read_activities([(name, start * 1e-6, end * 1e-6) for name, start, end in microseconds])
+    assert [(a.what, a.computes) for a in read] == [("forward", True), ("reduce-scatter", False), ("forward", True)]
+    assert read[0].start == pytest.approx(10e-6)
+    assert read[0].end - read[0].start == pytest.approx(190e-6)
+    assert overlap(read) == pytest.approx(100 / 600)
+
+
+def test_nothing_sent_overlaps_with_nothing():
+    assert overlap([Activity("forward", 0, 1)]) == 0
+
+
+TINY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+SMALL = models.configuration("llama", **TINY, vocab_size=100, num_hidden_layers=2)
+SHORT = Recipe(batch=1, sequence=8)
+SMALL_P = models.parameter_count(models.from_configuration(SMALL))
+
+
+@pytest.mark.parametrize("name", ["accelerate_on_rank", "trainer_on_rank"])
+def test_accelerate_and_trainer_fall_back_to_data_parallelism(name, tmp_path):
+    arguments = [str(tmp_path)] if name == "trainer_on_rank" else []
+    for seen in launch(getattr(lesson, name), 2, SMALL, SHORT, *arguments):
+        assert (seen.kind, seen.wrapper) == ("DistributedType.MULTI_CPU", "DistributedDataParallel")
+        assert seen.elements == SMALL_P
+        sent = seen.sent.frame()["sent"]
+        assert set(sent.index) <= {"all-reduce", "broadcast", "all-gather"}
+        assert sent["all-reduce"] == pytest.approx(communication("ddp", SMALL_P, 2).bytes, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("deepspeed"), reason='needs the extra: pip install "course-utils[distributed]"')
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_trains_as_we_do(stage):
+    ours = launch(lesson.share, 2, "ZeRO-3", SMALL, SHORT)[0]
+    seen = launch(lesson.deepspeed_on_rank, 2, SMALL, SHORT, stage, seconds=400)[0]
+    assert seen.kind.startswith("DeepSpeedZeroOptimizer")
+    assert seen.loss == pytest.approx(ours.losses[-1], rel=1e-3)
+    assert seen.sent.sent > 0
+
+
+steps = st.fixed_dictionaries(
+    {
+        "stage": st.sampled_from(range(4)),
+        "ranks": st.sampled_from((1, 2, 8)),
+        "units": st.integers(1, 8),
+        "wire": st.floats(0.1, 3),
+        "latency": st.floats(0, 0.2),
+        "prefetch": st.booleans(),
+        "slowest": st.sampled_from((1.0, 1.7)),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_a_lane_does_one_thing_at_a_time_and_memory_returns_to_what_is_kept(step):
+    schedule = step_on_paper(**step)
+    for rank in (0, 1):
+        for computes in (True, False):
+            jobs = sorted(job[2:] for job in schedule.jobs if job[0] == rank and (job[1] in PHASES) == computes)
+            assert all(end <= start + 1e-9 for (_, end), (start, _) in zip(jobs, jobs[1:], strict=False))
+    stage, ranks = step["stage"], step["ranks"]
+    kept = [1 / ranks if stage >= first else 1 for first in (2, 2, 1)]
+    assert schedule.memory[-1] == pytest.approx(kept[0] + kept[1] + 2 * kept[2])
+    assert min(schedule.memory) > 0
+
+
+def jobs_of_rank_0(*step, **more):
+    return [job[1:] for job in step_on_paper(*step, **more).jobs if job[0] == 0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps)
+def test_ranks_send_together_and_only_the_slow_one_computes_longer(step):
+    jobs = step_on_paper(**step).jobs
+    of = {rank: [job[1:] for job in jobs if job[0] == rank] for rank in (0, 1)}
+    if step["ranks"] == 1:
+        assert not of[1]
+        return
+    sent = [[job for job in of[rank] if job[0] not in PHASES] for rank in of]
+    assert sent[0] == sent[1]
+    computed = [sum(end - start for what, start, end in of[rank] if what in PHASES) for rank in of]
+    assert computed[1] == pytest.approx(step["slowest"] * computed[0])
+
+
+def test_others_wait_for_the_slow_rank():
+    alike, apart = (step_on_paper(3, ranks=8, units=6, slowest=slowest) for slowest in (1.0, 2.0))
+    assert apart.end > alike.end
+    assert apart.waiting > alike.waiting
+    assert "the last rank computes 2 times as long" in lesson.play_sharding(slowest=2.0)[1]
+    assert lesson.play_sharding(ranks=1, slowest=2.0)[1] == lesson.play_sharding(ranks=1)[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps)
+def test_prefetch_never_makes_a_step_longer(step):
+    slow, quick = (step_on_paper(**{**step, "prefetch": prefetch}).end for prefetch in (False, True))
+    assert quick <= slow + 1e-9
+
+
+@pytest.mark.parametrize(("stage", "gathers"), [(0, 0), (1, 1), (2, 6), (3, 12)])
+def test_stages_send_what_they_say(stage, gathers):
+    jobs = jobs_of_rank_0(stage, ranks=4, units=6)
+    assert [what for what, *_ in jobs].count("all-gather") == gathers
+    reductions = "reduce-scatter" if stage >= 2 else "all-reduce"
+    assert [what for what, *_ in jobs].count(reductions) == 6
+
+
+def test_no_unit_is_computed_before_it_is_there():
+    jobs = jobs_of_rank_0(3, ranks=4, units=5)
+    begun = [start for what, start, _ in jobs if what == "forward"]
+    arrivals = [end for what, _, end in jobs if what == "all-gather"][:5]
+    assert all(start >= arrived for start, arrived in zip(begun, arrivals, strict=True))
+
+
+def test_a_later_stage_needs_less_memory():
+    peaks = [max(step_on_paper(stage, ranks=8, units=8).memory) for stage in range(4)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[3] < 0.4 * peaks[0]
+
+
+def test_the_idea_shares_out_one_kind_more_at_each_stage():
+    figure, alt = lesson.sharding_figure(ranks=3)
+    gray = viz.COLORS["grid"]
+    from matplotlib.colors import to_hex
+
+    filled = [to_hex(patch.get_facecolor()).upper() != gray for patch in figure.axes[0].patches]
+    per_stage = [sum(filled[27 * row : 27 * row + 27]) for row in range(4)]
+    assert per_stage == [27, 21, 15, 9]
+    assert "What each of 3 ranks keeps" in alt
+
+
+def test_the_lanes_have_one_clock():
+    rank_0 = [Activity("forward", 5.0, 5.4), Activity("all-gather", 5.1, 5.2)]
+    rank_1 = [Activity("forward", 5.2, 5.5), Activity("reduce-scatter", 5.5, 6.0)]
+    figure, alt = lesson.lanes_figure([rank_0, rank_1], "a run")
+    lefts = [round(patch.get_x(), 6) for patch in figure.axes[0].patches]
+    assert min(lefts) == 0
+    assert lefts == [0, 0.1, 0.2, 0.5]
+    assert alt.startswith("a run: rank 0 computes 400 ms and takes part in 1 all-gather; rank 1 computes 300 ms")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"stage": 1}, {"ranks": 2}, {"units": 12}, {"wire": 3.0}, {"latency": 0.2}, {"prefetch": False}, {"slowest": 2}],
+)
+def test_the_playing_figure_follows_each_control(changed):
+    assert lesson.play_sharding()[1] != lesson.play_sharding(**changed)[1]
+
+
+def test_one_rank_sends_nothing():
+    assert "1 rank:" in lesson.play_sharding(ranks=1)[1]
+    assert all(what in PHASES for _, what, *_ in step_on_paper(3, ranks=1, units=4).jobs)
+
+
+def test_units_and_networks_are_said():
+    table = pd.DataFrame({"units": [1, 8], "peak": [4e6, 2e6], "gathered": [2e6, 1e6], "slow": [0.1, 0.2]})
+    figure, alt = lesson.units_figure(table)
+    assert list(figure.axes[1].lines[0].get_ydata()) == [0.1, 0.2]
+    assert "8 units: peak 1.91 MiB, largest unit 977 KiB, slow 200 ms" in alt
+
+
+def test_lengths_are_said_and_none_is_none():
+    figure, alt = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": None}, longest=1024)
+    assert [patch.get_width() for patch in figure.axes[0].patches] == [21, 0]
+    assert alt.endswith("a: 7: 100 to 120; b: 9: none.")
