@@ -6,6 +6,7 @@ Symbols: N ranks, P parameters, k micro-batches of an update, H updates between 
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.errors import CourseError
@@ -95,7 +96,7 @@ class Communication:
         import pandas as pd  # ranks need none, and have to start quickly
 
         names = ("kind", "payload_of", "bytes", "rounds", "formula")
-        return pd.DataFrame([[getattr(term, name) for name in names] for term in self.terms], columns=list(names))
+        return pd.DataFrame(map(attrgetter(*names), self.terms), columns=list(names))
 
 
 def communication(
