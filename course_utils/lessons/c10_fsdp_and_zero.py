@@ -11,7 +11,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from itertools import product
-from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -142,28 +141,33 @@ STEPS = 5
 
 
 def share(way: str, config, recipe: Recipe, **options) -> Seen:
-    """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank."""
+    """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
+
+    The bytes of a step, sent and allocated, are those of steps after them.
+    """
     setup = WAYS[way](models.from_configuration(config), **options)
     batch = batch_of(config, recipe, dist.get_rank())
-    losses, above = [setup.step(batch)], []
-    for _ in range(STEPS - 2):
+    losses = [setup.step(batch).item() for _ in range(STEPS)]
+    trained = {name: tensor.detach().clone() for name, tensor in setup.full().items()}
+    with counted() as traffic:
+        setup.step(batch)
+    above = []
+    for _ in range(STEPS):
         allocator = allocator_of(torch.device("cpu"))
         with allocator.recording(), allocator.measured():
-            losses.append(setup.step(batch))
+            setup.step(batch)
         above.append(allocator.account().above_start)
-    with counted() as traffic:
-        losses.append(setup.step(batch))
     inner = setup.optimizer.optimizer if way == "ZeRO-1" else setup.optimizer
     state = [v for values in inner.state.values() for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
     return Seen(
-        # The median, because a thread of gloo's may still hold what has just been freed, or the other way round.
-        distinct_bytes(map(_local, tensors)) + round(median(above)),
+        # The lowest, because a thread of gloo's may hold a row of gradients a moment longer than the step needs it.
+        distinct_bytes(map(_local, tensors)) + min(above),
         {"parameters": _elements(setup.model.parameters()), "optimizer state": _elements(s for s in state if s.dim())},
         tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         traffic,
-        [loss.item() for loss in losses],
-        {name: tensor.detach().clone() for name, tensor in setup.full().items()},
+        losses,
+        trained,
     )
 
 
@@ -184,14 +188,20 @@ def predicted_peak(way: str, config, recipe: Recipe, ranks: int) -> int:
 
 
 def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
-    """The truth: one process that takes the batches of all `ranks` in turn and divides by their number."""
+    """The truth: one process that takes the batches of all `ranks` in turn and divides by their number.
+
+    It has a rank's share of the threads, since kernels add in another order with more of them.
+    """
     model = models.from_configuration(config)
     optimizer = adamw(model.parameters())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // ranks))
     for _ in range(STEPS):
         for rank in range(ranks):
             (model(**batch_of(config, recipe, rank)).loss / ranks).backward()
         optimizer.step()
         optimizer.zero_grad()
+    torch.set_num_threads(threads)
     return model.state_dict()
 
 

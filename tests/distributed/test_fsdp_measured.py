@@ -36,7 +36,12 @@ def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
 def test_the_peak_of_a_rank_is_predicted_within_5_percent(ranks, stages):
     """By a dry run in which this process is that rank and the others are pretended."""
     for rank, found in enumerate(launch(work.peaks, ranks, stages, LARGER)):
-        for stage, peak in found.items():
+        for stage, runs in found.items():
             build = partial(work.sharded, stage, LARGER, ranks)
             predicted = memory.dry_run(build, work.step, ranks=ranks, rank=rank).peak
-            assert predicted == pytest.approx(peak, rel=0.05), f"stage {stage}, rank {rank}"
+            assert predicted == pytest.approx(min(runs), rel=0.05), f"stage {stage}, rank {rank}"
+
+
+def test_what_differs_from_run_to_run_is_held_by_the_library_that_reduces():
+    for runs in launch(work.peaks_on_the_ring, 2, LARGER):
+        assert len(set(runs)) == 1
