@@ -7,7 +7,7 @@ from pathlib import Path
 from course_staff.notebooks.files import read_notebook
 from course_utils.chapters import chapters_in
 
-SHOWN_AT_LEAST = 0.54
+SHOWN_AT_LEAST = 0.9
 """The least share of the lines by hand that the chapters must show."""
 
 ROOMS = ("autodiff", "optim", "precision", "techniques", "distributed")

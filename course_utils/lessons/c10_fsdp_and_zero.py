@@ -328,7 +328,7 @@ def accelerate_on_rank(config, recipe: Recipe) -> Found:
 def trainer_on_rank(config, recipe: Recipe, folder: str) -> Found:
     """To be launched: one step of Trainer with `fsdp=True`; `folder` is where it would save."""
     announce()
-    logging.disable(logging.WARNING)  # DeepSpeed, if installed, tells on the screen what it finds
+    logging.disable()  # DeepSpeed, if installed, tells on the screen what it finds
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     options = {"use_cpu": True, "max_steps": 1, "report_to": [], "disable_tqdm": True, "save_strategy": "no"}
@@ -348,7 +348,7 @@ def deepspeed_on_rank(config, recipe: Recipe, stage: int, **zero) -> Found:
     `zero` goes into its `zero_optimization`.
     """
     announce()
-    logging.disable(logging.WARNING)
+    logging.disable()
     warnings.simplefilter("ignore")
     set_variable("DS_ACCELERATOR", "cpu")  # else it looks for other devices, at length
     with redirect_stdout(StringIO()):
