@@ -135,7 +135,7 @@ def test_it_fits_on_a_screen():
 
 
 def test_every_picture_and_file_it_leads_to_is_there():
-    targets = [link.target for link in links(README)] + re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    targets = links(README) + re.findall(r'(?:src|srcset)="([^"]+)"', README)
     assert set(readme.PICTURES.values()) <= set(targets)
     for target in targets:
         assert target.startswith("https://") or (ROOT / target.partition("#")[0]).exists(), target

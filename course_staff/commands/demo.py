@@ -21,38 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List, rehearse or serve until interrupted; 1 where a rehearsal went otherwise than expected."""
-    from course_staff.demos import demos_in
-
-    paths = demos_in(find_place().notebooks, [arguments.chapter] if arguments.chapter else [])
-    if arguments.check:
-        return _check(paths)
-    if arguments.chapter is None:
-        return _list(paths)
-    return _serve(paths[0], arguments)
-
-
-def _list(paths: list) -> int:
-    from course_staff.demos import read_demo
-
-    for demo in map(read_demo, paths):
-        print(f"{demo.name:27} {demo.minutes:3g} min, {len(demo.steps)} steps: {demo.title}")
-    return 0
-
-
-def _check(paths: list) -> int:
-    from course_staff.demos.rehearse import rehearse
-
-    return rehearse([path.absolute() for path in paths])
-
-
-def _serve(path, arguments: argparse.Namespace) -> int:
-    from course_staff.demos import read_demo, server
+    from course_staff.demos import demos_in, read_demo, server
     from course_staff.demos.presentation import write_presentation
+    from course_staff.demos.rehearse import rehearse
     from course_utils.doctor import has_display
     from course_utils.settings import settings
 
+    paths = demos_in(find_place().notebooks, [arguments.chapter] if arguments.chapter else [])
+    if arguments.check:
+        return rehearse([path.absolute() for path in paths])
+    if arguments.chapter is None:
+        for demo in map(read_demo, paths):
+            print(f"{demo.name:27} {demo.minutes:3g} min, {len(demo.steps)} steps: {demo.title}")
+        return 0
     server.require()
-    demo = read_demo(path)
+    demo = read_demo(paths[0])
     notebook = write_presentation(demo, settings().home / "demos")
     port = server.free_port(arguments.port)
     print(f"{demo.title}, {demo.minutes:g} minutes: http://127.0.0.1:{port}/ (Ctrl-C ends it)", flush=True)

@@ -17,44 +17,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per violation; 1 where there is any."""
-    from course_staff.notebooks.anatomy import violations_in
-
-    paths = chapters_in(find_place().notebooks, arguments.chapters)
-    violations = [violation for path in paths for violation in violations_in(path)]
-    for violation in violations:
-        print(violation)
-    violations += _of_demos([path.stem for path in paths])
-    if not arguments.chapters:
-        violations += _of_code_by_hand()
-    print(f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}.")
-    return 1 if violations else 0
-
-
-def _of_code_by_hand() -> list[str]:
-    """Print how much of each file by hand the chapters show; a sentence where it is too little of all."""
-    from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
-
-    counts = shown_lines(find_place().root)
-    if not counts:
-        return []
-    for name, (shown, total) in counts.items():
-        print(f"{name:36} {shown:4} of {total:4} lines shown")
-    print(f"Code by hand: the chapters show {share(counts):.1%} of it; at least {SHOWN_AT_LEAST:.0%} is asked for.")
-    return ["too little code by hand is shown"] if share(counts) < SHOWN_AT_LEAST else []
-
-
-def _of_demos(chapters: list[str]) -> list[str]:
-    """Print and return a sentence for each demo of these chapters that is none or does not fit."""
+    """Print one line per violation, and, of all chapters, how much of each file by hand they show; 1 where there is any."""
     from course_staff.demos import demos_in, read_demo
     from course_staff.demos.needs import check
+    from course_staff.notebooks.anatomy import violations_in
+    from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
 
-    broken = []
-    for path in demos_in(find_place().notebooks):
+    place = find_place()
+    paths = chapters_in(place.notebooks, arguments.chapters)
+    violations = [str(violation) for path in paths for violation in violations_in(path)]
+    for demo in demos_in(place.notebooks):
         try:
-            if path.stem in chapters:
-                check(read_demo(path))
+            if demo.stem in [path.stem for path in paths]:
+                check(read_demo(demo))
         except CourseError as error:
-            print(error)
-            broken.append(str(error))
-    return broken
+            violations.append(str(error))
+    if not arguments.chapters and (counts := shown_lines(place.root)):
+        for name, (shown, total) in counts.items():
+            print(f"{name:36} {shown:4} of {total:4} lines shown")
+        print(f"The chapters show {share(counts):.1%} of the code by hand; at least {SHOWN_AT_LEAST:.0%} is required.")
+        if share(counts) < SHOWN_AT_LEAST:
+            violations.append("Too little of the code by hand is shown.")
+    counted = f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}."
+    print(*violations, counted, sep="\n")
+    return 1 if violations else 0

@@ -1,6 +1,6 @@
 """Notebooks in and out of files, so that an unchanged notebook is an unchanged file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,17 @@ def write_notebook(notebook: "NotebookNode", path: Path) -> None:
     text = notebook_text(notebook)
     with _writable(path), replacing(path) as draft:
         draft.write_text(text, encoding="utf-8", newline="\n")
+
+
+def edit_notebook(path: Path, edit: Callable[["NotebookNode"], None]) -> bool:
+    """Let `edit` change the notebook at `path`; True where that changed the file."""
+    notebook = read_notebook(path)
+    before = notebook_text(notebook)
+    edit(notebook)
+    changed = notebook_text(notebook) != before
+    if changed:
+        write_notebook(notebook, path)
+    return changed
 
 
 def make_folder(folder: Path) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_staff.notebooks.files import edit_notebook
 from course_utils.errors import CourseError
 
 GLOSSARY = "docs/glossary.md"
 _TERM = re.compile(
     r'^### <a id="(?P<id>[\w-]+)"></a>(?P<name>.+)\n\n(?P<text>.+)\n\n'
-    r"\*First in \[chapter (?P<first>\w+)\]\([^)]+\)(?P<facts>[^*\n]*)\*$",
+    r"\*First in \[chapter (?P<first>\w+)\]\([^)]+\)(?: · also: (?P<also>[^·*\n]+))?[^*\n]*\*$",
     re.MULTILINE,
 )
-_SYMBOL = re.compile(r"^\| (?P<symbol>[^|]+?) \| (?P<meaning>[^|]+?) \| (?P<chapters>[\w, ]+) \|$", re.MULTILINE)
 _LINK = re.compile(r'\[([^\[\]]*)\]\(\.\./docs/glossary\.md#[\w-]+(?: "[^"]*")?\)')
 # What is not prose: code, headings, links and pictures, tags, formulas.
 _ASIDE = re.compile(
@@ -42,50 +42,19 @@ class Term:
         return re.split(r"(?<=\.) ", self.text)[0].replace('"', "'").replace("|", "/")
 
 
-@dataclass(frozen=True)
-class Symbol:
-    """A letter of the course's formulas, what it stands for, and the numbers of the chapters where it does."""
-
-    symbol: str
-    meaning: str
-    chapters: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Glossary:
-    """What the file holds."""
-
-    terms: tuple[Term, ...]
-    symbols: tuple[Symbol, ...]
-
-
-def read_glossary(path: Path) -> Glossary:
-    """The glossary in the file at `path`; raises `CourseError` where an entry cannot be read, or an anchor stands twice."""
-    text = path.read_text(encoding="utf-8")
-    terms = tuple(Term(**_fields(found)) for found in _TERM.finditer(text))
-    ids = [term.id for term in terms]
-    heads = re.findall(r"^### .*$", text, re.MULTILINE)
-    if len(heads) != len(terms):
-        read = {found[0].partition("\n")[0] for found in _TERM.finditer(text)}
-        odd = next(head for head in heads if head not in read)
-        raise CourseError(f"{path.name}: the entry {odd!r} is not written like the others; see the one before it.")
-    if twice := next((one for one in ids if ids.count(one) > 1), None):
-        raise CourseError(f"{path.name}: the anchor {twice!r} stands twice; give each entry its own.")
-    symbols = (found.groupdict() for found in _SYMBOL.finditer(text.partition("\n## Symbols\n")[2]))
-    return Glossary(
-        terms,
-        tuple(
-            Symbol(s["symbol"], s["meaning"], tuple(s["chapters"].split(", ")))
-            for s in symbols
-            if s["symbol"] != "symbol"
-        ),
-    )
-
-
-def _fields(found: re.Match) -> dict:
-    also = re.search(r" · also: ([^·]+)", found["facts"])
-    names = tuple(name.strip() for name in also[1].split(",")) if also else ()
-    return {name: found[name] for name in ("id", "name", "text", "first")} | {"also": names}
+def read_glossary(path: Path) -> list[Term]:
+    """The terms in the file at `path`; raises `CourseError` where an entry cannot be read, or an anchor stands twice."""
+    terms = []
+    for entry in re.split(r"^(?=### )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        found = _TERM.match(entry)
+        if found is None:
+            head = entry.partition("\n")[0]
+            raise CourseError(f"{path.name}: the entry {head!r} is not written like the others; see the one before it.")
+        if found["id"] in [term.id for term in terms]:
+            raise CourseError(f"{path.name}: the anchor {found['id']!r} stands twice; give each entry its own.")
+        also = tuple(name.strip() for name in found["also"].split(",")) if found["also"] else ()
+        terms.append(Term(found["id"], found["name"], found["text"], found["first"], also))
+    return terms
 
 
 def linked(texts: Sequence[str], terms: Sequence[Term]) -> list[str]:
@@ -110,18 +79,14 @@ def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
 
     Before the chapter where a term comes first, its word means something else, as a matrix's rank does: there it is not linked.
     """
-    from course_staff.notebooks.files import read_notebook, write_notebook
-
-    notebook = read_notebook(path)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
     known = [term for term in terms if term.first <= path.stem.partition("_")[0]]
-    sources = linked([unlinked(cell.source) for cell in cells], known)
-    changed = [(cell, source) for cell, source in zip(cells, sources, strict=True) if cell.source != source]
-    for cell, source in changed:
-        cell.source = source
-    if changed:
-        write_notebook(notebook, path)
-    return bool(changed)
+
+    def edit(notebook) -> None:
+        cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+        for cell, source in zip(cells, linked([unlinked(cell.source) for cell in cells], known), strict=True):
+            cell.source = source
+
+    return edit_notebook(path, edit)
 
 
 def _spellings(terms: Sequence[Term]) -> tuple[re.Pattern, dict[str, Term]]:

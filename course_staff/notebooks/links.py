@@ -25,9 +25,9 @@ def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset())
     """
     plain = markdown.without_code(text)
     yield from (f"the link to {target!r} has a space in it; write %20." for target in _SPLIT_LINK.findall(plain))
-    targets = {link.target for link in [*markdown.links(text), *markdown.pictures(text)]}
-    for target in sorted(target for target in targets if not markdown.is_external(target)):
-        if not _leads_somewhere(path, target, attachments):
+    targets = {*markdown.links(text), *(picture.target for picture in markdown.pictures(text))}
+    for target in sorted(targets):
+        if not re.match(r"(?:https?|mailto):", target) and not _leads_somewhere(path, target, attachments):
             yield f"the link to {target} leads nowhere; correct or remove it."
     yield from bad_addresses("\n".join([plain, *targets]))
 
@@ -69,12 +69,8 @@ def _leads_somewhere(path: Path, target: str, attachments: frozenset[str]) -> bo
     other = path.parent / unquote(file) if file else path
     if not other.exists():
         return False
-    return not anchor or other.suffix not in (".ipynb", ".md") or unquote(anchor) in _anchors(other)
-
-
-def _anchors(path: Path) -> set[str]:
-    """The fragments that lead into a document where it is read: in JupyterLab a notebook, on a code host a file of Markdown."""
-    texts = [text for _, text in prose(path)]
-    if path.suffix == ".ipynb":
-        return {anchor for text in texts for anchor in markdown.anchors(text)}
-    return {anchor for text in texts for anchor in markdown.slugs(text)}
+    if not anchor or other.suffix not in (".ipynb", ".md"):
+        return True
+    # In JupyterLab a notebook's headings are named otherwise than those of Markdown on a code host.
+    anchors = markdown.anchors if other.suffix == ".ipynb" else markdown.slugs
+    return any(unquote(anchor) in anchors(text) for _, text in prose(other))

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
@@ -14,43 +15,36 @@ _LINK = re.compile(r"<a\b[^>]*\bhref=[\"']([^\"']+)[\"']", re.IGNORECASE)
 _ANCHOR = re.compile(r"\b(?:id|name)=[\"']([^\"']+)[\"']", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Heading:
+class Heading(NamedTuple):
     """A heading; `level` is 1 for the title."""
 
     level: int
     text: str
 
 
-@dataclass(frozen=True)
-class Link:
-    """A link or picture: its text, or alternative text, and where it leads."""
+class Picture(NamedTuple):
+    """A picture: its alternative text, and where it is."""
 
-    text: str
+    alt: str
     target: str
 
 
 def headings(text: str) -> list[Heading]:
     """The headings of `text` in order."""
-    pairs = pairwise(_PARSER.parse(text))
+    pairs = pairwise(_tokens(text))
     return [Heading(int(one.tag[1]), words.content) for one, words in pairs if one.type == "heading_open"]
 
 
-def links(text: str) -> list[Link]:
-    """The links of `text`, in Markdown and in HTML."""
-    found, tokens = [], list(_tokens(text))
-    for at, token in enumerate(tokens):
-        if token.type == "link_open":
-            end = next(place for place in range(at, len(tokens)) if tokens[place].type == "link_close")
-            found.append(Link("".join(inner.content for inner in tokens[at:end]), token.attrs["href"]))
-    return [*found, *(Link("", target) for target in _LINK.findall(_html(text)))]
+def links(text: str) -> list[str]:
+    """Where the links of `text` lead, those in Markdown and those in HTML."""
+    targets = [token.attrs["href"] for token in _tokens(text) if token.type == "link_open"]
+    return targets + _LINK.findall(_html(text))
 
 
-def pictures(text: str) -> list[Link]:
-    """The pictures of `text` with their alternative texts, in Markdown and in HTML."""
-    found = [Link(token.content, token.attrs["src"]) for token in _tokens(text) if token.type == "image"]
-    tags = _PICTURE.findall(_html(text))
-    return [*found, *(Link(_attribute(tag, "alt"), _attribute(tag, "src")) for tag in tags)]
+def pictures(text: str) -> list[Picture]:
+    """The pictures of `text`, those in Markdown and those in HTML."""
+    found = [Picture(token.content, token.attrs["src"]) for token in _tokens(text) if token.type == "image"]
+    return [*found, *(Picture(_attribute(tag, "alt"), _attribute(tag, "src")) for tag in _PICTURE.findall(_html(text)))]
 
 
 def anchors(text: str) -> Iterator[str]:
@@ -82,16 +76,10 @@ def without_code(text: str) -> str:
     return "".join(token.content or "\n" for token in _tokens(text) if token.type in read)
 
 
-def is_external(target: str) -> bool:
-    """Whether a link leads out of the course, to the web or to a mail address."""
-    return re.match(r"(?:https?|mailto):", target) is not None
-
-
-def _tokens(text: str) -> Iterator:
-    """The tokens of `text` in order, those within a line too."""
-    for token in _PARSER.parse(text):
-        yield token
-        yield from token.children or ()
+@lru_cache(maxsize=4096)
+def _tokens(text: str) -> tuple:
+    """The tokens of `text` in order, those within a line too; parsed once, as several rules read each cell."""
+    return tuple(inner for token in _PARSER.parse(text) for inner in (token, *(token.children or ())))
 
 
 def _html(text: str) -> str:

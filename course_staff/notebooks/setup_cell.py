@@ -8,6 +8,7 @@ the `assert` then says in one sentence what to do.
 from importlib.metadata import metadata
 from pathlib import Path
 
+from course_staff.notebooks.files import edit_notebook
 from course_utils.errors import CourseError
 
 _SOURCE = """\
@@ -42,22 +43,18 @@ def is_setup(cell: dict) -> bool:
     return cell["cell_type"] == "code" and "setup" in cell["metadata"].get("tags", [])
 
 
-def stamp(path: Path, address: str | None = None) -> bool:
+def stamp(path: Path) -> bool:
     """Write today's set-up cell into the notebook at `path`; True where that changed the file.
 
     Raises `CourseError` when the notebook has not exactly one cell tagged `setup`.
     """
-    from course_staff.notebooks.files import read_notebook, write_notebook
 
-    notebook = read_notebook(path)
-    cells = [cell for cell in notebook.cells if is_setup(cell)]
-    if len(cells) != 1:
-        raise CourseError(
-            f"{path.name} has {len(cells)} cells tagged 'setup' where it needs one; tag its first code cell."
-        )
-    source = setup_source(address)
-    changed = cells[0].source != source
-    if changed:
-        cells[0].source = source
-        write_notebook(notebook, path)
-    return changed
+    def edit(notebook) -> None:
+        cells = [cell for cell in notebook.cells if is_setup(cell)]
+        if len(cells) != 1:
+            raise CourseError(
+                f"{path.name} has {len(cells)} cells tagged 'setup' where it needs one; tag its first code cell."
+            )
+        cells[0].source = setup_source()
+
+    return edit_notebook(path, edit)

@@ -3,16 +3,24 @@
 import re
 from pathlib import Path
 
-from course_staff.notebooks.files import read_notebook, write_notebook
+from course_staff.notebooks.files import edit_notebook, read_notebook
 from course_utils.chapters.places import chapters_in
 
 _LINE = re.compile(r"\s*^\*\*Next:\*\* [^\n]*\s*\Z", re.MULTILINE)
 
 
 def with_successor(path: Path, text: str) -> str:
-    """`text`, the last Markdown of the chapter at `path`, with a line that links to the next chapter, where there is one."""
-    line = _line(path)
-    return without_successor(text) + (f"\n\n{line}" if line else "")
+    """`text`, the last Markdown of the chapter at `path`, with a line that links to the next chapter, where there is one.
+
+    Its name is what stands before the colon in that chapter's title, or else its file's name in words.
+    """
+    after = next((other for other in chapters_in(path.parent) if other.name > path.name), None)
+    if after is None:
+        return without_successor(text)
+    cells = read_notebook(after).cells
+    title = re.match(r"# ([^:\n]+)", cells[0].source if cells else "")
+    name = title[1].strip() if title else after.stem.partition("_")[2].replace("_", " ")
+    return f"{without_successor(text)}\n\n**Next:** [{after.stem.partition('_')[0]} {name}]({after.name})"
 
 
 def without_successor(text: str) -> str:
@@ -22,23 +30,9 @@ def without_successor(text: str) -> str:
 
 def stamp_successor(path: Path) -> bool:
     """Write today's line into the notebook at `path`; True where that changed the file."""
-    notebook = read_notebook(path)
-    written = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
-    source = with_successor(path, written[-1].source) if written else ""
-    changed = bool(written) and written[-1].source != source
-    if changed:
-        written[-1].source = source
-        write_notebook(notebook, path)
-    return changed
 
+    def edit(notebook) -> None:
+        for cell in [cell for cell in notebook.cells if cell.cell_type == "markdown"][-1:]:
+            cell.source = with_successor(path, cell.source)
 
-def _line(path: Path) -> str:
-    after = next((other for other in chapters_in(path.parent) if other.name > path.name), None)
-    return f"**Next:** [{after.stem.partition('_')[0]} {_title(after)}]({after.name})" if after else ""
-
-
-def _title(path: Path) -> str:
-    """What stands before the colon in the chapter's title, or else its file's name in words."""
-    cells = read_notebook(path).cells
-    title = re.match(r"# ([^:\n]+)", cells[0].source if cells else "")
-    return title[1].strip() if title else path.stem.partition("_")[2].replace("_", " ")
+    return edit_notebook(path, edit)

@@ -65,7 +65,7 @@ def shown_progress(text):
 
 
 CHANGES = {
-    "a learner's progress": (shown_progress("3 of 78 questions passed"), 18, "some learner's progress"),
+    "a learner's progress": (shown_progress("3 of 78 questions passed"), 18, "your own progress"),
     "no title": (lambda n: replace(n.cells[0], "# A chapter", "A chapter"), 1, "title"),
     "two aims": (lambda n: replace(n.cells[0], "- do another,\n", ""), 1, "three lines"),
     "four aims": (lambda n: replace(n.cells[0], "- do another,", "- do another,\n- and more,"), 1, "three lines"),
@@ -90,8 +90,8 @@ CHANGES = {
     "too many long cells": (long_cells(2), 18, "2 of 11"),
     "empty cell": (lambda n: n.cells.insert(-1, new_code_cell("")), 18, "empty"),
     "empty prose": (lambda n: n.cells.insert(3, new_markdown_cell(" \n")), 4, "empty"),
-    "not executed": (lambda n: code(n, 2).update(execution_count=None), 6, "was not executed"),
-    "executed out of order": (lambda n: code(n, 2).update(execution_count=9), 6, "as number 9"),
+    "not executed": (lambda n: code(n, 2).update(execution_count=None), 6, "the number None"),
+    "executed out of order": (lambda n: code(n, 2).update(execution_count=9), 6, "the number 9"),
     "no scale": (lambda n: n.metadata.course.clear(), 0, "laptop scale"),
     "other scale": (lambda n: n.metadata.course.update(scale="smoke"), 0, "laptop scale"),
     "other kernel": (lambda n: n.metadata.kernelspec.update(name="my-env"), 0, "python3"),

@@ -4,8 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_staff.notebooks.anatomy.chapter import Chapter
-from course_staff.notebooks.anatomy.structure import successor
+from course_staff.notebooks.anatomy import Chapter, successor
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.successor import stamp_successor, with_successor
 
@@ -42,7 +41,7 @@ def test_a_chapter_put_between_or_taken_away_is_noticed(chapters):
     for path in chapters:
         stamp_successor(path)
     chapters[2].unlink()
-    assert "course stamp" in broken(chapters[1])[0].remark
+    assert "course stamp" in broken(chapters[1])[0][1]
     assert stamp_successor(chapters[1])
     assert end_of(chapters[1]) == "- a source"
 
