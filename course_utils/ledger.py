@@ -31,6 +31,12 @@ class Row:
     device: str
     unit: str = "bytes"
 
+    def __post_init__(self):
+        kinds = int if self.unit == "bytes" else (int, float)
+        figures = self.predicted, self.measured
+        if not all(isinstance(figure, kinds) and 0 < figure < inf for figure in figures):
+            raise ValueError("the figures of a row are positive numbers, whole ones for bytes")
+
     @property
     def not_attributed(self) -> float:
         """Measured less predicted: what the prediction does not explain; negative when it promised too much."""
@@ -97,26 +103,19 @@ def record(
     """
     if unit not in tuple(UNITS):
         raise CourseError(f"A ledger row cannot be in {unit!r}; give it in {' or in '.join(UNITS)}.")
-    figures = _figure(predicted, unit), _figure(measured, unit)
-    if None in figures:
-        raise CourseError(f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}.")
     if not isinstance(chapter, str) or not chapter or Path(chapter).name != chapter:
         raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")
     here = settings()
-    new = Row(chapter, technique, quantity, *figures, here.scale.name, here.device.type, unit)
+    try:
+        figures = [round(float(value)) if unit == "bytes" else float(value) for value in (predicted, measured)]
+        new = Row(chapter, technique, quantity, *figures, here.scale.name, here.device.type, unit)
+    except (TypeError, ValueError, OverflowError):  # no number; not a number, or not above 0; infinite
+        message = f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}."
+        raise CourseError(message) from None
     path = _folder(None) / f"{chapter}.json"
     rows = [row for row in _read(path) if row.key != new.key] + [new]
     write_json(path, [asdict(row) for row in rows])
     return Ledger(tuple(row for row in rows if (row.scale, row.device) == (new.scale, new.device)))
-
-
-def _figure(value, unit: str) -> int | float | None:
-    """`value` as it is written to the file, whole where it is bytes; None where it is no positive number."""
-    try:
-        figure = round(float(value)) if unit == "bytes" else float(value)
-    except (TypeError, ValueError, OverflowError):  # no number; not a number; infinite
-        return None
-    return figure if 0 < figure < inf else None
 
 
 def _folder(home: Path | None) -> Path:
@@ -124,13 +123,9 @@ def _folder(home: Path | None) -> Path:
 
 
 def _read(path: Path) -> list[Row]:
-    return read_json(path, lambda rows: [_row(values) for values in rows]) or []
+    def build(rows: list[dict]) -> list[Row]:
+        if any(row.get("unit", "bytes") not in tuple(UNITS) for row in rows):
+            raise ValueError("the unit of a row is unknown")
+        return [Row(**row) for row in rows]
 
-
-def _row(values: dict) -> Row:
-    row = Row(**values)
-    kinds = (int,) if row.unit == "bytes" else (int, float)
-    figures = row.predicted, row.measured
-    if row.unit not in UNITS or not all(isinstance(figure, kinds) and 0 < figure < inf for figure in figures):
-        raise ValueError("the figures of a row are positive numbers of a known unit")
-    return row
+    return read_json(path, build) or []

@@ -14,15 +14,6 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def parse_bytes(text: str) -> float:
-    """The bytes that `format_bytes` wrote, as far as its digits tell; raises `ValueError` for anything else."""
-    figure, _, unit = text.partition(" ")
-    sizes = dict(BYTE_UNITS, B=1)
-    if unit not in sizes:
-        raise ValueError(f"{text!r} is not a number of bytes, such as '502 MiB'.")
-    return float(figure.replace(",", "")) * sizes[unit]
-
-
 def format_seconds(seconds: float) -> str:
     """`seconds` as `'3 min 20 s'`, `'1.50 s'`, `'42.0 ms'` or `'7.00 µs'`, with a minus sign where they are negative."""
     if seconds < 0:

@@ -52,7 +52,10 @@ def _reset(arguments: argparse.Namespace) -> int:
     from course_utils.grading import my_progress
     from course_utils.grading.progress import forget
 
-    begun = [one for one in my_progress().standings if _is_meant(one.name, arguments)]
+    requested = arguments.set or arguments.notebook
+    begun = my_progress().standings
+    if requested is not None:
+        begun = [one for one in begun if one.name == _known_set(requested)]
     what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
     if what and not (arguments.yes or _agreed(f"Forget your progress in {what}? A copy is kept. [y/N] ")):
         print("Nothing is forgotten.")
@@ -67,16 +70,11 @@ def _reset(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _is_meant(name: str, arguments: argparse.Namespace) -> bool:
-    asked = arguments.set or arguments.notebook
-    return asked is None or name == _known_set(asked)
-
-
-def _known_set(asked: str) -> str:
+def _known_set(name: str) -> str:
     """The one set that is called so, a notebook's path being called as its file."""
     from course_utils.grading.released import set_names
 
-    return the_one(Path(asked).stem, set_names(), "exercise set")
+    return the_one(Path(name).stem, set_names(), "exercise set")
 
 
 def _agreed(question: str) -> bool:

@@ -67,7 +67,8 @@ def stored_defaults(folder: Path) -> Path | None:
 
 def server_arguments(notebook: Path, settings_folder: Path | None, port: int, browser: bool) -> list[str]:
     """JupyterLab's command line: it serves the checkout of the notebook, opens that, and logs nothing but problems."""
-    root = _root_of(notebook)
+    # The checkout that the notebook lies in, so that its links to other folders work, or else its own folder.
+    root = next((folder for folder in notebook.parents if (folder / "course_utils").is_dir()), notebook.parent)
     arguments = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
@@ -93,12 +94,6 @@ def _notebook(named: Path | None) -> Path:
     return notebook
 
 
-def _root_of(notebook: Path) -> Path:
-    """The checkout that the notebook lies in, so that its links to other folders work, or else its own folder."""
-    checkouts = (folder for folder in notebook.parents if (folder / "course_utils").is_dir())
-    return next(checkouts, notebook.parent)
-
-
 def _is_root() -> bool:
     """Whether this is the system's administrator, as in a container; Jupyter then wants to be told that it may start."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
@@ -107,12 +102,7 @@ def _is_root() -> bool:
 def _start(arguments: list[str]) -> None:
     from jupyterlab.labapp import main as jupyterlab
 
-    _import_voila_quietly()
-    jupyterlab(arguments)
-
-
-def _import_voila_quietly() -> None:
-    """The server would import it, and then show what is deprecated in packages of others."""
-    if find_spec("voila"):
+    if find_spec("voila"):  # the server would import it, and then show what is deprecated in packages of others
         with warnings.catch_warnings():
             import_module("voila")
+    jupyterlab(arguments)

@@ -12,7 +12,6 @@ from course_utils.errors import CourseError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_TEXT_COLUMNS = (("sentence1", "sentence2"), ("text",))
 _BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")
 
 
@@ -22,12 +21,29 @@ def tokenize(dataset: DatasetDict, tokenizer: "PreTrainedTokenizerBase", sequenc
     Takes `text`, or the pair `sentence1`, `sentence2`, whose longer member is shortened first; a pair's segment is not
     kept, since DistilBERT has none. Raises `CourseError` where there is neither, or `sequence` has no room for a token.
     """
-    columns = _text_columns(dataset["train"])
+    columns = text_columns(dataset["train"])
     if sequence < len(columns) + 2:
         raise CourseError(
             f"A sequence of {sequence} tokens has no room for text beside its marks; use {len(columns) + 2} or more."
         )
-    return DatasetDict({name: _tokenize_split(split, columns, tokenizer, sequence) for name, split in dataset.items()})
+
+    def tokenize_split(split: Dataset) -> Dataset:
+        texts = [split[name][:] for name in columns]
+        encoded = tokenizer(*texts, max_length=sequence, truncation=True, padding="max_length")
+        inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        return Dataset.from_dict({**inputs, "labels": split["label"][:]})
+
+    return DatasetDict({name: tokenize_split(split) for name, split in dataset.items()})
+
+
+def text_columns(split: Dataset) -> tuple[str, ...]:
+    """`text`, or the pair `sentence1`, `sentence2`; raises `CourseError` where there is neither."""
+    for columns in (("sentence1", "sentence2"), ("text",)):
+        if set(columns) <= set(split.column_names):
+            return columns
+    raise CourseError(
+        f"There is neither text nor sentence1 and sentence2 among {', '.join(split.column_names)}; load the data anew."
+    )
 
 
 class EpochSampler(Sampler[int]):
@@ -44,16 +60,13 @@ class EpochSampler(Sampler[int]):
         """Choose the epoch whose order the next iteration gives."""
         self.epoch = epoch
 
-    def order(self) -> list[int]:
-        """The epoch's order."""
-        if self.seed is None:
-            return list(range(self.length))
-        # A pair of numbers needs mixing: seed + epoch would give (0, 1) and (1, 0) the same order.
-        mixed = torch.Generator().manual_seed(_mix(self.seed, self.epoch))
-        return torch.randperm(self.length, generator=mixed).tolist()
-
     def __iter__(self) -> Iterator[int]:
-        return iter(self.order())
+        if self.seed is None:
+            return iter(range(self.length))
+        # A pair of numbers needs mixing: seed + epoch would give (0, 1) and (1, 0) the same order. Multiples of the golden
+        # ratio, as of SplitMix64, are shared by no small pairs.
+        mixed = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xBF58476D1CE4E5B9) % 2**63
+        return iter(torch.randperm(self.length, generator=torch.Generator().manual_seed(mixed)).tolist())
 
     def __len__(self) -> int:
         return self.length
@@ -88,27 +101,3 @@ class _Rows(torch.utils.data.Dataset):
 
     def __len__(self) -> int:
         return len(self.columns["labels"])
-
-
-def _mix(seed: int, epoch: int) -> int:
-    """One number for a pair, below 2**63: the golden-ratio multiples of SplitMix64, which no small pairs share."""
-    return (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9) % 2**63
-
-
-def _text_columns(split: Dataset) -> tuple[str, ...]:
-    for columns in _TEXT_COLUMNS:
-        if set(columns) <= set(split.column_names):
-            return columns
-    raise CourseError(
-        f"There is neither text nor sentence1 and sentence2 among {', '.join(split.column_names)}; load the data anew."
-    )
-
-
-def _tokenize_split(
-    split: Dataset, columns: tuple[str, ...], tokenizer: "PreTrainedTokenizerBase", sequence: int
-) -> Dataset:
-    texts = [split[name][:] for name in columns]
-    encoded = tokenizer(*texts, max_length=sequence, truncation=True, padding="max_length")
-    return Dataset.from_dict(
-        {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"], "labels": split["label"][:]}
-    )

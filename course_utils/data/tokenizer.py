@@ -4,6 +4,7 @@ from datasets import DatasetDict
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from course_utils.data.batching import text_columns
 from course_utils.errors import CourseError
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -19,23 +20,11 @@ def tokenizer_for(dataset: DatasetDict, vocabulary: int) -> PreTrainedTokenizerF
     function is for. The same texts and vocabulary give the same tokenizer, entry by entry. Raises `CourseError` where
     `vocabulary` has no room for the characters of the data.
     """
-    return _wrap(_tokenizer(_train(_texts(dataset), vocabulary)))
-
-
-def _texts(dataset: DatasetDict) -> list[str]:
     train = dataset["train"]
-    columns = [name for name in ("text", "sentence1", "sentence2") if name in train.column_names]
-    if not columns:
-        raise CourseError(
-            f"There is no text or sentence1 among the columns {', '.join(train.column_names)}; load the data anew."
-        )
-    return [text for name in columns for text in train[name]]
-
-
-def _train(texts: list[str], vocabulary: int) -> dict[str, int]:
-    bare = _tokenizer({})
+    texts = [text for column in text_columns(train) for text in train[column]]
+    untrained = _tokenizer({})
     characters = sorted(
-        {character for text in texts for word, _ in bare.pre_tokenizer.pre_tokenize_str(text) for character in word}
+        {letter for text in texts for word, _ in untrained.pre_tokenizer.pre_tokenize_str(text) for letter in word}
     )
     fixed = [*SPECIAL.values(), *characters, *(f"##{character}" for character in characters)]
     if len(fixed) > vocabulary:
@@ -44,10 +33,15 @@ def _train(texts: list[str], vocabulary: int) -> dict[str, int]:
         )
     # Left to itself the trainer numbers continuation pieces in the order of a randomly seeded hash map, and breaks ties
     # between merges by number: two runs then differ. Naming every character beforehand settles the numbers.
-    bare.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=fixed, show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=fixed, show_progress=False)
+    untrained.train_from_iterator(texts, trainer)
+    tokenizer = _tokenizer(dict(sorted(untrained.get_vocab().items(), key=lambda entry: entry[1])))
+    marks = [(SPECIAL[name], tokenizer.token_to_id(SPECIAL[name])) for name in ("cls", "sep")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=marks
     )
-    return dict(sorted(bare.get_vocab().items(), key=lambda entry: entry[1]))
+    special = {f"{name}_token": token for name, token in SPECIAL.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
 
 
 def _tokenizer(entries: dict[str, int]) -> Tokenizer:
@@ -55,12 +49,3 @@ def _tokenizer(entries: dict[str, int]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), behavior="removed", invert=True)
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     return tokenizer
-
-
-def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    named = [(SPECIAL[name], tokenizer.token_to_id(SPECIAL[name])) for name in ("cls", "sep")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=named
-    )
-    special = {f"{name}_token": token for name, token in SPECIAL.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)

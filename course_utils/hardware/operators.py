@@ -82,23 +82,21 @@ class OperatorWatch(TorchDispatchMode):
         return sum(map(prod, zip(sizes, far, strict=True))) // max(1, sum(sizes))
 
 
-_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-_NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-"""They allocate and leave the memory as it is."""
-_ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
-"""They write their target without reading it."""
-_SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
-"""They ask their second argument for its shape only."""
-_GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
-"""They read only those rows of their first tensor that they are asked for."""
-_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
-"""Products, and the place of their first factor."""
-_FILTERS = {"convolution": 1, "convolution_backward": 2}
-"""Convolutions, and the place of their filters."""
-_RECURRENT = {"mkldnn_rnn_layer": 2, "mkldnn_rnn_layer_backward": 4}
-"""FLOPs for each input row and each weight."""
-_NORM = "linalg_vector_norm"
+_ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
 _OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
+# They allocate and leave the memory as it is.
+_NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+# They write their target without reading it.
+_ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
+# They read only the shape of their second argument.
+_SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
+# They read only those rows of their first tensor that the others name.
+_GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
+# Products, and the place of their first factor; convolutions, and the place of their filters.
+_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+_FILTERS = {"convolution": 1, "convolution_backward": 2}
+# FLOPs for each input row and each weight.
+_RECURRENT = {"mkldnn_rnn_layer": 2, "mkldnn_rnn_layer_backward": 4}
 
 
 def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
@@ -109,24 +107,14 @@ def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
     fresh = [t for t in outputs if _storage(t) not in known]
     changed = _changed(function, args, kwargs)
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
-    place = _FACTORS.get(short)
-    factors = None if place is None else args[place : place + 2]
-    normed = []  # step and size of each dimension that a norm is taken over, where it is not over all
-    if short == _NORM and len(args) > 2 and args[2]:
-        normed = [(args[0].stride(dim), args[0].shape[dim]) for dim in args[2]]
-    if short in _FILTERS:
-        side = sqrt(args[_FILTERS[short]].numel())
-    elif factors:
-        side = sqrt(prod(factors[1].shape[-2:]))
-    else:
-        side = float(prod(size for _, size in normed))
+    kernel, side, rows = _kernel(short, args)
     work = Work(
-        kernel=_kernel(short, args, factors, normed),
+        kernel=kernel,
         dtype=str(floating[0] if floating else torch.float32).removeprefix("torch."),
         flops=_flops(function, short, args, kwargs, answer),
         pieces=max(1, len(fresh)),
         side=side,
-        rows=factors[0].shape[-2] if factors else Work.rows,
+        rows=rows,
     )
     if short in _NEVER_TOUCHED or not (fresh or changed):
         return work
@@ -186,25 +174,29 @@ def _flops(function, short: str, args: tuple, kwargs: dict, answer) -> int:
     return int(counter(*args, **kwargs, out_val=answer)) if counter else 0
 
 
-def _kernel(short: str, args: tuple, factors: tuple | None, normed: list[tuple[int, int]]) -> str:
-    """The kind of work; it ends in the order of its arguments in memory where that sets its pace."""
-    if factors and factors[0].dim() == 2:
-        return "mm " + "".join("N" if f.stride(-1) == 1 else "T" for f in factors)
+def _kernel(short: str, args: tuple) -> tuple[str, float, int]:
+    """Kind, side and rows of the work; the kind ends in the order of the arguments in memory where that sets the pace."""
     plain = short.removeprefix("_foreach_").removesuffix("_")
     plain = _OTHER_NAMES.get(plain, plain)
+    if short in _FACTORS:
+        left, right = args[_FACTORS[short] : _FACTORS[short] + 2]
+        if left.dim() == 2:
+            plain = "mm " + "".join("N" if factor.stride(-1) == 1 else "T" for factor in (left, right))
+        return plain, sqrt(prod(right.shape[-2:])), left.shape[-2]
     if short == _NORM:
-        steps = [step for step, size in normed if size > 1]
-        return plain + STRIDED * (min(steps, default=1) > 1)
+        dims = args[2] if len(args) > 2 and args[2] else ()  # none: over all
+        strides = [args[0].stride(dim) for dim in dims if args[0].shape[dim] > 1]
+        is_strided = min(strides, default=1) > 1
+        return plain + STRIDED * is_strided, float(prod(args[0].shape[dim] for dim in dims)), Work.rows
+    side = sqrt(args[_FILTERS[short]].numel()) if short in _FILTERS else 1.0
     pictures = [t for t in args if isinstance(t, torch.Tensor) and t.dim() == 4]
     if not pictures or args[0] is not pictures[0]:
-        return plain
+        return plain, side, Work.rows
     last = [t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in pictures]
     first = [t.is_contiguous() for t in pictures if t.shape == pictures[0].shape]
     if any(last) and any(first) and short not in _FILTERS:
-        return plain + MIXED
-    channels = pictures[0].shape[1:2]
-    if short in _FILTERS:
-        channels = pictures[_FILTERS[short]].shape[:2]
+        return plain + MIXED, side, Work.rows
+    channels = pictures[_FILTERS[short]].shape[:2] if short in _FILTERS else pictures[0].shape[1:2]
     by_channels = short in (*_FILTERS, "native_batch_norm", "native_batch_norm_backward")
     uneven = by_channels and any(count % 16 for count in channels)
-    return plain + CHANNELS_LAST * last[0] + UNEVEN * uneven
+    return plain + CHANNELS_LAST * last[0] + UNEVEN * uneven, side, Work.rows

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
-from course_utils.viz.parts import subplots
+from course_utils.viz.parts import arrow, box, subplots
 from course_utils.viz.style import COLORS, SERIES, writing
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -150,7 +150,7 @@ def settled_variance(
 
 
 def predicted_variance(lr: float, momentum: float = 0.0) -> float:
-    """The same by pencil for SGD: α (1 + μ) / ((1 − μ)(2(1 + μ) − α)), which is near α / (2(1 − μ)) for small α.
+    """The same as a closed form for SGD: α (1 + μ) / ((1 − μ)(2(1 + μ) − α)), which is near α / (2(1 − μ)) for small α.
 
     It is the fixed point of the covariance of (θ, b) under b ← μb + θ + noise, θ ← θ − αb.
     """
@@ -258,13 +258,15 @@ _STEPS = (
 def family_figure() -> tuple[Figure, str]:
     """The optimizers of the course, each with what it adds to the one before."""
     figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
-    frame = {"boxstyle": "round,pad=0.45", "facecolor": COLORS["paper"], "linewidth": 1.8}
-    boxes = {}
-    for name, (x, y, color) in _MEMBERS.items():
-        edge = frame | {"edgecolor": COLORS[color]}
-        boxes[name] = axes.text(x, y, name, ha="center", va="center", bbox=edge, color=writing(color), zorder=3)
+    boxes = {name: box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
     for start, end, added in _STEPS:
-        _connect(axes, boxes[start], boxes[end], added)
+        arrow(axes, boxes[start], boxes[end])
+        if added:
+            middle = [
+                sum(pair) / 2 for pair in zip(boxes[start].get_position(), boxes[end].get_position(), strict=True)
+            ]
+            paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.5}
+            axes.text(*middle, added, ha="center", va="center", fontsize=8.5, bbox=paper)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
     below = {"ha": "center", "va": "top", "color": writing("second"), "style": "italic"}
     axes.text(0.51, 0.0, "a step size for each parameter", **below)
@@ -272,16 +274,6 @@ def family_figure() -> tuple[Figure, str]:
     axes.axis("off")
     said = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
     return figure, f"A family tree from gradient descent over two branches to Adam. {said}; momentum to Adam."
-
-
-def _connect(axes, start, end, added: str) -> None:
-    shape = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.4, "shrinkA": 2, "shrinkB": 2}
-    ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch()}
-    (x0, y0), (x1, y1) = start.get_position(), end.get_position()
-    axes.annotate("", xy=(x1, y1), xytext=(x0, y0), arrowprops=shape | ends)
-    if added:
-        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.5}
-        axes.text((x0 + x1) / 2, (y0 + y1) / 2, added, ha="center", va="center", fontsize=8.5, bbox=paper)
 
 
 def _contours(axes, surface: Surface) -> None:

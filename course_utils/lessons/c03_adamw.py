@@ -29,7 +29,7 @@ def left_after_noise(optimizer: Callable, scales: Sequence[float], steps: int, p
 
 
 def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_decay: float) -> torch.Tensor:
-    """The same for L2 inside Adam's gradient, by pencil.
+    """The same for L2 inside Adam's gradient, from its recursion.
 
     θ loses αλθ / √(σ² + λ²θ²) a step, σ being the gradient's scale.
     """
@@ -65,7 +65,7 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
 
 
 def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> tuple[Figure, str]:
-    """Size of an update without bias correction over its right size α: `measured` from step 1 on, and the pencil's curve."""
+    """Size of an update without bias correction over its right size α: `measured` from step 1 on, and the closed form's curve."""
     steps = torch.arange(1, len(measured) + 1, dtype=torch.float64)
     predicted = (1 - betas[0] ** steps) / (1 - betas[1] ** steps).sqrt()
     figure, axes = subplots()

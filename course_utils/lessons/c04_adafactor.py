@@ -1,6 +1,7 @@
 """Chapter 04: estimates of a matrix from its rows and columns, gradients of any scale, and the chapter's figures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import log10
 
 import torch
 from matplotlib.figure import Figure
@@ -127,14 +128,14 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
     figure, axes = subplots(1, 3, figsize=(7.6, 3.1), layout="constrained", sharey=True)
     low, high = _limits(squares, estimated)
     for panel, values, title in ((axes[0], squares, "V"), (axes[1], estimated, "V̂, from rows and columns")):
-        picture = _heat(panel, _corner(values.log10()), low, high, "viridis", title)
+        picture = _heat(panel, values.log10(), low, high, "viridis", title)
     figure.colorbar(picture, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of the number")
     ratio = (estimated / squares).log10()
-    picture = _heat(axes[2], _corner(ratio), -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
+    picture = _heat(axes[2], ratio, -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
     figure.colorbar(picture, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     axes[0].set_ylabel("row")
     known = ratio[ratio.isfinite()]
-    error, near = relative_error(squares, estimated), _within(known, 2.0)
+    error, near = relative_error(squares, estimated), (known.abs() <= log10(2)).double().mean().item()
     figure.suptitle(
         f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_said(error, near)}", x=0.01, ha="left"
     )
@@ -202,19 +203,12 @@ def _bare(axes, values: torch.Tensor, low: float, high: float, title: str, below
     axes.grid(visible=False)
 
 
-def _corner(values: torch.Tensor) -> torch.Tensor:
-    return values[:_DRAWN, :_DRAWN]
-
-
 def _heat(axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
-    picture = axes.imshow(values.numpy(), vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
+    drawn = values[:_DRAWN, :_DRAWN].numpy()
+    picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", title=title)
     axes.grid(visible=False)
     return picture
-
-
-def _within(log_ratio: torch.Tensor, factor: float) -> float:
-    return (log_ratio.abs() <= torch.tensor(factor).log10()).double().mean().item()
 
 
 def _said(error: float, near: float) -> str:

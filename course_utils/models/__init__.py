@@ -5,9 +5,8 @@ sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that 
 """
 
 from course_utils.models.building import build, from_configuration, parameter_bytes, parameter_count
-from course_utils.models.configurations import configuration, from_json
+from course_utils.models.configurations import FAMILIES, PUBLISHED, configuration, from_json
 from course_utils.models.convnet import ConvNet, ConvNetConfig
-from course_utils.models.families import FAMILIES, PUBLISHED
 from course_utils.models.public import PUBLIC
 
 __all__ = [

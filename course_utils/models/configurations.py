@@ -7,13 +7,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError, require_count
-from course_utils.models.families import FAMILIES, PUBLISHED
-from course_utils.models.public import PUBLIC, public_configuration
-from course_utils.models.sizes import SIZES, check_sizes, own_name
+from course_utils.models.public import PUBLIC
 from course_utils.settings import Scale, settings
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+FAMILIES = {
+    "distilbert": ("DistilBertConfig", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", "GPT2ForSequenceClassification"),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", "LlamaForSequenceClassification"),
+}
+"""The course's own families: names of Transformers' configuration, language model and classifier."""
+PUBLISHED = {
+    "distilbert-base-cased": ("distilbert", {"vocab_size": 28_996}),
+    "gpt2-large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
+    "llama-7b": ("llama", {}),
+}
+"""Models of these families; those of others are in `public`."""
+SIZES = frozenset(
+    (
+        *("hidden_size", "n_embd", "dim", "intermediate_size", "n_inner", "hidden_dim"),
+        *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
+        *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "n_positions", "num_labels"),
+    )
+)
+"""The names of sizes in the configurations of Llama, GPT-2 and DistilBERT; several are names of the same."""
 
 
 def configuration(name: str, *, labels: int | None = None, scale: Scale | None = None, **changes) -> "PretrainedConfig":
@@ -24,25 +43,31 @@ def configuration(name: str, *, labels: int | None = None, scale: Scale | None =
     import transformers
 
     if name in PUBLIC:
-        return public_configuration(name, changes)
+        known = PUBLIC[name]
+        kind = getattr(transformers, known.architecture).config_class
+        _refuse_unknown(changes, kind)
+        return kind(**{**known.sizes, **changes, "architectures": [known.architecture]})
     if "num_labels" in changes or not (labels is None or (type(labels) is int and labels > 0)):
         raise CourseError(
             "The number of classes is labels=…, a whole number from 1 on; leave it out for a language model."
         )
-    family_name, sizes = _family_and_sizes(name, scale)
-    family = FAMILIES[family_name]
-    kind = getattr(transformers, family.config)
-    _check_changes(changes, kind)
+    family, sizes = _family_and_sizes(name, scale)
+    config_class, language_model, classifier = FAMILIES[family]
+    kind = getattr(transformers, config_class)
+    _refuse_unknown(changes, kind)
+    for change, value in changes.items():
+        if change in SIZES and value is not None:  # as GPT-2's inner width may be, and Llama's width of a head
+            require_count(change, value)
     if name in FAMILIES and scale is None:
         _refuse_half_a_size(name, sizes, changes, kind)
     try:
         config = kind(**{**sizes, **changes}, **({} if labels is None else {"num_labels": labels}))
     except Exception as error:  # Transformers checks by kinds of its own, and names the setting in the last line
         raise CourseError(f"{kind.__name__} does not take this: {_last_line(error)}.") from error
-    check_sizes(config)
+    _refuse_sizes_that_make_no_model(config)
     if config.pad_token_id is None:
         config.pad_token_id = 0
-    config.architectures = [family.language_model if labels is None else family.classifier]
+    config.architectures = [language_model if labels is None else classifier]
     return config
 
 
@@ -72,27 +97,35 @@ def from_json(path: Path) -> "PretrainedConfig":
 def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
     if not isinstance(scale, Scale | None):
         raise CourseError(f"scale={scale!r} is no Scale; give one of settings.SCALES, such as SCALES['smoke'].")
-    if name in FAMILIES:
-        return name, FAMILIES[name].sizes(scale or settings().scale)
     if name in PUBLISHED:
         return PUBLISHED[name]
-    known = (*FAMILIES, *PUBLISHED, *PUBLIC)
-    near = get_close_matches(name.lower(), known, 3) or known
-    raise CourseError(f"No model is called {name!r}; choose one of {', '.join(near)}, or give its config.json.")
+    if name not in FAMILIES:
+        known = (*FAMILIES, *PUBLISHED, *PUBLIC)
+        near = get_close_matches(name.lower(), known, 3) or known
+        raise CourseError(f"No model is called {name!r}; choose one of {', '.join(near)}, or give its config.json.")
+    s = scale or settings().scale
+    sizes, positions = {"vocab_size": s.vocabulary}, max(s.sequence, 128)
+    if name == "distilbert":
+        sizes |= {"dim": s.width, "hidden_dim": 4 * s.width, "n_layers": s.layers, "n_heads": s.heads}
+        return name, sizes | {"max_position_embeddings": positions}
+    if name == "gpt2":
+        sizes |= {"n_embd": s.width, "n_layer": s.layers, "n_head": s.heads, "n_positions": positions}
+    else:
+        sizes |= {"hidden_size": s.width, "intermediate_size": 4 * s.width, "num_hidden_layers": s.layers}
+        sizes |= {"num_attention_heads": s.heads, "max_position_embeddings": positions}
+    return name, sizes | {"bos_token_id": None, "eos_token_id": None}
 
 
-def _check_changes(changes: dict, kind: type) -> None:
+def _refuse_unknown(changes: dict, kind: type) -> None:
     known = kind()
-    for name, value in changes.items():
-        if not hasattr(known, name):
-            raise CourseError(f"{kind.__name__} has no setting {name!r}; see its documentation for the names it has.")
-        if name in SIZES and value is not None:  # as GPT-2's inner width may be, and Llama's width of a head
-            require_count(name, value)
+    for change in changes:
+        if not hasattr(known, change):
+            raise CourseError(f"{kind.__name__} has no setting {change!r}; see its documentation for the names it has.")
 
 
 def _refuse_half_a_size(name: str, sizes: dict, changes: dict, kind: type) -> None:
     """Sizes that belong together come together: else most of a large model would silently be the small one's."""
-    given = {own_name(kind, change) for change in changes}
+    given = {kind.attribute_map.get(change, change) for change in changes}
     together = [size for size in sizes if size in SIZES and "position" not in size]
     left_out = [f"{size}={sizes[size]}" for size in together if size not in given]
     if left_out and given & set(together) - {"vocab_size"}:
@@ -101,6 +134,19 @@ def _refuse_half_a_size(name: str, sizes: dict, changes: dict, kind: type) -> No
             f"{name!r} is the course's own small model, and {', '.join(left_out)} would stay; give these too, "
             f"or start from {published!r}, or say with scale=settings.SCALES[…] whose they are."
         )
+
+
+def _refuse_sizes_that_make_no_model(config) -> None:
+    """Sizes that are no whole number from 1 on, and heads that do not divide what they share."""
+    for name in sorted(SIZES & vars(config).keys()):
+        if getattr(config, name) is not None:
+            require_count(name, getattr(config, name))
+    width, heads = config.hidden_size, config.num_attention_heads
+    if getattr(config, "head_dim", None) is None and width % heads:  # Llama's heads have a width of their own
+        raise CourseError(f"A width of {width} does not divide by {heads} attention heads; change one of them.")
+    of_keys = getattr(config, "num_key_value_heads", None) or heads
+    if heads % of_keys:
+        raise CourseError(f"{heads} attention heads do not divide by {of_keys} of keys and values; change one of them.")
 
 
 def _last_line(error: BaseException) -> str:

@@ -1,6 +1,5 @@
 """Checkpoints from which a run goes on exactly as if it had never stopped."""
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ class SaveCheckpoints(Callback):
     """Write the run to `path` every `every` batches; a new checkpoint replaces the last only once it is complete.
 
     Parameters, gradients not yet used, optimizer, schedule, callbacks, history, torch's random state and the place in the
-    data are kept. What a callback gives as its state is made of tensors, numbers, strings, lists and dicts (`CourseError`).
+    data are saved. What a callback gives as its state is made of tensors, numbers, strings, lists and dicts (`CourseError`).
     """
 
     def __init__(self, path: Path | str, every: int):
@@ -33,21 +32,43 @@ class SaveCheckpoints(Callback):
 
 
 def save(run: "Run", path: Path) -> None:
-    """Write all that `restore` needs; raises `CourseError` when the place cannot be written, leaving the old file whole."""
-    _refuse_what_could_not_be_read_back(run)
+    """Write all that `restore` needs; raises `CourseError` where it could not be read again, and keeps the old file then."""
+    gradients = {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
+    state = {
+        "model": run.model.state_dict(),
+        "gradients": gradients,
+        "optimizer": run.optimizer.state_dict(),
+        "optimizer_kind": type(run.optimizer).__name__,
+        "schedule": None if run.schedule is None else run.schedule.state_dict(),
+        "callbacks": {name: callback.state_dict() for name, callback in _callbacks_with_state(run).items()},
+        "history": run.history.state_dict(),
+        "place": [run.step, run.epoch, run.position, run.seconds],
+        "random": torch.get_rng_state(),
+        "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
     try:
         with replacing(path) as partial:
-            torch.save(_state(run), partial)
-    except (OSError, RuntimeError) as error:
+            torch.save(state, partial)
+            torch.load(partial, weights_only=True, map_location="cpu", mmap=True)
+    except Exception as error:  # torch raises many kinds
         raise CourseError(
-            f"The checkpoint could not be written to {path} ({error}); choose another place or free some space."
+            f"The checkpoint could not be written to {path} ({str(error).splitlines()[0]}); free some space or choose another "
+            "place, and make the states of callbacks of tensors, numbers, strings, lists and dicts."
         ) from error
 
 
 def restore(run: "Run", path: Path) -> None:
     """Put `run` where `save` found it; raises `CourseError` when the file is missing, damaged or of another run."""
-    state = _read(path)
-    _refuse_another_run(run, state, path)
+    if not path.is_file():
+        raise CourseError(f"There is no checkpoint at {path}; start without resume_from.")
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise CourseError(
+            f"The checkpoint {path} is damaged and cannot be read; resume from an older one, or start anew."
+        ) from error
+    callbacks = _callbacks_with_state(run)
+    _refuse_another_run(run, state, callbacks, path)
     try:
         run.model.load_state_dict(state["model"])
         run.optimizer.load_state_dict(state["optimizer"])
@@ -60,8 +81,8 @@ def restore(run: "Run", path: Path) -> None:
         parameter.grad = None if gradient is None else gradient.to(parameter.device)
     if run.schedule is not None:
         run.schedule.load_state_dict(state["schedule"])
-    for callback, saved in zip(_callbacks_with_state(run), state["callbacks"].values(), strict=True):
-        callback.load_state_dict(saved)
+    for name, callback in callbacks.items():
+        callback.load_state_dict(state["callbacks"][name])
     run.history.load_state_dict(state["history"])
     run.step, run.epoch, run.position, run.seconds = state["place"]
     torch.set_rng_state(state["random"])
@@ -69,66 +90,21 @@ def restore(run: "Run", path: Path) -> None:
         torch.cuda.set_rng_state_all(state["random_cuda"])
 
 
-def _state(run: "Run") -> dict:
-    gradients = {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
-    return {
-        "model": run.model.state_dict(),
-        "gradients": gradients,
-        "optimizer": run.optimizer.state_dict(),
-        "optimizer_kind": type(run.optimizer).__name__,
-        "schedule": None if run.schedule is None else run.schedule.state_dict(),
-        "callbacks": _callback_states(run),
-        "history": run.history.state_dict(),
-        "place": [run.step, run.epoch, run.position, run.seconds],
-        "random": torch.get_rng_state(),
-        "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def _callbacks_with_state(run: "Run") -> list[Callback]:
+def _callbacks_with_state(run: "Run") -> dict[str, Callback]:
     """Callbacks that keep something; a progress bar or a checkpointer may come and go between runs."""
-    return [callback for callback in run.callbacks if type(callback).state_dict is not Callback.state_dict]
+    stateful = [callback for callback in run.callbacks if type(callback).state_dict is not Callback.state_dict]
+    return {f"{index} {type(callback).__name__}": callback for index, callback in enumerate(stateful)}
 
 
-def _callback_states(run: "Run") -> dict[str, dict]:
-    return {f"{index} {type(p).__name__}": p.state_dict() for index, p in enumerate(_callbacks_with_state(run))}
-
-
-def _refuse_what_could_not_be_read_back(run: "Run") -> None:
-    for name, state in _callback_states(run).items():
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        try:
-            torch.load(buffer, weights_only=True)
-        except Exception as error:
-            raise CourseError(
-                f"The state of the callback {name.partition(' ')[2]} cannot be kept in a checkpoint; "
-                "make it of tensors, numbers, strings, lists and dicts."
-            ) from error
-
-
-def _read(path: Path) -> dict:
-    if not path.is_file():
-        raise CourseError(f"There is no checkpoint at {path}; start without resume_from.")
-    try:
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise CourseError(
-            f"The checkpoint {path} is damaged and cannot be read; resume from an older one, or start anew."
-        ) from error
-
-
-def _refuse_another_run(run: "Run", state: dict, path: Path) -> None:
+def _refuse_another_run(run: "Run", state: dict, callbacks: dict[str, Callback], path: Path) -> None:
     """Raise `CourseError`, before anything is changed, where going on would not be the same run."""
     if not isinstance(state, dict) or "place" not in state:
         raise CourseError(f"{path} is not a checkpoint of SaveCheckpoints; resume from one that is.")
-    wanted = {
-        "optimizer": (state["optimizer_kind"], type(run.optimizer).__name__),
-        "schedule": (state["schedule"] is not None, run.schedule is not None),
-        "set of callbacks": (list(state["callbacks"]), list(_callback_states(run))),
-    }
-    for what, (saved, here) in wanted.items():
+    for what, saved, here in (
+        ("optimizer", state["optimizer_kind"], type(run.optimizer).__name__),
+        ("schedule", state["schedule"] is not None, run.schedule is not None),
+        ("set of callbacks", list(state["callbacks"]), list(callbacks)),
+    ):
         if saved != here:
             raise CourseError(
                 f"The checkpoint {path} was written with another {what} ({saved}, here {here}); resume with the same."

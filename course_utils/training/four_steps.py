@@ -1,21 +1,18 @@
 """Who takes the four steps of an iteration: reset, forward, backward, update."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
+from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-_BETWEEN = ("torch", "contextlib", "functools")
 
-
-@dataclass(frozen=True)
-class Taken:
+class Step(NamedTuple):
     """One step, by its `name`, and the `caller`: the first function outside of PyTorch that led to it."""
 
     name: str
@@ -23,48 +20,34 @@ class Taken:
 
 
 @contextmanager
-def four_steps(model: nn.Module) -> Iterator[list[Taken]]:
+def four_steps(model: nn.Module) -> Iterator[list[Step]]:
     """A list that fills with the steps taken within: forward passes of `model`, and every backward, update and reset.
 
     It watches the calls of PyTorch into which any loop, Accelerate's and Trainer's too, must lead.
     """
-    log: list[Taken] = []
+    log: list[Step] = []
 
     def note(name: str) -> None:
-        log.append(Taken(name, _caller()))
+        frame = sys._getframe(1)
+        while _is_between(frame.f_globals.get("__name__", "")) and frame.f_back:
+            frame = frame.f_back
+        log.append(Step(name, f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}"))
 
-    forward = model.register_forward_pre_hook(lambda *_: note("forward"))
-    update = register_optimizer_step_pre_hook(lambda *_: note("update"))
-    try:
-        with (
-            _noted(torch.autograd, "backward", "backward", note),
-            _noted(torch.optim.Optimizer, "zero_grad", "reset", note),
-            _noted(nn.Module, "zero_grad", "reset", note),
-        ):
-            yield log
-    finally:
-        forward.remove()
-        update.remove()
+    with ExitStack() as undo:
+        undo.callback(model.register_forward_pre_hook(lambda *_: note("forward")).remove)
+        undo.callback(register_optimizer_step_pre_hook(lambda *_: note("update")).remove)
+        watched = [(torch.autograd, "backward", "backward"), (torch.optim.Optimizer, "zero_grad", "reset")]
+        for owner, attribute, name in [*watched, (nn.Module, "zero_grad", "reset")]:
+            function = getattr(owner, attribute)
 
+            @wraps(function)
+            def noted(*args, _function=function, _name=name, **kwargs):
+                note(_name)
+                return _function(*args, **kwargs)
 
-def _noted(owner: object, attribute: str, name: str, note: Callable[[str], None]):
-    function = getattr(owner, attribute)
-
-    @wraps(function)
-    def noted(*args, **kwargs):
-        note(name)
-        return function(*args, **kwargs)
-
-    return patch.object(owner, attribute, noted)
+            undo.enter_context(patch.object(owner, attribute, noted))
+        yield log
 
 
-def _caller() -> str:
-    """`'transformers.trainer.Trainer.training_step'`."""
-    frame = sys._getframe(2)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _BETWEEN or _is_here(frame):
-        frame = frame.f_back
-    return f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}"
-
-
-def _is_here(frame) -> bool:
-    return frame.f_globals.get("__name__") == __name__
+def _is_between(module: str) -> bool:
+    return module == __name__ or module.split(".")[0] in ("torch", "contextlib", "functools")

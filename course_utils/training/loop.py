@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import islice
@@ -104,10 +104,10 @@ class Run:
         self._flops: dict[tuple, int] = {}
 
     def go(self, evaluate_on: Iterable[dict] | None = None) -> None:
-        """Train from where the run stands to its end; every callback that has started also finishes."""
+        """Train from where the run stands to its end, and evaluate after each epoch."""
         self.model.train()
         with self.started():
-            while self.epoch < self.epochs and not self.is_done:
+            while self.epoch < self.epochs and self.step < self.total_steps:
                 self._train_epoch()
                 if evaluate_on is not None:
                     where = {"epoch": self.step / len(self.batches), "step": self.step}
@@ -121,11 +121,6 @@ class Run:
                 callback.on_train_begin(self)
                 finishing.callback(callback.on_train_end, self)
             yield
-
-    @property
-    def is_done(self) -> bool:
-        """True when the wanted number of steps is reached."""
-        return self.steps is not None and self.step >= self.steps
 
     @property
     def is_last_of_epoch(self) -> bool:
@@ -170,60 +165,39 @@ class Run:
             self.optimizer.zero_grad()
 
     def _train_epoch(self) -> None:
-        set_epoch = getattr(getattr(self.batches, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(self.epoch)
-        self._began = time.perf_counter() - self.seconds
+        if hasattr(getattr(self.batches, "sampler", None), "set_epoch"):
+            self.batches.sampler.set_epoch(self.epoch)
+        began = time.perf_counter() - self.seconds
         for batch in islice(self.batches, self.position, None):
-            if self.is_done:
+            if self.step == self.total_steps:
                 break
             self.position += 1
-            self._train_on(self.on_device(batch))
+            learning_rate = self.optimizer.param_groups[0]["lr"]
+            loss, flops = self._compute_and_count(self.on_device(batch))
+            wishes = [callback.should_step(self) for callback in self.callbacks]  # each is called, whatever others say
+            if all(wishes):
+                self.update()
+            self.step += 1
+            self.seconds = time.perf_counter() - began
+            row = {"step": self.step, "epoch": self.epoch + 1, "loss": loss.detach(), "learning_rate": learning_rate}
+            row |= {"tokens": batch["input_ids"].numel(), "seconds": self.seconds, "flops": flops}
+            self.history.steps.append(row)
             for callback in self.callbacks:
                 callback.after_step(self)
         else:
             self.epoch, self.position = self.epoch + 1, 0
-        self._wait_for_device()
-
-    def _train_on(self, batch: dict) -> None:
-        learning_rate = self.optimizer.param_groups[0]["lr"]
-        loss = self._count_and_compute(batch)
-        wishes = [callback.should_step(self) for callback in self.callbacks]  # each is asked, whatever the others say
-        if all(wishes):
-            self.update()
-        self._record(batch, loss, learning_rate)
-
-    def _count_and_compute(self, batch: dict) -> torch.Tensor:
-        """Forward and backward; operations are counted on the first batch of each example's shape, since counting is slow."""
-        examples, *shape = batch["input_ids"].shape
-        if tuple(shape) in self._flops:
-            return self.forward_backward(batch)
-        with FlopCounterMode(display=False) as counter:
-            loss = self.forward_backward(batch)
-        self._flops[tuple(shape)] = counter.get_total_flops() // examples  # products of matrices grow with the rows
-        return loss
-
-    def _record(self, batch: dict, loss: torch.Tensor, learning_rate: float) -> None:
-        self.step += 1
-        self.seconds = time.perf_counter() - self._began
-        shape = batch["input_ids"].shape
-        self.history.steps.append(
-            {
-                "step": self.step,
-                "epoch": self.epoch + 1,
-                "loss": loss.detach(),
-                "learning_rate": learning_rate,
-                "tokens": shape.numel(),
-                "seconds": self.seconds,
-                "flops": shape[0] * self._flops[tuple(shape[1:])],
-            }
-        )
-
-    def _wait_for_device(self) -> None:
-        """A GPU may still be at work when the last step has been asked for; only then is the time of an epoch known."""
-        if self.device.type == "cuda" and self.history.steps:
+        if self.device.type == "cuda" and self.history.steps:  # it may still be at work on the last step
             torch.cuda.synchronize(self.device)
-            self.seconds = self.history.steps[-1]["seconds"] = time.perf_counter() - self._began
+            self.seconds = self.history.steps[-1]["seconds"] = time.perf_counter() - began
+
+    def _compute_and_count(self, batch: dict) -> tuple[torch.Tensor, int]:
+        """The loss, and the operations of forward and backward, counted once for each shape: counting is slow."""
+        examples, *shape = batch["input_ids"].shape
+        with nullcontext() if tuple(shape) in self._flops else FlopCounterMode(display=False) as counter:
+            loss = self.forward_backward(batch)
+        if counter is not None:  # products of matrices grow with the rows
+            self._flops[tuple(shape)] = counter.get_total_flops() // examples
+        return loss, examples * self._flops[tuple(shape)]
 
 
 @contextmanager

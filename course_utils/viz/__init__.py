@@ -2,10 +2,9 @@
 
 from course_utils.viz.display import difference, play, show, source, use_course_style
 from course_utils.viz.losses import compare_losses, losses_over_seeds
-from course_utils.viz.memory import instants_figure
+from course_utils.viz.memory import instants_figure, timeline_figure
 from course_utils.viz.planner import planner, planner_figure, planner_working
 from course_utils.viz.style import COLORS
-from course_utils.viz.timeline import timeline_figure
 
 __all__ = [
     "COLORS",

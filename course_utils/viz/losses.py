@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.training import History
-from course_utils.viz.parts import require_few, subplots
+from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS, LINES, SERIES
 
 Runs = Mapping[str, Sequence[History]]
@@ -21,7 +21,7 @@ def compare_losses(
 
     Later runs are drawn thinner, so that one that lies on another leaves it visible. Raises `CourseError` for more than seven.
     """
-    require_few(runs)
+    _require_few(runs)
     figure, axes = subplots()
     said = []
     for number, (name, history) in enumerate(runs.items()):
@@ -46,7 +46,7 @@ def losses_over_seeds(
     the reference, seed by seed. Raises `CourseError` for more than seven names, and for runs of a name that are not equally
     long.
     """
-    require_few(runs)
+    _require_few(runs)
     for name, histories in runs.items():
         if len({len(history.steps) for history in histories}) != 1:
             raise CourseError(f"The runs of {name} are not equally long; train each for the same number of steps.")
@@ -87,3 +87,9 @@ def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:
     """A column per run, a row per step: the mean loss of the last `window` steps."""
     losses = pd.concat([history.frame()["loss"] for history in histories], axis=1, ignore_index=True)
     return losses.rolling(window, min_periods=1).mean()
+
+
+def _require_few(runs: Mapping) -> None:
+    """Raise `CourseError` unless there are as many as there are colors to tell them apart, and at least one."""
+    if not 0 < len(runs) <= len(SERIES):
+        raise CourseError(f"One figure compares 1 to {len(SERIES)} runs, not {len(runs)}; draw several figures.")

@@ -1,11 +1,14 @@
-"""Figures about bytes."""
+"""Figures about bytes: of a step's instants, and of a step event by event."""
 
 from collections.abc import Mapping
+from itertools import groupby
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from course_utils.memory.usage import KINDS, Usage
 from course_utils.units import format_bytes, three_digits
-from course_utils.viz.parts import byte_unit, legend_columns, patches, subplots
+from course_utils.viz.parts import byte_unit, patches, subplots
 from course_utils.viz.style import COLORS, writing
 
 _ROOM = 1.42  # beyond the longest bar, for its size and the mark of the peak
@@ -55,4 +58,66 @@ def legend_of_kinds(figure: Figure, by_instant: Mapping[str, Mapping[str, int]])
     kinds = list(dict.fromkeys(kind for parts in by_instant.values() for kind in parts))
     labels = [f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind for kind in kinds]
     handles, labels = patches(*zip(labels, kinds, strict=True))
-    figure.legend(handles, labels, loc="outside upper center", ncols=legend_columns(len(kinds)))
+    rows = -(-len(kinds) // 5)  # no more than five names have room beside each other
+    figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(kinds) // rows))
+
+
+def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
+    """The memory of a step as stacked steps, one per birth or death of a piece; phases along the top, the peak marked.
+
+    Raises `CourseError` when nothing was logged.
+    """
+    unit, size = byte_unit(usage.peak)
+    timeline = usage.timeline
+    phases, end = [], 0  # name, first event, and the event after the last
+    for name, events in groupby(timeline["phase"]):
+        phases.append((name, end, end := end + len(list(events))))
+    figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
+    tops = timeline[list(KINDS)].to_numpy().cumsum(axis=1) / size
+    _draw_layers(axes, tops)
+    _draw_phases(axes, phases, end)
+    place = int(tops[:, -1].argmax())
+    at, is_late = (place + 0.5, tops[place, -1]), place > end / 2
+    axes.plot(*at, "v", color=COLORS["ink"], markersize=6, clip_on=False)
+    look = {"textcoords": "offset points", "ha": "right" if is_late else "left", "weight": "bold"}
+    axes.annotate(f"peak: {format_bytes(usage.peak)}", at, (-7 if is_late else 7, 3), color=COLORS["ink"], **look)
+    axes.set(xlabel="events of the step: memory taken or given back", ylabel=f"memory in use, {unit}", title=title)
+    axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
+    axes.grid(axis="x", visible=False)
+    used = [kind for kind in KINDS if timeline[kind].any()]
+    figure.legend(*patches(*((kind, kind) for kind in reversed(used))), loc="outside right center")
+    split = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in usage.split.items())
+    peaks = ", ".join(f"{phase} {format_bytes(count)}" for phase, count in usage.by_phase.items())
+    return figure, (
+        f"Memory in use over the {len(usage.events)} events of a step, stacked by kind; phases in order: "
+        f"{', '.join(name for name, *_ in phases)}. The peak is {format_bytes(usage.peak)}, in {usage.peak_phase}: {split}. "
+        f"Peaks by phase: {peaks}."
+    )
+
+
+def _draw_layers(axes, tops: np.ndarray) -> None:
+    """Each kind over those before it, with a thin line between them for readers who see no color."""
+    places = np.arange(len(tops))
+    corners = np.repeat(np.arange(len(tops) + 1), 2)[1:-1]  # each event has a left and a right one
+    below = np.zeros(len(tops))
+    for kind, top in zip(KINDS, tops.T, strict=True):
+        there, color = top > below, COLORS[kind]
+        low, high, where = (np.repeat(values, 2) for values in (below, top, there))
+        # Without an edge a piece that dies at once is thinner than a dot, and fades.
+        axes.fill_between(corners, low, high, where=where, facecolor=color, edgecolor=color, linewidth=0.4)
+        axes.hlines(below[there], places[there], places[there] + 1, colors=COLORS["paper"], linewidth=0.4)
+        below = top
+
+
+def _draw_phases(axes, phases: list[tuple[str, int, int]], events: int) -> None:
+    """Every second phase shaded, and each name above its phase: level where all have room, else upright or left out."""
+    for _, first, end in phases[1::2]:
+        axes.axvspan(first, end, color=COLORS["grid"], alpha=0.45, linewidth=0, zorder=0)
+    wide = [(name, first, end) for name, first, end in phases if end - first >= 0.025 * events]
+    has_room = all(end - first >= 0.017 * len(name) * events for name, first, end in wide)
+    above = axes.secondary_xaxis("top")
+    above.set_xticks(
+        [(first + end) / 2 for _, first, end in wide], [name for name, *_ in wide], rotation=0 if has_room else 90
+    )
+    above.tick_params(length=0, pad=2)
+    above.spines["top"].set_visible(False)

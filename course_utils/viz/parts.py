@@ -1,15 +1,10 @@
 """What several figures share: their making, units of an axis, the parts of a legend."""
 
-from collections.abc import Mapping
-
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.errors import CourseError
 from course_utils.units import BYTE_UNITS, SECOND_UNITS
-from course_utils.viz.style import COLORS, SERIES, writing
-
-_COLUMNS = 5  # the most names of kinds that stand beside each other in the width of a page
+from course_utils.viz.style import COLORS, writing
 
 
 def subplots(rows: int = 1, columns: int = 1, *, figsize=None, layout=None, **shape) -> tuple[Figure, object]:
@@ -22,29 +17,19 @@ def subplots(rows: int = 1, columns: int = 1, *, figsize=None, layout=None, **sh
     return figure, figure.subplots(rows, columns, **shape)
 
 
-def byte_unit(largest: float) -> tuple[str, int]:
+def byte_unit(largest: float, units: tuple = BYTE_UNITS) -> tuple[str, float]:
     """Name and bytes of the unit for an axis that reaches to `largest` bytes."""
-    return _largest_within(BYTE_UNITS, largest)
+    return next((unit for unit in units if largest >= unit[1]), units[-1])
 
 
 def second_unit(largest: float) -> tuple[str, float]:
     """Name and seconds of the unit for an axis that reaches to `largest` seconds."""
-    return _largest_within(SECOND_UNITS, largest)
-
-
-def _largest_within(units: tuple, largest: float) -> tuple:
-    return next((unit for unit in units if largest >= unit[1]), units[-1])
+    return byte_unit(largest, SECOND_UNITS)
 
 
 def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:
     """Handles and labels of a legend, from pairs of label and color name."""
     return [Rectangle((0, 0), 1, 1, color=COLORS[color]) for _, color in entries], [label for label, _ in entries]
-
-
-def legend_columns(count: int) -> int:
-    """Columns for `count` entries: one row where they fit, else rows about equally long."""
-    rows = -(-count // _COLUMNS)
-    return -(-count // rows)
 
 
 def box(axes, x: float, y: float, text: str, color: str = "ink", letters: str | None = None, fontsize: float = 9.5):
@@ -59,9 +44,3 @@ def arrow(axes, start, end, color: str = "ink", both_ways: bool = False) -> None
     shape = {"arrowstyle": "<|-|>" if both_ways else "-|>", "color": COLORS[color], "linewidth": 1.4}
     ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 2, "shrinkB": 2}
     axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)
-
-
-def require_few(series: Mapping) -> None:
-    """Raise `CourseError` unless there are as many as there are colors to tell them apart, and at least one."""
-    if not 0 < len(series) <= len(SERIES):
-        raise CourseError(f"One figure compares 1 to {len(SERIES)} runs, not {len(series)}; draw several figures.")

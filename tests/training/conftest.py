@@ -46,3 +46,17 @@ def scheduled(fresh):
         return model, optimizer, training.linear_decay(optimizer, 12, warmup=3)
 
     return build
+
+
+@pytest.fixture
+def run(fresh, batches):
+    """A function that trains a model of `build`; gives model and history."""
+
+    def train(*callbacks, build=fresh, loader=batches, **options):
+        model, optimizer, *schedule = build()
+        if schedule:
+            options["schedule"] = schedule[0]
+        history = training.train(model, optimizer, loader, callbacks=callbacks, **{"progress": False, **options})
+        return model, history
+
+    return train

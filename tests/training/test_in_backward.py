@@ -9,7 +9,7 @@ from torch import nn
 
 from course_utils import memory, models, optim, training
 from course_utils.errors import CourseError
-from course_utils.training import ClipGradients, UpdateInBackward
+from course_utils.training import UpdateInBackward
 
 
 def model_and_batch(labels=3):
@@ -60,7 +60,8 @@ def test_hooks_are_gone_afterwards():
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_what_needs_all_gradients_together_is_refused():
+@pytest.mark.parametrize("other", [training.ClipGradients(1.0), training.Accumulate(2), training.ScaleLoss()])
+def test_what_needs_all_gradients_together_is_refused(other):
     model, batch = model_and_batch()
-    with pytest.raises(CourseError, match="ClipGradients needs all gradients together"):
-        training.train_step(model, optim.AdamW(model.parameters()), batch, [ClipGradients(1.0), UpdateInBackward()])
+    with pytest.raises(CourseError, match=f"{type(other).__name__} needs all gradients together"):
+        training.train_step(model, optim.AdamW(model.parameters()), batch, [other, UpdateInBackward()])

@@ -37,12 +37,13 @@ def test_the_loop_is_the_bare_loop(scheduled, batches):
     assert history.optimizer is optimizer
 
 
-def test_evaluation_and_progress_change_nothing(fresh, batches, split):
-    plain = training.train(*fresh(), batches, epochs=2, progress=False)
-    watched = training.train(*fresh(), batches, epochs=2, evaluate_on=batches, progress=True)
+def test_evaluation_progress_and_an_early_end_change_nothing(run, batches):
+    _, plain = run(epochs=2)
+    _, watched = run(epochs=2, evaluate_on=batches, progress=True)
     assert plain.losses == watched.losses
     assert [(row["epoch"], row["step"]) for row in watched.evaluations] == [(1, 5), (2, 10)]
-    cut = training.train(*fresh(), batches, epochs=2, steps=7, evaluate_on=batches, progress=False)
+    _, cut = run(epochs=2, steps=7, evaluate_on=batches)
+    assert cut.losses == plain.losses[:7]
     assert [row["epoch"] for row in cut.evaluations] == [1, 1.4]
     assert {"loss", "accuracy", "f1", "step"} <= set(watched.evaluations[0])
 
@@ -93,12 +94,6 @@ def test_a_library_run_in_lower_precision_gives_the_model_back_as_it_was(fresh, 
     assert model(**next(iter(batches))).logits.dtype == torch.float32
 
 
-def test_steps_end_the_run_early(fresh, batches):
-    full = training.train(*fresh(), batches, epochs=2, progress=False)
-    cut = training.train(*fresh(), batches, epochs=2, steps=7, progress=False)
-    assert cut.losses == full.losses[:7]
-
-
 def test_the_history_counts_tokens_time_and_operations(fresh, batches):
     model, optimizer = fresh()
     frame = training.train(model, optimizer, batches, progress=False).frame()
@@ -121,41 +116,31 @@ def test_the_history_counts_tokens_time_and_operations(fresh, batches):
     assert history.tokens_per_second(skip=0) == pytest.approx(30 / 8)
 
 
-def test_callbacks_are_called_at_their_moments_in_order(fresh, batches):
+MOMENTS = (
+    "on_train_begin",
+    "forward",
+    "scale_loss",
+    "should_step",
+    "before_update",
+    "update",
+    "after_step",
+    "on_train_end",
+)
+
+
+def test_callbacks_are_called_at_their_moments_in_order(run):
     calls = []
 
-    class Spy(training.Callback):
-        def on_train_begin(self, run):
-            calls.append("on_train_begin")
+    def spy_on(moment):
+        def call(self, *arguments):
+            calls.append(moment)
+            return getattr(training.Callback, moment)(self, *arguments)
 
-        def forward(self, run):
-            calls.append("forward")
-            return super().forward(run)
+        return call
 
-        def scale_loss(self, run, loss):
-            calls.append("scale_loss")
-            return loss
-
-        def should_step(self, run):
-            calls.append("should_step")
-            return True
-
-        def before_update(self, run):
-            calls.append("before_update")
-
-        def update(self, run, step):
-            calls.append("update")
-            step()
-
-        def after_step(self, run):
-            calls.append("after_step")
-
-        def on_train_end(self, run):
-            calls.append("on_train_end")
-
-    training.train(*fresh(), batches, steps=1, callbacks=[Spy()], progress=False)
-    moments = ["on_train_begin", "forward", "scale_loss", "should_step"]
-    assert calls == [*moments, "before_update", "update", "after_step", "on_train_end"]
+    Spy = type("Spy", (training.Callback,), {moment: spy_on(moment) for moment in MOMENTS})  # noqa: N806
+    run(Spy(), steps=1)
+    assert tuple(calls) == MOMENTS
 
 
 def test_a_callback_can_hold_the_update_back(scheduled, batches):
@@ -191,14 +176,14 @@ def test_a_loss_scaler_fits_in_as_a_callback(fresh, batches):
     assert next(iter(optimizer.state.values()))["step"].item() == 4
 
 
-def test_clipping_bounds_the_joint_norm(fresh, batches):
+def test_clipping_bounds_the_joint_norm(run):
     norms = []
 
     class Norm(training.Callback):
         def before_update(self, run):
             norms.append(torch.nn.utils.get_total_norm([p.grad for p in run.model.parameters()]).item())
 
-    training.train(*fresh(), batches, callbacks=[Norm(), training.ClipGradients(0.01), Norm()], progress=False)
+    run(Norm(), training.ClipGradients(0.01), Norm())
     assert min(norms[::2]) > 0.01
     assert norms[1::2] == pytest.approx([0.01] * 5, rel=1e-3)
     with pytest.raises(ValueError, match="max_norm=0"):
@@ -214,48 +199,38 @@ def test_autocast_is_really_on(fresh, batches):
     assert all(p.dtype == torch.float32 for p in model.parameters())
 
 
-def test_the_bar_is_closed_even_when_a_step_fails(fresh, batches):
-    closed = []
+class Fails(training.Callback):
+    """Raises `error` at a moment, and notes that it has finished."""
 
-    class Fails(training.Callback):
-        def before_update(self, run):
-            raise ZeroDivisionError
+    def __init__(self, name, finished, moment="", error=ZeroDivisionError):
+        self.name, self.finished, self.moment, self.error = name, finished, moment, error
 
-        def on_train_end(self, run):
-            closed.append(True)
+    def on_train_begin(self, run):
+        self.fail_at("on_train_begin")
 
-    with pytest.raises(ZeroDivisionError):
-        training.train(*fresh(), batches, callbacks=[Fails()])
-    assert closed == [True]
+    def before_update(self, run):
+        self.fail_at("before_update")
+
+    def on_train_end(self, run):
+        self.finished.append(self.name)
+        self.fail_at("on_train_end")
+
+    def fail_at(self, moment):
+        if moment == self.moment:
+            raise self.error
 
 
-def test_every_callback_that_started_finishes(fresh, batches):
+@pytest.mark.parametrize(
+    ("moment", "expected"), [("on_train_begin", "a"), ("before_update", "cba"), ("on_train_end", "cba")]
+)
+def test_every_callback_that_started_finishes(run, moment, expected):
     finished = []
-
-    class Finishes(training.Callback):
-        def __init__(self, name, fails_in=None):
-            self.name, self.fails_in = name, fails_in
-
-        def on_train_begin(self, run):
-            if self.fails_in == "start":
-                raise ZeroDivisionError
-
-        def on_train_end(self, run):
-            finished.append(self.name)
-            if self.fails_in == "finish":
-                raise ZeroDivisionError
-
-    for callbacks, expected in (
-        ([Finishes("a"), Finishes("b", "start"), Finishes("c")], ["a"]),
-        ([Finishes("a"), Finishes("b", "finish"), Finishes("c")], ["c", "b", "a"]),
-    ):
-        finished.clear()
-        with pytest.raises(ZeroDivisionError):
-            training.train(*fresh(), batches, callbacks=callbacks, steps=1)
-        assert finished == expected
+    with pytest.raises(ZeroDivisionError):
+        run(Fails("a", finished), Fails("b", finished, moment), Fails("c", finished), steps=1)
+    assert "".join(finished) == expected
 
 
-def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_stay(fresh, batches, tmp_path):
+def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_stay(run, tmp_path):
     class TooLarge(training.Callback):
         def before_update(self, run):
             if run.step == 2:
@@ -263,31 +238,20 @@ def test_memory_that_does_not_suffice_is_said_in_one_sentence_and_checkpoints_st
 
     path = tmp_path / "run.pt"
     with pytest.raises(CourseError, match="Memory does not suffice .* COURSE_SCALE") as error:
-        training.train(*fresh(), batches, callbacks=[TooLarge(), training.SaveCheckpoints(path, 1)], progress=False)
+        run(TooLarge(), training.SaveCheckpoints(path, 1))
     assert "\n" not in str(error.value)
-    assert training.train(*fresh(), batches, resume_from=path, progress=False).frame().index[-1] == 5
+    assert run(resume_from=path)[1].frame().index[-1] == 5
+    with pytest.raises(RuntimeError, match="sizes do not match"):  # another error stays what it is
+        run(Fails("a", [], "before_update", RuntimeError("sizes do not match")))
 
 
-def test_other_errors_stay_what_they_are(fresh, batches):
-    class Fails(training.Callback):
-        def before_update(self, run):
-            raise RuntimeError("sizes do not match")
-
-    with pytest.raises(RuntimeError, match="sizes do not match"):
-        training.train(*fresh(), batches, callbacks=[Fails()], progress=False)
-
-
-def test_batches_that_can_be_seen_only_once_are_refused(fresh, batches):
-    with pytest.raises(CourseError, match="no length"):
-        training.train(*fresh(), iter(batches))
-    with pytest.raises(CourseError, match="no length"):
-        training.train(*fresh(), (batch for batch in batches))
-
-
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"steps": 0}])
-def test_no_training_at_all_is_refused(fresh, batches, wrong):
-    with pytest.raises(CourseError, match="at least 1"):
-        training.train(*fresh(), batches, **wrong)
+def test_what_is_no_training_is_refused(run, batches):
+    for once in (iter(batches), (batch for batch in batches)):
+        with pytest.raises(CourseError, match="no length"):
+            run(loader=once)
+    for wrong in ({"epochs": 0}, {"steps": 0}):
+        with pytest.raises(CourseError, match="at least 1"):
+            run(**wrong)
 
 
 def test_evaluate_against_a_count_by_hand(fresh, batches, split):
@@ -318,9 +282,8 @@ def test_evaluate_on_nothing_is_refused_and_a_failure_leaves_the_mode(fresh, bat
 
 
 def test_a_language_model_is_evaluated_by_its_loss(batches):
-    model = models.build("gpt2")
     rows = [{"input_ids": batch["input_ids"], "labels": batch["input_ids"]} for batch in batches]
-    assert set(training.evaluate(model, rows)) == {"loss"}
+    assert set(training.evaluate(models.build("gpt2"), rows)) == {"loss"}
 
 
 def test_one_step_marks_its_phases_and_updates(fresh, batches):

@@ -8,7 +8,6 @@ import torch
 
 from course_utils import training
 from course_utils.errors import CourseError
-from course_utils.lessons.c08_mixed_precision import OperatorTypes
 from course_utils.precision import LossScaler
 
 FP16 = training.Autocast(torch.float16)
@@ -74,21 +73,6 @@ def test_fp16_with_clipping_is_torch_s_bare_loop(scheduled, batches, scale):
     assert schedule.last_epoch == its_schedule.last_epoch
 
 
-def test_linear_layers_really_run_in_fp16(fresh, batches):
-    with OperatorTypes() as seen:
-        training.train(*fresh(), batches, steps=1, callbacks=[FP16, training.ScaleLoss()], progress=False)
-    assert seen.of_linear_layers == {"float16"}
-
-
-def test_a_scale_changes_nothing_in_float32(fresh, batches):
-    """Powers of two are exact, so the parameters are those without scaling, bit for bit."""
-    model, optimizer = fresh()
-    training.train(model, optimizer, batches, callbacks=[training.ScaleLoss(LossScaler(2.0**8))], progress=False)
-    other, its_optimizer = fresh()
-    training.train(other, its_optimizer, batches, progress=False)
-    assert same(model.parameters(), other.parameters())
-
-
 @pytest.mark.parametrize("broken", [0, 1])
 def test_an_overflow_in_any_micro_batch_leaves_the_group_out_and_the_schedule_waits(scheduled, batches, broken):
     model, optimizer, schedule = scheduled()
@@ -102,49 +86,34 @@ def test_an_overflow_in_any_micro_batch_leaves_the_group_out_and_the_schedule_wa
     assert schedule.last_epoch == 2
 
 
-def test_a_group_is_unscaled_once(fresh, batches):
-    model, optimizer = fresh()
-    training.train(
-        model, optimizer, batches, steps=4, callbacks=[training.ScaleLoss(LossScaler(64.0)), InTwos()], progress=False
-    )
-    other, its_optimizer = fresh()
-    training.train(other, its_optimizer, batches, steps=4, callbacks=[InTwos()], progress=False)
-    assert same(model.parameters(), other.parameters())
+def test_a_scale_changes_nothing_in_float32_and_a_group_is_unscaled_once(run):
+    """Powers of two are exact, so the parameters are those without scaling, bit for bit."""
+    for rest in ([], [InTwos()]):
+        scaled, _ = run(training.ScaleLoss(LossScaler(2.0**8)), *rest, steps=4)
+        assert same(scaled.parameters(), run(*rest, steps=4)[0].parameters())
 
 
-def test_a_resumed_run_has_the_same_scale_count_and_losses(fresh, batches, tmp_path):
+def test_a_resumed_run_has_the_same_scale_count_and_losses(run, tmp_path):
     def callbacks():
         scaling = training.ScaleLoss(LossScaler(2.0**30, growth_interval=2))
         return [Overflow(3), FP16, scaling, training.SaveCheckpoints(tmp_path / "run.pt", every=2)]
 
-    whole = callbacks()
-    straight = training.train(*fresh(), batches, epochs=2, callbacks=whole[:3], progress=False)
-    training.train(*fresh(), batches, epochs=2, steps=4, callbacks=callbacks(), progress=False)
-    rest = callbacks()
-    resumed = training.train(
-        *fresh(), batches, epochs=2, callbacks=rest, resume_from=tmp_path / "run.pt", progress=False
-    )
+    whole, rest = callbacks(), callbacks()
+    _, straight = run(*whole[:3], epochs=2)
+    run(*callbacks(), epochs=2, steps=4)
+    _, resumed = run(*rest, epochs=2, resume_from=tmp_path / "run.pt")
     assert resumed.losses == straight.losses
     assert rest[2].state_dict() == whole[2].state_dict()
 
 
-def test_clipping_before_unscaling_is_refused(fresh, batches):
+def test_what_scaling_cannot_help_is_refused(run, fresh):
+    def in_fp16():
+        model, optimizer = fresh()
+        return model.half(), optimizer
+
     with pytest.raises(CourseError, match="ScaleLoss puts the gradients right only after ClipGradients"):
-        training.train(*fresh(), batches, callbacks=[training.ClipGradients(1.0), training.ScaleLoss()], progress=False)
-
-
-def test_gradients_that_are_fp16_already_are_refused(fresh, batches):
-    model, optimizer = fresh()
+        run(training.ClipGradients(1.0), training.ScaleLoss())
     with pytest.raises(CourseError, match="float16 gradient would underflow again"):
-        training.train(model.half(), optimizer, batches, callbacks=[training.ScaleLoss()], progress=False)
-
-
-def test_a_scale_that_has_fallen_to_0_is_not_the_cause(fresh, batches):
-    callbacks = [Overflow(0), training.ScaleLoss(LossScaler(2.0**-149))]
+        run(training.ScaleLoss(), build=in_fp16)
     with pytest.raises(CourseError, match="not finite at any scale"):
-        training.train(*fresh(), batches, callbacks=callbacks, progress=False)
-
-
-def test_dropping_gradients_in_backward_and_scaling_exclude_each_other(fresh, batches):
-    with pytest.raises(CourseError, match="ScaleLoss needs all gradients together"):
-        training.train(*fresh(), batches, callbacks=[training.ScaleLoss(), training.UpdateInBackward()], progress=False)
+        run(Overflow(0), training.ScaleLoss(LossScaler(2.0**-149)))

@@ -6,8 +6,8 @@ import pytest
 from colors import READABLE, contrast
 
 from course_utils import viz
+from course_utils.lessons.c08_mixed_precision import NumberPicker
 from course_utils.precision import FORMATS
-from course_utils.viz.picker import NumberPicker
 from course_utils.viz.style import BIT_COLORS
 
 
