@@ -35,6 +35,7 @@ class Profile(Callback):
             raise ValueError(f"steps={steps} and skip={skip} must be at least 1: the first step warms up.")
         self.steps, self.skip = steps, skip
         self.path = Path(path or settings().home / "traces" / "trace.json")
+        self._trace: Trace | None = None
 
     def on_train_begin(self, run):
         if not variables("KINETO_LOG_LEVEL"):  # else the profiler's library writes lines of its own into the notebook
