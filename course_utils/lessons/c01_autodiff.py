@@ -17,8 +17,9 @@ _NUMBERS_SHOWN = 3
 
 def cost(y, w, x, b) -> Variable:
     """C = y − max(0, w·x + b), of numbers, or of vectors w and x."""
-    values = zip((y, w, x, b), "ywxb", strict=True)
-    y, w, x, b = (value if isinstance(value, Variable) else Variable(value, name) for value, name in values)
+    y, w, x, b = (value if isinstance(value, Variable) else Variable(value) for value in (y, w, x, b))
+    for variable, name in zip((y, w, x, b), "ywxb", strict=True):
+        variable.name = variable.name or name
     output = y - relu((w @ x if w.value.ndim else w * x) + b)
     output.name = "C"
     return output
