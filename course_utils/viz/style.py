@@ -3,10 +3,8 @@
 # Okabe & Ito (2008), told apart by readers with any common color blindness.
 _BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 _YELLOW, _BLUE, _VERMILION, _PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-_INDIGO, _WINE = (
-    "#332288",
-    "#882255",
-)  # Tol (2021), "muted": darker than all of the above, so that they stay apart in gray
+# Tol (2021), "muted": darker than all of the above, so that they stay apart in gray.
+_INDIGO, _WINE = "#332288", "#882255"
 _BROWN = "#604800"
 
 COLORS = {
