@@ -161,7 +161,7 @@ def test_rates_are_in_bytes_and_flops_a_second(monkeypatch):
     cpu = torch.device("cpu")
     for curve in calibration._curves(kernels.streams(cpu)).values():
         assert curve.points == tuple((size, size / 0.001) for size, _ in curve.points)
-    assert calibration._copying(cpu, cpu) == 4 * 16 * MiB / 0.001
+    assert calibration._copy_bandwidth(cpu, cpu) == 4 * 16 * MiB / 0.001
     assert calibration._product_rates("NN", 96, torch.float32, cpu) == (
         2 * 64 * 96**2 / 0.001,
         2 * 1024 * 96**2 / 0.001,

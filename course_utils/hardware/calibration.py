@@ -60,7 +60,7 @@ def _calibrated(dtypes: tuple[str, ...], exchange: bool, device: torch.device, t
     several = on_gpu and torch.cuda.device_count() > 1
     link = float("nan")
     if exchange:
-        link = _copying(torch.device("cuda", 0), torch.device("cuda", 1)) if several else process_bandwidth()
+        link = _copy_bandwidth(torch.device("cuda", 0), torch.device("cuda", 1)) if several else process_bandwidth()
     here = f"this machine ({platform.machine()}, {psutil.cpu_count()} cores)"
     return Machine(
         name=torch.cuda.get_device_name(device) if on_gpu else here,
@@ -73,7 +73,7 @@ def _calibrated(dtypes: tuple[str, ...], exchange: bool, device: torch.device, t
         },
         link=link,
         link_name="copy between GPUs" if several else "gloo between two processes",
-        host_link=_copying(cpu, device),
+        host_link=_copy_bandwidth(cpu, device),
         seconds_per_operator=seconds_per_operator,
         asynchronous=on_gpu,
         measured=measured,
@@ -156,6 +156,6 @@ def _seconds_per_operator(device: torch.device) -> float:
     return seconds_of(step) / count.calls
 
 
-def _copying(source: torch.device, target: torch.device) -> float:
+def _copy_bandwidth(source: torch.device, target: torch.device) -> float:
     x, y = torch.ones(16 * MiB, device=source), torch.ones(16 * MiB, device=target)
     return x.nbytes / seconds_of(lambda: y.copy_(x))

@@ -105,7 +105,7 @@ def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
     short = str(function.overloadpacket).split(".")[-1]
     known = set(map(_storage, inputs))
     fresh = [t for t in outputs if _storage(t) not in known]
-    changed = _changed(function, args, kwargs)
+    changed = _find_changed(function, args, kwargs)
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
     kernel, side, rows = _kernel(short, args)
     work = Work(
@@ -120,7 +120,7 @@ def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
         return work
     sizes = [t.numel() for t in (*inputs, *outputs)]
     elements = sum(t.numel() for t in args[0]) if short.startswith("_foreach_") else max(sizes)
-    return replace(work, bytes=_bytes(short, inputs, fresh, changed), elements=elements, new=_distinct(fresh))
+    return replace(work, bytes=_bytes(short, inputs, fresh, changed), elements=elements, new=_distinct_bytes(fresh))
 
 
 def _tensors(tree) -> list[torch.Tensor]:
@@ -131,7 +131,7 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _changed(function, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+def _find_changed(function, args: tuple, kwargs: dict) -> list[torch.Tensor]:
     """Arguments that the operator's schema says it writes to."""
     schema = function._schema.arguments
     named = [*zip(schema, args, strict=False), *((a, kwargs[a.name]) for a in schema if a.name in kwargs)]
@@ -139,19 +139,19 @@ def _changed(function, args: tuple, kwargs: dict) -> list[torch.Tensor]:
 
 
 def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
-    written = _distinct(fresh) + _distinct(changed)
+    written = _distinct_bytes(fresh) + _distinct_bytes(changed)
     if short in _SHAPE_ONLY:
         inputs = inputs[:1] + inputs[2:]
     if short in _ONLY_WRITTEN:
         unread = {id(t) for t in changed}
-        return written + _distinct(t for t in inputs if id(t) not in unread)
+        return written + _distinct_bytes(t for t in inputs if id(t) not in unread)
     if short in _GATHERING:
-        rest = _distinct(inputs[1:])
-        return written + rest + min(_distinct(inputs[:1]), written + rest)
-    return written + _distinct(inputs)
+        rest = _distinct_bytes(inputs[1:])
+        return written + rest + min(_distinct_bytes(inputs[:1]), written + rest)
+    return written + _distinct_bytes(inputs)
 
 
-def _distinct(tensors: Iterable[torch.Tensor]) -> int:
+def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of `tensors`, the same one given twice counted once, and what is only expanded no larger than it is in memory."""
     sizes = {(_storage(t), t.storage_offset(), t.shape): min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors}
     return sum(sizes.values())

@@ -175,7 +175,7 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor]) -> tuple[F
     if not 0 < len(paths) <= 4:
         raise CourseError(f"One figure shows 1 to 4 paths, not {len(paths)}; draw several figures.")
     figure, (plan, curve) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained")
-    _contours(plan, surface)
+    _draw_contours(plan, surface)
     said = []
     for (name, places), color in zip(paths.items(), SERIES, strict=False):
         losses = heights(surface, places)
@@ -276,7 +276,7 @@ def family_figure() -> tuple[Figure, str]:
     return figure, f"A family tree from gradient descent over two branches to Adam. {said}; momentum to Adam."
 
 
-def _contours(axes, surface: Surface) -> None:
+def _draw_contours(axes, surface: Surface) -> None:
     (left, right), (low, high) = surface.view
     x, y = torch.linspace(left, right, 160), torch.linspace(low, high, 160)
     z = surface.height(*torch.meshgrid(x, y, indexing="xy"))

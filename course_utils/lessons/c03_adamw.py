@@ -87,13 +87,13 @@ def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> 
 def decay_paths_figure() -> tuple[Figure, str]:
     """Two flow charts: weight decay joining the gradient (L2) and weight decay beside it (decoupled)."""
     figure, panels = subplots(2, 1, figsize=(7.6, 3.2), layout="constrained")
-    _flow(
+    _draw_flow(
         panels[0],
         "L2 inside Adam: the decay joins the gradient, and is averaged and divided with it",
         "second",
         joins=0,
     )
-    _flow(panels[1], "AdamW: the decay goes straight to the parameter", "first", joins=3)
+    _draw_flow(panels[1], "AdamW: the decay goes straight to the parameter", "first", joins=3)
     return figure, (
         "Two flow charts from the gradient g over two averages, m and v, and m̂ / √v̂ to the parameter θ. "
         "In the upper one the decay joins the gradient, before the averages; in the lower one it goes to the parameter directly."
@@ -103,7 +103,7 @@ def decay_paths_figure() -> tuple[Figure, str]:
 _STATIONS = ((0.1, "gradient g"), (0.36, "two averages, m and v"), (0.66, "m̂ / √v̂"), (0.9, "parameter θ"))
 
 
-def _flow(axes, title: str, color: str, joins: int) -> None:
+def _draw_flow(axes, title: str, color: str, joins: int) -> None:
     stations = [box(axes, x, 0.3, text) for x, text in _STATIONS]
     for start, end in zip(stations[:-1], stations[1:], strict=True):
         arrow(axes, start, end)

@@ -69,12 +69,12 @@ def change_at_scales(optimizer: Callable, scales: Sequence[float], steps: int = 
     generator = torch.Generator().manual_seed(0)
     rows, columns = (10 ** (0.5 * torch.randn(shape, generator=generator)) for shape in ((16, 1), (1, 24)))
     gradients = rows * columns * torch.randn(steps, 16, 24, generator=generator)
-    reference = _way(optimizer, gradients)
-    ways = [_way(optimizer, gradients * scale) for scale in scales]
+    reference = _displacement(optimizer, gradients)
+    ways = [_displacement(optimizer, gradients * scale) for scale in scales]
     return [((way - reference).norm() / reference.norm()).item() for way in ways]
 
 
-def _way(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
+def _displacement(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
     theta = torch.zeros(gradients.shape[1:], requires_grad=True)
     stepping = optimizer([theta])
     for gradient in gradients:
@@ -91,7 +91,7 @@ def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
     """A matrix of squares, the means that are kept of it, and what they give back."""
     squares = random_squares(2, rows, columns, noise=0.4, seed=3)
     estimated = estimate(squares)
-    low, high = _limits(squares, estimated)
+    low, high = _color_limits(squares, estimated)
     shape = {"width_ratios": [columns, 1, 0.9 * columns, columns], "height_ratios": [1, rows]}
     figure, axes = subplots(2, 4, figsize=(7.6, 2.7), layout="constrained", gridspec_kw=shape)
     parts = {
@@ -103,7 +103,7 @@ def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
     for panel in axes.flat:
         panel.axis("off")
     for place, (values, title, below) in parts.items():
-        _bare(axes[place], values, low, high, title, below)
+        _draw_matrix(axes[place], values, low, high, title, below)
     note = f"kept: {rows} + {columns} = {rows + columns}\nnumbers"
     axes[1, 2].text(0.5, 0.62, note, ha="center", va="bottom", fontsize=11, color=COLORS["first"])
     arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.6}
@@ -126,23 +126,25 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
         raise CourseError("The figure needs a matrix of squares with at least one number above 0.")
     estimated = estimate(squares)
     figure, axes = subplots(1, 3, figsize=(7.6, 3.1), layout="constrained", sharey=True)
-    low, high = _limits(squares, estimated)
+    low, high = _color_limits(squares, estimated)
     for panel, values, title in ((axes[0], squares, "V"), (axes[1], estimated, "V̂, from rows and columns")):
-        picture = _heat(panel, values.log10(), low, high, "viridis", title)
+        picture = _draw_heat(panel, values.log10(), low, high, "viridis", title)
     figure.colorbar(picture, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of the number")
     ratio = (estimated / squares).log10()
-    picture = _heat(axes[2], ratio, -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
+    picture = _draw_heat(axes[2], ratio, -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
     figure.colorbar(picture, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     axes[0].set_ylabel("row")
     known = ratio[ratio.isfinite()]
     error, near = relative_error(squares, estimated), (known.abs() <= log10(2)).double().mean().item()
     figure.suptitle(
-        f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_said(error, near)}", x=0.01, ha="left"
+        f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}",
+        x=0.01,
+        ha="left",
     )
     return figure, (
         f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
         f"the matrix with numbers from 10^{low:.1f} to 10^{high:.1f}, its estimate from row and column means, "
-        f"and their ratio, from 10^{known.min():.2f} to 10^{known.max():.2f}. {_said(error, near)}."
+        f"and their ratio, from 10^{known.min():.2f} to 10^{known.max():.2f}. {_describe_error(error, near)}."
     )
 
 
@@ -188,14 +190,14 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     return figure, f"Relative change of the steps against the scale of the gradients. {ends}."
 
 
-def _limits(*matrices: torch.Tensor) -> tuple[float, float]:
+def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
     """Powers of ten that all but the smallest and largest two percent of the positive numbers lie between."""
     logarithms = torch.cat([m[m > 0].flatten() for m in matrices]).log10()
     some = logarithms[:: max(1, logarithms.numel() // 100_000)]
     return some.quantile(0.02).item(), max(some.quantile(0.98).item(), some.quantile(0.02).item() + 1e-3)
 
 
-def _bare(axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
+def _draw_matrix(axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
     axes.axis("on")
     axes.imshow(values.log10().numpy(), vmin=low, vmax=high, cmap="viridis", aspect="auto")
     axes.set_title(title, fontsize=10, loc="center")
@@ -203,7 +205,7 @@ def _bare(axes, values: torch.Tensor, low: float, high: float, title: str, below
     axes.grid(visible=False)
 
 
-def _heat(axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
+def _draw_heat(axes, values: torch.Tensor, low: float, high: float, colors: str, title: str):
     drawn = values[:_DRAWN, :_DRAWN].numpy()
     picture = axes.imshow(drawn, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
     axes.set(xlabel="column", title=title)
@@ -211,5 +213,5 @@ def _heat(axes, values: torch.Tensor, low: float, high: float, colors: str, titl
     return picture
 
 
-def _said(error: float, near: float) -> str:
+def _describe_error(error: float, near: float) -> str:
     return f"error {error:.1%}, within a factor of 2 at {near:.0%}" if error > 1e-9 else f"error {error:.0e}"

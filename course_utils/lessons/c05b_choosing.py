@@ -88,9 +88,9 @@ def decision_figure() -> tuple[Figure, str]:
     questions = [box(axes, 0.3, y, question, "ink") for y, (question, _) in zip(rows, _QUESTIONS, strict=False)]
     questions.append(box(axes, 0.3, rows[-1], _NO_WAY_OUT, "warning"))
     for before, after in zip(questions[:-1], questions[1:], strict=True):
-        _answer(axes, before, after, "no", (0.03, 0))
+        _draw_answer(axes, before, after, "no", (0.03, 0))
     for question, y, (_, answer) in zip(questions[:-1], rows, _QUESTIONS, strict=False):
-        _answer(axes, question, box(axes, 0.8, y, answer, "first"), "yes", (0, 0.025))
+        _draw_answer(axes, question, box(axes, 0.8, y, answer, "first"), "yes", (0, 0.025))
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.axis("off")
     said = [f"{question} yes: {answer}" for question, answer in _QUESTIONS]
@@ -125,7 +125,7 @@ def bytes_by_optimizer(
     )
 
 
-def _answer(axes, start, end, label: str, beside: tuple[float, float]) -> None:
+def _draw_answer(axes, start, end, label: str, beside: tuple[float, float]) -> None:
     """An arrow from a question, with the answer beside it."""
     arrow(axes, start, end)
     (x0, y0), (_, y1) = start.get_position(), end.get_position()
