@@ -37,7 +37,7 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
     fails.
     """
     if again:
-        _calibrated.cache_clear()
+        _calibrate.cache_clear()
     if isinstance(dtypes, str):
         raise CourseError(f"dtypes takes several names; write [{dtypes!r}].")
     for name in dtypes:
@@ -47,11 +47,11 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
                 f"{name!r} is no floating type that torch multiplies; give names such as float32 or bfloat16."
             )
     names = tuple(name.removeprefix("torch.") for name in dtypes)
-    return _calibrated(names, exchange, settings().device, torch.get_num_threads())
+    return _calibrate(names, exchange, settings().device, torch.get_num_threads())
 
 
 @cache
-def _calibrated(dtypes: tuple[str, ...], exchange: bool, device: torch.device, threads: int) -> Machine:
+def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, threads: int) -> Machine:
     _warn_if_busy(psutil.cpu_percent(0.2) / 100)
     on_gpu, cpu = device.type == "cuda", torch.device("cpu")
     with torch.random.fork_rng([device] if on_gpu else []):

@@ -42,7 +42,7 @@ class Profile(Callback):
             set_variable("KINETO_LOG_LEVEL", "99")
         self._trace, self._open = None, ExitStack()
         plan = torch.profiler.schedule(wait=self.skip - 1, warmup=1, active=self.steps, repeat=1)
-        self._profiler = self._open.enter_context(torch.profiler.profile(schedule=plan, on_trace_ready=self._keep))
+        self._profiler = self._open.enter_context(torch.profiler.profile(schedule=plan, on_trace_ready=self._store))
         self._open.enter_context(observed_by(record_function))
 
     def after_step(self, run):
@@ -52,7 +52,7 @@ class Profile(Callback):
     def on_train_end(self, run):
         self._open.close()
 
-    def _keep(self, profiler: torch.profiler.profile) -> None:
+    def _store(self, profiler: torch.profiler.profile) -> None:
         self._trace = Trace.from_events(profiler.events())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(self.path))
