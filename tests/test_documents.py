@@ -142,7 +142,7 @@ def test_every_picture_and_file_it_leads_to_is_there():
 
 
 def test_the_pictures_show_what_the_notebooks_hold_today():
-    words = readme.described_picture(ROOT)
+    words = overview_figure(stored_rows(ROOT))[1]
     for place in readme.PICTURES.values():
         assert readme.picture_text(ROOT / place) == words, "run `course stamp`"
 

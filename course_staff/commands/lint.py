@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print one line per violation, and, of all chapters, how much of each file by hand they show; 1 where there is any."""
     from course_staff.demos import demos_in, read_demo
-    from course_staff.demos.needs import check
+    from course_staff.demos.needs import plan
     from course_staff.notebooks.anatomy import violations_in
     from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     for demo in demos_in(place.notebooks):
         try:
             if demo.stem in [path.stem for path in paths]:
-                check(read_demo(demo))
+                list(plan(read_demo(demo)))
         except CourseError as error:
             violations.append(str(error))
     if not arguments.chapters and (counts := shown_lines(place.root)):

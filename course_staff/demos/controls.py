@@ -24,7 +24,7 @@ def press(values: Mapping[str, object], controls: Mapping | None = None) -> None
 
 def instructions(values: Mapping[str, object]) -> str:
     """What to do with these controls, in words: `learning rate α: 0.001, steps: 100`."""
-    return ", ".join(f"{_label(name)}: {_shown(name, value)}" for name, value in values.items())
+    return ", ".join(_describe(name, value) for name, value in values.items())
 
 
 def _control(name: str, controls: Mapping):
@@ -40,17 +40,12 @@ def _control(name: str, controls: Mapping):
     return control
 
 
-def _label(name: str) -> str:
-    return getattr(_control(name, display.played), "description", "") or name
-
-
-def _shown(name: str, value: object) -> str:
+def _describe(name: str, value: object) -> str:
+    control = _control(name, display.played)
+    options = [option for option in getattr(control, "options", ()) if isinstance(option, tuple)]
     if isinstance(value, bool):
-        return "on" if value else "off"
-    labels = {of: label for label, of in _labelled(_control(name, display.played))}
-    plain = f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
-    return str(labels.get(value, plain))
-
-
-def _labelled(control) -> list[tuple]:
-    return [option for option in getattr(control, "options", ()) if isinstance(option, tuple)]
+        words = "on" if value else "off"
+    else:
+        plain = f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
+        words = {of: label for label, of in options}.get(value, plain)
+    return f"{getattr(control, 'description', '') or name}: {words}"

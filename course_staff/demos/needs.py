@@ -22,19 +22,29 @@ _WHOLE = ""  # among the names that are needed of a cell: all that it does
 _DEFINING = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 
 
-def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
+def plan(demo: Demo) -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
     """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
 
     No cell is run unseen twice. Raises `CourseError` where a step names a cell that the chapter has not, or has none to click in.
     """
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    from course_staff.notebooks.files import read_notebook
+
+    code = [cell for cell in read_notebook(demo.notebook).cells if cell.cell_type == "code"]
     places = {cell.id: place for place, cell in enumerate(code)}
     done = {}
     for number, step in enumerate(demo.steps, start=1):
-        asked = [*step.needs, *([step.cell] if step.cell else [])]
-        _check_names(demo, number, asked, places)
+        wanted = [*step.needs, *([step.cell] if step.cell else [])]
+        for name in wanted:
+            if name not in places:
+                raise CourseError(
+                    f"{demo.path.name}, step {number}: {demo.notebook.name} has no code cell {name!r}; name one that it has."
+                )
+        if step.click and not step.cell:
+            raise CourseError(
+                f"{demo.path.name}, step {number} clicks, but shows no cell; name the cell of the figure."
+            )
         needed = {at: {_WHOLE} for at in (*range(is_setup(code[0])), *map(places.get, step.needs))}
-        for name in asked:
+        for name in wanted:
             _add_needs(places[name], code, needed)
         if step.cell:
             done.setdefault(places[step.cell], set()).add(_WHOLE)
@@ -42,31 +52,6 @@ def plan(demo: Demo, notebook: "NotebookNode") -> Iterator[tuple[Step, list["Not
         for at, names in needed.items():
             done[at] |= names
         yield step, [cell for cell in parts if cell is not None], code[places[step.cell]] if step.cell else None
-
-
-def _check_names(demo: Demo, number: int, asked: list[str], places: dict) -> None:
-    where = f"{demo.path.name}, step {number}"
-    for name in asked:
-        if name not in places:
-            raise CourseError(f"{where}: {demo.notebook.name} has no code cell {name!r}; name one that it has.")
-    if demo.steps[number - 1].click and not demo.steps[number - 1].cell:
-        raise CourseError(f"{where} clicks, but shows no cell; name the cell of the figure.")
-
-
-def check(demo: Demo) -> None:
-    """Raises `CourseError` where the demo and its chapter do not belong together."""
-    from course_staff.notebooks.files import read_notebook
-
-    run = []
-    for number, (step, unseen, cell) in enumerate(plan(demo, read_notebook(demo.notebook)), start=1):
-        run += unseen
-        known = _controls([*run, cell]) if step.click else set()
-        for name in step.click:
-            if known and name.partition(".")[0] not in known:
-                raise CourseError(
-                    f"{demo.path.name}, step {number}: the figure of cell {cell.id!r} has no control {name!r}; "
-                    "name one that it has."
-                )
 
 
 def _add_needs(place: int, code: list, needed: dict[int, set]) -> None:
@@ -128,7 +113,9 @@ def uses_and_binds(source: str) -> tuple[frozenset[str], frozenset[str]]:
 def _of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
     table = symtable.symtable(ast.unparse(statement), "cell", "exec")
     uses = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
-    for inner in _tables_in(table):
+    inside = table.get_children()
+    for inner in inside:
+        inside += inner.get_children()
         uses |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
     binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     if not isinstance(
@@ -139,21 +126,3 @@ def _of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
         n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
     }
     return uses | changed, binds
-
-
-def _tables_in(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    for child in table.get_children():
-        yield child
-        yield from _tables_in(child)
-
-
-def _controls(cells: list) -> set[str]:
-    """Argument names that could be controls: those of calls of `play`, and keys of dictionaries handed on; none where unknown."""
-    trees = [ast.parse(cell.source) for cell in cells if "widgets" in cell.source or "play(" in cell.source]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "play"]
-    names = {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
-    if any(keyword.arg is None for call in calls for keyword in call.keywords):
-        keys = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
-        names |= {key.value for key in keys if isinstance(key, ast.Constant)}
-    return names

@@ -20,9 +20,7 @@ def presentation(demo: Demo) -> "NotebookNode":
     """The notebook; what a cell is for stands in its metadata, under `demo`."""
     from nbformat.v4 import new_notebook
 
-    from course_staff.notebooks.files import read_notebook
-
-    steps = plan(demo, read_notebook(demo.notebook))
+    steps = plan(demo)
     until = accumulate(step.minutes for step in demo.steps)
     pages = (_page(at, end, *step) for at, (end, step) in enumerate(zip(until, steps, strict=True), start=1))
     about = {"title": demo.title, "minutes": demo.minutes, "steps": len(demo.steps), "chapter": demo.name}

@@ -54,10 +54,8 @@ def rehearse(paths: list[Path], seconds: float = SECONDS) -> int:
 
 def outcomes(demo: Demo) -> Iterator[Outcome]:
     """Each step's outcome, in this process; stops after a step whose cell failed."""
-    from course_staff.notebooks.files import read_notebook
-
     stage = _Stage()
-    for number, (step, unseen, cell) in enumerate(plan(demo, read_notebook(demo.notebook)), start=1):
+    for number, (step, unseen, cell) in enumerate(plan(demo), start=1):
         failed = next(filter(None, map(stage.run, unseen)), None) or (stage.run(cell) if cell else None)
         wrong = [failed] if failed else [*stage.click(step), *stage.missing(step)]
         yield Outcome(demo, number, tuple(wrong))
@@ -84,7 +82,7 @@ class _Stage:
         with capture_output() as captured:
             result = self.shell.run_cell(cell.source)
         self.text, self.pictures = captured.stdout, []
-        self._look_at(captured.outputs)
+        self._collect(captured.outputs)
         error = result.error_before_exec or result.error_in_exec
         return f"Cell {cell.id!r} failed: {type(error).__name__}: {error}." if error else None
 
@@ -102,23 +100,23 @@ class _Stage:
                 press(step.click)
         except CourseError as error:
             yield str(error)
-        self._look_at(captured.outputs)
+        self._collect(captured.outputs)
         if self.pictures[-1:] == before:
             yield "The clicks change nothing in the picture."
 
     def missing(self, step: Step) -> Iterator[str]:
         """What the step expects and is not there."""
-        said = _flat(self.text)
+        said = _normalize(self.text)
         for text in step.text:
-            if _flat(text) not in said:
+            if _normalize(text) not in said:
                 yield f"{text!r} does not stand in the output."
-        described = _flat(self.pictures[-1][0]) if self.pictures else ""
+        described = _normalize(self.pictures[-1][0]) if self.pictures else ""
         for words in step.picture:
-            if _flat(words) not in described:
+            if _normalize(words) not in described:
                 yield f"The picture is not described with {words!r}, but: {described or 'there is none'}"
-        yield from filter(None, map(self._off, step.numbers))
+        yield from filter(None, map(self._compare, step.numbers))
 
-    def _off(self, number: Number) -> str | None:
+    def _compare(self, number: Number) -> str | None:
         try:
             found = eval(number.of, self.shell.user_ns)  # the author's own expression, over the chapter's names
         except Exception as error:
@@ -129,7 +127,7 @@ class _Stage:
             near = found == number.value
         return None if near else f"{number.of} is {found}, expected {number.value} within {number.within:.0%}."
 
-    def _look_at(self, outputs: list) -> None:
+    def _collect(self, outputs: list) -> None:
         for output in outputs:
             self.text += "\n".join(
                 str(output.data[kind]) for kind in ("text/plain", "text/markdown") if kind in output.data
@@ -139,7 +137,7 @@ class _Stage:
                 self.pictures.append((output.data["text/plain"], output.data["image/png"]))
 
 
-def _flat(text: str) -> str:
+def _normalize(text: str) -> str:
     """Without what only lays it out: rows of a table may be spaced in one way or another."""
     return re.sub(r"\s+", " ", text)
 

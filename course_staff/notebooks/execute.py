@@ -29,10 +29,11 @@ def execute_chapter(path: Path, scale: str | None = None, timeout: float = CELL_
     """
     notebook = read_notebook(path)
     environment = environment_for_child(**({"COURSE_SCALE": scale} if scale else {}))
+    progress = _Progress(path, notebook)
     with (
-        _progress(path, notebook) as bar,
-        _told_in_one_sentence(path, bar, timeout),
-        _client(notebook, path, timeout, bar) as client,
+        progress.bar,
+        _explain_failure(path, progress, timeout),
+        _client(notebook, path, timeout, progress) as client,
     ):
         client.start_new_kernel(env=environment, stderr=DEVNULL)  # past the notebook, it only writes of its own end
         client.start_new_kernel_client()
@@ -54,38 +55,26 @@ def run_chapters(
         yield copy
 
 
-class _Bar:
-    """How far a chapter has come; `cell` is the number of the cell at work, or 0 before the first."""
+class _Progress:
+    """A bar of how far a chapter has come; `cell` is the number of the cell at work, or 0 before the first."""
 
-    def __init__(self, bar, notebook: "NotebookNode"):
-        self.cell = 0
-        self._bar = bar
-        self._code = [index for index, cell in enumerate(notebook.cells) if _is_run(cell)]
+    def __init__(self, path: Path, notebook: "NotebookNode"):
+        from tqdm import tqdm
+
+        total = sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells)
+        self.cell, self.bar = 0, tqdm(total=total, desc=path.stem, unit="cell", file=sys.stderr)
 
     def start(self, cell_index: int, **_) -> None:
         self.cell = cell_index + 1
 
-    def step(self, cell_index: int, **_) -> None:
-        if cell_index in self._code:
-            self._bar.update()
+    def step(self, **_) -> None:
+        self.bar.update()
 
 
 @contextmanager
-def _progress(path: Path, notebook: "NotebookNode") -> Iterator[_Bar]:
-    from tqdm import tqdm
-
-    total = sum(map(_is_run, notebook.cells))
-    with tqdm(total=total, desc=path.stem, unit="cell", file=sys.stderr) as bar:
-        yield _Bar(bar, notebook)
-
-
-def _is_run(cell: dict) -> bool:
-    return cell["cell_type"] == "code" and bool(cell["source"].strip())
-
-
-@contextmanager
-def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> Iterator["NotebookClient"]:
+def _client(notebook: "NotebookNode", path: Path, timeout: float, progress: _Progress) -> Iterator["NotebookClient"]:
     """What executes `notebook` in a kernel of its own, of which nothing is left at the end, however it comes."""
+    from jupyter_client.utils import run_sync
     from nbclient import NotebookClient
     from nbclient.exceptions import DeadKernelError
 
@@ -98,8 +87,8 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> 
         coalesce_streams=True,
         record_timing=False,
         resources={"metadata": {"path": str(path.parent.absolute())}},
-        on_cell_execute=bar.start,
-        on_cell_executed=bar.step,
+        on_cell_execute=progress.start,
+        on_cell_executed=progress.step,
     )
     try:
         yield client
@@ -109,15 +98,9 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, bar: _Bar) -> 
             raise KeyboardInterrupt from None
         raise
     finally:
-        _clear_away(client, manager)
-
-
-def _clear_away(client: "NotebookClient", manager: "AsyncKernelManager") -> None:
-    from jupyter_client.utils import run_sync
-
-    if client.kc is not None:
-        client.kc.stop_channels()
-    run_sync(manager.shutdown_kernel if run_sync(manager.is_alive)() else manager.cleanup_resources)()
+        if client.kc is not None:
+            client.kc.stop_channels()
+        run_sync(manager.shutdown_kernel if run_sync(manager.is_alive)() else manager.cleanup_resources)()
 
 
 def _kernel_manager() -> "AsyncKernelManager":
@@ -134,21 +117,21 @@ def _kernel_manager() -> "AsyncKernelManager":
 
 
 @contextmanager
-def _told_in_one_sentence(path: Path, bar: _Bar, timeout: float) -> Iterator[None]:
+def _explain_failure(path: Path, progress: _Progress, timeout: float) -> Iterator[None]:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     try:
         yield
     except CellTimeoutError:
         raise CourseError(
-            f"{path.name}, cell {bar.cell}, took more than {timeout:g} s; choose a smaller --scale or a longer --timeout."
+            f"{path.name}, cell {progress.cell}, took more than {timeout:g} s; choose a smaller --scale or a longer --timeout."
         ) from None
     except CellExecutionError as error:
         reason = " ".join(f"{error.ename}: {error.evalue}".split())
-        raise CourseError(f"{path.name}, cell {bar.cell}, failed with {reason}") from None
+        raise CourseError(f"{path.name}, cell {progress.cell}, failed with {reason}") from None
     except DeadKernelError:
         raise CourseError(
-            f"{path.name}: the kernel died in cell {bar.cell}, most often for want of memory; choose a smaller --scale."
+            f"{path.name}: the kernel died in cell {progress.cell}, most often for want of memory; choose a smaller --scale."
         ) from None
     except (RuntimeError, OSError) as error:
         raise CourseError(f"{path.name}: no kernel could be started ({error}); run `course doctor`.") from error

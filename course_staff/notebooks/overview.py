@@ -29,7 +29,7 @@ def overview_figure(rows: Sequence[Row], paper: str = "light") -> tuple[Figure, 
 
     Of several quantities of a technique the peak is drawn. `paper` is one of `PAPERS`. Raises `CourseError` without rows.
     """
-    chosen = [row for row in _one_each(rows) if row.unit == "bytes"]
+    chosen = [row for row in _choose_peaks(rows) if row.unit == "bytes"]
     if not chosen:
         raise CourseError("No ledger has rows in bytes to draw; execute a chapter first.")
     tall = -(-len(chosen) // 2)
@@ -39,12 +39,12 @@ def overview_figure(rows: Sequence[Row], paper: str = "light") -> tuple[Figure, 
         for axes, left, part in zip(both, (_NAMES, width / 2 + _NAMES), (chosen[:tall], chosen[tall:]), strict=True):
             axes.set_position((left / width, _FOOT / height, _DOTS / width, _TALL * tall / height))
             _draw(axes, part, tall, PAPERS[paper])
-        _limits(both[0], chosen)
-        _legend(figure, PAPERS[paper])
-    return figure, f"Predicted and measured, technique by technique. {'; '.join(map(_described, chosen))}."
+        _set_limits(both[0], chosen)
+        _draw_legend(figure, PAPERS[paper])
+    return figure, f"Predicted and measured, technique by technique. {'; '.join(map(_describe, chosen))}."
 
 
-def _one_each(rows: Sequence[Row]) -> list[Row]:
+def _choose_peaks(rows: Sequence[Row]) -> list[Row]:
     chosen: dict[tuple[str, str], Row] = {}
     for row in rows:
         key = row.chapter, row.technique
@@ -72,19 +72,17 @@ def _draw(axes, rows: Sequence[Row], tall: int, colors: dict[str, str]) -> None:
         note = f"{row.in_words(row.measured)}, {row.error:+.1%}"
         weight = "bold" if abs(row.error) >= _WORTH_A_LOOK else "normal"
         axes.text(1.04, place, note, transform=axes.get_yaxis_transform(), va="center", fontsize=_SIZE, weight=weight)
-    axes.set(yticks=range(len(rows)), yticklabels=[_named(row) for row in rows], ylim=(tall - 0.5, -0.5))
+    axes.set(yticks=range(len(rows)), yticklabels=[_label(row) for row in rows], ylim=(tall - 0.5, -0.5))
     axes.tick_params(axis="both", labelsize=_SIZE, length=0)
 
 
-def _named(row: Row) -> str:
-    what = "" if row.quantity.startswith("peak") else f" · {_SHORT.get(row.quantity, row.quantity)}"
+def _label(row: Row) -> str:
+    short = {"optimizer state": "state", "sent by a rank in a step": "sent", "saved for backward": "saved"}
+    what = "" if row.quantity.startswith("peak") else f" · {short.get(row.quantity, row.quantity)}"
     return f"{row.chapter.partition('_')[0]}  {row.technique}{what}"
 
 
-_SHORT = {"optimizer state": "state", "sent by a rank in a step": "sent", "saved for backward": "saved"}
-
-
-def _limits(axes, rows: Sequence[Row]) -> None:
+def _set_limits(axes, rows: Sequence[Row]) -> None:
     figures = [figure for row in rows for figure in (row.predicted, row.measured)]
     axes.set_xscale("log")
     axes.set_xlim(min(figures) / 1.8, max(figures) * 1.8)
@@ -94,7 +92,7 @@ def _limits(axes, rows: Sequence[Row]) -> None:
     axes.xaxis.minorticks_off()
 
 
-def _legend(figure: Figure, colors: dict[str, str]) -> None:
+def _draw_legend(figure: Figure, colors: dict[str, str]) -> None:
     ring = Line2D([], [], marker="o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING, linestyle="")
     dot = Line2D([], [], marker="o", markersize=4, color=colors["dot"], linestyle="")
     labels = [
@@ -104,6 +102,6 @@ def _legend(figure: Figure, colors: dict[str, str]) -> None:
     figure.legend([ring, dot], labels, loc="upper left", ncols=2, fontsize=_SIZE + 0.5, borderaxespad=0.3)
 
 
-def _described(row: Row) -> str:
+def _describe(row: Row) -> str:
     figures = f"predicted {row.in_words(row.predicted)}, measured {row.in_words(row.measured)}, {row.error:+.1%}"
     return f"{row.chapter}, {row.technique}, {row.quantity}: {figures}"

@@ -20,8 +20,11 @@ def with_badges(text: str, address: str) -> str:
     Colab opens notebooks of GitHub alone: beside any other address a badge would lead nowhere.
     """
     plain = _BADGE.sub("", text)
-    on_github = _GITHUB.match(address)
-    return _CHAPTER.sub(lambda found: found[1] + _badge(on_github[1], found[2]), plain) if on_github else plain
+    if (on_github := _GITHUB.match(address)) is None:
+        return plain
+    picture = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+    place = f"https://colab.research.google.com/github/{on_github[1]}/blob/{_BRANCH}"
+    return _CHAPTER.sub(lambda found: f"{found[1]} {picture}({place}/{found[2]})", plain)
 
 
 def stamp_badges(path: Path, address: str) -> bool:
@@ -32,13 +35,6 @@ def stamp_badges(path: Path, address: str) -> bool:
         with replacing(path) as draft:
             draft.write_text(after, encoding="utf-8")
     return after != before
-
-
-def described_picture(root: Path) -> str:
-    """What the picture of the checkout at `root` should show: all it holds, in words."""
-    from course_staff.notebooks.overview import overview_figure
-
-    return overview_figure(stored_rows(root))[1]
 
 
 def picture_text(path: Path) -> str:
@@ -63,8 +59,3 @@ def stamp_pictures(root: Path) -> list[Path]:
                 figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ABOUT: alt})
             changed.append(root / place)
     return changed
-
-
-def _badge(repository: str, notebook: str) -> str:
-    picture = "https://colab.research.google.com/assets/colab-badge.svg"
-    return f" [![Open in Colab]({picture})](https://colab.research.google.com/github/{repository}/blob/{_BRANCH}/{notebook})"
