@@ -127,7 +127,7 @@ BREAKING = (
 )
 
 
-def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_told(write, capfd):
+def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_printed(write, capfd):
     """One that is right and one that is wrong in every way, in one process for the sake of time."""
     right = write()
     wrong = right.parent / "00_small_.toml"
@@ -160,11 +160,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_file_that_is_no_demo_is_told_in_a_sentence(name, write):
+def test_a_file_that_is_no_demo_is_refused_in_a_sentence(name, write):
     changes, words = WRONG[name]
-    with pytest.raises(CourseError, match=words.replace("(", r"\(")) as told:
+    with pytest.raises(CourseError, match=words.replace("(", r"\(")) as error:
         read_demo(write(*changes))
-    assert str(told.value).startswith("00_small.toml")
+    assert str(error.value).startswith("00_small.toml")
 
 
 UNFIT = {
@@ -175,7 +175,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("name", UNFIT)
-def test_a_demo_that_does_not_fit_is_told_by_lint(name, write, monkeypatch, capsys):
+def test_a_demo_that_does_not_fit_is_found_by_lint(name, write, monkeypatch, capsys):
     changes, words = UNFIT[name]
     path = write(*changes)
     with pytest.raises(CourseError, match=words):
@@ -316,7 +316,7 @@ def test_without_voila_a_sentence_says_how_to_get_it(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("course demo: The package voila is missing: ")
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_that_is_taken_is_refused():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

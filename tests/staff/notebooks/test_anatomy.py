@@ -68,7 +68,6 @@ CHANGES = {
     "a learner's progress": (shown_progress("3 of 78 questions passed"), 18, "your own progress"),
     "no title": (lambda n: replace(n.cells[0], "# A chapter", "A chapter"), 1, "title"),
     "two aims": (lambda n: replace(n.cells[0], "- do another,\n", ""), 1, "three lines"),
-    "four aims": (lambda n: replace(n.cells[0], "- do another,", "- do another,\n- and more,"), 1, "three lines"),
     "no time": (lambda n: replace(n.cells[0], "**Time:** about 5 minutes", ""), 1, "how long"),
     "set-up cell edited": (lambda n: replace(n.cells[1], "begin()", "begin() "), 2, "course stamp"),
     "set-up cell not tagged": (lambda n: n.cells[1].metadata.clear(), 2, "'setup'"),
@@ -79,7 +78,6 @@ CHANGES = {
     "sections swapped": (swap_two_sections, 0, "wrong order"),
     "four lines of summary": (lambda n: replace(n.cells[-1], "5. Five.\n", ""), 18, "five numbered lines"),
     "no questions": (lambda n: replace(n.cells[-1], "### Questions", ""), 18, "'### Questions'"),
-    "no sources": (lambda n: replace(n.cells[-1], "### Sources", ""), 18, "'### Sources'"),
     "leads to a chapter that is not next": (
         lambda n: replace(n.cells[-1], "[a paper]", "\n\n**Next:** [07 A chapter](07_topic.ipynb) [a paper]"),
         18,
@@ -93,7 +91,6 @@ CHANGES = {
     "not executed": (lambda n: code(n, 2).update(execution_count=None), 6, "the number None"),
     "executed out of order": (lambda n: code(n, 2).update(execution_count=9), 6, "the number 9"),
     "no scale": (lambda n: n.metadata.course.clear(), 0, "laptop scale"),
-    "other scale": (lambda n: n.metadata.course.update(scale="smoke"), 0, "laptop scale"),
     "other kernel": (lambda n: n.metadata.kernelspec.update(name="my-env"), 0, "python3"),
     "error": (
         lambda n: code(n, 1).update(outputs=[new_output("error", ename="KeyError", evalue="x", traceback=[])]),
@@ -104,17 +101,8 @@ CHANGES = {
     "warning": (lambda n: stream(n, "x.py:1: FutureWarning: soon"), 4, "FutureWarning"),
     "traceback": (lambda n: stream(n, "Traceback (most recent call last):"), 4, "Traceback"),
     "home path": (lambda n: output(n, "saved in /home/ada/x"), 4, "/home/ada/x"),
-    "root path": (lambda n: stream(n, "/root/x"), 4, "/root/x"),
-    "temporary path": (lambda n: output(n, "('/tmp/x',)"), 4, "/tmp/x"),
     "mac path in HTML": (lambda n: output(n, "<b>/Users/ada/x</b>", "text/html"), 4, "/Users/ada/x"),
-    "windows path": (lambda n: output(n, r"'C:\\Users\\ada'"), 4, "C:"),
-    "library path": (lambda n: output(n, "lib/site-packages/torch/x.py"), 4, "site-packages"),
     "figure without alt": (lambda n: code(n, -1).outputs[0].metadata.clear(), 17, "alternative text"),
-    "figure with empty alt": (
-        lambda n: code(n, -1).outputs[0].metadata["image/png"].update(alt=" "),
-        17,
-        "alternative text",
-    ),
     "picture without alt": (
         lambda n: n.cells.insert(3, new_markdown_cell("![](https://example.org/x.png)")),
         4,
@@ -213,23 +201,10 @@ def test_a_tag_excuses_an_error_and_stderr_but_not_a_machine_path(tag, chapter, 
     assert "/home/ada" in violation.remark
 
 
-def test_one_long_cell_in_ten_is_allowed(chapter, save):
-    long_cells(1)(chapter)
+def test_one_long_cell_in_ten_is_allowed_and_comments_and_blank_lines_are_not_counted(chapter, save):
+    insert_code(chapter, "\n\n".join(["# why\nx = 1"] * 12))
     assert len([cell for cell in chapter.cells if cell.cell_type == "code"]) == 10
     assert violations_in(save(chapter)) == []
-
-
-def test_comments_and_blank_lines_are_not_counted(chapter, save):
-    insert_code(chapter, "\n\n".join(["# why\nx = 1"] * 10))
-    assert violations_in(save(chapter)) == []
-
-
-def test_a_link_into_another_notebook_is_followed(chapter, save):
-    chapter.cells.insert(3, new_markdown_cell("[x](06_other.ipynb#Play) [y](06_other.ipynb)"))
-    save(chapter, "06_other.ipynb")
-    assert violations_in(save(chapter)) == []
-    replace(chapter.cells[3], "#Play", "#Rest")
-    assert "06_other.ipynb#Rest" in violations_in(save(chapter))[0].remark
 
 
 def test_links_and_headings_inside_code_are_none(chapter, save):

@@ -1,5 +1,6 @@
 """Chapters executed in real kernels: what works, and what is said when it does not."""
 
+import copy
 import os
 import re
 import signal
@@ -32,7 +33,7 @@ def printed(notebook):
     return [output.text for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
-def test_cells_run_in_this_python_in_the_notebooks_folder_at_the_scale_asked_for(tmp_path):
+def test_cells_run_in_this_python_in_the_notebooks_folder_at_the_requested_scale(tmp_path):
     (tmp_path / "beside.txt").write_text("here")
     show = "import os, sys; print(open('beside.txt').read(), sys.executable, os.environ['COURSE_SCALE'])"
     done = execute_chapter(write(tmp_path, show), scale="laptop")
@@ -121,7 +122,7 @@ def wait_for(path):
 
 
 @pytest.mark.parametrize("python", [pytest.param("false", marks=pytest.mark.slow), "no-such-python"])
-def test_a_python_that_starts_no_kernel_is_told(python, tmp_path):
+def test_a_python_that_starts_no_kernel_is_named(python, tmp_path):
     """In a process of its own, because the libraries would have their say at its end."""
     path = write(tmp_path, "1")
     program = (
@@ -181,29 +182,33 @@ def notebook_showing(*outputs, **metadata):
     return new_notebook(cells=[cell], metadata=metadata)
 
 
-def test_a_text_given_with_a_widget_stays_and_its_model_goes():
-    widget = {
-        "application/vnd.jupyter.widget-view+json": {"model_id": "1"},
-        "text/plain": "Run this notebook to move the slider.",
-    }
-    cleaned = clean(notebook_showing(new_output("display_data", data=widget)), "a", "laptop")
-    assert cleaned.cells[0].outputs[0].data == {"text/plain": "Run this notebook to move the slider."}
-    assert cleaned.cells[0].metadata == {}
+WIDGET = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "Move the slider."}
+OUTPUTS = {
+    "a text given with a widget stays, and its model goes": (
+        new_output("display_data", data=WIDGET),
+        [new_output("display_data", data={"text/plain": "Move the slider."})],
+    ),
+    "what only means something on a live page goes": (
+        new_output("display_data", data={"text/html": "<script></script>", "text/plain": ""}, metadata=LIVE),
+        [],
+    ),
+    "a warning is no progress bar and stays to be found": (
+        new_output("stream", name="stderr", text="50%|#  | 1/2\nUserWarning: look"),
+        [new_output("stream", name="stderr", text="50%|#  | 1/2\nUserWarning: look")],
+    ),
+}
 
 
-def test_what_only_means_something_on_a_live_page_goes():
-    script = new_output("display_data", data={"text/html": "<script></script>", "text/plain": ""}, metadata=LIVE)
-    assert clean(notebook_showing(script), "a", "laptop").cells[0].outputs == []
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_of_outputs_only_results_are_stored(name):
+    given, stored = OUTPUTS[name]
+    (cell,) = clean(notebook_showing(copy.deepcopy(given)), "a", "laptop").cells
+    assert (cell.outputs, cell.metadata) == (stored, {})
 
 
 def test_what_the_notebook_says_of_itself_stays():
     notebook = notebook_showing(course={"waived": {"Play": "why"}, "scale": "smoke"}, widgets={"state": {}})
     assert clean(notebook, "a", "laptop").metadata.course == {"waived": {"Play": "why"}, "scale": "laptop"}
-
-
-def test_a_warning_on_stderr_is_no_progress_bar_and_stays_to_be_found():
-    stream = new_output("stream", name="stderr", text="50%|#  | 1/2\nUserWarning: look")
-    assert len(clean(notebook_showing(stream), "a", "laptop").cells[0].outputs) == 1
 
 
 @pytest.mark.parametrize("text", ["saved to /home/ada/x", r"C:\Users\ada", "/tmp/tmpx1"])

@@ -183,7 +183,7 @@ def test_before_its_first_chapter_a_word_is_no_term(tmp_path):
         ('<a id="adam"></a>', '<a id="adamw"></a>', "'adamw' stands twice"),
     ],
 )
-def test_an_entry_that_cannot_be_read_is_told(old, new, says, tmp_path):
+def test_an_entry_that_cannot_be_read_is_named(old, new, says, tmp_path):
     assert old in TEXT
     (tmp_path / "glossary.md").write_text(TEXT.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(CourseError, match=says):
