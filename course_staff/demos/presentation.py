@@ -35,21 +35,18 @@ def _page(
 ) -> Iterator["NotebookNode"]:
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
+    # What the presenter is to see besides the output's own text, which the page shows.
+    expected = [number.says for number in step.numbers if number.says]
+    expected += [f"In the picture: {words}" for words in step.picture]
     about = {"number": number, "title": step.title, "minutes": step.minutes, "until": until, "held": step.covered}
-    more = {"role": "step", "then": step.then, "expect": expectations(step)}
-    yield new_markdown_cell(step.say, metadata={"demo": {**about, **more}})
+    about |= {"role": "step", "then": step.then, "expect": expected}
+    yield new_markdown_cell(step.say, metadata={"demo": about})
     sources = [("unseen", _OPENING)] if number == 1 else []
     sources += [("unseen", cell.source) for cell in unseen]
     sources += [("shown", shown.source)] if shown else []
     sources += [("click", f"{_OURS}offer({step.click!r})")] if step.click else []
     for role, source in sources:
         yield new_code_cell(source, metadata={"demo": {"role": role}})
-
-
-def expectations(step: Step) -> list[str]:
-    """What the presenter is to see, a line each, besides the output's own text, which the page shows."""
-    numbers = [number.says for number in step.numbers if number.says]
-    return [*numbers, *(f"In the picture: {words}" for words in step.picture)]
 
 
 def write_presentation(demo: Demo, folder: Path) -> Path:

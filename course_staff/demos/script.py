@@ -91,19 +91,16 @@ def read_demo(path: Path) -> Demo:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CourseError(f"{path.name} cannot be read as TOML ({error}); put that right.") from None
     try:
-        return _demo(path, **written)
+        steps = tuple(_step(number, **step) for number, step in enumerate(written.pop("steps", ()), start=1))
+        demo = Demo(path, steps=steps, **written)
+        total = sum(step.minutes for step in steps)
+        if not steps:
+            raise ValueError("it has no steps")
+        if abs(total - demo.minutes) > 1e-9:
+            raise ValueError(f"its steps take {total:g} minutes together, but it says {demo.minutes:g}")
     except (TypeError, ValueError) as error:
         raise CourseError(f"{path.name} is no demo ({error}); see docs/demos.md for what belongs in it.") from None
-
-
-def _demo(path: Path, title: str, minutes: float, steps: Sequence[dict] = ()) -> Demo:
-    made = tuple(_step(number, **step) for number, step in enumerate(steps, start=1))
-    if not made:
-        raise ValueError("it has no steps")
-    together = sum(step.minutes for step in made)
-    if abs(together - minutes) > 1e-9:
-        raise ValueError(f"its steps take {together:g} minutes together, but it says {minutes:g}")
-    return Demo(path, title, minutes, made)
+    return demo
 
 
 def _step(place: int, /, expect: Mapping = MappingProxyType({}), **written) -> Step:
