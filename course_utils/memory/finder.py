@@ -209,7 +209,7 @@ class Finder:
         if formulas is None or not np.array_equal(formulas.log(b, s).totals, log.plain.totals):
             return numbers
         if formulas.in_letters is None:
-            formulas.in_letters = self._read(formulas, b)
+            formulas.in_letters = self.read(formulas, b)
         read = formulas.in_letters
         order = np.arange(len(read)) if formulas.depth is None else formulas.depth.order(formulas.blocks)
         plain = (place for place, label in enumerate(log.labels) if not label[3].startswith("inside aten."))
@@ -218,13 +218,13 @@ class Finder:
                 numbers[place] = read[known]
         return numbers
 
-    def _read(self, formulas: Formulas, batch: int) -> list[Polynomial]:
+    def read(self, formulas: Formulas, batch: int) -> list[Polynomial]:
         """For each event of the formulas its size in letters as far as that can be, else in b and s."""
-        in_primes, chosen = self._run_in_primes(formulas, batch)
+        in_primes, chosen = self.run_in_primes(formulas, batch)
         primes = [None] * len(formulas.labels) if in_primes is None else np.abs(in_primes).tolist()
         return [_read(row, size, chosen, self.sizes) for row, size in zip(formulas.coefficients, primes, strict=True)]
 
-    def _run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
+    def run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
         """Bytes of the same events in a model whose sizes are primes, where there is one, and its sizes."""
         b, s = (1 if batch == 1 else _IN_PRIMES[0]), _IN_PRIMES[1]
         for config, chosen in siblings(self.source.config) if self.sizes else ():

@@ -1,7 +1,7 @@
 """What training a model would take, and whether it fits on a card: the planner to play with."""
 
 import textwrap
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Union
@@ -12,10 +12,14 @@ from matplotlib.figure import Figure
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
-from course_utils.memory.estimate import Estimate, estimate
+from course_utils.memory.estimate import Estimate, Term, estimate
+from course_utils.memory.finder import finder_of
+from course_utils.memory.model import source_of
 from course_utils.memory.optimizers import OPTIMIZERS
 from course_utils.memory.plan import needs, verdict_of
 from course_utils.memory.recipe import DEVICES, PRECISIONS, STAGES, Recipe
+from course_utils.memory.shipped import from_formulas
+from course_utils.memory.trial import attempt
 from course_utils.settings import Scale, settings
 from course_utils.units import format_bytes, format_count, three_digits
 from course_utils.viz.display import play
@@ -138,11 +142,15 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
         memory = MACHINES[card].memory
         verdict = verdict_of(needs(answer.log, answer.recipe.device), memory)
     figure, alt = instants_figure(answer.by_instant(), f"{title}, {verdict} on {card}" if verdict else title, memory)
-    parts = answer.peak_instant.parts
-    shown = [f"{term.name}: {format_bytes(term.bytes)}" for term in parts[:_TERMS_IN_TEXT]]
-    if len(parts) > _TERMS_IN_TEXT:
-        shown.append(f"and {len(parts) - _TERMS_IN_TEXT} smaller terms")
-    alt += f" At the peak, {answer.peak_instant.name}: {'; '.join(shown)}."
+    terms = _terms(answer)
+    shown = [
+        f"{term.name}: {f'{term.formula} = ' if term.letters else ''}{format_bytes(term.bytes)}"
+        for term in terms[:_TERMS_IN_TEXT]
+    ]
+    if len(terms) > _TERMS_IN_TEXT:
+        shown.append(f"and {len(terms) - _TERMS_IN_TEXT} smaller terms")
+    letters = _with_letters(answer, terms[:_TERMS_IN_TEXT])
+    alt += f" At the peak, {answer.peak_instant.name}, in bytes: {'; '.join(shown)}{letters}."
     return figure, alt + (f" On {card}: {verdict}." if verdict else "")
 
 
@@ -155,9 +163,7 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
         answer = _answer(model, recipe)
     except CourseError:
         return Markdown("")
-    count, terms = answer.instants[0].by_kind.get("parameters", 0) // answer.recipe.itemsize, answer.peak_instant.terms
-    used = set().union(*(term.letters for term in terms))
-    letters = "".join(f", {x} = {value:,} ({answer.letters[x]})" for x, value in answer.sizes.items() if x in used)
+    count, terms = answer.instants[0].by_kind.get("parameters", 0) // answer.recipe.itemsize, _terms(answer)
     if answer.recipe.zero_stage > 2:
         count *= answer.recipe.ranks
     words = [
@@ -165,7 +171,7 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
     ]
     parameters = words[0] if words else format_count(count)
     size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
-    head = f"**{answer.peak_instant.name}: {size}**{letters.replace(',', ', with', 1)}. Known from {answer.how}."
+    head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.how}."
     sizes = (format_bytes(term.bytes).replace(" ", "\N{NO-BREAK SPACE}") for term in terms)
     rows = [f"| {term.name} | `{term.formula}` | {size} |" for term, size in zip(terms, sizes, strict=True)]
     return Markdown("\n".join([f"{head}\n", "| what | formula, in bytes | size |", "|:--|:--|--:|", *rows]))
@@ -188,7 +194,17 @@ def _work_out(model: Model, scale: Scale, recipe: Recipe) -> Estimate:
         config = models.configuration(model, scale=scale, labels=2 if model.startswith("distilbert") else None)
     else:
         config = model
-    return estimate(config, recipe)
+    source = source_of(config)
+    source.require(recipe)
+    found = from_formulas(config, recipe) if hasattr(config, "to_dict") else None
+    if found is None and source.key is not None and "blocks" in (tried := attempt(source, recipe)).how:
+        found = Estimate(source.name, recipe, tried.log, tried.how, finder_of(source, recipe))
+    return found or estimate(source, recipe)
+
+
+def _terms(answer: Estimate) -> tuple[Term, ...]:
+    """With formulas where they are known already."""
+    return answer.peak_instant.terms if "shipped" in answer.how else answer.peak_instant.parts
 
 
 def _name_of(model: Model, scale: Scale) -> str:
@@ -200,3 +216,10 @@ def _name_of(model: Model, scale: Scale) -> str:
     if not isinstance(model, str):
         return type(model).__name__
     return f"{model} (toy, {scale.name} scale)" if model in models.FAMILIES else model
+
+
+def _with_letters(answer: Estimate, terms: Sequence[Term]) -> str:
+    """What the letters in the formulas of `terms` stand for, and no others."""
+    used = set().union(*(term.letters for term in terms))
+    shown = [f"{x} = {value:,} ({answer.letters[x]})" for x, value in answer.sizes.items() if x in used]
+    return f", with {', '.join(shown)}" if shown else ""
