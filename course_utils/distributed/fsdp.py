@@ -39,13 +39,13 @@ class FlatParameter:
         return torch.cat([*(tensor.reshape(-1) for tensor in tensors), tensors[0].new_zeros(-size % self.ranks)])
 
     def split(self, row: torch.Tensor) -> list[torch.Tensor]:
-        """The parameters in a row, in their shapes; `.data`, so that to autograd a second gathering changes nothing."""
+        """The parameters in a row, in their shapes; `.data`, so that gathering again is no change of what autograd has saved."""
         sizes = [shape.numel() for shape in self.shapes]
         pieces = row[: sum(sizes)].split(sizes)
         return [piece.view(shape).data for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def unshard(self) -> None:
-        """Gather `full_param` from all ranks, if it is not there."""
+        """Gather `full_param`, if it is not there. What autograd saved are views of it, so these have values again too."""
         if self.full_param.untyped_storage().nbytes() == 0:
             self.full_param.untyped_storage().resize_(self.full_param.nbytes)
             all_gather(self.full_param.data, self.shard.detach().to(self.full_param.dtype))
@@ -62,7 +62,7 @@ class FlatParameter:
 
 
 class Unshard(Function):
-    """Forward: from the shard to the unit's parameters. Backward: from their gradients to this rank's shard of the mean."""
+    """Forward: from the shard to the unit's parameters. Backward, once all have gradients: to this rank's shard of the mean."""
 
     @staticmethod
     def forward(ctx, shard, unit):
@@ -71,7 +71,7 @@ class Unshard(Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        ctx.unit.reshard()
+        ctx.unit.reshard()  # first, because the gradients are done
         row = ctx.unit.flatten(gradients)
         gradient = row.new_empty(len(row) // ctx.unit.ranks)
         reduce_scatter(gradient, row)

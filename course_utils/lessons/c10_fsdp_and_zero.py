@@ -27,6 +27,7 @@ from course_utils.distributed.torchrun import announce
 from course_utils.memory import Recipe, distinct_bytes, dry_run
 from course_utils.memory.allocator import allocator_of, quiet
 from course_utils.memory.sharded import units_of
+from course_utils.memory.usage import Usage
 from course_utils.settings import set_variable
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
@@ -96,7 +97,7 @@ def fsdp2(model: nn.Module, mesh: Sequence[int] | None = None, prefetch: bool = 
     for unit in [*units, model]:
         fully_shard(unit, **options)
     if prefetch:
-        model._set_unshard_async_op(True)  # a GPU has streams for this
+        model._set_unshard_async_op(True)  # on a GPU a stream of its own does this
         for unit, following in zip(units, units[1:], strict=False):
             unit.set_modules_to_forward_prefetch([following])
     full = lambda: {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}  # noqa: E731
@@ -123,7 +124,7 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 
 @dataclass
 class Seen:
-    """What one rank saw: `peak` bytes of a step, all that it keeps included; `traffic` of the last step.
+    """What one rank saw: `peak` bytes of a step, all that it keeps included; `traffic` of a step.
 
     `kept` are elements of parameters and of optimizer state between steps; `full` the parameters at the end.
     """
@@ -137,13 +138,14 @@ class Seen:
 
 
 STEPS = 5
-"""One in which the optimizer's state is born, three whose peak is read, one whose messages are counted."""
+"""Of training, the same for every way; after them one is counted, and as many more are recorded."""
 
 
-def share(way: str, config, recipe: Recipe, **options) -> Seen:
+def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
 
-    The bytes of a step, sent and allocated, are those of steps after them.
+    The bytes of a step are those of steps after them. `peak` is what the tensors take that a rank keeps (parameters, buffers,
+    optimizer state, batch), and what the allocator saw on top of what was there when the step began.
     """
     setup = WAYS[way](models.from_configuration(config), **options)
     batch = batch_of(config, recipe, dist.get_rank())
@@ -171,20 +173,20 @@ def share(way: str, config, recipe: Recipe, **options) -> Seen:
     )
 
 
-def share_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]:
-    """To be launched: `share` for one way after the other."""
-    return {way: share(way, config, recipe) for way in ways}
+def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]:
+    """To be launched: `measure_way` for one way after the other."""
+    return {way: measure_way(way, config, recipe) for way in ways}
 
 
-def predicted_peak(way: str, config, recipe: Recipe, ranks: int) -> int:
-    """Bytes of the fullest rank: `way` itself, run dry as each of `ranks`, while the others are pretended."""
+def predict_way(way: str, config, recipe: Recipe, ranks: int) -> Usage:
+    """The fullest rank's memory: `way` itself on tensors without values, as each of `ranks`, while the others are pretended."""
 
     def build() -> tuple:
         setup = WAYS[way](models.from_configuration(config))
         return setup.model, setup.optimizer, setup, batch_of(config, recipe, 0)
 
     step = lambda model, optimizer, setup, batch: setup.step(batch)  # noqa: E731
-    return max(dry_run(build, step, ranks=ranks, rank=rank).peak for rank in range(ranks))
+    return max((dry_run(build, step, ranks=ranks, rank=rank) for rank in range(ranks)), key=lambda usage: usage.peak)
 
 
 def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
@@ -519,7 +521,11 @@ def step_on_paper(
     pace, kept = np.array([1.0, slowest][:ranks]), (1 / ranks if stage >= 2 else 1)
     around = wire * (ranks - 1) / ranks / units + latency * (ranks > 1)
     free = {"compute": np.zeros(len(pace)), "wire": np.zeros(len(pace))}
-    jobs, changes, gathered = [], [(0.0, kept + (2 / ranks if stage else 2))], {}  # AdamW's state is two parameters
+    jobs, changes, gathered = (
+        [],
+        [(0.0, kept + (2 / ranks if stage else 2))],
+        {},
+    )  # AdamW: twice the parameters
 
     def work(what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
         """On each rank as soon as it is ready and its lane is free; a collective waits for all. Returns starts and ends."""
@@ -575,7 +581,7 @@ ACTIVATIONS = 0.5
 
 
 def _add_up(changes: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Times, and the sum from each of them on; what ends when something else begins has made room for it."""
+    """Times, and the sum from each of them on; changes at one instant count together."""
     totals, total, last = {}, 0.0, -1.0
     for time, change in sorted(changes):
         total += change

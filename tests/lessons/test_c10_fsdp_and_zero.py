@@ -23,7 +23,7 @@ P = models.parameter_count(models.from_configuration(LLAMA))
 
 
 def all_ways() -> tuple[dict, dict]:
-    seen = lesson.share_each([*METHODS, "FSDP2"], LLAMA, RECIPE)
+    seen = lesson.measure_each([*METHODS, "FSDP2"], LLAMA, RECIPE)
     runs = {"ours": ("ZeRO-3", {}), "torch's": ("FSDP2", {})}
     return seen, lesson.trace_each(runs, LLAMA, RECIPE)
 
@@ -57,7 +57,7 @@ def test_what_is_sent_is_what_the_formula_says(ranks, way):
 @pytest.mark.parametrize("way", METHODS)
 def test_the_peak_of_a_rank_is_the_predicted_one(ranks, way):
     measured = max(seen[way].peak for seen, _ in ranks)
-    assert measured == pytest.approx(lesson.predicted_peak(way, LLAMA, RECIPE, 2), rel=0.05)
+    assert measured == pytest.approx(lesson.predict_way(way, LLAMA, RECIPE, 2).peak, rel=0.05)
 
 
 def test_what_stays_gathered_is_seen(ranks):
@@ -77,7 +77,7 @@ def test_the_timeline_has_every_collective_of_the_ledger(ranks, name):
 
 @pytest.mark.slow
 def test_hybrid_sharding_sends_shards_between_the_groups():
-    seen = launch(partial(lesson.share, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
+    seen = launch(partial(lesson.measure_way, mesh=(2, 2)), 4, "FSDP2", LLAMA, RECIPE, seconds=100)[0]
     assert seen.traffic.frame()["sent"]["all-reduce"] == pytest.approx(communication("ddp", P // 2, 2).bytes, rel=0.02)
 
 
@@ -123,7 +123,7 @@ def test_accelerate_and_trainer_fall_back_to_data_parallelism(name, tmp_path):
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_deepspeed_trains_as_we_do(stage):
-    ours = launch(lesson.share, 2, "ZeRO-3", SMALL, SHORT)[0]
+    ours = launch(lesson.measure_way, 2, "ZeRO-3", SMALL, SHORT)[0]
     seen = launch(lesson.deepspeed_on_rank, 2, SMALL, SHORT, stage, seconds=400)[0]
     assert seen.kind.startswith("DeepSpeedZeroOptimizer")
     assert seen.loss == pytest.approx(ours.losses[-1], rel=1e-3)
