@@ -32,7 +32,8 @@ def test_bytes_on_the_wire_are_predicted_within_1_percent(ranks):
         assert counted == pytest.approx(communication(method, elements, ranks).bytes, rel=0.01), method
 
 
-@pytest.mark.parametrize(("ranks", "stages"), [(2, (1, 2, 3)), pytest.param(4, (3,), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "stages"), [(2, (1, 2, 3)), (4, (3,))])
 def test_the_peak_of_a_rank_is_predicted_within_5_percent(ranks, stages):
     """By a dry run in which this process is that rank and the others are pretended."""
     for rank, found in enumerate(launch(work.peaks, ranks, stages, LARGER)):
@@ -42,6 +43,7 @@ def test_the_peak_of_a_rank_is_predicted_within_5_percent(ranks, stages):
             assert predicted == pytest.approx(min(runs), rel=0.05), f"stage {stage}, rank {rank}"
 
 
+@pytest.mark.slow
 def test_what_differs_from_run_to_run_is_held_by_the_library_that_reduces():
     for runs in launch(work.peaks_on_the_ring, 2, LARGER):
         assert len(set(runs)) == 1

@@ -19,7 +19,10 @@ COMBINATIONS = {name: replace(way, batch=8, sequence=96) for name, way in groups
 EXACT = {name: way for name, way in COMBINATIONS.items() if not way.autocast}
 
 
-@pytest.mark.parametrize("way", COMBINATIONS.values(), ids=COMBINATIONS)
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, id=name, marks=pytest.mark.slow if "," in name else ()) for name, way in COMBINATIONS.items()],
+)
 def test_the_peak_is_predicted_within_five_percent(way):
     model = models.from_configuration(CONFIG).train()
     optimizer = OPTIMIZERS["adamw"](model.parameters())
