@@ -38,78 +38,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission."""
-    from course_staff.grading.grade import find_submissions, prepare
+    from course_staff.grading.earlier import check_place, check_set, plan
+    from course_staff.grading.grade import find_submissions, identify, prepare
     from course_staff.grading.report import Results
-    from course_staff.grading.sandbox import best_kind
+    from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
+    from course_utils.chapters import the_one
+    from course_utils.grading.released import set_names
 
-    name = _set_called(arguments.set)
-    folder, out = _places(arguments)
-    submissions = find_submissions(folder, out if out.is_relative_to(folder) else None)
+    name = the_one(arguments.set, set_names(), "exercise set")
+    folder = arguments.folder.resolve()
+    stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
+    out = (arguments.out or folder.with_name(f"{stem}-results")).resolve()
+    if out == folder:
+        raise CourseError("Results among the submissions would be taken for some; name another folder with --out.")
+    paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
     kind = best_kind(arguments.trust)
-    papers = prepare(name, *_private(arguments, name), arguments.seconds)
-    remarks = _remarks(kind, papers.seed)
+    solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
+    papers = prepare(name, solutions, arguments.seed, arguments.seconds)
+    remarks = [] if kind in SAFE else [UNSAFE.partition(":")[0] + "."]
+    remarks += [] if papers.seed is not None else [PUBLIC_ONLY]
+    for remark in remarks:
+        print(remark, file=sys.stderr)
+
     results = Results(out, name)
-    plan = _planned(submissions, papers, kind, results, arguments)
+    submitted = {student: identify(path, papers, kind) for student, path in paths.items()}
+    earlier = results.earlier()
+    check_set(earlier, name, out)
+    if folder.is_file() and not (arguments.again or arguments.only):
+        check_place(*next(iter(submitted.items())), earlier)
+    planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
+    _describe(planned, submitted, out)
     try:
-        records = [*plan.kept, *_graded(plan.todo, papers, kind, results, arguments.jobs)]
+        records = [*planned.saved, *_grade(planned.todo, papers, kind, results, arguments.jobs)]
     except KeyboardInterrupt:
-        print(f"\nWhat is graded is kept in {out}; the same command goes on from there.", file=sys.stderr)
+        print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
         raise
-    print(results.finish(records, _others(folder, submissions, out), remarks), end="")
+    print(results.finish(records, _other_files(folder, set(paths.values()), out), remarks), end="")
     print(f"\nResults are in {out}.")
     return 1 if any(record.get("failed") for record in records) else 0
 
 
-def _set_called(name: str) -> str:
-    from course_utils.chapters import the_one
-    from course_utils.grading.released import set_names
+def _find_solutions(name: str) -> Path:
+    from course_utils.chapters import find_place
 
-    return the_one(name, set_names(), "exercise set")
-
-
-def _places(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Where the submissions lie, and where the results go."""
-    folder = arguments.folder.resolve()
-    out = (arguments.out or _beside(folder)).resolve()
-    if out == folder:
-        raise CourseError("Results among the submissions would be taken for some; name another folder with --out.")
-    return folder, out
+    path = find_place().notebooks.parent / "solutions" / f"{name}.ipynb"
+    if not path.is_file():
+        raise CourseError(f"There are no solutions at {path}; name them with --solutions.")
+    return path
 
 
-def _remarks(kind: str, seed: int | None) -> list[str]:
-    """What holds for all these grades; said at once, and in the summary."""
-    from course_staff.grading.sandbox import SAFE, UNSAFE
-
-    remarks = [] if kind in SAFE else [UNSAFE.partition(":")[0] + "."]
-    remarks += [] if seed is not None else [PUBLIC_ONLY]
-    for remark in remarks:
-        print(remark, file=sys.stderr)
-    return remarks
-
-
-def _planned(submissions: dict[str, Path], papers, kind: str, results, arguments: argparse.Namespace):
-    """The plan, with a line on stderr for whatever of the submissions or of the results is left as it is."""
-    from course_staff.grading.earlier import check_place, check_set, plan
-    from course_staff.grading.grade import handed_in
-
-    handed = {student: handed_in(path, papers, kind) for student, path in submissions.items()}
-    earlier = results.earlier()
-    check_set(earlier, papers.name, results.folder)
-    if arguments.folder.is_file() and not (arguments.again or arguments.only):
-        check_place(*next(iter(handed.items())), earlier)
-    found = plan(handed, earlier, papers.seed, arguments.only, arguments.again)
-    _tell(found, handed, results.folder)
-    return found
-
-
-def _tell(plan, handed: dict, folder: Path) -> None:
-    kept = [record["student"] for record in plan.kept]
-    before = [student for student in kept if student in handed and student not in plan.waiting]
+def _describe(plan, submitted: Mapping, folder: Path) -> None:
+    """A line on stderr for whatever of the submissions or of the results is left as it is."""
+    saved = [record["student"] for record in plan.saved]
+    before = [student for student in saved if student in submitted and student not in plan.waiting]
+    elsewhere = [student for student in saved if student not in submitted]
     if before:
-        print(f"{len(before)} of {len(handed)} were graded before; --again grades them anew.", file=sys.stderr)
+        print(f"{len(before)} of {len(submitted)} were graded before; --again grades them anew.", file=sys.stderr)
     if plan.waiting:
         print(f"New or changed, and left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
-    if elsewhere := [student for student in kept if student not in handed]:
+    if elsewhere:
         print(
             f"The table keeps {len(elsewhere)} graded before that are not among these submissions; "
             f"to take one out, delete its file in {folder / 'records'}.",
@@ -117,7 +104,7 @@ def _tell(plan, handed: dict, folder: Path) -> None:
         )
 
 
-def _graded(todo: Mapping, papers, kind: str, results, jobs: int) -> list[dict]:
+def _grade(todo: Mapping, papers, kind: str, results, jobs: int) -> list[dict]:
     """The records of these submissions, each written as it is finished."""
     from tqdm import tqdm
 
@@ -128,7 +115,7 @@ def _graded(todo: Mapping, papers, kind: str, results, jobs: int) -> list[dict]:
 
         def done(student: str, record: dict) -> None:
             of_file = {"key": todo[student].key, "file": todo[student].digest, "seed": papers.seed}
-            records.append(results.keep(student, {**of_file, **record}))
+            records.append(results.save(student, {**of_file, **record}))
             bar.update()
 
         if todo:
@@ -136,32 +123,11 @@ def _graded(todo: Mapping, papers, kind: str, results, jobs: int) -> list[dict]:
     return records
 
 
-def _private(arguments: argparse.Namespace, name: str) -> tuple[Path | None, int | None]:
-    """The solutions and the seed; without a seed only the public cases are run."""
-    if arguments.seed is None:
-        return None, None
-    return arguments.solutions or _found(name), arguments.seed
-
-
-def _found(name: str) -> Path:
-    from course_utils.chapters import find_place
-
-    path = find_place().notebooks.parent / "solutions" / f"{name}.ipynb"
-    if not path.is_file():
-        raise CourseError(f"There are no solutions at {path}; name them with --solutions.")
-    return path
-
-
-def _others(folder: Path, submissions: dict, out: Path) -> list[str]:
-    """Files beside the notebooks, such as a script handed in by mistake."""
-    taken = set(submissions.values())
-    paths = sorted(folder.rglob("*")) if folder.is_dir() else []
-    shown = [path for path in paths if path.is_file() and path not in taken and not path.is_relative_to(out)]
-    return [
-        path.relative_to(folder).as_posix()
-        for path in shown
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
+    """Files beside the notebooks, such as a script submitted by mistake."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in notebooks]
+    names = [path.relative_to(folder) for path in paths if not path.is_relative_to(out)]
+    return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)]
 
 
 def _cores() -> int:
@@ -182,8 +148,3 @@ def _jobs(text: str) -> int:
     if not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text} is not how many; give a whole number from 1 on")
     return int(text)
-
-
-def _beside(folder: Path) -> Path:
-    """Where results go by default; only a notebook's name has an ending that can be dropped."""
-    return folder.with_name(f"{folder.stem if folder.is_file() else folder.name}-results")

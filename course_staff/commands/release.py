@@ -16,17 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs and name it; with `--check`, 1 where there is anything to name."""
-    from course_staff.grading.release import released
+    from course_staff.grading.release import differing, released, write
 
     root = find_place().root
     paths = chapters_in(root / "solutions", arguments.sets)
     sets, exercises = root / "course_utils" / "grading" / "sets", root / "exercises"
-    differing = []
-    for path in paths:
-        one = released(path, exercises, sets)
-        differing += one.differing() if arguments.check else one.write()
-    for path in differing:
-        print(f"{path.relative_to(root).as_posix()}: {'differs' if arguments.check else 'written'}")
-    changed = f"{format_counted(len(differing), 'file')} {'differing' if arguments.check else 'changed'}"
-    print(f"{format_counted(len(paths), 'set')} released, {changed}.")
-    return 1 if arguments.check and differing else 0
+    done, handle = ("differs", differing) if arguments.check else ("written", write)
+    changed = [file for path in paths for file in handle(released(path, exercises, sets))]
+    for file in changed:
+        print(f"{file.relative_to(root).as_posix()}: {done}")
+    count = f"{format_counted(len(changed), 'file')} {'differing' if arguments.check else 'changed'}"
+    print(f"{format_counted(len(paths), 'set')} released, {count}.")
+    return 1 if arguments.check and changed else 0

@@ -5,13 +5,14 @@ once, computes nothing, and forks for each question that comes over the socket `
 from, one to write to, and a lifeline whose closing at the other end ends the question. Each question is watched by a guard, a
 process that runs no learner's code and ends the question when it grows beyond its limits.
 
-Conversation: the job, the question (a pickle: it comes from the grader), then the answer `{"notes", "outcome"}` after the cells
-have run, and for each case the inputs, answered by an outcome.
+Conversation: the job and the question, then the answer `{"notes", "outcome"}` after the cells have run, and for each case the
+inputs, answered by an outcome. What comes from the grader is a pickle; what goes back is `encoding`'s, which cannot run code.
 """
 
 import contextlib
 import gc
 import os
+import pickle
 import select
 import signal
 import socket
@@ -20,15 +21,14 @@ import tempfile
 import traceback
 from importlib import import_module
 
-from course_staff.grading import encoding, isolate
-from course_staff.grading.wire import TornError, receive, send
+from course_staff.grading import isolate
+from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
 from course_utils.grading.judge import Outcome
 
 LONGEST_TEXT = 400
+_LONGEST_JOB = 2**40
 _NOTEBOOKS_IMPORT = ("numpy", "psutil", "course_utils.viz")
 """What nearly every notebook's first cell loads; a fork finds it there."""
-_STEP = {True: 0.1, False: 1.0}
-"""Seconds between two looks of a guard, by whether it sees the processes of the sandbox only, or all of the machine's."""
 
 
 def main() -> None:
@@ -95,25 +95,21 @@ def guard(read: int, write: int, lifeline: int, namespaces: bool) -> int:
     isolate.adopt_orphans()
     if namespaces:
         isolate.enter_namespaces()
-        return _guarded(read, write, lifeline, namespaces)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.chdir(folder)
-        return _guarded(read, write, lifeline, namespaces)
-
-
-def _guarded(read: int, write: int, lifeline: int, namespaces: bool) -> int:
-    first = os.fork()
-    if not first:
-        os.close(lifeline)
-        isolate.end_with_parent()
-        _and_exit(question, read, write, namespaces)
-    os.close(read)
-    os.close(write)
-    code = _watch(first, lifeline, _STEP[namespaces])
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        os.kill(first, signal.SIGKILL)
-        os.waitpid(first, 0)
-    isolate.kill_descendants()
+    with contextlib.nullcontext() if namespaces else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        if folder:
+            os.chdir(folder)
+        first = os.fork()
+        if not first:
+            os.close(lifeline)
+            isolate.end_with_parent()
+            _and_exit(question, read, write, namespaces)
+        os.close(read)
+        os.close(write)
+        code = _watch(first, lifeline, seconds=0.1 if namespaces else 1.0)  # without them it sees the whole machine
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(first, signal.SIGKILL)
+            os.waitpid(first, 0)
+        isolate.kill_descendants()
     return code
 
 
@@ -131,18 +127,13 @@ def question(read: int, write: int, namespaces: bool) -> int:
     return 0
 
 
-def _watch(first: int, lifeline: int, step: float) -> int:
-    """Wait until process `first` has ended, the lifeline is closed or a limit is passed; 0 or the limit's exit code."""
+def _watch(first: int, lifeline: int, seconds: float) -> int:
+    """Look every `seconds` until process `first` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
     process = os.pidfd_open(first)
-    try:
-        while True:
-            ready, *_ = select.select([process, lifeline], [], [], step)
-            if ready:
-                return 0
-            if code := isolate.excess(os.getpid(), **isolate.LIMITS):
-                return code
-    finally:
-        os.close(process)
+    while not select.select([process, lifeline], [], [], seconds)[0]:
+        if code := isolate.excess(os.getpid(), **isolate.LIMITS):
+            return code
+    return 0
 
 
 def _and_exit(work, *arguments) -> None:
@@ -161,18 +152,26 @@ def _and_exit(work, *arguments) -> None:
 
 def converse(read: int, write: int) -> None:
     """Run the job's cells, then each case as it comes, until the other side has heard enough."""
-    import cloudpickle
-
-    job = encoding.load(receive(read, encoding.LONGEST))
-    asked = cloudpickle.loads(receive(read, encoding.LONGEST))
+    job = pickle.loads(receive(read, _LONGEST_JOB))
+    question = pickle.loads(receive(read, _LONGEST_JOB))
     isolate.limit(**job["limits"])
-    notebook = Notebook(job, asked)
+    notebook = Notebook(job, question)
     notebook.run()
-    send(write, encoding.dump({"notes": notebook.notes, "outcome": _told(notebook.outcome)}))
+    send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _describe(notebook.outcome)}))
     with contextlib.suppress(TornError):
         while True:
-            inputs = encoding.load(receive(read, encoding.LONGEST))
-            send(write, _encoded(notebook.case(inputs)))
+            outcome = notebook.run_case(pickle.loads(receive(read, _LONGEST_JOB)))
+            try:
+                message = dump(_describe(outcome))
+            except EncodingError as error:
+                message = dump(_describe(Outcome("unsafe", text=str(error))))
+            send(write, message)
+
+
+def _describe(outcome: Outcome) -> dict:
+    """An outcome as plain values."""
+    words = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
+    return words | {"values": outcome.values, "mutated": list(outcome.mutated)}
 
 
 class Notebook:
@@ -181,93 +180,75 @@ class Notebook:
     `notes` are pairs of a cell's number and what stopped it.
     """
 
-    def __init__(self, job: dict, asked):
-        self.job, self.asked = job, asked
+    def __init__(self, job: dict, question):
+        self.job, self.question = job, question
         self.notes: list[list] = []
         self.outcome: Outcome | None = Outcome("missing")
         self.answer = None
-        self.shell = _shell()
+        self.shell = _quiet_shell()
 
     def run(self) -> None:
         """Every cell in its order; the answer's once more at the end where it did not find what stands below it."""
         for number, source, is_answer in self.job["cells"]:
-            (self._run_answer if is_answer else self._run_helper)(number, source)
+            if is_answer:
+                self._run_answer(source)
+            elif failure := self._run_cell(source):
+                self.notes.append([number, failure.text[:LONGEST_TEXT]])
         if self.outcome and self.outcome.kind == "exception":
-            number, source = next((number, source) for number, source, is_answer in self.job["cells"] if is_answer)
-            self._run_answer(number, source)
+            self._run_answer(next(source for _, source, is_answer in self.job["cells"] if is_answer))
 
-    def case(self, inputs: dict) -> Outcome:
+    def run_case(self, inputs: dict) -> Outcome:
         """What the answer gives on one case."""
         from course_utils.grading.question import Case
         from course_utils.grading.run import run_case
 
-        return run_case(self.asked, self.answer, Case("case", inputs), self.job["seconds"])
+        return run_case(self.question, self.answer, Case("case", inputs), self.job["seconds"])
 
-    def _run_helper(self, number: int, source: str) -> None:
-        if error := self._run_cell(source):
-            self.notes.append([number, self._failure(error).text[:LONGEST_TEXT]])
-
-    def _run_answer(self, number: int, source: str) -> None:
-        name, names = self.asked.answer, self.shell.user_ns
-        before = names.get(name, _NOTHING)
-        error = self._run_cell(source)
-        after = names.get(name, _NOTHING)
-        if after is _NOTHING or (error and after is before):
-            self.outcome = self._failure(error) if error else Outcome("missing")
+    def _run_answer(self, source: str) -> None:
+        name, names = self.question.answer, self.shell.user_ns
+        before = names.get(name, _UNDEFINED)
+        failure = self._run_cell(source)
+        after = names.get(name, _UNDEFINED)
+        if after is _UNDEFINED or (failure and after is before):
+            self.outcome = failure or Outcome("missing")
         else:
             self.outcome, self.answer = None, after
 
-    def _run_cell(self, source: str) -> BaseException | None:
-        from course_utils.grading.run import OutOfTime, time_limit
+    def _run_cell(self, source: str) -> Outcome | None:
+        """What stopped the cell, if anything did."""
+        from course_utils.grading.run import OutOfTime, outcome_of, time_limit
 
+        seconds = self.job["cell_seconds"]
         try:
-            with time_limit(self.job["cell_seconds"]):
+            with time_limit(seconds):
                 done = self.shell.run_cell(source, store_history=False)
         except OutOfTime as error:
-            return error
-        return done.error_before_exec or done.error_in_exec
-
-    def _failure(self, error: BaseException) -> Outcome:
-        from course_utils.grading.run import outcome_of
-
-        return outcome_of(error, self.job["cell_seconds"])
+            return outcome_of(error, seconds)
+        error = done.error_before_exec or done.error_in_exec
+        return outcome_of(error, seconds) if error else None
 
 
-_NOTHING = object()
+_UNDEFINED = object()
 
 
-def _shell():
-    """A quiet IPython shell, in which the notebook's own `check(...)` says nothing: the set is not there to be asked."""
+def _quiet_shell():
+    """An IPython shell in which the notebook's own `check(...)` says nothing: the set is not there to be asked."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
     import course_utils.grading.check
 
     for room in (course_utils.grading, course_utils.grading.check):
-        room.exercise = lambda *_, **__: _says_nothing
+        room.exercise = lambda *_, **__: _say_nothing
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
-    shell.showtraceback = shell.showsyntaxerror = _says_nothing
+    shell.showtraceback = shell.showsyntaxerror = _say_nothing
     sys.modules["__main__"] = shell.user_module
-    shell.user_ns["check"] = _says_nothing
+    shell.user_ns["check"] = _say_nothing
     return shell
 
 
-def _says_nothing(*_, **__) -> None:
+def _say_nothing(*_, **__) -> None:
     pass
-
-
-def _told(outcome: Outcome | None) -> dict | None:
-    if outcome is None:
-        return None
-    words = {"kind": outcome.kind, "text": outcome.text[:LONGEST_TEXT], "line": outcome.line[:LONGEST_TEXT]}
-    return words | {"values": outcome.values, "mutated": list(outcome.mutated)}
-
-
-def _encoded(outcome: Outcome) -> bytes:
-    try:
-        return encoding.dump(_told(outcome))
-    except encoding.EncodingError as error:
-        return encoding.dump(_told(Outcome("unsafe", text=str(error))))
 
 
 if __name__ == "__main__":

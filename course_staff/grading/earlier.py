@@ -8,7 +8,7 @@ from course_utils.errors import CourseError
 
 
 @dataclass(frozen=True)
-class Handed:
+class Submitted:
     """A submission: its file, a digest of what the file holds, and the `key` that a record must have to be its own."""
 
     path: Path
@@ -18,33 +18,33 @@ class Handed:
 
 @dataclass(frozen=True)
 class Plan:
-    """`todo`, student to what is graded now; `kept`, the records that stay as they are; `waiting`, students that are new or
-    changed and are not graded now, because another one was asked for."""
+    """`todo`, student to what is graded now; `saved`, the records that stay as they are; `waiting`, students that are new or
+    changed and are not graded now, because another one was requested."""
 
-    todo: Mapping[str, Handed]
-    kept: tuple[dict, ...]
+    todo: Mapping[str, Submitted]
+    saved: tuple[dict, ...]
     waiting: tuple[str, ...]
 
 
 def plan(
-    handed: Mapping[str, Handed], earlier: Mapping[str, dict], seed: int | None, only: str | None, again: bool
+    submitted: Mapping[str, Submitted], earlier: Mapping[str, dict], seed: int | None, only: str | None, again: bool
 ) -> Plan:
-    """What to do with the submissions `handed` in, where `earlier` are the records of the results' folder.
+    """What to do with the submissions `submitted`, where `earlier` are the records of the results' folder.
 
     `only` grades this student alone, `again` everybody. Raises `CourseError` for a student that is not there, and where grades
     of another seed would come to stand in the class's table.
     """
-    if only and only not in handed:
-        raise CourseError(f"No submission is called {only!r}; they are: {', '.join(handed)}.")
-    anew = {only} if only else set(handed if again else ())
+    if only and only not in submitted:
+        raise CourseError(f"No submission is called {only!r}; they are: {', '.join(submitted)}.")
+    anew = {only} if only else set(submitted if again else ())
     _check_seed([record for student, record in earlier.items() if student not in anew], seed)
-    open_ = [student for student, one in handed.items() if student in anew or not _holds(earlier.get(student), one)]
-    todo = {student: handed[student] for student in open_ if not only or student == only}
-    kept = tuple(record for student, record in earlier.items() if student not in todo)
-    return Plan(todo, kept, tuple(student for student in open_ if student not in todo))
+    open_ = [student for student, one in submitted.items() if student in anew or not _holds(earlier.get(student), one)]
+    todo = {student: submitted[student] for student in open_ if not only or student == only}
+    saved = tuple(record for student, record in earlier.items() if student not in todo)
+    return Plan(todo, saved, tuple(student for student in open_ if student not in todo))
 
 
-def check_place(student: str, one: Handed, earlier: Mapping[str, dict]) -> None:
+def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> None:
     """For a single file: raises `CourseError` where the results hold another file of the same name, which it would replace."""
     if student in earlier and earlier[student].get("file") != one.digest:
         raise CourseError(
@@ -59,7 +59,7 @@ def check_set(earlier: Mapping[str, dict], name: str, folder: Path) -> None:
         raise CourseError(f"{folder} holds results of the set {other}; name another folder with --out.")
 
 
-def _holds(record: Mapping | None, one: Handed) -> bool:
+def _holds(record: Mapping | None, one: Submitted) -> bool:
     """Whether the record is of this very file, graded by the same questions, seed and limits."""
     return record is not None and record["key"] == one.key and not record.get("failed")
 

@@ -6,32 +6,30 @@ ones first, and its verdict depends neither on the order of the files nor on the
 
 import hashlib
 import os
+import pickle
 import queue
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_staff.grading import encoding, isolate
-from course_staff.grading.earlier import Handed
+from course_staff.grading.earlier import Submitted
 from course_staff.grading.sandbox import SAFE, Lane, NotStartedError, SandboxError
 from course_staff.grading.source import load_solutions
 from course_staff.grading.submission import (
     Answer,
-    Submission,
     UnreadableError,
     answer_to,
     content_of,
     notes_on_set,
     read_submission,
 )
-from course_staff.grading.wire import TornError
 from course_utils.errors import CourseError
 from course_utils.grading import judge
-from course_utils.grading.judge import KINDS, Outcome, Result
+from course_utils.grading.judge import KINDS, Outcome
 from course_utils.grading.question import Case, Question
 from course_utils.grading.released import SETS, load_set, question_from
 from course_utils.grading.run import SECONDS
@@ -40,20 +38,20 @@ CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell that is no answer, and of all a question's cells together."""
 _CASES = 10  # times the limit of one case is what all cases together may take
 _GRACE = 5.0  # seconds that a process gets to say itself that its time was up
-_VERSION = 2  # of a student's record
+_VERSION = 3  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One question ready to be graded. `cases` are the public ones, `public` in number, then the hidden ones; `sent` their inputs
-    as they cross; `asked` the question as a learner's process may know it."""
+    """One question ready to be graded. `cases` are the public ones, `public` in number, then the hidden ones; `inputs` are theirs
+    and `asked` the question as a learner's process may know it, both pickled."""
 
     question: Question
     entry: Mapping
     cases: tuple[Case, ...]
     public: int
-    sent: tuple[bytes, ...]
+    inputs: tuple[bytes, ...]
     asked: bytes
 
 
@@ -68,6 +66,11 @@ class Papers:
     seconds: float = SECONDS
     seed: int | None = None
 
+    @property
+    def points(self) -> int:
+        """What the whole set is worth."""
+        return sum(paper.question.points for paper in self.papers)
+
 
 def prepare(name: str, solutions: Path | None = None, seed: int | None = None, seconds: float = SECONDS) -> Papers:
     """The set called `name`; with the notebook `solutions` also its hidden cases, drawn from `seed`.
@@ -75,18 +78,39 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
     Raises `CourseError` for an unknown set, and where the solutions are not those that the set was released from.
     """
     entries = load_set(name)["questions"]
-    questions = _authored(name, entries, solutions) if solutions else list(map(question_from, entries))
-    seed = seed if solutions else None
-    parts = (
-        _VERSION,
-        (SETS / f"{name}.json").read_text("utf-8"),
-        solutions and Path(solutions).read_text("utf-8"),
-        seed,
-        seconds,
-    )
-    fingerprint = hashlib.sha256(repr(parts).encode()).hexdigest()
+    if solutions:
+        authored = load_solutions(solutions)
+        if [(each.question.id, each.code) for each in authored] != [(entry["id"], entry["code"]) for entry in entries]:
+            raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
+        questions = [each.question for each in authored]
+    else:
+        questions, seed = list(map(question_from, entries)), None
+    texts = [(SETS / f"{name}.json").read_text("utf-8"), solutions and Path(solutions).read_text("utf-8")]
+    fingerprint = hashlib.sha256(repr((_VERSION, *texts, seed, seconds)).encode()).hexdigest()
     papers = (_paper(question, entry, seed) for question, entry in zip(questions, entries, strict=True))
     return Papers(name, tuple(papers), fingerprint, seconds, seed)
+
+
+def _paper(question: Question, entry: Mapping, seed: int | None) -> Paper:
+    import cloudpickle
+
+    public = question.cases()
+    hidden = [] if seed is None else question.cases(seed)
+    named = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(hidden, 1)]
+    cases = (*public, *named)
+    asked = Question(  # only what `run` refers to, and nothing else of what its author knows
+        **{name: getattr(question, name) for name in ("id", "points", "difficulty", "minutes", "answer", "run")},
+        title="",
+        hints=("-", "-", "-"),
+        expected=_refuse,
+        public=_refuse,
+    )
+    inputs = tuple(cloudpickle.dumps(case.inputs) for case in cases)
+    return Paper(question.knowing(cases), entry, cases, len(public), inputs, cloudpickle.dumps(asked))
+
+
+def _refuse(*_):
+    raise CourseError("Only the judge knows this.")
 
 
 def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
@@ -112,7 +136,7 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     return found
 
 
-def handed_in(path: Path, papers: Papers, kind: str) -> Handed:
+def identify(path: Path, papers: Papers, kind: str) -> Submitted:
     """The file at `path` with what its record is valid for: the same content, graded by the same questions, seed and limits, and
     as safely as `kind` is."""
     try:
@@ -121,20 +145,7 @@ def handed_in(path: Path, papers: Papers, kind: str) -> Handed:
         content = str(error).encode()
     digest = hashlib.sha256(content).hexdigest()
     key = hashlib.sha256(f"{papers.fingerprint} {kind in SAFE} {digest}".encode()).hexdigest()
-    return Handed(path, digest, key)
-
-
-def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:
-    """The record of one submission, as JSON holds it: points, notes, and for each question its verdicts and diagnosis."""
-    submission = read_submission(path)
-    notes = [*submission.notes, *notes_on_set(submission, papers.name, [paper.question.id for paper in papers.papers])]
-    questions = [_graded(submission, paper, papers.seconds, lane) for paper in papers.papers]
-    return {
-        "points": sum(question["points"] for question in questions),
-        "of": sum(question["of"] for question in questions),
-        "notes": notes,
-        "questions": questions,
-    }
+    return Submitted(path, digest, key)
 
 
 def grade_all(
@@ -144,191 +155,52 @@ def grade_all(
 
     Whatever happens to one submission, the others are graded; when this is interrupted nothing is left running.
     """
-    todo: queue.SimpleQueue = queue.SimpleQueue()
-    finished: queue.SimpleQueue = queue.SimpleQueue()
-    for item in submissions.items():
-        todo.put(item)
-    with _lanes(kind, min(jobs, len(submissions)), lambda lane: _work(lane, papers, todo, finished)):
-        for _ in submissions:
-            done(*finished.get())
+    lanes = [Lane(kind) for _ in range(min(jobs, len(submissions)))]
+    free: queue.SimpleQueue = queue.SimpleQueue()
+    for lane in lanes:
+        free.put(lane)
 
+    def grade(path: Path) -> dict:
+        lane = free.get()
+        try:
+            return grade_submission(path, papers, lane)
+        except Exception as error:  # a fault of the grader itself is written down, and costs no other submission
+            why = f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
+            return {"points": 0, "of": papers.points, "notes": [why], "questions": [], "failed": True}
+        finally:
+            free.put(lane)
 
-@contextmanager
-def _lanes(kind: str, count: int, work: Callable[[Lane], None]) -> Iterator[None]:
-    lanes = [Lane(kind) for _ in range(count)]
-    threads = [threading.Thread(target=work, args=[lane], daemon=True) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for lane in lanes:
-            lane.stop()
-        for thread in threads:
-            thread.join(30)
-
-
-def _work(lane: Lane, papers: Papers, todo: queue.SimpleQueue, finished: queue.SimpleQueue) -> None:
-    try:
-        while not lane.stopped:
-            student, path = todo.get_nowait()
-            finished.put((student, _safely(path, papers, lane)))
-    except queue.Empty:
-        pass
-    finally:
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        students = {pool.submit(grade, path): student for student, path in submissions.items()}
+        try:
+            for graded in as_completed(students):
+                done(students[graded], graded.result())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for lane in lanes:
+                lane.stop()
+    for lane in lanes:
         lane.close()
 
 
-def _safely(path: Path, papers: Papers, lane: Lane) -> dict:
-    """A record whatever happens: a fault of the grader itself is written down, and costs no other submission."""
-    try:
-        return grade_submission(path, papers, lane)
-    except Exception as error:
-        of = sum(paper.question.points for paper in papers.papers)
-        why = f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
-        return {"points": 0, "of": of, "notes": [why], "questions": [], "failed": True}
-
-
-# ---- one question
-
-
-def _graded(submission: Submission, paper: Paper, seconds: float, lane: Lane) -> dict:
-    return _record(paper, *_outcomes_of(submission, paper, seconds, lane))
-
-
-def _outcomes_of(submission: Submission, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
-    answer = answer_to(submission, paper.entry)
-    if answer.state != "written":
-        return [Outcome(answer.state)] * len(paper.cases), list(answer.notes)
-    outcomes, notes = _outcomes(answer, paper, seconds, lane)
-    return outcomes, [*answer.notes, *notes]
-
-
-def _outcomes(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
-    """What the cases gave. A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing."""
-    for last in (False, True):
-        try:
-            return _asked(answer, paper, seconds, lane)
-        except NotStartedError:
-            if last:
-                raise
-        except SandboxError as error:
-            why = str(error)
-    return [Outcome("died", text=why)] * len(paper.cases), []
-
-
-def _asked(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
-    notes: list[str] = []
-    outcomes: list[Outcome] = []
-    late, limit, room = False, CELLS_SECONDS, encoding.LONGEST
-    with lane.question() as talk:
-        try:
-            with talk.within(limit):
-                nothing, notes = _opening(talk.ask(_job(answer, seconds), paper.asked))
-            if nothing:
-                return [nothing] * len(paper.cases), notes
-            limit, end = seconds, time.monotonic() + _CASES * seconds
-            for inputs in paper.sent:
-                with talk.within(min(seconds + _GRACE, end - time.monotonic())):
-                    message = talk.ask(inputs)
-                room -= len(message)
-                outcomes.append(_outcome(message) if room >= 0 else _TOO_LONG)
-                if (
-                    room < 0 or outcomes[-1].kind in judge.ENDLESS
-                ):  # nobody waits for the same endless loop a dozen times
-                    break
-        except TornError:
-            late = talk.late
-            outcomes.append(Outcome("timeout", text=f"{limit:g} s") if late else Outcome("died"))
-    if lane.why and not late and outcomes[-1].kind == "died":
-        outcomes[-1] = Outcome("died", text=lane.why)
-    return outcomes + outcomes[-1:] * (len(paper.cases) - len(outcomes)), notes
-
-
-def _job(answer: Answer, seconds: float) -> bytes:
-    cells = [[cell.number, cell.source, is_answer] for cell, is_answer in answer.cells]
-    return encoding.dump({"cells": cells, "seconds": seconds, "cell_seconds": CELL_SECONDS, "limits": isolate.LIMITS})
-
-
-def _opening(message: bytes) -> tuple[Outcome | None, list[str]]:
-    """What a process says after its cells have run: an outcome where there is no answer, and what stopped which cell."""
-    try:
-        said = encoding.load(message)
-        nothing, notes = _parts(said, outcome=object, notes=list)
-        return (None if nothing is None else _checked(nothing)), [_note(*note) for note in notes[:20]]
-    except (encoding.EncodingError, TypeError):
-        return _FORGED, []
-
-
-def _note(number: int, text: str) -> str:
-    if type(number) is not int or type(text) is not str:
-        raise TypeError
-    return f"Cell {number} stopped with {text[:400]}."
-
-
-def _outcome(message: bytes) -> Outcome:
-    try:
-        return _checked(encoding.load(message))
-    except encoding.EncodingError as error:
-        return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
-    except TypeError:
-        return _FORGED
-
-
-_FORGED = Outcome("unsafe", text="What came back is no outcome of a case.")
-_TOO_LONG = Outcome("unsafe", text=f"All cases together gave more than the {encoding.LONGEST:,} bytes that are judged.")
-
-
-def _checked(said) -> Outcome:
-    """An outcome from plain values; raises `TypeError` for what is none."""
-    kind, values, text, line, mutated = _parts(said, kind=str, values=dict, text=str, line=str, mutated=list)
-    if kind not in KINDS or not all(type(name) is str for name in mutated):
-        raise TypeError
-    return Outcome(kind, values, text[:400], line[:400], tuple(mutated[:20]))
-
-
-def _parts(said, **kinds: type) -> list:
-    """The named values of a dict, each of exactly its kind (`object`: of any); raises `TypeError` for anything else."""
-    if type(said) is not dict or not all(kind in (object, type(said.get(name))) for name, kind in kinds.items()):
-        raise TypeError
-    return [said.get(name) for name in kinds]
-
-
-# ---- what is asked, and what is written down
-
-
-def _authored(name: str, entries: Sequence[Mapping], solutions: Path) -> list[Question]:
-    authored = load_solutions(solutions)
-    if [(each.question.id, each.code) for each in authored] != [(entry["id"], entry["code"]) for entry in entries]:
-        raise CourseError(f"{solutions} is not what the set {name} was released from; run `course release` first.")
-    return [each.question for each in authored]
-
-
-def _paper(question: Question, entry: Mapping, seed: int | None) -> Paper:
-    public = question.cases()
-    hidden = [] if seed is None else question.cases(seed)
-    named = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(hidden, 1)]
-    cases = (*public, *named)
-    sent = tuple(encoding.dump(case.inputs) for case in cases)
-    return Paper(question.knowing(cases), entry, cases, len(public), sent, _without_answers(question))
-
-
-def _without_answers(question: Question) -> bytes:
-    """The question as a pickle that holds what `run` refers to and nothing else of what its author knows."""
-    import cloudpickle
-
-    nobody = Question(
-        **{name: getattr(question, name) for name in ("id", "points", "difficulty", "minutes", "answer", "run")},
-        title="",
-        hints=("-", "-", "-"),
-        expected=_not_here,
-        public=_not_here,
-    )
-    return cloudpickle.dumps(nobody)
-
-
-def _not_here(*_):
-    raise CourseError("Only the judge knows this.")
+def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:
+    """The record of one submission, as JSON holds it: points, notes, and for each question its verdicts and diagnosis."""
+    submission = read_submission(path)
+    questions = []
+    for paper in papers.papers:
+        answer = answer_to(submission, paper.entry)
+        if answer.state == "written":
+            outcomes, notes = _run(answer, paper, papers.seconds, lane)
+        else:
+            outcomes, notes = [Outcome(answer.state)] * len(paper.cases), []
+        questions.append(_record(paper, outcomes, [*answer.notes, *notes]))
+    ids = [paper.question.id for paper in papers.papers]
+    return {
+        "points": sum(question["points"] for question in questions),
+        "of": papers.points,
+        "notes": [*submission.notes, *notes_on_set(submission, papers.name, ids)],
+        "questions": questions,
+    }
 
 
 def _record(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
@@ -336,13 +208,15 @@ def _record(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
     result = judge.grade(question, paper.cases, outcomes, paper.entry)
     shown = judge.grade(question, paper.cases[:public], outcomes[:public], paper.entry, tries=2)
     verdicts = [{"case": v.case, "passed": v.passed, "kind": v.kind, "sentence": v.sentence} for v in result.verdicts]
+    kinds = {verdict.kind for verdict in result.verdicts}
+    nothing = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
     return {
         "id": question.id,
         "title": question.title,
         "points": result.points,
         "of": result.of,
         "parts": question.parts,
-        "state": _state(result),
+        "state": "passed" if result.passed else nothing,
         "mistake": result.mistake,
         "diagnosis": result.diagnosis,
         "shown": {"diagnosis": shown.diagnosis, "hint": shown.hint},
@@ -353,8 +227,83 @@ def _record(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
     }
 
 
-def _state(result: Result) -> str:
-    kinds = {verdict.kind for verdict in result.verdicts}
-    if result.passed:
-        return "passed"
-    return kinds.pop() if len(kinds) == 1 and kinds <= {"untouched", "missing"} else "failed"
+# ---- one answer in a process of its own, which may say anything
+
+
+def _run(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
+    """What the cases gave, and notes. A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing."""
+    try:
+        return _converse(answer, paper, seconds, lane)
+    except SandboxError:
+        pass
+    try:
+        return _converse(answer, paper, seconds, lane)
+    except NotStartedError:
+        raise
+    except SandboxError as error:
+        return [Outcome("died", text=str(error))] * len(paper.cases), []
+
+
+def _converse(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
+    cells = [[cell.number, cell.source, is_answer] for cell, is_answer in answer.cells]
+    job = {"cells": cells, "seconds": seconds, "cell_seconds": CELL_SECONDS, "limits": isolate.LIMITS}
+    outcomes: list[Outcome] = []
+    notes: list[str] = []
+    limit, bytes_left = CELLS_SECONDS, encoding.LONGEST
+    with lane.question() as talk:
+        try:
+            with talk.within(limit):
+                no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), paper.asked))
+            if no_answer:
+                return [no_answer] * len(paper.cases), notes
+            limit, end = seconds, time.monotonic() + _CASES * seconds
+            for inputs in paper.inputs:
+                with talk.within(min(seconds + _GRACE, end - time.monotonic())):
+                    message = talk.ask(inputs)
+                bytes_left -= len(message)
+                outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)
+                if outcomes[-1] is _TOO_LONG or outcomes[-1].kind in judge.ENDLESS:
+                    break  # nobody waits for the same endless loop a dozen times
+        except encoding.TornError:
+            outcomes.append(Outcome("timeout", text=f"{limit:g} s") if talk.timed_out else Outcome("died"))
+    if lane.excess and outcomes[-1].kind == "died":
+        outcomes[-1] = Outcome("died", text=lane.excess)
+    return outcomes + outcomes[-1:] * (len(paper.cases) - len(outcomes)), notes
+
+
+_FORGED = Outcome("unsafe", text="What came back is no outcome of a case.")
+_TOO_LONG = Outcome("unsafe", text=f"All cases together gave more than the {encoding.LONGEST:,} bytes that are judged.")
+
+
+def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
+    """What a process says after its cells have run: an outcome where there is no answer, and what stopped which cell."""
+    try:
+        match encoding.load(message):
+            case {"outcome": said, "notes": list(notes)}:
+                return None if said is None else _outcome(said), [_note(note) for note in notes[:20]]
+    except encoding.EncodingError:
+        pass
+    return _FORGED, []
+
+
+def _note(note) -> str:
+    match note:
+        case [int(number), str(text)]:
+            return f"Cell {number} stopped with {text[:400]}."
+    raise encoding.EncodingError("This is no note.")
+
+
+def _read_outcome(message: bytes) -> Outcome:
+    try:
+        return _outcome(encoding.load(message))
+    except encoding.EncodingError as error:
+        return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
+
+
+def _outcome(said) -> Outcome:
+    """An outcome from plain values."""
+    match said:
+        case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:
+            if kind in KINDS and all(type(name) is str for name in names):
+                return Outcome(kind, values, text[:400], line[:400], tuple(names[:20]))
+    return _FORGED

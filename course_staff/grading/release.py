@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
@@ -17,35 +17,12 @@ from course_utils.grading.released import SETS
 from course_utils.units import format_counted
 
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}
-_KEPT_METADATA = ("tags", "slideshow")
+_METADATA = ("tags", "slideshow")
 
 
-@dataclass(frozen=True)
-class Released:
-    """What one solutions notebook comes to: two files and their texts."""
-
-    notebook: Path
-    notebook_text: str
-    set: Path
-    set_text: str
-
-    def differing(self) -> list[Path]:
-        """Those of the two files that do not hold their text, missing ones included."""
-        texts = {self.notebook: self.notebook_text, self.set: self.set_text}
-        return [path for path, text in texts.items() if not path.is_file() or path.read_bytes() != text.encode()]
-
-    def write(self) -> list[Path]:
-        """Write what differs, each file whole or not at all, and say which files those were."""
-        changed = self.differing()
-        for path, text in ((self.notebook, self.notebook_text), (self.set, self.set_text)):
-            if path in changed:
-                with replacing(path) as draft:
-                    draft.write_text(text, encoding="utf-8", newline="\n")
-        return changed
-
-
-def released(path: Path, exercises: Path, sets: Path = SETS) -> Released:
-    """What `path` is released as, into the folders `exercises` and `sets`; writes nothing, runs every known mistake.
+def released(path: Path, exercises: Path, sets: Path = SETS) -> dict[Path, str]:
+    """The two files that `path` is released as, in the folders `exercises` and `sets`, with their texts; writes nothing, runs
+    every known mistake.
 
     Raises `CourseError` where a question is not fit to be handed out.
     """
@@ -53,12 +30,22 @@ def released(path: Path, exercises: Path, sets: Path = SETS) -> Released:
 
     authored = load_solutions(path)
     notebook = exercise_notebook(read_notebook(path), authored)
-    return Released(
-        exercises / path.name,
-        notebook_text(from_dict(notebook)),
-        sets / f"{path.stem}.json",
-        json_text({"name": path.stem, "source": digest_of(path), "questions": [set_entry(each) for each in authored]}),
-    )
+    questions = {"name": path.stem, "source": digest_of(path), "questions": [set_entry(each) for each in authored]}
+    return {exercises / path.name: notebook_text(from_dict(notebook)), sets / f"{path.stem}.json": json_text(questions)}
+
+
+def differing(texts: Mapping[Path, str]) -> list[Path]:
+    """Those files that do not hold their text, missing ones included."""
+    return [path for path, text in texts.items() if not path.is_file() or path.read_bytes() != text.encode()]
+
+
+def write(texts: Mapping[Path, str]) -> list[Path]:
+    """Write what differs, each file whole or not at all, and say which files those were."""
+    changed = differing(texts)
+    for path in changed:
+        with replacing(path) as draft:
+            draft.write_text(texts[path], encoding="utf-8", newline="\n")
+    return changed
 
 
 def digest_of(path: Path) -> str:
@@ -68,9 +55,13 @@ def digest_of(path: Path) -> str:
 
 def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
-    stubs = {each.question.id: each.stub for each in authored}
     for each in authored:
-        _check_statement(each)
+        line = facts(each.question)
+        if line not in each.statement.splitlines():
+            raise CourseError(
+                f"The statement of {each.question.id} lacks its facts; put this line below its heading: {line}"
+            )
+    stubs = {each.question.id: each.stub for each in authored}
     cells = [_released_cell(cell, stubs) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"]
     return {**notebook, "cells": cells}
 
@@ -82,29 +73,25 @@ def facts(question: Question) -> str:
 
 
 def set_entry(authored: Authored) -> dict:
-    """One question as a learner's machine may know it."""
+    """One question as a learner's machine may know it; raises `CourseError` where it is not fit to be handed out."""
     question, trial = authored.question, Trial(authored)
     plain = ("id", "title", "points", "difficulty", "minutes", "answer", "parts", "reveal")
-    entry = {
-        **{name: getattr(question, name) for name in plain},
-        "hints": list(question.hints),
-        "counted": list(question.counted),
-        "tolerance": {"relative": question.tolerance.relative, "absolute": question.tolerance.absolute},
-        "code": authored.code,
-        "stub": authored.stub,
-        "has_hidden": question.hidden is not None,
-        "mistakes": _named(authored, trial),
-    }
-    for fault in trial.faults(entry):
-        raise CourseError(f"{question.id} cannot be released: {fault}")
-    return entry
-
-
-def _named(authored: Authored, trial: Trial) -> dict[str, dict]:
     try:
-        return _mistakes(authored, trial)
+        entry = {
+            **{name: getattr(question, name) for name in plain},
+            "hints": list(question.hints),
+            "counted": list(question.counted),
+            "tolerance": {"relative": question.tolerance.relative, "absolute": question.tolerance.absolute},
+            "code": authored.code,
+            "stub": authored.stub,
+            "has_hidden": question.hidden is not None,
+            "mistakes": _mistakes(authored, trial),
+        }
+        for fault in trial.faults(entry):
+            raise CourseError(fault)
     except CourseError as error:
-        raise CourseError(f"{authored.question.id} cannot be released: {error}") from None
+        raise CourseError(f"{question.id} cannot be released: {error}") from None
+    return entry
 
 
 def _mistakes(authored: Authored, trial: Trial) -> dict[str, dict]:
@@ -123,7 +110,7 @@ def _mistakes(authored: Authored, trial: Trial) -> dict[str, dict]:
 
 
 def _telling_cases(every: list[dict[str, dict]]) -> list[str]:
-    """Cases, each chosen for telling the most pairs of `every` apart that were alike so far."""
+    """Cases, each chosen for telling the most pairs of `every` apart that were the same so far."""
     pairs, chosen = set(combinations(range(len(every)), 2)), []
     told = {case: {(i, j) for i, j in pairs if _away(every[i][case], every[j][case]) > 1} for case in every[0]}
     while best := max(told, key=lambda case: len(told[case] & pairs)):
@@ -141,14 +128,8 @@ def json_text(value: dict) -> str:
 
 def _released_cell(cell: dict, stubs: dict[str, str]) -> dict:
     mark = marker(cell)
-    metadata = {key: cell["metadata"][key] for key in _KEPT_METADATA if key in cell["metadata"]}
-    kept = {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else cell["source"]}
-    return {**kept, "execution_count": None, "outputs": []} if cell["cell_type"] == "code" else kept
-
-
-def _check_statement(authored: Authored) -> None:
-    line = facts(authored.question)
-    if line not in authored.statement.splitlines():
-        raise CourseError(
-            f"The statement of {authored.question.id} lacks its facts; put this line below its heading: {line}"
-        )
+    metadata = {key: cell["metadata"][key] for key in _METADATA if key in cell["metadata"]}
+    released_cell = {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else cell["source"]}
+    if cell["cell_type"] == "code":
+        released_cell |= {"execution_count": None, "outputs": []}
+    return released_cell

@@ -73,7 +73,7 @@ class Results:
         records = filter(None, map(_read, sorted((self.folder / "records").glob("*.json"))))
         return {record["student"]: record for record in records}
 
-    def keep(self, student: str, record: Mapping) -> dict:
+    def save(self, student: str, record: Mapping) -> dict:
         """Write the record, whole or not at all, and the student's page; returns it with the name and the set."""
         whole = {"student": student, "set": self.set_name, **record}
         _write(self._record(student), _json(whole))

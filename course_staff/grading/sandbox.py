@@ -23,7 +23,7 @@ from pathlib import Path
 
 import course_staff
 import course_utils
-from course_staff.grading import encoding, isolate, wire
+from course_staff.grading import encoding, isolate
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 
@@ -50,7 +50,7 @@ class SandboxError(Exception):
 def best_kind(trust: bool) -> str:
     """The safest kind that this machine can have; raises `CourseError` where that is not safe and `trust` is False."""
     if sys.platform == "linux":
-        kind = _tried()
+        kind = _find_kind()
         if kind in SAFE:
             return kind
     if not trust:
@@ -63,8 +63,8 @@ def own_kind() -> str:
     return "fork" if sys.platform == "linux" else "fresh"
 
 
-def _tried() -> str:
-    """What works is found by doing it: a machine may have `bwrap` and not allow it."""
+def _find_kind() -> str:
+    """The kind that works, found by doing it: a machine may have `bwrap` and not allow it."""
     if not shutil.which("bwrap"):
         return "fork"
     command = [*_bwrap(), sys.executable, "-m", "course_staff.grading.isolate"]
@@ -80,16 +80,15 @@ class NotStartedError(SandboxError):
 
 
 class Talk:
-    """A conversation with the process of one question. `late` is True when it was ended because its time was up."""
+    """A conversation with the process of one question. `timed_out` is True when it was ended because its time was up."""
 
     def __init__(self, read: int, write: int, end):
-        self.read, self.write, self.late = read, write, False
-        self._end = end
+        self.read, self.write, self.end, self.timed_out = read, write, end, False
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """The block's `ask` fails with `TornError` when `seconds` have passed, because the process has been ended."""
-        timer = threading.Timer(seconds, self._too_late)
+        timer = threading.Timer(seconds, self._time_out)
         timer.daemon = True
         timer.start()
         try:
@@ -100,40 +99,41 @@ class Talk:
     def ask(self, *messages: bytes) -> bytes:
         """Send messages and wait for one; raises `TornError`."""
         for message in messages:
-            wire.send(self.write, message)
-        return wire.receive(self.read, encoding.LONGEST + 64)
+            encoding.send(self.write, message)
+        return encoding.receive(self.read)
 
-    def _too_late(self) -> None:
-        self.late = True
-        self._end()
+    def _time_out(self) -> None:
+        self.timed_out = True
+        self.end()
 
 
 class Lane:
-    """A place where one question runs after the other. Use it from one thread, and close it there.
+    """A place where one question runs after the other; `stop` alone may be called meanwhile, from another thread.
 
-    `kind` is one of the module's table. `why` says why the last question's process was ended, where a limit ended it.
+    `kind` is one of the module's table. `excess` says which limit ended the last question's process, where one did.
     """
 
     def __init__(self, kind: str):
-        self.kind, self.why, self.stopped = kind, "", False
+        self.kind, self.excess, self.stopped = kind, "", False
         self._server: _Server | None = None
         self._process: subprocess.Popen | None = None
 
     @contextmanager
     def question(self) -> Iterator[Talk]:
         """A process for one question; nothing is left of it when the block ends. Raises `SandboxError`."""
-        self.why = ""
+        self.excess = ""
+        if self.kind != "fresh" and not self.stopped:
+            self._server = self._server or _Server(self.kind)
         if self.stopped:
             raise SandboxError("The grading was stopped.")
         if self.kind == "fresh":
-            with _fresh() as (talk, self._process):
+            with _start_process() as (talk, self._process):
                 yield talk
             return
-        server = self._ready()
         try:
-            with server.question() as talk:
+            with self._server.question() as talk:
                 yield talk
-            self.why = isolate.WHY.get(server.last_code, "")
+            self.excess = isolate.WHY.get(self._server.last_code, "")
         except SandboxError:
             self.close()
             raise
@@ -152,11 +152,6 @@ class Lane:
         if self._server:
             self._server.close()
             self._server = None
-
-    def _ready(self) -> "_Server":
-        if self._server is None:
-            self._server = _Server(self.kind)
-        return self._server
 
 
 class _Server:
@@ -177,12 +172,12 @@ class _Server:
         )
         theirs.close()
         self.last_code = 0
-        self._answer(_START_SECONDS, "could not be started", NotStartedError)
+        self._receive_code(_START_SECONDS, "could not be started", NotStartedError)
 
     @contextmanager
     def question(self) -> Iterator[Talk]:
         (jobs, write), (read, outcomes), (theirs, lifeline) = os.pipe(), os.pipe(), os.pipe()
-        ends, over = _Ends([write, read, lifeline]), threading.Event()
+        ends, over = _Pipes([write, read, lifeline]), threading.Event()
 
         def end():
             ends.close(lifeline)
@@ -202,9 +197,9 @@ class _Server:
         finally:
             over.set()
             ends.close()
-            self.last_code = self._answer(_END_SECONDS, "did not end")
+            self.last_code = self._receive_code(_END_SECONDS, "did not end")
 
-    def _answer(self, seconds: float, problem: str, kind: type[SandboxError] = SandboxError) -> int:
+    def _receive_code(self, seconds: float, problem: str, kind: type[SandboxError] = SandboxError) -> int:
         self.control.settimeout(seconds)
         try:
             answer = self.control.recv(1)
@@ -220,7 +215,7 @@ class _Server:
         _kill(self.process)
 
 
-class _Ends:
+class _Pipes:
     """File descriptors that two threads may close, each once."""
 
     def __init__(self, pipes: list[int]):
@@ -235,7 +230,7 @@ class _Ends:
 
 
 @contextmanager
-def _fresh() -> Iterator[tuple[Talk, subprocess.Popen]]:
+def _start_process() -> Iterator[tuple[Talk, subprocess.Popen]]:
     process = subprocess.Popen(
         [sys.executable, "-m", _CHILD, "once"],
         env=_environment(False),
@@ -305,23 +300,15 @@ def _visible() -> list[str]:
     return arguments
 
 
-def _homes() -> dict[str, str]:
-    names = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
-    return {name: value for name, value in environment_for_child().items() if name in names}
-
-
 def _environment(safe: bool) -> dict[str, str]:
     """Little, and the same everywhere: one thread, one order of sets, this very course, in a sandbox (`safe`) no home."""
-    kept = {
-        name: value
-        for name, value in environment_for_child().items()
-        if name in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
-    }
-    kept |= dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if safe else _homes()
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    homes = ("HOME", "USERPROFILE", "TEMP", "TMP", "TMPDIR", "COURSE_HOME")
+    names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", *(() if safe else homes))
+    given = {name: value for name, value in environment_for_child().items() if name in names}
     return {
-        **kept,
-        **threads,
+        **given,
+        **(dict.fromkeys(("HOME", "TMPDIR", "COURSE_HOME"), isolate.BOX) if safe else {}),
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
         "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",

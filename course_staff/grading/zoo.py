@@ -27,19 +27,14 @@ def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float 
     return [run_case(question, names[question.answer], case, seconds) for case in cases]
 
 
-def result(authored: Authored, source: str, entry: dict, seed: int | None = None) -> Result:
-    """The result of an answer's cell on the public cases, and with `seed` on the hidden ones too."""
-    question = authored.question
-    cases = question.cases() + (question.cases(seed) if seed is not None else [])
-    return grade(question, cases, outcomes(authored, source, cases), entry)
-
-
 class Trial:
-    """A question's public cases, on which every answer's cell is run once, and what is expected worked out once."""
+    """A question's public cases, and with `seed` the hidden ones too. Every answer's cell is run on them once, and what is
+    expected is worked out once."""
 
-    def __init__(self, authored: Authored):
-        self._authored, self._cases = authored, authored.question.cases()
-        self._question = authored.question.knowing(self._cases)
+    def __init__(self, authored: Authored, seed: int | None = None):
+        question = authored.question
+        self._authored, self._cases = authored, question.cases() + (question.cases(seed) if seed is not None else [])
+        self._question = question.knowing(self._cases)
         self._outcomes = cache(lambda source: outcomes(authored, source, self._cases))
 
     def result(self, source: str, entry: dict) -> Result:
@@ -58,9 +53,8 @@ class Trial:
         authored, question = self._authored, self._question
         right = {"the solution": authored.solution, **{f"the variant {v.name!r}": v.source for v in question.variants}}
         for who, source in right.items():
-            found = self.result(source, entry)
-            if not found.passed:
-                failed = next(verdict for verdict in found.verdicts if not verdict.passed)
+            failed = next((verdict for verdict in self.result(source, entry).verdicts if not verdict.passed), None)
+            if failed:
                 yield f"{who} fails on the case {failed.case!r}: {failed.sentence}"
         for mistake in question.mistakes:
             found = self.result(mistaken(authored.solution, mistake), entry)

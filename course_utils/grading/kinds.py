@@ -10,7 +10,7 @@ from math import inf
 
 from course_utils.grading.compare import Rule, at_most
 from course_utils.grading.question import Case, Question, Tolerance
-from course_utils.grading.values import UnfitError
+from course_utils.grading.values import UnfitError, plain
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -37,35 +37,33 @@ def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **asked) -> Qu
         values = result if type(result) is dict else {"result": result}
         return {**values, **{name: given[name] for name in in_place}}
 
-    return Question(run=call, expected=lambda inputs: _judged(call(oracle, inputs)), **asked)
+    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **asked)
 
 
-def stream(
-    oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, same_storage: bool = False, **asked
-) -> Question:
+def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **asked) -> Question:
     """An optimizer class over streams of gradients, against the class `oracle`; made as `answer(params_or_groups, **options)`.
 
     `hyper` names the hyper-parameters that groups differ in, each with values to draw from; by default Adam's. Without
-    `public` and `hidden` the cases are those of `streams.cases`. `same_storage`: an update must not replace the memory of a
-    parameter. Values: every parameter after every step, whether `p.grad` was left alone, and what the state holds.
+    `public` and `hidden` the cases are those of `streams.cases`. Values: every parameter after every step, whether `p.grad`
+    was left alone, and what the state holds.
     """
     from course_utils.grading import streams
 
     def cases(random) -> list[Case]:
         return streams.cases(random, hyper or streams.ADAM)
 
-    library = (
-        oracle if oracle.__module__ in sys.modules else None
-    )  # an oracle of the question's own stays at the judge's
+    # an oracle of the question's own stays at the judge's
+    library = oracle if oracle.__module__ in sys.modules else None
 
     def run(answer, inputs):
         with streams.without(library, answer):
-            return streams.drive(answer, inputs, same_storage)
+            return streams.drive(answer, inputs)
+
+    def expected(inputs):
+        return plain(streams.drive(oracle, inputs))
 
     given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
-    return Question(
-        run=run, expected=lambda inputs: _judged(streams.drive(oracle, inputs, same_storage)), **{**given, **asked}
-    )
+    return Question(run=run, expected=expected, **{**given, **asked})
 
 
 def scaler(**asked) -> Question:
@@ -85,7 +83,7 @@ def scaler(**asked) -> Question:
             return scaling.drive(answer, inputs)
 
     def expected(inputs):
-        return _judged(scaling.drive(lambda **options: torch.amp.GradScaler("cpu", **options), inputs))
+        return plain(scaling.drive(lambda **options: torch.amp.GradScaler("cpu", **options), inputs))
 
     given = {"public": scaling.cases, "hidden": scaling.cases, "tolerance": scaling.TOLERANCE}
     return Question(run=run, expected=expected, **{**given, **asked})
@@ -117,7 +115,7 @@ def sharded(
         return sharding.together(answer, inputs, inputs.get("ranks", world_size))
 
     def expected(inputs):
-        right, ranks = _judged(sharding.alone(inputs)), inputs.get("ranks", world_size)
+        right, ranks = plain(sharding.alone(inputs)), inputs.get("ranks", world_size)
         elements = sum(value.numel() for value in inputs["state"].values())
         size = sum(value.nbytes for value in inputs["state"].values())
         most = {
@@ -128,7 +126,7 @@ def sharded(
         limits = {name: at_most(limit) for name, limit in most.items()}
 
         def first(rank):
-            return _judged(begins(inputs["state"], rank, ranks)) if begins else anything()
+            return plain(begins(inputs["state"], rank, ranks)) if begins else anything()
 
         return {f"rank {rank}": {sharding.BEGUN: first(rank), **right, **limits} for rank in range(ranks)}
 
@@ -166,7 +164,7 @@ def collective(
     def right(rank, given):
         result = oracle(rank, copy.deepcopy(given))
         values = result if type(result) is dict else {"result": result}
-        return {**_judged(values), ranks.LEFT: True, **ranks.limits(sends(rank, given) if sends else {})}
+        return {**plain(values), ranks.LEFT: True, **ranks.limits(sends(rank, given) if sends else {})}
 
     def expected(inputs):
         return {
@@ -324,9 +322,3 @@ def _why_wrong(chosen, because, options, right, reasons, why_not) -> str | None:
     if chosen == right:
         return why_not.get(because, "The choice is right; the reason is another.")
     return why_not.get(chosen)
-
-
-def _judged(values: dict) -> dict:
-    from course_utils.grading.values import plain
-
-    return plain(values)

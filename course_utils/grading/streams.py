@@ -31,7 +31,10 @@ ADAM = {
 SHAPES = {"weight": (3, 4), "bias": (4,), "scale": (2, 2, 2), "shift": (5,), "twin": (3, 4), "number": ()}
 UNTOUCHED_GRADIENTS = "p.grad is left as it was"
 TRAINABLE = "gradients can be computed as before"
-IN_PLACE = "the parameters keep their memory"
+
+
+_GRADIENTS = {"missing": 0.0, "zero": 0.0, "decades": 0.0, "steady": False, "empty_steps": 0, "never": ()}
+_TRAITS = {"reload_after": [], "back_after": [], "scheduled": "", "count_state": False, "names": [], "transposed": []}
 
 
 def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
@@ -43,56 +46,41 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     optimizer's first group, `scheduled`, what `rates` changes in place of the lr, `back_after`, steps after which the
     optimizer goes astray and back, and `transposed`, names of matrices that do not lie row by row in memory.
     """
-    draw = _Drawn(random, hyper)
-    decay = [draw.case("the weight decay changes between steps", draw.two_groups(), 6, scheduled="weight_decay")]
-    first = [*_plain(draw), *_odd_gradients(draw)]
-    rate = [draw.case("the learning rate changes between steps", draw.two_groups(), 8, scheduled="lr")]
-    return [*first, *rate, *(decay if "weight_decay" in hyper else []), *_kept(draw)]
-
-
-def _plain(draw: "_Drawn") -> list[Case]:
-    names = list(draw.hyper)
+    draw = _Draw(random, hyper)
+    case, one, two = draw.case, draw.one_group, draw.two_groups
+    decay = case("the weight decay changes between steps", two(), 6, scheduled="weight_decay")
     defaults, small = "default hyper-parameters", "default hyper-parameters, small gradients"
-    return [
-        draw.case(defaults, [draw.group(["weight", "bias"], {})], 60, decades=9, count_state=True, names=names),
-        draw.case(small, [draw.group(["weight"], {})], 30, decades=-8, steady=True),
-        draw.case("one group, twelve steps", [draw.one_group()], 12, count_state=True),
-        draw.case("two groups with different hyper-parameters", draw.two_groups(), 8),
-    ]
-
-
-def _odd_gradients(draw: "_Drawn") -> list[Case]:
-    return [
-        draw.case("gradients missing in some steps", draw.two_groups(), 12, missing=0.4, never=("shift",)),
-        draw.case("gradients that are zero", draw.two_groups(), 8, zero=0.5),
-        draw.case("a step before any gradient", draw.two_groups(), 6, empty_steps=2),
-        draw.case("gradients over many decades", draw.two_groups(), 12, decades=8),
-        draw.case("gradients beyond float32", [draw.one_group()], 6, decades=45, steady=True),
-        draw.case("parameters beyond float32", [draw.one_group(scale=1e40)], 6),
-    ]
-
-
-def _kept(draw: "_Drawn") -> list[Case]:
-    """Cases about what outlives a step; the last one has every trait at once."""
     shapes, twins = "a single number, two tensors of one shape, a transposed matrix", ["weight", "twin", "number"]
-    every = {"missing": 0.2, "zero": 0.1, "decades": 6, "never": ("shift",), "scheduled": "lr"}
+    every = {"missing": 0.2, "zero": 0.1, "decades": 6, "never": ("shift",)}
     return [
-        draw.case("back to an earlier state", draw.two_groups(), 6, back_after=(2,)),
-        draw.case(shapes, [draw.one_group(twins)], 6, reload_after=(2,), transposed=("weight",)),
-        draw.case("a reload in the middle", draw.two_groups(), 10, missing=0.2, reload_after=(4,), count_state=True),
-        draw.case("everything at once", draw.two_groups(), 40, reload_after=(7, 23), **every),
+        case(defaults, [draw.group(["weight", "bias"], {})], 60, {"decades": 9}, count_state=True, names=list(hyper)),
+        case(small, [draw.group(["weight"], {})], 30, {"decades": -8, "steady": True}),
+        case("one group, twelve steps", [one()], 12, count_state=True),
+        case("two groups with different hyper-parameters", two(), 8),
+        case("gradients missing in some steps", two(), 12, {"missing": 0.4, "never": ("shift",)}),
+        case("gradients that are zero", two(), 8, {"zero": 0.5}),
+        case("a step before any gradient", two(), 6, {"empty_steps": 2}),
+        case("gradients over many decades", two(), 12, {"decades": 8}),
+        case("gradients beyond float32", [one()], 6, {"decades": 45, "steady": True}),
+        case("parameters beyond float32", [one(scale=1e40)], 6),
+        case("the learning rate changes between steps", two(), 8, scheduled="lr"),
+        *([decay] if "weight_decay" in hyper else []),
+        case("back to an earlier state", two(), 6, back_after=[2]),
+        case(shapes, [one(twins)], 6, reload_after=[2], transposed=["weight"]),
+        case("a reload in the middle", two(), 10, {"missing": 0.2}, reload_after=[4], count_state=True),
+        case("everything at once", two(), 40, every, reload_after=[7, 23], scheduled="lr"),
     ]
 
 
 @torch.enable_grad()
-def drive(answer, inputs: dict, same_storage: bool = False) -> dict:
+def drive(answer, inputs: dict) -> dict:
     """The values that optimizer class `answer` gives over one stream.
 
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
-    step each parameter and whether gradients, autograd (and, with `same_storage`, memory) were left alone; `state`, where
-    it is counted: `elements` in tensors of more than one number, and their `dtypes`.
+    step each parameter and whether gradients and autograd were left alone; `state`, where it is counted: `elements` in tensors
+    of more than one number, and their `dtypes`.
     """
-    groups = [_fresh(group["parameters"], inputs.get("transposed", ())) for group in inputs["groups"]]
+    groups = [_copy_parameters(group["parameters"], inputs.get("transposed", ())) for group in inputs["groups"]]
     optimizer = answer(
         [
             {"params": list(group.values()), **_options(given)}
@@ -105,18 +93,18 @@ def drive(answer, inputs: dict, same_storage: bool = False) -> dict:
     steps = values[STEPS] = []
     for number, gradients in enumerate(inputs["gradients"]):
         _schedule(optimizer, inputs, number)
-        steps.append(_step(optimizer, groups, _laid_out(gradients, inputs), same_storage))
+        steps.append(_step(optimizer, groups, _lay_out(gradients, inputs)))
         if number in inputs["reload_after"]:
-            groups, optimizer = _reloaded(answer, groups, optimizer)
+            groups, optimizer = _reload(answer, groups, optimizer)
         if number in inputs.get("back_after", ()):
-            _astray_and_back(optimizer, groups)
+            _go_astray_and_back(optimizer, groups)
     return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
 
 
 def state_of(optimizer) -> dict:
     """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes."""
-    kept = [tensor for tensor in _tensors_in(optimizer.state_dict()) if tensor.numel() > 1]
-    return {"elements": sum(t.numel() for t in kept), "dtypes": sorted({str(t.dtype) for t in kept})}
+    saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if tensor.numel() > 1]
+    return {"elements": sum(t.numel() for t in saved), "dtypes": sorted({str(t.dtype) for t in saved})}
 
 
 @contextmanager
@@ -137,14 +125,10 @@ def without(oracle, answer) -> Iterator[None]:
             if isinstance(answer, type) and issubclass(answer, source):
                 raise ForeignError(where)
             patches.enter_context(mock.patch.object(source, "__init__", _refusal(where)))
-        _refuse_step_of(bases, answer)
+        step = imported_from(getattr(answer, "step", None))
+        if step in {base.__module__ for base in bases}:
+            raise ForeignError(f"{step} (its step)")
         yield
-
-
-def _refuse_step_of(bases: list[type], answer) -> None:
-    source = imported_from(getattr(answer, "step", None))
-    if source in {base.__module__ for base in bases}:
-        raise ForeignError(f"{source} (its step)")
 
 
 def _refusal(where: str):
@@ -154,7 +138,7 @@ def _refusal(where: str):
     return refuse
 
 
-class _Drawn:
+class _Draw:
     """Groups, gradients and cases from one source of random numbers."""
 
     def __init__(self, random: Random, hyper: Mapping[str, tuple]):
@@ -187,35 +171,14 @@ class _Drawn:
         size = 10.0 ** (decades if steady else self.random.uniform(-decades, decades))
         return self.normal(SHAPES[name]) * (0.0 if self.chance(zero) else size)
 
-    def case(
-        self,
-        name: str,
-        groups: list[dict],
-        steps: int,
-        *,
-        missing=0.0,
-        zero=0.0,
-        decades=0.0,
-        steady=False,
-        empty_steps=0,
-        never=(),
-        scheduled="",
-        reload_after=(),
-        back_after=(),
-        count_state=False,
-        names=(),
-        transposed=(),
-    ) -> Case:
+    def case(self, name: str, groups: list[dict], steps: int, gradients: Mapping | None = None, **traits) -> Case:
+        """`gradients` says how they are drawn, where not as in `_GRADIENTS`; `traits` are how the case differs from `_TRAITS`."""
         parameters = [parameter for group in groups for parameter in group["parameters"]]
-        gradients = [
-            {p: self.gradient(p, i, missing, zero, decades, steady, empty_steps, never) for p in parameters}
-            for i in range(steps)
-        ]
+        chances = {**_GRADIENTS, **(gradients or {})}
+        drawn = [{p: self.gradient(p, i, **chances) for p in parameters} for i in range(steps)]
+        scheduled = traits.get("scheduled")
         rates = [[self.random.choice((0.0, 0.5, 1.0, 2.0)) for _ in groups] for _ in range(steps)] if scheduled else []
-        given = {"groups": groups, "gradients": gradients, "rates": rates}
-        times = {"reload_after": list(reload_after), "back_after": list(back_after), "scheduled": scheduled}
-        read = {"count_state": count_state, "names": list(names), "transposed": list(transposed)}
-        return Case(name, {**given, **times, **read})
+        return Case(name, {"groups": groups, "gradients": drawn, "rates": rates, **_TRAITS, **traits})
 
 
 def _in_words(option) -> str:
@@ -233,14 +196,14 @@ def _options(group: dict) -> dict:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}
 
 
-def _fresh(parameters: dict, transposed=()) -> dict:
+def _copy_parameters(parameters: dict, transposed=()) -> dict:
     """Copies that keep their strides, but for those `transposed` now."""
     copies = {name: value.detach().clone() for name, value in parameters.items()}
     turned = {name: copies[name].mT.contiguous().mT for name in transposed if name in copies}
     return {name: value.requires_grad_() for name, value in {**copies, **turned}.items()}
 
 
-def _laid_out(gradients: dict, inputs: dict) -> dict:
+def _lay_out(gradients: dict, inputs: dict) -> dict:
     """Where matrices are transposed, every gradient lies in memory in another order than its parameter."""
     turned = inputs.get("transposed", ())
     return {
@@ -257,28 +220,27 @@ def _schedule(optimizer, inputs: dict, number: int) -> None:
             group[name] = given["options"][name] * factor
 
 
-def _step(optimizer, groups: list[dict], gradients: dict, same_storage: bool) -> dict:
+def _step(optimizer, groups: list[dict], gradients: dict) -> dict:
     parameters = {name: p for group in groups for name, p in group.items()}
     for name, parameter in parameters.items():
         parameter.grad = None if gradients[name] is None else gradients[name].clone()
-    memory = [p.data_ptr() for p in parameters.values()]
     optimizer.step()
     values = {name: p.detach().clone() for name, p in parameters.items()}
     values[TRAINABLE] = torch.is_grad_enabled() and all(p.requires_grad for p in parameters.values())
     values[UNTOUCHED_GRADIENTS] = all(same(p.grad, gradients[name]) for name, p in parameters.items())
-    return {**values, IN_PLACE: memory == [p.data_ptr() for p in parameters.values()]} if same_storage else values
+    return values
 
 
-def _reloaded(answer, groups: list[dict], optimizer):
+def _reload(answer, groups: list[dict], optimizer):
     """As after a restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
     saved = copy.deepcopy(optimizer.state_dict())
-    groups = [_fresh(group) for group in groups]
+    groups = [_copy_parameters(group) for group in groups]
     optimizer = answer([{"params": list(group.values())} for group in groups])
     optimizer.load_state_dict(saved)
     return groups, optimizer
 
 
-def _astray_and_back(optimizer, groups: list[dict]) -> None:
+def _go_astray_and_back(optimizer, groups: list[dict]) -> None:
     """One step more, and back: the same objects, with the values and the state of before."""
     parameters = [parameter for group in groups for parameter in group.values()]
     values, saved = copy.deepcopy(([p.detach() for p in parameters], optimizer.state_dict()))

@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from asking import ask
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from sample_question import doubling
 
 from course_utils import grading, settings
 from course_utils.errors import CourseError
@@ -301,5 +301,5 @@ def test_cases_that_end_alike_share_a_line():
 def test_nobody_waits_for_the_same_ranks_again(monkeypatch):
     asked = []
     monkeypatch.setattr(check_room, "run_case", lambda *_: asked.append(_) or Outcome("stuck", text="not done"))
-    found = Checker("a set", [])._outcomes(ask(), {"stub": ""}, lambda x: x, Definition(""))
+    found = Checker("a set", [])._outcomes(doubling(), {"stub": ""}, lambda x: x, Definition(""))
     assert (len(asked), [outcome.kind for outcome in found]) == (1, ["stuck", "stuck"])

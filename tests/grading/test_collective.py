@@ -5,17 +5,12 @@ from random import Random
 
 import pytest
 import torch
-from asking import ASKED, defined, result
 from collective_answers import RIGHT_RINGS, RING, WRONG_RINGS
+from sample_question import FIELDS, define, grade_answer, patch, sentences
 from wrapper_answers import SHARDED
 
 from course_utils.grading import ranks, sharding
 from course_utils.grading.kinds import collective, sharded
-
-
-def patched(old, new):
-    assert RING.count(old) == 1
-    return RING.replace(old, new)
 
 
 def gathered(rank, given):
@@ -34,24 +29,24 @@ def pieces(count):
 
 def ring(*counts, **asked):
     cases = [ranks.case(f"{n} ranks", {"a vector": pieces(n)}) for n in counts or (3,)]
-    return collective(gathered, sends=around, public=lambda _: cases, **ASKED, **asked)
+    return collective(gathered, sends=around, public=lambda _: cases, **FIELDS, **asked)
 
 
 @pytest.mark.parametrize("name", [None, *RIGHT_RINGS])
 def test_a_ring_passes_in_any_style(name):
-    source = patched(*RIGHT_RINGS[name]) if name else RING
-    assert [v.sentence for v in result(ring(3, 2, 1), defined(source)).verdicts if not v.passed] == []
+    right = define(patch(RING, *RIGHT_RINGS.get(name, ())))
+    assert sentences(ring(3, 2, 1), right) == []
 
 
 @pytest.mark.parametrize("name", WRONG_RINGS)
 def test_a_ring_that_is_none_fails_by_name_though_its_values_are_right(name):
-    old, new, said = WRONG_RINGS[name]
-    [verdict] = result(ring(), defined(patched(old, new))).verdicts
-    assert verdict.sentence.startswith(said)
+    *change, sentence = WRONG_RINGS[name]
+    [found] = sentences(ring(), define(patch(RING, *change)))
+    assert found.startswith(sentence)
 
 
 def test_more_bytes_than_allowed_and_collectives_are_said():
-    twice = defined(
+    twice = define(
         "import torch.distributed as d\ndef answer(x):\n    d.all_reduce(x.clone())\n    d.barrier()\n    return x"
     )
     limits = {ranks.BYTES: 10.0, ranks.COLLECTIVES: 0}
@@ -59,12 +54,12 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
         lambda rank, given: given[rank]["x"],
         sends=lambda rank, given: limits,
         public=lambda _: [ranks.case("two", {"call": [{"x": torch.ones(4)} for _ in range(2)]})],
-        **ASKED,
+        **FIELDS,
     )
-    found = result(question, twice).verdicts[0].sentence
+    found = grade_answer(question, twice).verdicts[0].sentence
     assert found == "`call · rank 0 · bytes sent` is 16 where at most 10 is allowed."
     limits[ranks.BYTES] = 16.0
-    found = result(question, twice).verdicts[0].sentence
+    found = grade_answer(question, twice).verdicts[0].sentence
     assert found == "`call · rank 0 · collectives` is 1 where 0 is right."
 
 
@@ -74,11 +69,11 @@ def test_what_is_to_be_changed_in_place_is_compared_and_nothing_else_may_change(
         return {"x": given[rank]["x"]}
 
     cases = [ranks.case("two", {"call": [{"x": torch.ones(2), "y": torch.ones(2)} for _ in range(2)]})]
-    question = collective(doubled, in_place=("x",), public=lambda _: cases, **ASKED)
-    assert result(question, defined("def answer(x, y):\n    x.mul_(2)\n    return {}")).passed
-    found = result(question, defined("def answer(x, y):\n    y.copy_(x.mul_(2))\n    return {}")).verdicts[0]
+    question = collective(doubled, in_place=("x",), public=lambda _: cases, **FIELDS)
+    assert grade_answer(question, define("def answer(x, y):\n    x.mul_(2)\n    return {}")).passed
+    found = grade_answer(question, define("def answer(x, y):\n    y.copy_(x.mul_(2))\n    return {}")).verdicts[0]
     assert "`call · rank 0 · arguments left as they were` is False" in found.sentence
-    assert not result(question, defined("def answer(x, y):\n    return {'x': 2 * x}")).passed
+    assert not grade_answer(question, define("def answer(x, y):\n    return {'x': 2 * x}")).passed
 
 
 def test_an_answer_may_be_used_in_steps():
@@ -90,20 +85,20 @@ def test_an_answer_may_be_used_in_steps():
         lambda rank, given: {"steps": [given[rank]["start"] + 1, given[rank]["start"] + 2]},
         use=use,
         public=lambda _: [ranks.case("two", {"call": [{"start": 5}, {"start": 7}]})],
-        **ASKED,
+        **FIELDS,
     )
     counting = "import itertools\ndef answer(start):\n    numbers = itertools.count(start + 1)\n    return lambda: next(numbers)"
-    assert result(question, defined(counting)).passed
-    found = result(question, defined(counting.replace("start + 1", "6"))).verdicts[0].sentence
+    assert grade_answer(question, define(counting)).passed
+    found = grade_answer(question, define(counting.replace("start + 1", "6"))).verdicts[0].sentence
     assert found == "After step 1, `call · rank 1` is 6 where 8 is right."
 
 
 def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
-    lonely = defined(
+    lonely = define(
         "import torch.distributed as d\ndef answer(piece):\n    d.recv(piece, 1 - d.get_rank())\n    return piece"
     )
     monkeypatch.setattr(ranks, "PATIENCE", 1.5)
-    found = result(ring(2), lonely).verdicts[0]
+    found = grade_answer(ring(2), lonely).verdicts[0]
     assert found.kind == "stuck"
     assert "an `isend` whose `wait()` is missing" in found.sentence
     assert re.search(r"TimeoutError: not done after 1\.5 s; .*\(on rank \d\) at your line 3", found.sentence)
@@ -120,35 +115,35 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
     ],
 )
 def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, said):
-    [verdict] = result(ring(), defined(f"def answer(piece): {body}")).verdicts
+    [verdict] = grade_answer(ring(), define(f"def answer(piece): {body}")).verdicts
     assert (verdict.kind, bool(re.search(said, verdict.sentence))) == (kind, True), verdict.sentence
 
 
 def test_a_call_that_does_not_fit_is_told():
-    [verdict] = result(ring(), defined("def answer(): return 1")).verdicts
+    [verdict] = grade_answer(ring(), define("def answer(): return 1")).verdicts
     assert verdict.kind == "signature"
 
 
 def test_a_wrapper_may_be_held_to_bytes_and_collectives():
     def asked(**limits):
-        return sharded(public=lambda random: sharding.cases(random)[:1], **limits, **ASKED)
+        return sharded(public=lambda random: sharding.cases(random)[:1], **limits, **FIELDS)
 
     # 2 ranks: an all-gather of half the bytes and an all-reduce of all, for each of the four parameters
-    assert result(asked(sent=lambda size, n: 1.5 * size, collectives=8), defined(SHARDED)).passed
-    [verdict] = result(asked(sent=lambda size, n: size), defined(SHARDED)).verdicts
+    assert grade_answer(asked(sent=lambda size, n: 1.5 * size, collectives=8), define(SHARDED)).passed
+    [verdict] = grade_answer(asked(sent=lambda size, n: size), define(SHARDED)).verdicts
     assert (
         "`rank 0 · bytes sent for a forward and backward` is 2,544 where at most 1,696 is allowed." in verdict.sentence
     )
-    [verdict] = result(asked(collectives=3), defined(SHARDED)).verdicts
+    [verdict] = grade_answer(asked(collectives=3), define(SHARDED)).verdicts
     assert "`rank 0 · collectives of a forward and backward` is 8 where at most 3 is allowed." in verdict.sentence
 
 
 def test_a_collective_that_cannot_be_counted_is_told_with_those_that_can():
-    everyone = defined(
+    everyone = define(
         "import torch.distributed as d\ndef answer(piece):\n"
         "    d.all_to_all_single(out := piece.clone(), piece)\n    return out"
     )
-    [verdict] = result(ring(2), everyone).verdicts
+    [verdict] = grade_answer(ring(2), everyone).verdicts
     assert verdict.kind == "unsafe"
     assert re.search(r"does not know what torch.distributed's alltoall\w* sends\. Use .*`all_gather`", verdict.sentence)
 
@@ -163,11 +158,11 @@ def test_a_wrapper_may_be_held_to_what_it_begins_with_and_a_case_has_ranks_of_it
 
     def asked(begins):
         cases = [sharding.on(3, sharding.cases(Random(0))[0])]
-        return sharded(begins=begins, kept=lambda elements, n: elements / n + 8, public=lambda _: cases, **ASKED)
+        return sharded(begins=begins, kept=lambda elements, n: elements / n + 8, public=lambda _: cases, **FIELDS)
 
-    assert [v.sentence for v in result(asked(begins), defined(SHARDED)).verdicts if not v.passed] == []
+    assert sentences(asked(begins), define(SHARDED)) == []
     ones = SHARDED.replace("torch.zeros(size * self.ranks", "torch.ones(size * self.ranks")
-    [verdict] = result(asked(begins), defined(ones)).verdicts
+    [verdict] = grade_answer(asked(begins), define(ones)).verdicts
     assert "`rank 2 · parameters to begin with · 0_weight[42]` is 1 where 0 is right" in verdict.sentence
-    [verdict] = result(asked(lambda *_: {}), defined(SHARDED)).verdicts
+    [verdict] = grade_answer(asked(lambda *_: {}), define(SHARDED)).verdicts
     assert "`rank 0 · parameters to begin with · 0_weight` is there, but was not asked for" in verdict.sentence

@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from asking import HINTS, ask
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_question import HINTS, doubling
 
 from course_utils.grading.compare import Rule, at_most, compare
 from course_utils.grading.judge import KINDS, Outcome, explain, grade, judge
@@ -147,17 +147,17 @@ def test_rules_and_limits_stand_in_for_values():
 
 
 def test_every_ending_has_its_own_sentence():
-    sentences = [explain(ask(), Outcome(kind, text=f"{kind} it is", line="line 3: y = x")) for kind in KINDS[1:]]
+    sentences = [explain(doubling(), Outcome(kind, text=f"{kind} it is", line="line 3: y = x")) for kind in KINDS[1:]]
     assert len(set(sentences)) == len(sentences)
     for kind in KINDS[1:]:
-        verdict = judge(ask(), Case("c", {"x": 1.0}), Outcome(kind, text="the text"))
+        verdict = judge(doubling(), Case("c", {"x": 1.0}), Outcome(kind, text="the text"))
         assert (verdict.passed, verdict.kind) == (False, kind)
         assert verdict.sentence.endswith((".", "the text"))
         assert "\n" not in verdict.sentence
 
 
 def test_changed_inputs_fail_with_right_values():
-    verdict = judge(ask(), Case("c", {"x": 1.0}), Outcome("values", {"result": 2.0}, mutated=("x",)))
+    verdict = judge(doubling(), Case("c", {"x": 1.0}), Outcome("values", {"result": 2.0}, mutated=("x",)))
     assert not verdict.passed
     assert verdict.sentence == "`double` changed its input `x`: work on a copy, or out of place."
 
@@ -179,7 +179,7 @@ def entry_for(question, **mistakes):
 
 
 def test_a_mistake_is_named_and_its_hint_follows():
-    question = ask()
+    question = doubling()
     entry = entry_for(question, squaring=lambda x: x * x + 1e-9, tripling=lambda x: 3 * x)
     result = grade(question, question.cases(), outcomes_of(lambda x: 3.0000001 * x), entry)
     assert (result.mistake, result.diagnosis, result.hint) == ("tripling", "this is tripling", "an outline")
@@ -191,14 +191,14 @@ def test_a_mistake_is_named_and_its_hint_follows():
 
 
 def test_hidden_cases_of_the_same_name_do_not_blur_the_diagnosis():
-    question = ask()
+    question = doubling()
     entry = entry_for(question, tripling=lambda x: 3 * x)
     cases = question.cases() + [Case("x = 1.0", {"x": 50.0})]
     assert grade(question, cases, outcomes_of(lambda x: 3 * x, (1.0, 2.0, 50.0)), entry).mistake == "tripling"
 
 
 def test_the_nearest_of_several_mistakes_counts():
-    question = ask(inputs=(1e-7,))
+    question = doubling(inputs=(1e-7,))
     entry = entry_for(question, a=lambda x: 3 * x, b=lambda x: 5 * x)
     assert diagnose(entry, {"x = 1e-07": Outcome("values", {"result": 5e-7})}) == "b"
 
@@ -215,7 +215,7 @@ def test_how_a_run_ends_is_part_of_a_fingerprint():
 
 
 def test_hints_are_earned_by_tries():
-    question = ask()
+    question = doubling()
     wrong = outcomes_of(lambda x: 5 * x)
     shown = [grade(question, question.cases(), wrong, tries=tries).hint for tries in (1, 2, 4, 6, 60)]
     assert shown == ["", *HINTS, HINTS[2]]
@@ -225,8 +225,8 @@ def test_hints_are_earned_by_tries():
 
 def test_parts_earn_their_share():
     outcomes = [*outcomes_of(lambda x: 2 * x, (1.0,)), *outcomes_of(lambda x: 5 * x, (2.0,))]
-    assert grade(ask(), ask().cases(), outcomes).points == 0
-    assert grade(ask(parts=True), ask().cases(), outcomes).points == 2
+    assert grade(doubling(), doubling().cases(), outcomes).points == 0
+    assert grade(doubling(parts=True), doubling().cases(), outcomes).points == 2
 
 
 def test_a_fingerprint_is_small_plain_and_stable():

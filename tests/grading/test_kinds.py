@@ -1,12 +1,11 @@
 """Each kind of question, put to right and wrong answers. The stream of gradients is the one that must miss nothing."""
 
 import random
-import re
 
 import pytest
 import torch
 from adamw_answers import ADAMW, EAGER, FLAT, HALF, RIGHT, WRONG
-from asking import ASKED, defined, result
+from sample_question import FIELDS, define, grade_answer, patch, sentences
 from wrapper_answers import DDP, SCALER, SHARDED, WRONG_SCALERS, WRONG_SHARDED
 
 from course_utils import optim
@@ -17,16 +16,9 @@ from course_utils.grading.question import Case
 from course_utils.grading.run import run_case
 
 
-def patched(*patches: str, source: str = ADAMW) -> str:
-    for old, new in zip(patches[::2], patches[1::2], strict=True):
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
-
-
 @pytest.fixture(scope="module")
 def adamw():
-    return stream(torch.optim.AdamW, **ASKED)
+    return stream(torch.optim.AdamW, **FIELDS)
 
 
 # The public cases, and draws of hidden ones.
@@ -36,7 +28,7 @@ DRAWS = pytest.mark.parametrize("seed", [None, *(pytest.param(seed, marks=pytest
 @DRAWS
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_optimizers_are_rejected_on_any_draw(adamw, name, seed):
-    found = result(adamw, defined(patched(*WRONG[name])), seed)
+    found = grade_answer(adamw, define(patch(ADAMW, *WRONG[name])), seed)
     assert not found.passed
     assert all(verdict.sentence for verdict in found.verdicts if not verdict.passed)
 
@@ -44,29 +36,21 @@ def test_wrong_optimizers_are_rejected_on_any_draw(adamw, name, seed):
 @DRAWS
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_optimizers_are_accepted_on_any_draw(adamw, name, seed):
-    right = defined(patched(*RIGHT[name]))
-    assert [verdict for verdict in result(adamw, right, seed).verdicts if not verdict.passed] == []
+    right = define(patch(ADAMW, *RIGHT[name]))
+    assert sentences(adamw, right, seed) == []
 
 
 @DRAWS
 @pytest.mark.parametrize("source", [EAGER, FLAT], ids=["state from the start", "one flat vector"])
 def test_right_optimizers_of_another_build_are_accepted(adamw, source, seed):
-    assert [verdict for verdict in result(adamw, defined(source), seed).verdicts if not verdict.passed] == []
-
-
-def test_the_librarys_step_under_another_name_is_refused(adamw):
-    def made(self, params, **options):
-        torch.optim.Adam.__init__(self, params, **options, decoupled_weight_decay=True)
-
-    answer = type("answer", (torch.optim.Adam,), {"__module__": "__main__", "__init__": made})
-    assert {verdict.kind for verdict in result(adamw, answer).verdicts} == {"foreign"}
+    assert sentences(adamw, define(source), seed) == []
 
 
 def test_the_packages_own_optimizers_are_accepted(adamw):
-    assert result(adamw, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
-    adam = stream(torch.optim.Adam, **ASKED)
-    assert result(adam, type("answer", (optim.Adam,), {"__module__": "__main__"})).passed
-    assert not result(adam, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
+    assert grade_answer(adamw, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
+    adam = stream(torch.optim.Adam, **FIELDS)
+    assert grade_answer(adam, type("answer", (optim.Adam,), {"__module__": "__main__"})).passed
+    assert not grade_answer(adam, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
 
 
 @pytest.mark.parametrize(
@@ -81,21 +65,14 @@ def test_the_packages_own_optimizers_are_accepted(adamw):
     ],
 )
 def test_the_oracle_itself_is_no_answer(adamw, source):
-    verdicts = result(adamw, defined(source)).verdicts
+    verdicts = grade_answer(adamw, define(source)).verdicts
     assert {verdict.kind for verdict in verdicts} == {"foreign"}
     assert torch.optim.AdamW([torch.ones(1, requires_grad=True)])
 
 
-def test_memory_may_be_demanded():
-    strict = stream(torch.optim.AdamW, same_storage=True, **ASKED)
-    assert result(strict, defined(ADAMW)).passed
-    found = result(strict, defined(patched(*RIGHT["new p.data"])))
-    assert "the parameters keep their memory` is False" in found.verdicts[0].sentence
-
-
 def test_the_first_step_and_tensor_that_differ_are_said(adamw):
-    late = patched(HALF, f"{HALF}\n                if t == 5 and p.dim() == 1: p[2].add_(1.0)")
-    found = result(adamw, defined(late))
+    late = patch(ADAMW, HALF, f"{HALF}\n                if t == 5 and p.dim() == 1: p[2].add_(1.0)")
+    found = grade_answer(adamw, define(late))
     [difference] = [v.difference for v in found.verdicts if v.case == "one group, twelve steps"]
     assert (difference.step, difference.name, difference.index) == (5, "bias", (2,))
 
@@ -109,12 +86,12 @@ def test_the_first_step_and_tensor_that_differ_are_said(adamw):
     ],
 )
 def test_a_default_that_is_off_by_a_little_is_said(adamw, old, new, said):
-    verdict = result(adamw, defined(patched(old, new))).verdicts[0]
+    verdict = grade_answer(adamw, define(patch(ADAMW, old, new))).verdicts[0]
     assert verdict.sentence == f"`hyper-parameters · {said}"
 
 
 def test_touched_gradients_are_said(adamw):
-    sentence = result(adamw, defined(patched(*WRONG["clears p.grad"]))).verdicts[0].sentence
+    sentence = grade_answer(adamw, define(patch(ADAMW, *WRONG["clears p.grad"]))).verdicts[0].sentence
     assert sentence == "After step 1, `p.grad is left as it was` is False where True is right."
 
 
@@ -131,21 +108,13 @@ def test_the_stream_itself_holds_what_it_promises():
         assert all(first[name] != second[name] for name in streams.ADAM)
 
 
-def test_draws_repeat_and_differ_by_seed():
-    def first(seed):
-        return streams.cases(random.Random(seed), streams.ADAM)[1].inputs["gradients"][0]["weight"]
-
-    assert torch.equal(first(1), first(1))
-    assert not torch.equal(first(1), first(2))
-
-
 def test_a_function_may_give_several_values():
     def oracle(x, y):
         return x + y, {"product": x * y}
 
-    question = function(oracle, public=lambda _: [Case("c", {"x": 2, "y": 3})], **ASKED)
-    assert result(question, defined("def answer(x, y): return [x + y, {'product': x * y}]")).passed
-    found = result(question, defined("def answer(x, y): return x + y, {'product': x + y}"))
+    question = function(oracle, public=lambda _: [Case("c", {"x": 2, "y": 3})], **FIELDS)
+    assert grade_answer(question, define("def answer(x, y): return [x + y, {'product': x * y}]")).passed
+    found = grade_answer(question, define("def answer(x, y): return x + y, {'product': x + y}"))
     assert found.verdicts[0].sentence.startswith("`result[1] · product` is 5 where 6 is right")
 
 
@@ -153,13 +122,13 @@ BYTES = {"parameters": (526_264_752, "bytes"), "peak": (lambda: 2008.0, "MiB")}
 
 
 def bytes_asked(**options):
-    return account(BYTES, forgotten={"peak": {"gradients": 502.0}}, **ASKED, **options)
+    return account(BYTES, forgotten={"peak": {"gradients": 502.0}}, **FIELDS, **options)
 
 
 def test_an_account_gives_each_number_its_share():
     right = {"parameters": 526_264_752, "peak": 2008.5}
-    assert result(bytes_asked(), right).points == 3
-    half = result(bytes_asked(), {**right, "peak": 1.0})
+    assert grade_answer(bytes_asked(), right).points == 3
+    half = grade_answer(bytes_asked(), {**right, "peak": 1.0})
     assert (half.points, half.passed) == (1.5, False)
     assert half.verdicts[1].sentence == "`peak` is 1, which is too small."
 
@@ -178,7 +147,7 @@ def test_an_account_gives_each_number_its_share():
     ],
 )
 def test_known_slips_of_an_account_are_recognized(given, diagnosis):
-    found = result(bytes_asked(), given)
+    found = grade_answer(bytes_asked(), given)
     assert diagnosis in found.diagnosis
     assert bool(found.diagnosis) == bool(diagnosis)
     assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in found.verdicts)
@@ -186,44 +155,44 @@ def test_known_slips_of_an_account_are_recognized(given, diagnosis):
 
 def test_a_unit_is_not_said_twice():
     units = {"parameters": (1.0, "bytes"), "days": (2.0, "days"), "size in GB": (3.0, "GB")}
-    assert [case.name for case in account(units, **ASKED).cases()] == ["parameters in bytes", "days", "size in GB"]
+    assert [case.name for case in account(units, **FIELDS).cases()] == ["parameters in bytes", "days", "size in GB"]
 
 
 def test_an_account_tells_missing_numbers_stubs_and_other_types():
-    assert result(bytes_asked(), {"peak": 2008}).verdicts[0].sentence == "`parameters` is missing."
-    assert result(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
-    half = result(bytes_asked(), {"parameters": 1000, "peak": ...})
+    assert grade_answer(bytes_asked(), {"peak": 2008}).verdicts[0].sentence == "`parameters` is missing."
+    assert grade_answer(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
+    half = grade_answer(bytes_asked(), {"parameters": 1000, "peak": ...})
     assert half.verdicts[1].sentence == "`peak` is still `...`; write your answer in its place."
-    found = result(bytes_asked(), 5).verdicts[0]
+    found = grade_answer(bytes_asked(), 5).verdicts[0]
     assert (found.kind, found.sentence) == (
         "unsafe",
         "`answer` is no dict; give one with the keys 'parameters', 'peak'.",
     )
-    single = account({"bytes": (8, "bytes")}, **ASKED)
-    assert result(single, 8).passed
-    assert result(single, {"bytes": 8}).passed
-    assert result(single, ...).untouched
+    single = account({"bytes": (8, "bytes")}, **FIELDS)
+    assert grade_answer(single, 8).passed
+    assert grade_answer(single, {"bytes": 8}).passed
+    assert grade_answer(single, ...).untouched
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_a_scaler_is_judged_decision_by_decision(seed):
-    assert [v.sentence for v in result(scaler(**ASKED), defined(SCALER), seed).verdicts if not v.passed] == []
+    assert sentences(scaler(**FIELDS), define(SCALER), seed) == []
 
 
 @pytest.mark.parametrize("name", WRONG_SCALERS)
 def test_wrong_scalers_are_rejected_on_any_draw(name):
-    wrong = defined(patched(*WRONG_SCALERS[name], source=SCALER))
-    assert not any(result(scaler(**ASKED), wrong, seed).passed for seed in (None, 1, 2))
+    wrong = define(patch(SCALER, *WRONG_SCALERS[name]))
+    assert not any(grade_answer(scaler(**FIELDS), wrong, seed).passed for seed in (None, 1, 2))
 
 
 def test_the_librarys_scaler_is_no_answer():
-    found = result(scaler(**ASKED), defined("def answer(**o): return torch.amp.GradScaler('cpu', **o)"))
+    found = grade_answer(scaler(**FIELDS), define("def answer(**o): return torch.amp.GradScaler('cpu', **o)"))
     assert {verdict.kind for verdict in found.verdicts} == {"foreign"}
 
 
 def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
-    late = defined(patched(*WRONG_SCALERS["grows one step late"], source=SCALER))
-    verdict = result(scaler(**ASKED), late).verdicts[0]
+    late = define(patch(SCALER, *WRONG_SCALERS["grows one step late"]))
+    verdict = grade_answer(scaler(**FIELDS), late).verdicts[0]
     assert verdict.sentence.startswith("After step 3, `scale after it` is ")
 
 
@@ -232,49 +201,46 @@ def half_kept(elements, ranks):
 
 
 def test_wrappers_are_judged_in_real_processes():
-    assert [v.sentence for v in result(sharded(**ASKED), defined(DDP)).verdicts if not v.passed] == []
-    first = sharded(kept=half_kept, public=lambda random: sharding.cases(random)[:1], **ASKED)
-    found = result(first, defined(DDP)).verdicts[0].sentence
+    assert sentences(sharded(**FIELDS), define(DDP)) == []
+    first = sharded(kept=half_kept, public=lambda random: sharding.cases(random)[:1], **FIELDS)
+    found = grade_answer(first, define(DDP)).verdicts[0].sentence
     assert "`rank 0 · elements kept between steps` is 424 where at most 114 is allowed." in found
 
 
 @pytest.mark.slow
 def test_a_wrapper_that_keeps_half_is_right_in_every_case():
-    half = sharded(kept=half_kept, **ASKED)
-    assert [v.sentence for v in result(half, defined(SHARDED), 1).verdicts if not v.passed] == []
+    half = sharded(kept=half_kept, **FIELDS)
+    assert sentences(half, define(SHARDED), 1) == []
 
 
 def test_wrappers_are_judged_on_three_ranks():
-    uneven = sharded(world_size=3, public=lambda random: sharding.cases(random)[1:3], **ASKED)
-    assert result(uneven, defined(SHARDED)).passed
+    uneven = sharded(world_size=3, public=lambda random: sharding.cases(random)[1:3], **FIELDS)
+    assert grade_answer(uneven, define(SHARDED)).passed
 
 
 @pytest.mark.parametrize("name", WRONG_SHARDED)
 def test_wrong_wrappers_are_rejected(name):
     """By some case; those after it are not run."""
-    half, wrong = sharded(kept=half_kept, **ASKED), defined(patched(*WRONG_SHARDED[name], source=SHARDED))
+    half, wrong = sharded(kept=half_kept, **FIELDS), define(patch(SHARDED, *WRONG_SHARDED[name]))
     assert any(not grade(half, [case], [run_case(half, wrong, case)]).passed for case in half.cases())
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "source"),
     [
-        ("raise ValueError('no luck')", "exception", r"ValueError: no luck \(on rank \d\) at your line 1"),
-        ("raise NotImplementedError('write your answer here')", "untouched", "not written yet"),
-        ("import os; os._exit(3)", "died", r"rank \d died without a word \(exit code 3\)"),
-        ("return torch.nn.parallel.DistributedDataParallel(module)", "foreign", "DistributedDataParallel"),
-        ("from torch.distributed.fsdp import fully_shard as f; return f(module)", "foreign", "FSDP"),
+        ("return torch.nn.parallel.DistributedDataParallel(module)", "DistributedDataParallel"),
+        ("from torch.distributed.fsdp import fully_shard as f; return f(module)", "FSDP"),
     ],
 )
-def test_what_goes_wrong_on_a_rank_has_its_own_sentence(body, kind, said):
-    found = result(sharded(public=lambda r: sharding.cases(r)[:1], **{**ASKED}), defined(f"def answer(module): {body}"))
-    assert [verdict.kind for verdict in found.verdicts] == [kind]
-    assert re.search(said, found.verdicts[0].sentence)
+def test_the_librarys_wrapper_is_no_answer(body, source):
+    question = sharded(public=lambda r: sharding.cases(r)[:1], **FIELDS)
+    [verdict] = grade_answer(question, define(f"def answer(module): {body}")).verdicts
+    assert (verdict.kind, source in verdict.sentence) == ("foreign", True)
 
 
 def test_a_collective_that_one_rank_never_calls_is_said():
-    lonely = defined("import torch.distributed as d\ndef answer(m):\n    d.get_rank() or d.barrier()\n    return m")
-    found = result(sharded(public=lambda r: sharding.cases(r)[:1], **ASKED), lonely)
+    lonely = define("import torch.distributed as d\ndef answer(m):\n    d.get_rank() or d.barrier()\n    return m")
+    found = grade_answer(sharded(public=lambda r: sharding.cases(r)[:1], **FIELDS), lonely)
     assert "it still waited in a collective when another rank had ended" in found.verdicts[0].sentence
 
 
@@ -286,11 +252,11 @@ def test_costs_are_counted_and_limited():
     def right(inputs):
         return {"sum": sum(inputs["xs"]), "calls": 1}
 
-    question = cost(count, right, limited=("calls",), public=lambda _: [Case("c", {"xs": [1, 2, 3]})], **ASKED)
+    question = cost(count, right, limited=("calls",), public=lambda _: [Case("c", {"xs": [1, 2, 3]})], **FIELDS)
     assert question.counted == ("calls",)
-    assert result(question, defined("def answer(xs, call):\n    call(1)\n    return sum(xs)")).passed
-    assert result(question, defined("def answer(xs, call): return sum(xs)")).passed
-    found = result(question, defined("def answer(xs, call):\n    [call(x) for x in xs]\n    return sum(xs)"))
+    assert grade_answer(question, define("def answer(xs, call):\n    call(1)\n    return sum(xs)")).passed
+    assert grade_answer(question, define("def answer(xs, call): return sum(xs)")).passed
+    found = grade_answer(question, define("def answer(xs, call):\n    [call(x) for x in xs]\n    return sum(xs)"))
     assert found.verdicts[0].sentence == "`calls` is 3 where at most 1 is allowed."
 
 
@@ -301,21 +267,21 @@ def test_a_choice_needs_its_reason():
         reasons={"1": "speed", "2": "bytes"},
         reason="2",
         why_not={"a": "Adam keeps two numbers for each parameter."},
-        **ASKED,
+        **FIELDS,
     )
-    assert result(question, ("b", "2")).passed
-    assert result(question, ("b", 2)).passed
-    assert not result(question, ("b", "2", "1")).passed
-    assert result(question, ("b", "1")).diagnosis == "The choice is right; the reason is another."
-    assert result(question, ("a", "2")).diagnosis == "Adam keeps two numbers for each parameter."
-    assert result(question, "b").diagnosis == (
+    assert grade_answer(question, ("b", "2")).passed
+    assert grade_answer(question, ("b", 2)).passed
+    assert not grade_answer(question, ("b", "2", "1")).passed
+    assert grade_answer(question, ("b", "1")).diagnosis == "The choice is right; the reason is another."
+    assert grade_answer(question, ("a", "2")).diagnosis == "Adam keeps two numbers for each parameter."
+    assert grade_answer(question, "b").diagnosis == (
         "The reason is missing: answer with a pair of strings, the choice and the reason."
     )
-    assert result(question, ("c", "2")).diagnosis == (
+    assert grade_answer(question, ("c", "2")).diagnosis == (
         "The choice 'c' is none of 'a', 'b': answer with a pair of these strings."
     )
-    assert result(question, (..., ...)).untouched
-    assert not any("'b'" in verdict.sentence for verdict in result(question, ("a", "1")).verdicts)
+    assert grade_answer(question, (..., ...)).untouched
+    assert not any("'b'" in verdict.sentence for verdict in grade_answer(question, ("a", "1")).verdicts)
 
 
 def test_a_design_is_scored_rule_by_rule():
@@ -324,12 +290,12 @@ def test_a_design_is_scored_rule_by_rule():
         "trains": lambda recipe: None if recipe["steps"] >= 10 else "takes too few steps",
         "is cheap": lambda recipe: None if recipe["steps"] <= 20 else "takes too many steps",
     }
-    question = design(rules, **ASKED)
-    assert result(question, {"bytes": 90, "steps": 15}).points == 3
-    found = result(question, {"bytes": 190, "steps": 15})
+    question = design(rules, **FIELDS)
+    assert grade_answer(question, {"bytes": 90, "steps": 15}).points == 3
+    found = grade_answer(question, {"bytes": 190, "steps": 15})
     assert found.points == 2
     assert found.verdicts[0].sentence == "`answer` needs 190 bytes of 100."
-    assert result(question, {}).points == 0
+    assert grade_answer(question, {}).points == 0
 
 
 def test_what_is_right_stays_with_the_judge():
@@ -337,9 +303,9 @@ def test_what_is_right_stays_with_the_judge():
     cloudpickle = pytest.importorskip("cloudpickle")
     for question, secret in (
         (bytes_asked(), b"526264752"),
-        (choice({"a": "x"}, "the right key", reasons={}, reason="the right reason", **ASKED), b"the right"),
-        (function(lambda x: "the oracle", public=lambda _: [], **ASKED), b"the oracle"),
-        (design({"r": lambda recipe: "the rule"}, **ASKED), b"the rule"),
+        (choice({"a": "x"}, "the right key", reasons={}, reason="the right reason", **FIELDS), b"the right"),
+        (function(lambda x: "the oracle", public=lambda _: [], **FIELDS), b"the oracle"),
+        (design({"r": lambda recipe: "the rule"}, **FIELDS), b"the rule"),
     ):
         packed = cloudpickle.dumps(question.run)
         assert secret not in packed

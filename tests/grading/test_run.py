@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from asking import ask
+from sample_question import doubling
 
 from course_utils import optim
 from course_utils.grading.judge import explain
@@ -28,7 +28,7 @@ def cell(source: str, name: str = "double"):
 
 
 def outcome(source: str, seconds: float = SECONDS, **inputs):
-    return run_case(ask(), cell(source), Case("c", inputs or {"x": 1.0}), seconds)
+    return run_case(doubling(), cell(source), Case("c", inputs or {"x": 1.0}), seconds)
 
 
 def test_values_come_back_and_repeat():
@@ -78,7 +78,7 @@ def test_a_line_is_cut_and_its_back_ticks_do_no_harm():
 
 
 def test_a_type_error_of_what_the_answer_returned_is_no_wrong_signature():
-    subscripted = replace(ask(), run=lambda answer, inputs: {"result": answer(**inputs)["key"]})
+    subscripted = replace(doubling(), run=lambda answer, inputs: {"result": answer(**inputs)["key"]})
     found = run_case(subscripted, cell("def double(x): return 'text'"), Case("c", {"x": 1.0}))
     assert (found.kind, found.line) == ("exception", "")
     assert "compare what it takes and what it returns with the statement" in explain(subscripted, found)
@@ -132,7 +132,7 @@ def test_changed_inputs_are_named():
 
 
 def test_inputs_may_be_changed_where_that_is_asked():
-    question = ask(lambda x: x.mul_(2) and None if x.numel() == 1 else x.mul_(2), in_place=("x",))
+    question = doubling(lambda x: x.mul_(2) and None if x.numel() == 1 else x.mul_(2), in_place=("x",))
     found = run_case(question, cell("def double(x):\n    x *= 2"), Case("c", {"x": torch.ones(2)}))
     assert found.mutated == ()
     assert torch.equal(found.values["x"], torch.full((2,), 2.0))
@@ -152,7 +152,7 @@ def test_random_numbers_repeat_and_go_on_as_before():
 
 def test_an_imported_answer_is_not_the_learners_own():
     for answer, source in ((torch.optim.AdamW, "torch.optim.adamw"), (optim.AdamW, "course_utils.optim.adam")):
-        found = run_case(ask(), answer, Case("c", {"x": 1.0}))
+        found = run_case(doubling(), answer, Case("c", {"x": 1.0}))
         assert (found.kind, found.text) == ("foreign", source)
 
 
@@ -196,7 +196,7 @@ def test_only_exact_types_are_judged(value):
     with pytest.raises(UnfitError) as error:
         plain({"y": value})
     assert str(error.value).startswith("`y")
-    assert run_case(ask(), lambda x: value, Case("c", {"x": 1})).kind == "unsafe"
+    assert run_case(doubling(), lambda x: value, Case("c", {"x": 1})).kind == "unsafe"
 
 
 def test_too_deep_a_nesting_is_refused():

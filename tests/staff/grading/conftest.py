@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from handed_in import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, notebook
+from tiny_set import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, notebook
 
 from course_staff.grading import grade, sandbox, source
 from course_staff.grading.release import set_entry

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.earlier import Handed, check_place, check_set, plan
+from course_staff.grading.earlier import Submitted, check_place, check_set, plan
 from course_staff.grading.report import Results
 from course_utils.errors import CourseError
 
-A, B = (Handed(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
+A, B = (Submitted(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
 OF_A, OF_B = (
     {"student": name, "key": f"key {name}", "file": f"file {name}", "seed": 7, "set": "03_adamw"} for name in "ab"
 )
 
 
-def planned(handed, earlier, seed=7, only=None, again=False):
-    """Students to be graded, kept, and waiting."""
-    found = plan(handed, earlier, seed, only, again)
-    return [*found.todo], [record["student"] for record in found.kept], [*found.waiting]
+def planned(submitted, earlier, seed=7, only=None, again=False):
+    """Students to be graded, saved, and waiting."""
+    found = plan(submitted, earlier, seed, only, again)
+    return [*found.todo], [record["student"] for record in found.saved], [*found.waiting]
 
 
 @pytest.mark.parametrize(

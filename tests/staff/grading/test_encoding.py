@@ -23,14 +23,13 @@ VALUES = [
     "Zoë \n 🙂 \x00",
     [],
     {},
-    (1, [2.5, (None,)]),
-    {"tensor": ["list", "dict"], "": {"a": 1}},
+    [1, [2.5, [None]]],
+    {"tensor": ["list", "dict"], "dict": {"a": 1}},
     torch.tensor(3.0),
     torch.zeros(0, 3),
     torch.tensor([True, False]),
     torch.tensor([math.nan, -math.inf], dtype=torch.float64),
     torch.arange(6).reshape(2, 3).t(),
-    torch.ones(2, requires_grad=True),
     [torch.randn(2, 3).to(dtype) for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8)],
     torch.randn(4, dtype=torch.complex64).conj(),
 ]
@@ -39,11 +38,9 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_values_come_back_as_they_were(value):
     back = load(dump({"v": value}))["v"]
-    if isinstance(value, list) and value:
+    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
         value, back = [v.float() for v in value], [v.float() for v in back]
     assert same(value, back)
-    if isinstance(value, torch.Tensor):
-        assert back.requires_grad == value.requires_grad
 
 
 def test_nan_and_the_sign_of_zero_stay():
@@ -64,6 +61,7 @@ def nested(depth):
         object(),
         b"bytes",
         {1: 2},
+        (1, 2),
         {"f": print},
         1j,
         set(),
@@ -90,6 +88,10 @@ def message(tree, rest=b""):
     return struct.pack(">Q", len(text)) + text + rest
 
 
+def tensor(dtype, shape, *more):
+    return {"tensor": [dtype, shape, *more]}
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -99,27 +101,29 @@ def message(tree, rest=b""):
         struct.pack(">Q", 2**63) + b"x",
         message(b"{"),
         message(b"[" * 100_000),
+        message(b"[" * 30 + b"]" * 30),
         message(b"9" * 5000),
         message({"a": 1}),
-        message([]),
-        message([1]),
-        message(["object", "os.system"]),
-        message(["dict", 1, 2]),
-        message(["dict", "a"]),
-        message(["tensor"]),
-        message(["tensor", "float32", [2], False], b"1234"),
-        message(["tensor", "float32", [1], False], b"12345"),
-        message(["tensor", "float32", [-1], False]),
-        message(["tensor", "float32", [2**40], False], b"1234"),
-        message(["tensor", "float32", [2**40, 0], False]),
-        message(["tensor", "float32", [10**3999] * 3000, False]),
-        message(["list", *[["tensor", "bool", [0], False]] * 20_001]),
-        message(["list", *[["list"]] * 200_001]),
-        message(["tensor", "qint8", [1], False], b"1"),
-        message(["tensor", "save", [1], False], b"1"),
-        message(["tensor", ["float32"], [1], False], b"1"),
-        message(["tensor", "int64", [1], True], b"12345678"),
-        message(["list"], b"more"),
+        message({}),
+        message({"dict": {}, "tensor": []}),
+        message({"object": "os.system"}),
+        message({"dict": [1, 2]}),
+        message({"tensor": []}),
+        message({"tensor": 3}),
+        message(tensor("float32", [2]), b"1234"),
+        message(tensor("float32", [1]), b"12345"),
+        message(tensor("float32", [-1])),
+        message(tensor("float32", [2**40]), b"1234"),
+        message(tensor("float32", [2**40, 0])),
+        message(tensor("float32", [10**3999] * 3000)),
+        message(tensor("float32", 2), b"12345678"),
+        message([tensor("bool", [0])] * 20_001),
+        message([[]] * 200_001),
+        message(tensor("qint8", [1]), b"1"),
+        message(tensor("save", [1]), b"1"),
+        message(tensor(["float32"], [1]), b"1234"),
+        message(tensor("int64", [1], True), b"12345678"),
+        message([], b"more"),
     ],
 )
 def test_bytes_that_are_no_values_are_refused(bad):
@@ -129,7 +133,7 @@ def test_bytes_that_are_no_values_are_refused(bad):
 
 def test_damaged_bytes_give_values_or_a_refusal_and_nothing_else():
     drawn = random.Random(0)
-    whole = dump({"a": [1, 2.5, "x"], "t": torch.arange(4.0), "b": (True, None)})
+    whole = dump({"a": [1, 2.5, "x"], "t": torch.arange(4.0), "b": [True, None]})
     for _ in range(3000):
         damaged = bytearray(whole)
         for _ in range(drawn.randint(1, 4)):
@@ -139,6 +143,6 @@ def test_damaged_bytes_give_values_or_a_refusal_and_nothing_else():
 
 
 def test_a_truth_value_is_one_whatever_its_byte():
-    flags = load(message(["tensor", "bool", [3], False], b"\x00\x01\xff"))
+    flags = load(message(tensor("bool", [3]), b"\x00\x01\xff"))
     assert flags.tolist() == [False, True, True]
     assert flags.sum() == 2

@@ -5,7 +5,7 @@ import json
 
 import psutil
 import pytest
-from handed_in import ANSWER, NEXT, SEED, SET, SETUP, graded, handed_in, notebook, points, scale, written
+from tiny_set import ANSWER, NEXT, SEED, SET, SETUP, answer_with, grade_class, notebook, points, submission, write_class
 from wrapper_answers import DDP
 
 from course_staff.grading import grade, sandbox
@@ -14,14 +14,14 @@ from course_utils.cli import main
 from course_utils.errors import CourseError
 
 HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
-    "right": (handed_in(ANSWER), [2, 1], ""),
-    "-leading dash": (handed_in(ANSWER), [2, 1], ""),
-    "Zoë 学生 🙂": (handed_in(ANSWER), [2, 1], ""),
-    "=cmd()": (handed_in(ANSWER), [2, 1], ""),
-    "named mistake": (scale("return x + factor"), [0, 1], "Your product is a sum."),
-    "not a number": (scale("return x * float('nan')"), [0, 1], "NaN"),
+    "right": (submission(ANSWER), [2, 1], ""),
+    "-leading dash": (submission(ANSWER), [2, 1], ""),
+    "Zoë 学生 🙂": (submission(ANSWER), [2, 1], ""),
+    "=cmd()": (submission(ANSWER), [2, 1], ""),
+    "named mistake": (answer_with("return x + factor"), [0, 1], "Your product is a sum."),
+    "not a number": (answer_with("return x * float('nan')"), [0, 1], "NaN"),
     "stub": (
-        handed_in(ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
+        submission(ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
         [0, 1],
         "not written",
     ),
@@ -55,16 +55,16 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
         [0, 1],
         "NameError",
     ),
-    "syntax": (handed_in("# EXERCISE q1\ndef scale(x, factor:"), [0, 1], "SyntaxError"),
-    "signature": (handed_in("# EXERCISE q1\ndef scale(x): return x"), [0, 1], "cannot be called"),
-    "mutates": (scale("x *= factor\nreturn x"), [0, 1], "changed its input"),
+    "syntax": (submission("# EXERCISE q1\ndef scale(x, factor:"), [0, 1], "SyntaxError"),
+    "signature": (submission("# EXERCISE q1\ndef scale(x): return x"), [0, 1], "cannot be called"),
+    "mutates": (answer_with("x *= factor\nreturn x"), [0, 1], "changed its input"),
     "kernel of R": (
         notebook(SETUP, ANSWER, NEXT, metadata={"kernelspec": {"language": "R"}}),
         [2, 1],
         "",
     ),
-    "other set": (handed_in(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
-    "broken": (handed_in(ANSWER)[:-40], [0, 0], "not valid JSON"),
+    "other set": (submission(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
+    "broken": (submission(ANSWER)[:-40], [0, 0], "not valid JSON"),
     "empty": ("", [0, 0], "The file is empty"),
     "conflict": ("<<<<<<< HEAD\n{}\n=======\n", [0, 0], "merge conflict"),
     "a list": ("[1, 2]", [0, 0], "no notebook"),
@@ -73,21 +73,21 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
 
 def test_honest_and_broken_submissions(tiny, tmp_path):
     papers = grade.prepare(SET, tiny, SEED)
-    submissions = written(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
-    records = graded(submissions, papers, sandbox.best_kind(trust=True))
+    submissions = write_class(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
+    records = grade_class(submissions, papers, sandbox.best_kind(trust=True))
     assert {name: points(record) for name, record in records.items()} == {
         name: right for name, (_, right, _) in HONEST.items()
     }
     for name, (_, _, said) in HONEST.items():
         assert said in json.dumps(records[name], ensure_ascii=False), name
-    again = graded(dict(reversed(submissions.items())), papers, sandbox.best_kind(trust=True), jobs=1)
+    again = grade_class(dict(reversed(submissions.items())), papers, sandbox.best_kind(trust=True), jobs=1)
     assert again == records
 
 
 def test_a_helper_that_never_ends_is_stopped_and_the_answers_are_graded(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
-    endless = written(tmp_path / "class", {"loop": notebook("while True: pass", SETUP, ANSWER, NEXT)})
-    (record,) = graded(endless, grade.prepare(SET, tiny, SEED), sandbox.best_kind(trust=True)).values()
+    endless = write_class(tmp_path / "class", {"loop": notebook("while True: pass", SETUP, ANSWER, NEXT)})
+    (record,) = grade_class(endless, grade.prepare(SET, tiny, SEED), sandbox.best_kind(trust=True)).values()
     assert points(record) == [2, 1]
     assert "Cell 1 stopped" in json.dumps(record)
 
@@ -95,7 +95,7 @@ def test_a_helper_that_never_ends_is_stopped_and_the_answers_are_graded(tiny, tm
 @pytest.mark.slow
 def test_each_kind_of_process_gives_the_same_verdicts(tiny, tmp_path):
     chosen = ("right", "named mistake")
-    submissions = written(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
+    submissions = write_class(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
     papers = grade.prepare(SET, tiny, SEED, seconds=3)
     usable = {
         sandbox.best_kind(trust=True),
@@ -103,7 +103,7 @@ def test_each_kind_of_process_gives_the_same_verdicts(tiny, tmp_path):
         "fork",
         "fresh",
     }
-    records = [graded(submissions, papers, kind) for kind in sorted(usable)]
+    records = [grade_class(submissions, papers, kind) for kind in sorted(usable)]
     assert all(record == records[0] for record in records)
 
 
@@ -128,15 +128,15 @@ def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tm
     right = "# EXERCISE q1\n### BEGIN SOLUTION\n" + DDP.replace("answer", "wrap") + "### END SOLUTION\n"
     solutions = release(notebook(SETUP, RANKS, right))
     wrong = right.replace("fresh / dist.get_world_size()", "fresh")
-    submissions = written(tmp_path / "class", {"right": notebook(right), "wrong": notebook(wrong)})
-    records = graded(submissions, grade.prepare(SET, solutions, SEED), kind)
+    submissions = write_class(tmp_path / "class", {"right": notebook(right), "wrong": notebook(wrong)})
+    records = grade_class(submissions, grade.prepare(SET, solutions, SEED), kind)
     assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
 
 
 def test_a_sandbox_that_does_not_start_is_said_and_not_waited_for(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(sandbox, "_CHILD", "course_utils.grading.there_is_none")
-    submissions = written(tmp_path / "class", {"right": HONEST["right"][0]})
-    record = graded(submissions, grade.prepare(SET, tiny, SEED), "fork")["right"]
+    submissions = write_class(tmp_path / "class", {"right": HONEST["right"][0]})
+    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), "fork")["right"]
     assert "could not be started" in json.dumps(record)
     assert record["failed"]
 
@@ -146,7 +146,7 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
     (tmp_path / "temporary").mkdir()
     lane = sandbox.Lane("fork")
     papers = grade.prepare(SET, tiny, SEED)
-    path = written(tmp_path / "class", {"right": HONEST["right"][0]})["right"]
+    path = write_class(tmp_path / "class", {"right": HONEST["right"][0]})["right"]
     assert grade.grade_submission(path, papers, lane)["points"] == 3
     assert list((tmp_path / "temporary").iterdir()) == []
     lane._server.process.kill()
@@ -188,7 +188,7 @@ def run_command(tmp_path, tiny, *more):
 
 def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, capsys, monkeypatch):
     chosen = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
-    written(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
+    write_class(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
     (tmp_path / "class" / "answer.py").write_text("x")
     assert run_command(tmp_path, tiny) == 0
     said = capsys.readouterr().out
@@ -205,7 +205,7 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     assert "Product &lt;b&gt;" in pages[file_name("right")]
     assert "Counted by the process that ran your code" in pages[file_name("right")]
     before = (out / "results.csv").read_bytes()
-    written(tmp_path / "class", {"late": HONEST["right"][0]})
+    write_class(tmp_path / "class", {"late": HONEST["right"][0]})
     run_on = []
     whole = grade.grade_submission
     monkeypatch.setattr(grade, "grade_submission", lambda path, *rest: run_on.append(path.stem) or whole(path, *rest))
@@ -216,24 +216,24 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
 
 
 def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(tiny, tmp_path, capsys, monkeypatch):
-    written(tmp_path / "class", {"a": HONEST["right"][0], "b": scale("while True: pass")})
-    whole, before = Results.keep, psutil.Process().children(recursive=True)
+    write_class(tmp_path / "class", {"a": HONEST["right"][0], "b": answer_with("while True: pass")})
+    whole, before = Results.save, psutil.Process().children(recursive=True)
 
-    def keep(self, *given):
+    def save(self, *given):
         whole(self, *given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Results, "keep", keep)
+    monkeypatch.setattr(Results, "save", save)
     assert run_command(tmp_path, tiny, "--jobs", "2") == 130
-    monkeypatch.setattr(Results, "keep", whole)
+    monkeypatch.setattr(Results, "save", whole)
     assert set(psutil.Process().children(recursive=True)) <= set(before)
-    assert f"kept in {tmp_path / 'class-results'}; the same command goes on" in capsys.readouterr().err
+    assert f"saved in {tmp_path / 'class-results'}; the same command goes on" in capsys.readouterr().err
     assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
 
 
 def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, monkeypatch):
-    written(tmp_path / "class", {"right": HONEST["right"][0]})
-    monkeypatch.setattr(sandbox, "_tried", lambda: "fork")
+    write_class(tmp_path / "class", {"right": HONEST["right"][0]})
+    monkeypatch.setattr(sandbox, "_find_kind", lambda: "fork")
     command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]
     assert main(command) == 2
     assert "honest students" in capsys.readouterr().err
@@ -244,13 +244,13 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
 
 
 def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
-    papers, path = grade.prepare(SET, tiny, SEED), written(tmp_path / "class", {"right": ""})["right"]
-    keys = {kind: grade.handed_in(path, papers, kind).key for kind in ("namespaces", "bwrap", "fork", "fresh")}
+    papers, path = grade.prepare(SET, tiny, SEED), write_class(tmp_path / "class", {"right": ""})["right"]
+    keys = {kind: grade.identify(path, papers, kind).key for kind in ("namespaces", "bwrap", "fork", "fresh")}
     assert keys["namespaces"] == keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 
 def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
-    written(tmp_path / "class", {name: HONEST[name][0] for name in ("right", "named mistake")})
+    write_class(tmp_path / "class", {name: HONEST[name][0] for name in ("right", "named mistake")})
     assert run_command(tmp_path, tiny) == 0
     assert run_command(tmp_path, tiny, "--only", "right") == 0
     assert "1 of 2 were graded before" in capsys.readouterr().err
@@ -262,9 +262,9 @@ def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
 
 
 def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
-    written(tmp_path / "class", {"right": HONEST["right"][0]})
+    write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny) == 0
-    out, late = tmp_path / "class-results", written(tmp_path / "late", {"late": HONEST["right"][0], "right": "[]"})
+    out, late = tmp_path / "class-results", write_class(tmp_path / "late", {"late": HONEST["right"][0], "right": "[]"})
     given = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust", "--out", str(out)]
     assert main(["grade", str(late["late"]), *given]) == 0
     assert "The table keeps 1 graded before" in capsys.readouterr().err
@@ -277,7 +277,7 @@ def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
 
 
 def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path, capsys):
-    written(tmp_path / "class", {"right": HONEST["right"][0]})
+    write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny, "--out", str(tmp_path)) == 0
     assert "1 submission, 100%" in (tmp_path / "summary.txt").read_text("utf-8")
     assert main(["grade", str(tmp_path / "class"), "--set", "99", "--out", str(tmp_path), "--trust"]) == 2
@@ -297,7 +297,7 @@ def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused(more, says, tiny, tmp_path, capsys):
-    written(tmp_path / "class", {"right": ""})
+    write_class(tmp_path / "class", {"right": ""})
     with pytest.raises(SystemExit):
         run_command(tmp_path, tiny, *more)
     assert says in capsys.readouterr().err
@@ -314,7 +314,9 @@ def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_
 
 
 def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
-    written(tmp_path / "class", {"ten": scale("raise ValueError(f'<i>{x.tolist()}')"), "copy": "[]", "other": "[]"})
+    write_class(
+        tmp_path / "class", {"ten": answer_with("raise ValueError(f'<i>{x.tolist()}')"), "copy": "[]", "other": "[]"}
+    )
     assert run_command(tmp_path, tiny) == 0
     out = tmp_path / "class-results"
     assert {path.suffix for path in (out / "students").iterdir()} == {".html"}

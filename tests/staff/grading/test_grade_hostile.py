@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from handed_in import SEED, SET, graded, handed_in, kinds, points, scale, written
+from tiny_set import SEED, SET, answer_with, grade_class, kinds, points, submission, write_class
 
 from course_staff.grading import encoding, grade, isolate, sandbox
 from course_staff.grading.report import Results, file_name
@@ -104,10 +104,10 @@ LOOP = "while True: pass"
 def hostile(private, results, port):
     """Name: (text, points of q1, the kinds that its failed verdicts may have)."""
     return {
-        name: (scale(body, before), gained, ends)
+        name: (answer_with(body, before), gained, ends)
         for name, (body, before, gained, ends) in bodies(private, results, port).items()
     } | {
-        "os._exit at once": (handed_in("# EXERCISE q1\nimport os\nos._exit(0)"), 0, {"died"}),
+        "os._exit at once": (submission("# EXERCISE q1\nimport os\nos._exit(0)"), 0, {"died"}),
     }
 
 
@@ -170,8 +170,10 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: heard.append(server.accept()), daemon=True).start()
         known = hostile(tiny, results, server.getsockname()[1])
-        submissions = written(tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in known.items()})
-        records = graded(submissions, grade.prepare(SET, tiny, SEED, seconds=2), safe)
+        submissions = write_class(
+            tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in known.items()}
+        )
+        records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=2), safe)
     assert {name: points(record) for name, record in records.items()} == {
         name: [right, 1] for name, (_, right, _) in known.items()
     }
@@ -182,7 +184,7 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
     assert not Path(f"{results}.pickled").exists()
     kept = Results(results, SET)
     for name, record in records.items():
-        kept.keep(name, record)
+        kept.save(name, record)
     told = (results / "students" / f"{file_name('tells hidden inputs')}.html").read_text()
     assert "SECRET" not in told
     assert "1 stopped with an exception" in told
@@ -193,8 +195,8 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
 def test_in_the_plain_sandbox_a_stopped_guard_is_noticed_and_root_has_no_rights(tiny, tmp_path, safe, monkeypatch):
     monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
     bodies = {"stops": STOPS, "remounts": REMOUNT}
-    submissions = written(tmp_path / "class", {name: scale(body) for name, body in bodies.items()})
-    records = graded(submissions, grade.prepare(SET, tiny, SEED, seconds=1), "bwrap")
+    submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
+    records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=1), "bwrap")
     assert [points(records[name]) for name in bodies] == [[0, 1], [0, 1]]
     assert kinds(records["stops"]) == {"died", "values"}
     assert not Path(sys.prefix, "written by a stranger").exists()
@@ -212,13 +214,13 @@ def test_in_the_plain_sandbox_a_stopped_guard_is_noticed_and_root_has_no_rights(
     ids=str,
 )
 def test_a_forged_message_is_no_fault_of_the_grader(said):
-    assert grade._opening(encoding.dump(said))[0].kind == "unsafe"
-    assert grade._outcome(encoding.dump(said)).kind == "unsafe"
+    assert grade._read_opening(encoding.dump(said))[0].kind == "unsafe"
+    assert grade._read_outcome(encoding.dump(said)).kind == "unsafe"
 
 
 def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     folder = tmp_path / "class"
-    written(folder, {"a": "1"})
+    write_class(folder, {"a": "1"})
     (folder / "a.IPYNB").write_text("2")
     with open(folder / "sparse.ipynb", "wb") as file:
         file.truncate(2**40)
@@ -227,7 +229,7 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     assert set(submissions) == {"a", "a.IPYNB", "sparse", "zero"}
     assert submissions["a"].name == "a.ipynb"
     papers = grade.prepare(SET, tiny, SEED)
-    assert len({grade.handed_in(path, papers, "fork").key for path in submissions.values()}) == 4
+    assert len({grade.identify(path, papers, "fork").key for path in submissions.values()}) == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")

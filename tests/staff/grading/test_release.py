@@ -9,11 +9,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from handed_in import notebook, written
+from tiny_set import notebook, write_class
 
 import course_utils
 from course_staff.grading import grade, sandbox
-from course_staff.grading.release import digest_of, exercise_notebook, facts, released
+from course_staff.grading.release import differing, digest_of, exercise_notebook, facts, released, write
 from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
 from course_staff.grading.source import load_solutions, marker, mistaken
 from course_staff.notebooks import markdown
@@ -79,8 +79,7 @@ def test_the_digest_is_of_all_sources_hidden_parts_too(tmp_path):
 @QUICK_SETS
 def test_every_generated_file_is_what_the_solutions_say(path):
     """Runs every known answer."""
-    differing = released(path, EXERCISES, SETS).differing()
-    assert not differing, f"run `course release {path.stem}`"
+    assert not differing(released(path, EXERCISES, SETS)), f"run `course release {path.stem}`"
 
 
 def test_there_is_nothing_but_what_was_generated():
@@ -90,10 +89,9 @@ def test_there_is_nothing_but_what_was_generated():
 
 def test_a_second_release_gives_the_same_bytes_and_writes_nothing(tmp_path):
     path = next(path for path in SOLUTIONS if path.stem == "00_start_here")
-    first = released(path, tmp_path, tmp_path)
-    assert len(first.write()) == 2
+    assert len(write(released(path, tmp_path, tmp_path))) == 2
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()}
-    assert released(path, tmp_path, tmp_path).write() == []
+    assert write(released(path, tmp_path, tmp_path)) == []
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()} == before
 
 
@@ -206,7 +204,7 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
     for module in (released_sets, grade):
         monkeypatch.setattr(module, "SETS", tmp_path)
-    released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path).write()
+    write(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
     (authored,) = load_solutions(tmp_path / "99_test.ipynb")
     question = authored.question
     assert question.mistakes
@@ -215,7 +213,7 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers |= {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
     papers, found = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
-    folder = written(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
+    folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
     grade.grade_all(
         folder, papers, sandbox.own_kind(), 1, lambda name, record: found.update({name: record["questions"][0]})
     )

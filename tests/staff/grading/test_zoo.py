@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading import zoo
 from course_staff.grading.source import load_solutions, mistaken
+from course_staff.grading.zoo import Trial
 from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import is_untouched
 
@@ -45,14 +45,14 @@ def slow_with_ranks(values: list) -> list:
 @for_all("", QUESTIONS)
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
-    found = zoo.result(authored, authored.solution, entry(name, authored), seed)
+    found = Trial(authored, seed).result(authored.solution, entry(name, authored))
     assert found.points == found.of, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
     assert found.diagnosis == found.hint == ""
 
 
 @for_all("", QUESTIONS)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
-    found = zoo.result(authored, authored.stub, entry(name, authored))
+    found = Trial(authored).result(authored.stub, entry(name, authored))
     assert found.points == 0
     assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
     for verdict in (verdict for verdict in found.verdicts if not verdict.passed):  # a bug need not show in every case
@@ -65,7 +65,7 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
     """Slow, since a release asks the same: `test_every_generated_file_is_what_the_solutions_say`."""
-    found = zoo.result(authored, mistaken(authored.solution, mistake), entry(name, authored))
+    found = Trial(authored).result(mistaken(authored.solution, mistake), entry(name, authored))
     assert not found.passed
     assert found.points < found.of
     assert found.mistake == mistake.name
@@ -76,7 +76,7 @@ def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
 @pytest.mark.slow
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
-    found = zoo.result(authored, mistaken(authored.solution, mistake), entry(name, authored), SEED)
+    found = Trial(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
     assert found.mistake == mistake.name
 
 
@@ -85,7 +85,7 @@ def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authore
 )
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
-    found = zoo.result(authored, variant.source, entry(name, authored), seed)
+    found = Trial(authored, seed).result(variant.source, entry(name, authored))
     assert found.passed, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
 
 

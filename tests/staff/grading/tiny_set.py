@@ -64,16 +64,16 @@ def notebook(*cells, **more):
     return json.dumps({**whole, **more})
 
 
-def handed_in(answer):
+def submission(answer):
     return notebook(SETUP, answer, 'check("q1")', NEXT, 'check("q2")')
 
 
-def scale(body, before=""):
+def answer_with(body, before=""):
     lines = "\n".join(f"    {line}" for line in body.splitlines())
-    return handed_in(f"# EXERCISE q1\n{before}\ndef scale(x, factor):\n{lines}\n")
+    return submission(f"# EXERCISE q1\n{before}\ndef scale(x, factor):\n{lines}\n")
 
 
-def graded(submissions, papers, kind, jobs=2):
+def grade_class(submissions, papers, kind, jobs=2):
     """Student to record; afterwards no process is left that was not there before."""
     before = set(psutil.Process().children(recursive=True))
     records = {}
@@ -82,7 +82,7 @@ def graded(submissions, papers, kind, jobs=2):
     return records
 
 
-def written(folder, submissions):
+def write_class(folder, submissions):
     folder.mkdir(exist_ok=True)
     for name, text in submissions.items():
         (folder / f"{name}.ipynb").write_text(text)
