@@ -157,13 +157,14 @@ def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, cap
 
 
 @pytest.mark.parametrize("name", ["3", "03", "03_adamw"])
-def test_a_set_is_called_as_its_chapter(name, capsys):
-    from course_staff.commands.grade import _set_called
+def test_a_set_is_called_as_its_chapter(name, tmp_path, capsys):
     from course_staff.demos import demos_in
     from course_utils.cli.check import _known_set, _notebook
 
     place = find_place()
-    assert (_known_set(name), _set_called(name), _notebook(name).stem) == ("03_adamw",) * 3
+    assert (_known_set(name), _notebook(name).stem) == ("03_adamw",) * 2
+    assert main(["grade", str(tmp_path), "--set", name]) == 2
+    assert "no notebook" in capsys.readouterr().err  # the set was found, and nothing to grade
     assert [path.stem for path in demos_in(place.notebooks, [name])] == ["03_adamw"]
     assert [path.stem for path in chapters_in(place.root / "solutions", [name])] == ["03_adamw"]
     assert main(["check", "--reset", "--yes", name]) == 0
