@@ -149,7 +149,9 @@ def test_the_pictures_show_what_the_notebooks_hold_today():
 
 def test_every_chapter_has_a_row_in_the_picture():
     chapters = {row.chapter for row in stored_rows(ROOT)}
-    assert chapters == {path.stem for path in chapters_in(ROOT / "notebooks")}
+    assert chapters == {path.stem for path in chapters_in(ROOT / "notebooks")}, (
+        "a row is stored that an output shows: make `ledger.record(...)` a cell's last expression"
+    )
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -275,10 +277,10 @@ def question_minutes(name: str) -> dict[str, int]:
     return {q["id"]: q["minutes"] for q in json.loads(path.read_text("utf-8"))["questions"]} if path.is_file() else {}
 
 
-@pytest.mark.parametrize(("name", "rows"), [("Two days", 9), ("Five weeks", 12)])
-def test_a_plans_minutes_are_those_of_the_chapters_and_questions(name, rows):
+@pytest.mark.parametrize("name", ["Two days", "Five weeks"])
+def test_a_plans_minutes_are_those_of_the_chapters_and_questions(name):
     plan = planned(PLANS[name])
-    assert len(plan) == rows
+    assert len(plan) == PLANS[name].count("](../notebooks/")
     for chapter, minutes, questions, more in plan:
         assert minutes == minutes_of(ROOT / "notebooks" / f"{chapter}.ipynb")
         assert more == sum(question_minutes(chapter)[question] for question in questions), chapter

@@ -3,33 +3,67 @@
 import argparse
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_staff.notebooks.setup_cell import setup_source
 from course_utils.chapters import find_place, numbered
 from course_utils.errors import CourseError
 
-HELP = "write the skeleton of a question, to be changed into yours"
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+HELP = "write the skeleton of a chapter or a question, to be changed into yours"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What, where, and of which kind."""
-    parser.add_argument("what", choices=["question"], help="what to write")
+    parser.add_argument("what", choices=["chapter", "question"], help="what to write")
     parser.add_argument(
-        "file", type=Path, help="a notebook in solutions/, such as 04_adafactor, or its number; created where missing"
+        "file",
+        type=Path,
+        help="a chapter's name, such as 11_lora; a question's is a notebook in solutions/ or its number, created where missing",
     )
-    parser.add_argument(
-        "--kind", default="function", help="function (the default), stream, account, cost, choice or design"
-    )
+    parser.add_argument("--kind", default="function", help="the kind of question, as docs/authors.md lists them")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Append the question's cells to the notebook and say what to do next."""
+    """Write what is asked for and say what to do next."""
+    return (_chapter if arguments.what == "chapter" else _question)(arguments)
+
+
+def chapter_skeleton(path: Path) -> "NotebookNode":
+    """A notebook for the chapter at `path`, in which every part stands in its place and runs."""
+    from course_staff.notebooks.files import read_notebook
+
+    notebook = read_notebook(Path(__file__).parents[1] / "notebooks" / "chapter.ipynb")
+    notebook.cells[1].source = setup_source()
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("99_name", path.stem)
+    return notebook
+
+
+def _chapter(arguments: argparse.Namespace) -> int:
+    from course_staff.notebooks.files import write_notebook
+
+    path = _path(arguments.file, "notebooks")
+    if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
+        raise CourseError(f"No chapter can be called {path.stem!r}; begin with its number, such as 11_lora.")
+    if path.exists():
+        raise CourseError(f"{path.name} is there already; give the new chapter a name of its own.")
+    write_notebook(chapter_skeleton(path), path)
+    print(
+        f"{path.name} written. Change it into yours, then `course run {path.stem} --save` and `course lint {path.stem}`."
+    )
+    return 0
+
+
+def _question(arguments: argparse.Namespace) -> int:
     from nbformat import from_dict
 
     from course_staff.grading.skeleton import empty_notebook, with_question
     from course_staff.notebooks.files import read_notebook, write_notebook
 
-    path = _path(arguments.file)
+    path = _path(arguments.file, "solutions")
     before = read_notebook(path) if path.is_file() else empty_notebook(path.stem, setup_source())
     notebook, name = with_question(before, arguments.kind)
     write_notebook(from_dict(notebook), path)
@@ -37,13 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _path(named: Path) -> Path:
-    """The file as given, or the notebook in `solutions/` of that name or number."""
+def _path(named: Path, folder: str) -> Path:
+    """The file as given, or the notebook in `folder` of that name or number."""
     path = named if named.suffix == ".ipynb" else named.with_name(f"{named.name}.ipynb")
     if not re.fullmatch(r"\w+", path.stem):
-        raise CourseError(f"No set can be called {path.stem!r}; use letters, digits and _, such as 04_adafactor.")
+        raise CourseError(f"No notebook can be called {path.stem!r}; use letters, digits and _, such as 04_adafactor.")
     if named.parent != Path():
         return path
-    folder = find_place().root / "solutions"
-    begun = numbered(path.stem, [one.stem for one in folder.glob("*.ipynb")])
-    return folder / f"{begun[0] if len(begun) == 1 else path.stem}.ipynb"
+    home = find_place().root / folder
+    begun = numbered(path.stem, [one.stem for one in home.glob("*.ipynb")])
+    return home / f"{begun[0] if len(begun) == 1 else path.stem}.ipynb"

@@ -78,10 +78,12 @@ def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
     """Write today's links into the notebook at `path`; True where that changed the file.
 
     Before the chapter where a term comes first, its word means something else, as a matrix's rank does: there it is not linked.
+    Neither is a term whose anchor stands in the metadata's `"course": {"unlinked": ["rank"]}`.
     """
-    known = [term for term in terms if term.first <= path.stem.partition("_")[0]]
 
     def edit(notebook) -> None:
+        others = notebook.metadata.get("course", {}).get("unlinked", [])
+        known = [term for term in terms if term.first <= path.stem.partition("_")[0] and term.id not in others]
         cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
         for cell, source in zip(cells, linked([unlinked(cell.source) for cell in cells], known), strict=True):
             cell.source = source

@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from itertools import product
 
@@ -24,8 +24,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, counted
 from course_utils.distributed.torchrun import announce
-from course_utils.memory import Recipe, distinct_bytes, dry_run
+from course_utils.memory import Recipe, distinct_bytes, dry_run, estimate
 from course_utils.memory.allocator import allocator_of, quiet
+from course_utils.memory.plan import most
 from course_utils.memory.sharded import units_of
 from course_utils.memory.usage import Usage
 from course_utils.settings import set_variable
@@ -138,7 +139,7 @@ class Seen:
 
 
 STEPS = 5
-"""Of training, the same for every way; after them one is counted, and as many more are recorded."""
+"""Of training, the same for every way; after them one is counted, and three more are recorded."""
 
 
 def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
@@ -154,7 +155,7 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     with counted() as traffic:
         setup.step(batch)
     above = []
-    for _ in range(STEPS):
+    for _ in range(3):
         allocator = allocator_of(torch.device("cpu"))
         with allocator.recording(), allocator.measured():
             setup.step(batch)
@@ -367,6 +368,23 @@ def deepspeed_on_rank(config, recipe: Recipe, stage: int, **zero) -> Found:
             engine.step()
     kind = type(engine.optimizer).__name__
     return Found(kind, type(engine).__name__, models.parameter_count(engine), loss.item(), sent)
+
+
+# A published table of largest batches does not say how long its sequences were. Worked out backwards:
+
+
+def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> tuple[int, int] | None:
+    """The shortest and the longest sequence with which `largest` examples fit into `budget` bytes and one more does not.
+
+    By formulas that dry runs of smaller sizes gave. None where there is no such length.
+    """
+    limit = config.max_position_embeddings
+    start = min(128, limit)
+    finder = estimate(config, replace(recipe, batch=largest, sequence=start)).finder
+    longest, too_long = (
+        most(lambda s: finder.guess(batch, s).peak <= budget, start, limit) or 0 for batch in (largest, largest + 1)
+    )
+    return (too_long + 1, longest) if longest > too_long else None
 
 
 # Figures.

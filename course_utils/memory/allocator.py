@@ -2,11 +2,11 @@
 
 import os
 import tempfile
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
 
 import torch
 from torch.autograd import DeviceType
@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from course_utils.errors import CourseError
 
 _MARK, _MEASURED = "course phase: ", "course measured run"
-_NO_OPERATORS = ("autograd::", "torch::autograd::", "[memory]")  # what the profiler names beside the operators
+_NO_OPERATORS = ("autograd::", "torch::autograd::")  # what the profiler names beside the operators
 _USER_SCOPE = 7
 
 
@@ -95,7 +95,13 @@ class CpuAllocator:
             self.begin_phase(None)
             with quiet():
                 profiler.stop()
-        self._events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+        self._changes, self._spans = [], []
+        for event in profiler.profiler.kineto_results.events():
+            start, name = event.start_ns(), event.name()
+            if name != "[memory]":
+                self._spans.append((start, start + event.duration_ns(), name, event.scope()))
+            elif event.device_type() == DeviceType.CPU:
+                self._changes.append((start, event.nbytes()))
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -114,35 +120,30 @@ class CpuAllocator:
 
     def account(self) -> Account:
         """The account, after the recording."""
-        changes = [e for e in self._events if e.name() == "[memory]" and e.device_type() == DeviceType.CPU]
-        totals = list(accumulate((e.nbytes() for e in changes), initial=0))
-        totals = list(zip([-inf, *(e.start_ns() for e in changes)], totals, strict=True))
+        self._changes.sort(key=lambda change: change[0])
+        times, totals = [when for when, _ in self._changes], [0, *accumulate(size for _, size in self._changes)]
 
-        def highest(start: int, end: int) -> tuple[int, float]:
+        def highest(start: int, end: int) -> tuple[int, int]:
             """The largest total in a span, what was in use at its start included, and when that was."""
-            before = [total for when, total in totals if when <= start][-1]
-            return max(
-                [(before, start), *(one[::-1] for one in totals if start < one[0] <= end)], key=lambda one: one[0]
-            )
+            first, last = bisect_right(times, start), bisect_right(times, end)
+            place = max(range(first, last + 1), key=totals.__getitem__)
+            return totals[place], times[place - 1] if place > first else start
 
-        ((start, end, _),) = self._spans(_MEASURED)
+        ((start, end, _),) = self._marked(_MEASURED)
         (at_start, _), (peak, when), by_phase = highest(start, start), highest(start, end), {}
-        for begin, finish, name in self._spans(_MARK):
+        for begin, finish, name in self._marked(_MARK):
             if start <= begin <= end:
                 by_phase[name] = max(by_phase.get(name, 0), highest(begin, finish)[0] - at_start)
         return Account(peak - at_start, at_start, by_phase, self.witness, self._operator_at(when))
 
-    def _spans(self, mark: str) -> list[tuple[int, int, str]]:
-        marks = (e for e in self._events if e.name().startswith(mark))
-        return [(e.start_ns(), e.start_ns() + e.duration_ns(), e.name().removeprefix(mark)) for e in marks]
+    def _marked(self, mark: str) -> list[tuple[int, int, str]]:
+        found = (span for span in self._spans if span[2].startswith(mark))
+        return sorted((start, end, name.removeprefix(mark)) for start, end, name, _ in found)
 
-    def _operator_at(self, time: float) -> str:
+    def _operator_at(self, time: int) -> str:
         """The operator at work at `time`, the outermost: the one that Python or autograd called."""
-        names = (
-            e.name()
-            for e in self._events
-            if e.scope() != _USER_SCOPE and e.start_ns() <= time <= e.start_ns() + e.duration_ns()
-        )
+        at_work = [one for one in self._spans if one[0] <= time <= one[1] and one[3] != _USER_SCOPE]
+        names = (name for _, _, name, _ in sorted(at_work, key=lambda one: one[0]))
         return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 

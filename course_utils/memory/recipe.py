@@ -29,8 +29,8 @@ class Recipe:
 
     With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` so many runs of blocks. What
     backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
-    adapters of that rank beside all linear layers are trained; `frozen` names parameters by the beginning of their names. With
-    `quantized="nf4"` the linear layers' weights are kept in 4 bits.
+    adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`); `frozen`
+    names parameters by the beginning of their names. With `quantized="nf4"` the linear layers' weights are kept in 4 bits.
 
     `zero_stage` shards over `ranks` devices (Rajbhandari et al. 2020): 1 the optimizer's state (`ZeroRedundancyOptimizer`), 2
     gradients too, 3 parameters too (FSDP2, without and with resharding after forward); in `replicas` groups that each hold
@@ -45,23 +45,23 @@ class Recipe:
     batch: int = 8
     sequence: int = 128
     accumulation: int = 1
-    checkpointing: bool = False
-    segments: int | None = None
-    saved_on_disk: bool = False
+    packed: bool = False
+    keeps_outputs: bool = True
     attention: str = "sdpa"
     clipping: bool = False
-    zero_stage: int = 0
-    ranks: int = 1
-    offload: bool = False
-    device: str = "cpu"
-    keeps_outputs: bool = True
-    packed: bool = False
     in_backward: bool = False
+    checkpointing: bool = False
+    segments: int | None = None
     offload_activations: bool = False
+    saved_on_disk: bool = False
     lora: int = 0
     frozen: tuple[str, ...] = ()
     quantized: str = ""
+    zero_stage: int = 0
+    ranks: int = 1
     replicas: int = 1
+    offload: bool = False
+    device: str = "cpu"
 
     def __post_init__(self):
         maker(self.optimizer)

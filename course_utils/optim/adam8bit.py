@@ -48,7 +48,7 @@ class Adam8bit(AdamW):
             averages = {name: state[f"state{number}"].view(-1) for number, name in self.names.items()}
             self.update_wide(theta, gradient, {"step": state["step"], **averages}, group)
             return
-        blocks = max(1, (2**15 if theta.is_cpu else 2**24) // block)  # few fit a CPU's cache; a GPU's kernels want many
+        blocks = max(1, (2**16 if theta.is_cpu else 2**24) // block)  # few fit a CPU's cache; a GPU's kernels want many
         for first in range(0, len(state["absmax1"]), blocks):
             part = slice(first * block, (first + blocks) * block)
             scales = slice(first, first + blocks)
@@ -58,7 +58,8 @@ class Adam8bit(AdamW):
                 averages[name] = dequantize(codes, absmax, state[f"qmap{number}"], block, _wide(theta.dtype))
             self.update_wide(theta[part], gradient[part], averages, group)
             for number, name in self.names.items():
-                codes, absmax = quantize(averages[name], state[f"qmap{number}"], block)
+                # Handed over, it is gone as soon as it is scaled.
+                codes, absmax = quantize(averages.pop(name), state[f"qmap{number}"], block)
                 state[f"state{number}"].view(-1)[part], state[f"absmax{number}"][scales] = codes, absmax
 
     def update_wide(self, theta, gradient, averages, group):
@@ -96,11 +97,11 @@ class Adam8bit(AdamW):
     def temporary_bytes(cls, shape, itemsize=4):
         """Bytes that the update of one 32-bit tensor needs for a moment on the CPU.
 
-        For each element of a stretch they are 22: both averages, a scaled copy of the one that is quantized, and its look-up;
-        and 8 for each block. A small tensor needs its denominator only.
+        For each element of a stretch they are 17: while one average is quantized, the other, its own scaled values and their
+        look-up; and 4 for each block. A small tensor needs its denominator only.
         """
-        elements, stretch = prod(shape), min(prod(shape), 2**15)
-        return 4 * elements if elements < 4096 else 22 * stretch + 8 * -(-stretch // BLOCK)
+        elements, stretch = prod(shape), min(prod(shape), 2**16)
+        return 4 * elements if elements < 4096 else 17 * stretch + 4 * -(-stretch // BLOCK)
 
 
 class AdamW8bit(Adam8bit):

@@ -25,7 +25,8 @@ RANGES = {
 class Optimizer(torch.optim.Optimizer):
     """Calls `update` for each parameter that has a gradient.
 
-    A subclass names its options with their defaults, the tensors that it keeps for each parameter, and writes `update`.
+    A subclass names its options with their defaults, the tensors that it keeps for each parameter (`state_bytes` counts them) and
+    the number of `temporaries`, and writes `update`.
     """
 
     defaults = {"lr": 1e-3, "weight_decay": 0.0}
@@ -44,7 +45,10 @@ class Optimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def decay(self, parameter, gradient, group):
-        """L2 regularization: λθ joins the gradient, and so enters all that is made of it."""
+        """The gradient that `update` gets. Here L2 regularization: λθ joins it, and so enters all that is made of it.
+
+        AdamW changes `parameter` instead; optimizers whose `update` decays by itself hand on the gradient.
+        """
         return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
     def new_state(self, parameter, group):

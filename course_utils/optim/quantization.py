@@ -15,11 +15,14 @@ def quantize(values: torch.Tensor, codebook: torch.Tensor, block_size: int = PAP
 
     A block is `block_size` consecutive values of the flattened tensor; the last may be shorter. A block of zeros has scale 0.
     """
-    count = values.numel()
-    blocks = pad(values.reshape(-1), (0, -count % block_size)).view(-1, block_size)
-    absmax = blocks.abs().amax(1).float()
-    blocks.div_(torch.where(absmax == 0, 1.0, absmax)[:, None])
-    return look_up(blocks.view(-1)[:count], codebook).view(values.shape), absmax
+    shape, count = values.shape, values.numel()
+    values = values.reshape(-1)
+    if count % block_size:
+        values = pad(values, (0, -count % block_size))
+    values = values.view(-1, block_size)
+    absmax = values.abs().amax(1).float()
+    values = values / torch.where(absmax == 0, 1.0, absmax)[:, None]
+    return look_up(values.view(-1)[:count], codebook).view(shape), absmax
 
 
 def dequantize(codes, absmax, codebook, block_size: int = PAPER_BLOCK, dtype=torch.float32) -> torch.Tensor:
@@ -66,7 +69,7 @@ def look_up(values: torch.Tensor, codebook: torch.Tensor) -> torch.Tensor:
     lowest, midpoint = table
     interval = (values.view(torch.int32) >> 16).add_(2**15)
     above = values > midpoint.index_select(0, interval)
-    return lowest.index_select(0, interval).add_(above)
+    return lowest.index_select(0, interval).add_(above.view(torch.uint8))
 
 
 @lru_cache(maxsize=16)

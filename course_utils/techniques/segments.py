@@ -1,6 +1,7 @@
 """The blocks of a model, checkpointed in segments of consecutive ones."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from torch import nn
@@ -29,40 +30,30 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
     return max(lists, key=len)
 
 
-class checkpoint_blocks:  # noqa: N801 used like a function
+def checkpoint_blocks(
+    model: nn.Module,
+    segments: int | None = None,
+    using: Callable = checkpoint_by_hooks,
+    blocks: Sequence[nn.Module] | None = None,
+) -> ExitStack:
     """Checkpoint the blocks of `model` in `segments`, by default each block alone; undone at the end of a `with`.
 
     The first block of a segment does the work of all, and the others hand on what they get. `using(function, hidden)` is the
     checkpoint. `blocks` are called one after the other, each with the result of the last.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        segments: int | None = None,
-        using: Callable = checkpoint_by_hooks,
-        blocks: Sequence[nn.Module] | None = None,
-    ):
-        self.blocks = list(blocks or blocks_of(model))
-        for run in segment_ranges(len(self.blocks), segments or len(self.blocks)):
-            first, *others = [self.blocks[index] for index in run]
-            first.forward = partial(run_checkpointed, using, [self.blocks[index].forward for index in run])
-            for block in others:
-                block.forward = lambda hidden, *args, **kwargs: hidden
+    undo, blocks = ExitStack(), list(blocks or blocks_of(model))
+    for run in segment_ranges(len(blocks), segments or len(blocks)):
+        first, *others = [blocks[index] for index in run]
+        first.forward = partial(run_checkpointed, using, [blocks[index].forward for index in run])
+        for block in others:
+            block.forward = lambda hidden, *args, **kwargs: hidden
+    for block in blocks:
+        undo.callback(delattr, block, "forward")  # the class's forward is found again
+    if getattr(getattr(model, "config", None), "use_cache", False):
         # Run twice, a block would write its keys and values into a cache twice.
-        self.cached = hasattr(model, "config") and hasattr(model.config, "use_cache") and model.config.use_cache
-        self.model = model
-        if self.cached:
-            model.config.use_cache = False
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for block in self.blocks:
-            del block.forward  # the class's forward is found again
-        if self.cached:
-            self.model.config.use_cache = True
+        model.config.use_cache = False
+        undo.callback(setattr, model.config, "use_cache", True)
+    return undo
 
 
 def run_checkpointed(using: Callable, forwards: list[Callable], hidden, *args, **kwargs):

@@ -57,8 +57,9 @@ def losses_over_seeds(
         if name == reference:
             continue
         losses = _smooth(histories, window) - (_smooth(runs[reference], window) if reference else 0)
-        # Per step, the median over the runs of the seconds since their start.
-        clock = pd.concat([history.frame()["seconds"] for history in histories], axis=1).median(axis=1)
+        # Each step's median time over the runs, added up: what held up one run for a moment does not count.
+        ends = [history.frame()["seconds"] for history in histories]
+        clock = pd.concat([end.diff().fillna(end) for end in ends], axis=1).median(axis=1).cumsum()
         for panel, x in zip(panels[0], (losses.index, clock), strict=False):
             look = {"color": COLORS[SERIES[number]], "linestyle": LINES[number % len(LINES)]}
             panel.fill_between(x, losses.min(axis=1), losses.max(axis=1), color=look["color"], alpha=0.2, linewidth=0)

@@ -13,7 +13,7 @@ from course_utils import models, viz
 from course_utils.distributed import communication, launch
 from course_utils.lessons import c10_fsdp_and_zero as lesson
 from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities, step_on_paper
-from course_utils.memory import Recipe
+from course_utils.memory import Recipe, Workload, dry_run
 
 WIDTH = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}
 LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=8)
@@ -250,6 +250,26 @@ def test_units_and_networks_are_said():
     figure, alt = lesson.units_figure(table)
     assert list(figure.axes[1].lines[0].get_ydata()) == [0.1, 0.2]
     assert "8 units: peak 1.91 MiB, largest unit 977 KiB, slow 200 ms" in alt
+
+
+SMALL_GPT2 = models.configuration("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=12)
+
+
+def test_the_ends_of_the_lengths_are_where_dry_runs_begin_and_cease_to_fit():
+    def peak(batch, length):
+        work = Workload(SMALL_GPT2, Recipe(batch=batch, sequence=length))
+        return dry_run(work.build, work.step).peak
+
+    budget = peak(2, 8) + 100
+    shortest, longest = lesson.consistent_lengths(SMALL_GPT2, Recipe(), 2, budget)
+    assert shortest <= 8 <= longest
+    assert peak(2, longest) <= budget < peak(2, longest + 1)
+    assert peak(3, shortest - 1) <= budget < peak(3, shortest)
+
+
+@pytest.mark.parametrize("budget", [1, 1e12])
+def test_where_nothing_fits_or_everything_does_no_length_agrees(budget):
+    assert lesson.consistent_lengths(SMALL_GPT2, Recipe(), 2, budget) is None
 
 
 def test_lengths_are_said_and_none_is_none():

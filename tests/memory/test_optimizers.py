@@ -89,5 +89,5 @@ def test_a_dry_update_needs_what_the_allocator_counts(name, shapes, dtype, monke
 def test_a_function_is_its_own_maker_and_an_unknown_name_is_a_sentence():
     assert maker(torch.optim.SGD) is torch.optim.SGD
     assert state_size(torch.optim.Adagrad, [(3, 5)]).elements == 3 * 5 + 1
-    with pytest.raises(CourseError, match="No optimizer is called 'lion'; choose one of sgd, momentum"):
-        maker("lion")
+    with pytest.raises(CourseError, match="No optimizer is called 'snail'; choose one of sgd, momentum"):
+        maker("snail")

@@ -81,11 +81,11 @@ def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
     assert tried.peak == dry(llama(256, 5), recipe).peak
 
 
-def assert_rows_are_true(found):
+def assert_rows_are_true(found, rows=slice(None)):
     """Against a dry run of each row's recipe."""
     assert found.verdict == DOES_NOT
-    assert found.rows
-    for row in found.rows:
+    assert found.rows[rows]
+    for row in found.rows[rows]:
         assert row.peak == pytest.approx(dry(LLAMA, row.recipe).peak, rel=0.001), row.names
         assert row.saves == found.trial.peak - row.peak
         assert row.verdict == FITS
@@ -100,14 +100,19 @@ def assert_rows_are_in_order(found):
     assert not any(one < other for one in names for other in names)
 
 
-def test_every_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
-    assert_rows_are_true(tight)
+def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
+    assert_rows_are_true(tight, slice(None, None, 4))
     assert {row.level for row in tight.rows} == {0, 1}
     assert_rows_are_in_order(tight)
     assert "What would make it fit, the least disturbing first:" in str(tight)
     found = json.loads(json.dumps(tight.json()))
     assert (found["verdict"], found["recipe"]) == (DOES_NOT, plain_recipe(RECIPE))
     assert [tuple(row["names"]) for row in found["rows"]] == [row.names for row in tight.rows]
+
+
+@pytest.mark.slow
+def test_every_row_is_true(tight):
+    assert_rows_are_true(tight)
 
 
 @pytest.mark.slow

@@ -175,6 +175,15 @@ def test_before_its_first_chapter_a_word_is_no_term(tmp_path):
     assert [link[1] for link in INTO.findall(read_notebook(path).cells[0].source)] == ["batch"]
 
 
+def test_a_chapter_may_leave_a_word_alone_that_means_something_else_there(tmp_path):
+    path = tmp_path / "06_x.ipynb"
+    notebook = new_notebook(cells=[new_markdown_cell("A micro-batch of a batch", id="a-text")])
+    notebook.metadata["course"] = {"unlinked": ["batch"]}
+    nbformat.write(notebook, path)
+    stamp_links(path, [BATCH, MICRO])
+    assert [link[1] for link in INTO.findall(read_notebook(path).cells[0].source)] == ["micro-batch"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
