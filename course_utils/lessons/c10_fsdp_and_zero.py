@@ -381,9 +381,11 @@ def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> t
     limit = config.max_position_embeddings
     start = min(128, limit)
     finder = estimate(config, replace(recipe, batch=largest, sequence=start)).finder
-    longest, too_long = (
-        most(lambda s: finder.guess(batch, s).peak <= budget, start, limit) or 0 for batch in (largest, largest + 1)
-    )
+
+    def longest_of(batch: int) -> int:
+        return most(lambda length: finder.guess(batch, length).peak <= budget, start, limit) or 0
+
+    longest, too_long = longest_of(largest), longest_of(largest + 1)
     return (too_long + 1, longest) if longest > too_long else None
 
 
