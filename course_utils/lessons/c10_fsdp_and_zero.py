@@ -139,7 +139,7 @@ class Seen:
 
 
 STEPS = 5
-"""Of training, the same for every way; after them one is counted, and three more are recorded."""
+"""Of training, the same for every way; after them one is counted, and as many more are recorded."""
 
 
 def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
@@ -155,7 +155,7 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     with counted() as traffic:
         setup.step(batch)
     above = []
-    for _ in range(3):
+    for _ in range(STEPS):
         allocator = allocator_of(torch.device("cpu"))
         with allocator.recording(), allocator.measured():
             setup.step(batch)

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.training import History
+from course_utils.units import format_counted
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS, LINES, SERIES
 
@@ -78,10 +79,8 @@ def losses_over_seeds(
             panel.set(ylim=(0, None))
     panels[0, 0].set(ylabel=what)
     figure.legend(loc="outside upper center", ncols=min(len(runs), 3))
-    return (
-        figure,
-        f"{what[0].upper() + what[1:]}, mean and range over {max(map(len, runs.values()))} seeds: {'; '.join(said)}.",
-    )
+    seeds = format_counted(max(map(len, runs.values())), "seed")
+    return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(said)}."
 
 
 def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:
