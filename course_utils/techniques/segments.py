@@ -49,7 +49,7 @@ def checkpoint_blocks(
             block.forward = lambda hidden, *args, **kwargs: hidden
     for block in blocks:
         undo.callback(delattr, block, "forward")  # the class's forward is found again
-    if getattr(getattr(model, "config", None), "use_cache", False):
+    if hasattr(model, "config") and hasattr(model.config, "use_cache") and model.config.use_cache:
         # Run twice, a block would write its keys and values into a cache twice.
         model.config.use_cache = False
         undo.callback(setattr, model.config, "use_cache", True)
