@@ -34,8 +34,12 @@ class Depth:
     def between(cls, two: Log, three: Log) -> "Depth | None":
         """From the logs of two and of three blocks; None where the one is not the other with something put in."""
         repeated, growth, sure = [], np.zeros(len(three.changes), dtype=np.int64), True
-        first, second = _split_into_stretches(two), _split_into_stretches(three)
-        if [key for key, _ in first] != [key for key, _ in second]:
+        # Not apart where each parameter has an optimizer of its own, as master weights have.
+        for foreach_apart in (True, False):
+            first, second = (_split_into_stretches(log, foreach_apart) for log in (two, three))
+            if [key for key, _ in first] == [key for key, _ in second]:
+                break
+        else:
             return None
         for (_, few), (_, many) in zip(first, second, strict=True):
             ours, theirs = _signs(two, few), _signs(three, many)
@@ -100,14 +104,15 @@ def _repeats(values, period: int) -> bool:
     return all(value == values[place % period] for place, value in enumerate(values))
 
 
-def _split_into_stretches(log: Log) -> list[tuple[tuple, slice]]:
+def _split_into_stretches(log: Log, foreach_apart: bool) -> list[tuple[tuple, slice]]:
     """Runs of events of one phase, before the step of one kind: within each, blocks follow one another.
 
-    One call for all parameters is a run of its own, as are the deaths of what it bore.
+    With `foreach_apart` one call for all parameters is a run of its own, as are the deaths of what it bore.
     """
     found: list[tuple[tuple, slice]] = []
     for place, (phase, kind, _, operator) in enumerate(log.labels):
-        for_all = "_foreach_" in operator and phase == "update"  # within backward it is for one parameter
+        # Within backward such a call is for one parameter.
+        for_all = foreach_apart and "_foreach_" in operator and phase == "update"
         call = (operator, bool(log.changes[place] > 0)) if for_all else ()
         key = (phase, "" if phase else kind, *call)
         if found and found[-1][0] == key:

@@ -58,10 +58,11 @@ def dry(config, recipe):
     "recipe",
     [
         RECIPE,
+        replace(RECIPE, optimizer="adamw-foreach", precision="bf16-masters"),
         pytest.param(replace(RECIPE, checkpointing=True, batch=1), marks=pytest.mark.slow),
         pytest.param(replace(RECIPE, zero_stage=3, ranks=4), marks=pytest.mark.slow),
     ],
-    ids=["as usual", "checkpointing", "ZeRO-3"],
+    ids=["as usual", "an optimizer for each parameter", "checkpointing", "ZeRO-3"],
 )
 def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all(recipe):
     deep, machine = llama(256, 5), hardware.machine("H100")
