@@ -175,6 +175,7 @@ def test_where_a_browser_is_opened(environment, platform, expected, monkeypatch)
     assert doctor.has_display(platform=platform) is expected
 
 
+@pytest.mark.slow
 def test_8bit_adam_takes_a_step_or_says_why_not():
     assert doctor.probe_8bit_adam("cpu").mark == "ok"
     wrong = doctor.probe_8bit_adam("cuda:7")

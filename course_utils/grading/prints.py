@@ -47,15 +47,15 @@ def diagnose(entry: Mapping, outcomes: Mapping[str, object]) -> str | None:
     Where several match within the rounding, the nearest counts.
     """
     found = {case: outcome_print(outcome) for case, outcome in outcomes.items()}
-    away = {name: _away(mistake["prints"], found) for name, mistake in entry.get("mistakes", {}).items()}
+    away = {name: away(mistake["prints"], found) for name, mistake in entry.get("mistakes", {}).items()}
     name = min(away, key=away.__getitem__, default=None)
     return name if name is not None and away[name] <= 1 else None
 
 
-def _away(a, b) -> float:
-    """The largest difference between two fingerprints in units of what may differ; infinite where their forms differ.
+def away(a, b) -> float:
+    """The largest difference between two fingerprints in units of what may differ: at most 1 where they are the same.
 
-    Two whole numbers may not differ.
+    Infinite where their forms differ, and where two whole numbers do.
     """
     if type(a) is int and type(b) is int:
         return 0.0 if a == b else inf
@@ -64,9 +64,9 @@ def _away(a, b) -> float:
     if type(a) is not type(b):
         return inf
     if isinstance(a, dict):
-        return max((_away(a[key], b[key]) for key in a), default=0.0) if a.keys() == b.keys() else inf
+        return max((away(a[key], b[key]) for key in a), default=0.0) if a.keys() == b.keys() else inf
     if isinstance(a, list):
-        return max(map(_away, a, b), default=0.0) if len(a) == len(b) else inf
+        return max(map(away, a, b), default=0.0) if len(a) == len(b) else inf
     return 0.0 if a == b else inf
 
 

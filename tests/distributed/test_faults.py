@@ -206,6 +206,7 @@ def work(scale):
 ]
 
 
+@pytest.mark.slow
 def test_twice_from_a_kernel_that_has_trained(tmp_path):
     import nbformat  # here, because every rank imports this module
     from nbclient import NotebookClient

@@ -80,10 +80,12 @@ def test_honest_and_broken_submissions(tiny, tmp_path):
     }
     for name, (_, _, said) in HONEST.items():
         assert said in json.dumps(records[name], ensure_ascii=False), name
-    again = grade_class(dict(reversed(submissions.items())), papers, sandbox.best_kind(trust=True), jobs=1)
-    assert again == records
+    last = dict(reversed(list(submissions.items())[:5]))
+    again = grade_class(last, papers, sandbox.best_kind(trust=True), jobs=1)
+    assert again == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
 
 
+@pytest.mark.slow
 def test_a_helper_that_never_ends_is_stopped_and_the_answers_are_graded(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
     endless = write_class(tmp_path / "class", {"loop": notebook("while True: pass", SETUP, ANSWER, NEXT)})
@@ -117,9 +119,8 @@ question = sharded(
 """
 
 
-@pytest.mark.parametrize(
-    "kind", ["namespaces", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bwrap", "fork", "fresh"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["namespaces", "bwrap", "fork", "fresh"])
 def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
     best = sandbox.best_kind(trust=True)
@@ -141,6 +142,7 @@ def test_a_sandbox_that_does_not_start_is_said_and_not_waited_for(tiny, tmp_path
     assert record["failed"]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -215,6 +217,7 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     assert (out / "results.csv").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(tiny, tmp_path, capsys, monkeypatch):
     write_class(tmp_path / "class", {"a": HONEST["right"][0], "b": answer_with("while True: pass")})
     whole, before = Results.save, psutil.Process().children(recursive=True)
@@ -249,6 +252,7 @@ def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
     assert keys["namespaces"] == keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 
+@pytest.mark.slow
 def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {name: HONEST[name][0] for name in ("right", "named mistake")})
     assert run_command(tmp_path, tiny) == 0
@@ -261,6 +265,7 @@ def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
     assert "No submission is called 'nobody'; they are: named mistake, right." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny) == 0
@@ -276,6 +281,7 @@ def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
     assert [row["student"] for row in csv.DictReader(before.decode().splitlines())] == ["late", "right"]
 
 
+@pytest.mark.slow
 def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny, "--out", str(tmp_path)) == 0

@@ -30,7 +30,7 @@ SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 EXERCISES = ROOT / "exercises"
 EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 # In the last two, ranks start for every answer and every case.
-MANY_ANSWERS = ("02_optimizers_from_scratch", "04_adafactor", "09_local_sgd", "10_fsdp_and_zero")
+MANY_ANSWERS = ("02_optimizers_from_scratch", "03_adamw", "04_adafactor", "09_local_sgd", "10_fsdp_and_zero")
 QUICK_SETS = pytest.mark.parametrize(
     "path",
     [
@@ -93,6 +93,22 @@ def test_a_second_release_gives_the_same_bytes_and_writes_nothing(tmp_path):
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()}
     assert write(released(path, tmp_path, tmp_path)) == []
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("stored", "differs"),
+    [
+        ('{"numbers": [0.0667475], "text": "a"}', False),
+        ('{"numbers": [0.0668474], "text": "a"}', True),
+        ('{"numbers": [0.0667474], "text": "b"}', True),
+        ('{"numbers": [', True),
+    ],
+    ids=["another machine's last digit", "another number", "another word", "half a file"],
+)
+def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored, differs):
+    path = tmp_path / "99_test.json"
+    path.write_text(stored)
+    assert bool(differing({path: '{"numbers": [0.0667474], "text": "a"}'})) == differs
 
 
 @EVERY
