@@ -14,18 +14,31 @@ HELP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The chapters to check."""
     parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default every one")
+    parser.add_argument("--notes", action="store_true", help="also list sentences that an author should look at again")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per violation, and, of all chapters, how much of each file by hand they show; 1 where there is any."""
+    """Print one line per violation, and, of all chapters, how much of each file by hand they show; 1 where there is any.
+
+    Notes are told and counted, and refuse nothing.
+    """
     from course_staff.demos import demos_in, read_demo
     from course_staff.demos.needs import plan
-    from course_staff.notebooks.anatomy import violations_in
+    from course_staff.notebooks.anatomy import Chapter, Violation, violations_in
+    from course_staff.notebooks.files import read_notebook
+    from course_staff.notebooks.sentences import broken_claims, claims_of, notes
     from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
 
     place = find_place()
     paths = chapters_in(place.notebooks, arguments.chapters)
     violations = [str(violation) for path in paths for violation in violations_in(path)]
+    noted = []
+    for path in paths:
+        chapter, claims = Chapter(path, read_notebook(path)), claims_of(place.root, path.stem)
+        violations += [str(Violation(path.name, *remark)) for remark in broken_claims(chapter, claims)]
+        noted += [str(Violation(path.name, *remark)) for remark in notes(chapter, claims)]
+    if arguments.notes:
+        print(*noted, sep="\n")
     for demo in demos_in(place.notebooks):
         try:
             if demo.stem in [path.stem for path in paths]:
@@ -38,6 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"The chapters show {share(counts):.1%} of the code by hand; at least {SHOWN_AT_LEAST:.0%} is required.")
         if share(counts) < SHOWN_AT_LEAST:
             violations.append("Too little of the code by hand is shown.")
-    counted = f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}."
+    of_notes = f" {format_counted(len(noted), 'note')} (`--notes` lists them)." if noted and not arguments.notes else ""
+    counted = (
+        f"{format_counted(len(paths), 'chapter')} checked, {format_counted(len(violations), 'violation')}.{of_notes}"
+    )
     print(*violations, counted, sep="\n")
     return 1 if violations else 0

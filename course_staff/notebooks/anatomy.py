@@ -26,7 +26,7 @@ SECTIONS = (
     "Play",
     "Summary",
 )
-MOST_WORDS = 2_500
+MOST_WORDS = 2_300
 USUAL_LINES, MOST_LINES, LONG_SHARE = 10, 15, 0.1
 
 
@@ -136,21 +136,25 @@ def sections(chapter: Chapter) -> Remarks:
 
 
 def summary(chapter: Chapter) -> Remarks:
-    """Five numbered lines, questions, sources, and the exercises where there are any."""
+    """Five numbered lines, three problems with folded answers, sources, and the exercises where there are any."""
     text = "\n".join(source for _, source in chapter.prose).partition("\n## Summary\n")[2]
     last = len(chapter.cells)
     if not text:
         return
+    exercise = f"../exercises/{chapter.path.name}"
+    if (chapter.path.parent / exercise).is_file() and exercise not in markdown.links(text):
+        yield last, f"the summary must link to the exercises: {exercise}."
     lines = len(re.findall(r"^\d+\. ", text.split("\n### ")[0], re.MULTILINE))
     if lines != 5:
         yield last, f"the summary takes five numbered lines, not {lines}."
     names = [heading.text for heading in markdown.headings(text)]
-    parts = [name for name in names if name in ("Questions", "Sources")]
-    if parts != ["Questions", "Sources"]:
-        yield last, "the summary needs the parts '### Questions' and '### Sources', in this order."
-    exercise = f"../exercises/{chapter.path.name}"
-    if (chapter.path.parent / exercise).is_file() and exercise not in markdown.links(text):
-        yield last, f"the summary must link to the exercises: {exercise}."
+    parts = [name for name in names if name in ("Questions", "Problems", "Sources")]
+    if parts == ["Questions", "Sources"]:
+        return  # a chapter from before there were problems
+    if parts != ["Problems", "Sources"]:
+        yield last, "the summary needs the parts '### Problems' and '### Sources', in this order."
+    elif (folded := text.partition("### Problems")[2].partition("\n### ")[0].count("<details>")) != 3:
+        yield last, f"the summary takes three problems, each with a folded answer (`<details>`), not {folded}."
 
 
 def successor(chapter: Chapter) -> Remarks:
@@ -162,9 +166,11 @@ def successor(chapter: Chapter) -> Remarks:
 
 def length_of_prose(chapter: Chapter) -> Remarks:
     """A chapter is read in one sitting."""
-    words = sum(markdown.count_words(without_successor(text)) for _, text in chapter.prose)
-    if words >= MOST_WORDS:
-        yield 0, f"its prose has {words:,} words; bring it under {MOST_WORDS:,}."
+    read = [re.sub(r"^### Problems$.*?(?=^### |\Z)", "", text, flags=re.M | re.S) for _, text in chapter.prose]
+    words = sum(markdown.count_words(without_successor(text)) for text in read)
+    most = MOST_WORDS if any("### Problems" in text for _, text in chapter.prose) else 2_500
+    if words >= most:
+        yield 0, f"its prose has {words:,} words; bring it under {most:,}."
 
 
 def length_of_code(chapter: Chapter) -> Remarks:

@@ -77,13 +77,14 @@ CHANGES = {
     "section unknown": (lambda n: n.cells.insert(3, new_markdown_cell("## Aside")), 4, "'## Aside' is not a section"),
     "sections swapped": (swap_two_sections, 0, "wrong order"),
     "four lines of summary": (lambda n: replace(n.cells[-1], "5. Five.\n", ""), 18, "five numbered lines"),
-    "no questions": (lambda n: replace(n.cells[-1], "### Questions", ""), 18, "'### Questions'"),
+    "no problems": (lambda n: replace(n.cells[-1], "### Problems", "### Others"), 18, "'### Problems'"),
+    "an answer that is not folded": (lambda n: replace(n.cells[-1], "<details>", ""), 18, "three problems"),
     "leads to a chapter that is not next": (
         lambda n: replace(n.cells[-1], "[a paper]", "\n\n**Next:** [07 A chapter](07_topic.ipynb) [a paper]"),
         18,
         "course stamp",
     ),
-    "too many words": (lambda n: n.cells.insert(3, new_markdown_cell("word " * 2_500)), 0, "2,5"),
+    "too many words": (lambda n: n.cells.insert(3, new_markdown_cell("word " * 2_300)), 0, "2,3"),
     "very long cell": (lambda n: insert_code(n, "\n".join(["x = 1"] * 16)), 18, "16 lines"),
     "too many long cells": (long_cells(2), 18, "2 of 11"),
     "empty cell": (lambda n: n.cells.insert(-1, new_code_cell("")), 18, "empty"),
@@ -124,7 +125,7 @@ CHANGES = {
         "#No-such-part leads nowhere",
     ),
     "dead exercise link": (
-        lambda n: replace(n.cells[-1], "Why?", "[x](../exercises/07_topic.ipynb)"),
+        lambda n: replace(n.cells[-1], "How many more?", "[x](../exercises/07_topic.ipynb)"),
         18,
         "leads nowhere",
     ),
@@ -188,7 +189,7 @@ def test_a_link_to_existing_exercises_is_required(chapter, save, tmp_path):
     assert [v.remark for v in violations_in(path)] == [
         "the summary must link to the exercises: ../exercises/07_topic.ipynb."
     ]
-    replace(chapter.cells[-1], "Why?", "[Exercises](../exercises/07_topic.ipynb)")
+    replace(chapter.cells[-1], "How many more?", "[Exercises](../exercises/07_topic.ipynb)")
     assert violations_in(save(chapter)) == []
 
 

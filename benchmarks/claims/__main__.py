@@ -1,0 +1,26 @@
+"""Run claims over seeds that no chapter uses: `COURSE_SCALE=laptop python -m benchmarks.claims 02 07-root`."""
+
+import argparse
+import sys
+
+from benchmarks.claims import SEEDS, load
+
+
+def main() -> int:
+    """Print a line for each claim with the seeds on which it failed; 1 where there is one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="beginnings of claims' names; by default all")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    given = parser.parse_args()
+    failed = 0
+    for name, holds in load().items():
+        if name.startswith(tuple(given.names) or ""):
+            against = [seed for seed in given.seeds if not holds(seed)]
+            failed += bool(against)
+            said = f"fails with {', '.join(map(str, against))}" if against else "holds"
+            print(f"{name:30} {said} ({len(given.seeds) - len(against)} of {len(given.seeds)} seeds)", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
