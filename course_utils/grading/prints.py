@@ -47,9 +47,9 @@ def diagnose(entry: Mapping, outcomes: Mapping[str, object]) -> str | None:
     Where several match within the rounding, the nearest counts.
     """
     found = {case: outcome_print(outcome) for case, outcome in outcomes.items()}
-    away = {name: away(mistake["prints"], found) for name, mistake in entry.get("mistakes", {}).items()}
-    name = min(away, key=away.__getitem__, default=None)
-    return name if name is not None and away[name] <= 1 else None
+    distance = {name: away(mistake["prints"], found) for name, mistake in entry.get("mistakes", {}).items()}
+    name = min(distance, key=distance.__getitem__, default=None)
+    return name if name is not None and distance[name] <= 1 else None
 
 
 def away(a, b) -> float:
