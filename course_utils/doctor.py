@@ -25,7 +25,7 @@ from course_utils.units import GiB, format_bytes
 
 OLDEST_PYTHON = (3, 11)
 HOW_TO_INSTALL = 'run `make lab` in the course\'s folder, or `pip install -e ".[lab]"` there'
-VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COURSE_STRICT")
+VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COURSE_STRICT", "COURSE_READER")
 # The gpu scale trains up to 124 million float32 parameters with AdamW: 4 x 4 bytes each, 1.9 GiB, and about twice as much again
 # in activations at its batch size. On a GPU this is the GPU's; the host then only holds the processes with CUDA loaded.
 LARGE_MODEL = 6 * GiB

@@ -5,8 +5,9 @@
 | `COURSE_SCALE` | `smoke`, `laptop`, `gpu` | `gpu` where CUDA is available, else `laptop` |
 | `COURSE_DEVICE` | `cpu`, `cuda` (which GPU: `CUDA_VISIBLE_DEVICES`) | `cuda` where it is available, else `cpu` |
 | `COURSE_SEED` | a whole number | 0 |
-| `COURSE_HOME` | a folder for cache, checkpoints, ledger and progress | the platform's own place for user caches |
+| `COURSE_HOME` | a folder for cache, checkpoints, ledger, progress and bets | the platform's own place for user caches |
 | `COURSE_STRICT` | 1: a failed check raises, and outputs are those to be compared; 0 | 0 |
+| `COURSE_READER` | 0: nobody reads along, so the bets are those of the cells and none is kept; 1 | 1 |
 """
 
 import os
@@ -60,6 +61,7 @@ class Settings:
     seed: int = 0
     home: Path = Path(".course")
     strict: bool = False
+    reader: bool = True
 
     @cached_property
     def device(self) -> "torch.device":
@@ -88,6 +90,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         seed=_whole_number("COURSE_SEED", environment.get("COURSE_SEED", "0")),
         home=_home(environment.get("COURSE_HOME")),
         strict=_one_of("COURSE_STRICT", environment.get("COURSE_STRICT", "0"), ["0", "1"]) == "1",
+        reader=_one_of("COURSE_READER", environment.get("COURSE_READER", "1"), ["0", "1"]) == "1",
     )
 
 

@@ -12,6 +12,7 @@ def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_DEVICE", "cpu")
     monkeypatch.setenv("COURSE_SEED", "0")
     monkeypatch.setenv("COURSE_STRICT", "0")
+    monkeypatch.setenv("COURSE_READER", "1")
     settings_room.settings.cache_clear()
     yield
     settings_room.settings.cache_clear()

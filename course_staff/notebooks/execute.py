@@ -28,7 +28,7 @@ def execute_chapter(path: Path, scale: str | None = None, timeout: float = CELL_
     Shows a progress bar. Raises `CourseError`, naming the cell, where a cell fails or takes too long, or the kernel dies.
     """
     notebook = read_notebook(path)
-    environment = environment_for_child(**({"COURSE_SCALE": scale} if scale else {}))
+    environment = environment_for_child(COURSE_READER="0", **({"COURSE_SCALE": scale} if scale else {}))
     progress = _Progress(path, notebook)
     with (
         progress.bar,

@@ -44,7 +44,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     """
     played.clear()
     played.update(controls)
-    _show_controls(controls)
+    show_controls(controls, f"Run this notebook to move the controls of the figure below: {in_words(controls)}.")
 
     def outputs() -> Iterator[tuple[object, dict]]:
         values = {name: control.value for name, control in controls.items()}
@@ -65,12 +65,11 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
         control.observe(redraw, names="value")
 
 
-def _show_controls(controls: dict) -> None:
-    """The controls where widgets run, and elsewhere a sentence that names them."""
+def show_controls(controls: dict, still: str) -> None:
+    """The controls where widgets run, and elsewhere the sentence `still`."""
     from ipywidgets import VBox
 
     dress(controls)
-    still = f"Run this notebook to move the controls of the figure below: {in_words(controls)}."
     view = {"version_major": 2, "version_minor": 0, "model_id": VBox(list(controls.values())).model_id}
     # Plain text would be broken within words, as output of code is.
     display({_VIEW: view, "text/html": f"<p>{html.escape(still)}</p>", "text/plain": still}, raw=True)

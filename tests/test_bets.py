@@ -1,0 +1,232 @@
+"""A reader bets, in a notebook and outside; is told how far off; and sees all bets in one picture."""
+
+import json
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from course_utils import bets
+from course_utils.bets import Bet, bet, figure_of, picture, settle
+from course_utils.errors import CourseError
+from course_utils.settings import settings
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture(autouse=True)
+def restart(monkeypatch):
+    """What a fresh kernel knows: nothing; also to be called in the middle of a story."""
+
+    def restarted():
+        monkeypatch.setattr(bets, "_here", {})
+
+    restarted()
+    return restarted
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A kernel with somebody before it; what it displays, bundle by bundle."""
+    shown = []
+    monkeypatch.setattr(bets, "_has_kernel", lambda: True)
+    for place in ("IPython.display.display", "course_utils.viz.display.display"):
+        monkeypatch.setattr(place, lambda bundle, **how: shown.append(bundle))
+    return shown
+
+
+def alone(monkeypatch, variable="COURSE_READER", value="0"):
+    monkeypatch.setenv(variable, value)
+    settings.cache_clear()
+
+
+def box_of(shown):
+    """The number box of the bet that was shown last."""
+    from ipywidgets import Widget
+    from ipywidgets.widgets.widget import _instances
+
+    panel = [bundle for bundle in shown if WIDGET in bundle][-1][WIDGET]["model_id"]
+    assert isinstance(_instances[panel], Widget)
+    return _instances[panel].children[1]
+
+
+def test_outside_a_notebook_a_bet_and_its_end_are_two_lines(capsys):
+    assert bet("07-peak", 50, "% of the peak", "How much is left?") == 50.0
+    settle("07-peak", 43.3)
+    assert capsys.readouterr().out.splitlines() == [
+        "How much is left? Your bet: 50 % of the peak.",
+        "You bet 50 % of the peak; it is 43.3 % of the peak: you were 1.15 times too high.",
+    ]
+
+
+def test_what_is_typed_counts_until_the_number_of_the_cell_changes(notebook, restart):
+    assert bet("07-peak", 50, "%") == 50
+    box_of(notebook).value = 70
+    settle("07-peak", 35)
+    assert notebook[-1]["text/plain"] == "You bet 70 %; it is 35 %: you were 2 times too high."
+    restart()
+    assert bet("07-peak", 50, "%") == 70, "the chapter is run again"
+    assert box_of(notebook).value == 70
+    assert bet("07-peak", 40, "%") == 40, "the reader changed the cell"
+    settle("07-peak", 35)
+    assert "You bet 40 %" in notebook[-1]["text/plain"]
+
+
+def test_the_box_has_the_question_beside_it_and_says_what_stands(notebook):
+    bet("07-peak", 50, "GB", "How <much>?")
+    assert notebook[0]["text/plain"] == "How <much>? Your bet: 50 GB."
+    assert notebook[0]["text/html"] == "<p>How &lt;much&gt;? Your bet: 50 GB.</p>"
+    box = box_of(notebook)
+    assert (box.value, box.description) == (50, "your bet (GB)")
+
+
+def test_a_new_guess_after_the_end_is_not_settled_yet(notebook, capsys):
+    bet("07-peak", 50)
+    settle("07-peak", 35)
+    box_of(notebook).value = 35
+    picture()
+    assert capsys.readouterr().out == "No bet is settled yet; run the chapter from its first cell.\n"
+
+
+@pytest.mark.parametrize(
+    ("guess", "truth", "unit", "said"),
+    [
+        (112, 98.7, "GB", "You bet 112 GB; it is 98.7 GB: you were 1.13 times too high."),
+        (4, 98.7, "", "You bet 4; it is 98.7: you were 24.7 times too low."),
+        (3, 3, "blocks", "You bet 3 blocks; it is 3 blocks: exactly right."),
+        (0, 0, "", "You bet 0; it is 0: exactly right."),
+        (49.83, 49.81, "%", "You bet 49.83 %; it is 49.81 %: you were less than 1 % too high."),
+        (0, 8, "bytes", "You bet 0 bytes; it is 8 bytes: you were 8 bytes too low."),
+        (8, 0, "", "You bet 8; it is 0: you were 8 too high."),
+        (-3, 2, "", "You bet -3; it is 2: you were 5 too low."),
+        (-3, -5, "", "You bet -3; it is -5: you were 2 too high."),
+        (8_409_088, 4_743_172, "B", "You bet 8,409,088 B; it is 4,743,172 B: you were 1.77 times too high."),
+        (1e-300, 1e300, "", "You bet 1e-300; it is 1e+300: you were 1e+300 times too low."),
+    ],
+)
+def test_how_far_off_is_said_in_one_line(guess, truth, unit, said):
+    assert str(Bet(guess, guess, unit, truth)) == said
+
+
+def test_numbers_of_torch_and_numpy_are_taken_and_others_refused():
+    import numpy
+    import torch
+
+    assert bet("01-x", torch.tensor(3.5)) == 3.5
+    settle("01-x", numpy.float32(2))
+    for value in ("many", None, float("nan"), float("inf"), [1, 2]):
+        with pytest.raises(CourseError, match="is about a number"):
+            bet("01-x", value)
+        with pytest.raises(CourseError, match="is about a number"):
+            settle("01-x", value)
+
+
+def test_what_was_never_bet_says_which_cell_to_run():
+    with pytest.raises(CourseError, match=r"no bet '07-peak' yet; run the cell with bet\('07-peak', …\) first"):
+        settle("07-peak", 3)
+    for name in ("peak", "7-peak", "07", "07-../x", None):
+        with pytest.raises(CourseError, match="begin with the chapter's number"):
+            bet(name, 3)
+
+
+def test_bets_outlive_the_kernel_beside_those_of_other_notebooks(capsys, restart):
+    bet("07-peak", 50)
+    restart()
+    bet("07-forwards", 12)
+    bet("05b-best", 1)
+    restart()
+    for name in ("07-peak", "07-forwards", "05b-best"):
+        settle(name, 24)
+    assert capsys.readouterr().out.count("it is 24") == 3
+    assert sorted(path.name for path in (settings().home / "bets").iterdir()) == ["05b.json", "07.json"]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"07-a": {"guess": "many"}}', '{"07-a": {"guess": NaN, "cell": 1}}'])
+def test_damage_costs_neither_another_chapter_nor_what_this_kernel_knows(damage, caplog, restart):
+    bet("06-a", 1)
+    bet("07-a", 2)
+    path = settings().home / "bets" / "07.json"
+    path.write_text(damage)
+    bet("07-b", 3)
+    assert "it is kept as 07.damaged" in caplog.text
+    assert list(json.loads(path.read_text())) == ["07-a", "07-b"]
+    restart()
+    settle("06-a", 1)
+
+
+def test_where_nothing_can_be_kept_the_bet_still_stands(caplog, capsys):
+    settings().home.write_text("a file stands where the folder should be")
+    bet("07-a", 2)
+    settle("07-a", 2)
+    assert "exactly right" in capsys.readouterr().out
+    assert "will be forgotten" in caplog.text
+
+
+@pytest.mark.parametrize("how", [("COURSE_READER", "0"), ("COURSE_STRICT", "1")])
+def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(how, monkeypatch, notebook, capsys, restart):
+    bet("07-peak", 50)
+    box_of(notebook).value = 70
+    settle("07-peak", 35)
+    assert notebook[-1]["text/html"].startswith("<details open>")
+    before = (settings().home / "bets" / "07.json").read_text()
+    restart()
+    alone(monkeypatch, *how)
+    notebook.clear()
+    assert bet("07-peak", 50, "%") == 50
+    settle("07-peak", 25)
+    assert capsys.readouterr().out.endswith("Your bet: 50 %.\n")
+    assert notebook[-1] == {
+        "text/html": "<details><summary>Your bet and the truth</summary>"
+        "<p>You bet 50 %; it is 25 %: you were 2 times too high.</p></details>",
+        "text/plain": "You bet 50 %; it is 25 %: you were 2 times too high.",
+    }
+    assert (settings().home / "bets" / "07.json").read_text() == before
+
+
+def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(monkeypatch, notebook, restart):
+    for name in ("07-peak", "02-state", "10-open"):
+        bet(name, 50)
+    settle("07-peak", 40)
+    settle("02-state", 0)
+    restart()
+    notebook.clear()
+    picture()
+    alt = notebook[-1]["text/plain"]
+    assert alt == (
+        "Each bet as a multiple of the truth, on a logarithmic axis: 02-state: bet 50, is 0, 50 too high; "
+        "07-peak: bet 50, is 40, 1.25 times too high."
+    )
+    alone(monkeypatch)
+    bet("07-peak", 50)
+    settle("07-peak", 40)
+    picture()
+    assert "02-state" not in notebook[-1]["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "title"),
+    [
+        ([(50, 40)], "Your bet was 1.25 times too high"),
+        ([(5, 0)], "Your bet was 5 too high"),
+        (
+            [(0, 0), (1, 0), (1, 1), (1, 2), (1, 2.1), (-1, 3)],
+            "3 of your 6 bets came within a factor of 2 of the truth",
+        ),
+        ([(1e300, 1e-300), (1, 1)], "1 of your 2 bets came within a factor of 2 of the truth"),
+    ],
+)
+def test_no_pair_of_numbers_breaks_the_picture(pairs, title):
+    figure, alt = figure_of({f"07-{place}": Bet(*pair[:1], 1, "", pair[1]) for place, pair in enumerate(pairs)})
+    figure.canvas.draw()
+    assert figure.get_suptitle() == title
+    assert alt.count("07-") == len(pairs)
+
+
+def test_in_a_kernel_a_whole_story_runs_with_nobody_there(tmp_path):
+    """In a fresh interactive Python, as a notebook's cells are run."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    try:
+        done = shell.run_cell("from course_utils.bets import *\nx = bet('07-peak', 50)\nsettle('07-peak', 50)\nx")
+        assert done.result == 50.0
+    finally:
+        InteractiveShell.clear_instance()
