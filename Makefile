@@ -16,7 +16,7 @@ NOTEBOOKS := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 $(wildcard
 .PHONY: help lab run test rehearse test-all test-browser lint constraints clean
 
 help:
-	@echo "make lab           open the course in JupyterLab (builds .venv first)"
+	@echo "make lab           open your own copy of the course in JupyterLab (builds .venv first)"
 	@echo "make run           execute every chapter without a browser, then print the ledger"
 	@echo "make test          check style, run the tests, execute every notebook at the smallest scale"
 	@echo "make rehearse      carry every demo through, without a browser"

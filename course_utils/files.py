@@ -1,12 +1,17 @@
 """Files that are read and written whole: a reader sees the old one or the new one, and never half of it."""
 
+import errno
 import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+
+from course_utils.errors import CourseError
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +29,31 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def free_folder(folder: Path) -> Path:
+    """A new folder in `folder`, called by the time, for copies; raises `OSError` where it cannot be made."""
+    now = datetime.now().strftime("%Y-%m-%d %H.%M.%S")
+    for name in (now, *(f"{now} ({count})" for count in range(2, 1000))):
+        with suppress(FileExistsError):
+            (folder / name).mkdir(parents=True)
+            return folder / name
+    raise OSError(errno.EEXIST, "there are a thousand copies")
+
+
+def keep_copies(paths: Sequence[Path], folder: Path) -> Path | None:
+    """Copy those of `paths` that exist into a new folder in `folder`, which is returned; None where none exists.
+
+    Raises `CourseError` where that cannot be done.
+    """
+    found = [path for path in paths if path.is_file()]
+    try:
+        copies = free_folder(folder) if found else None
+        for path in found:
+            shutil.copy2(path, copies)
+    except OSError as error:
+        raise CourseError(f"No copy can be kept in {folder} ({error.strerror}); make room for it there.") from None
+    return copies
 
 
 def read_json(path: Path, build: Callable = lambda value: value):

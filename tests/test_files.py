@@ -1,6 +1,7 @@
 import pytest
 
-from course_utils.files import read_json, replacing, write_json
+from course_utils.errors import CourseError
+from course_utils.files import keep_copies, read_json, replacing, write_json
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path):
@@ -44,6 +45,17 @@ def test_a_damaged_file_is_put_aside_and_said(tmp_path, caplog, content):
     assert not path.exists()
     assert len(caplog.messages) == 1
     assert "it is kept as value.damaged" in caplog.text
+
+
+def test_copies_are_kept_beside_each_other_and_only_of_what_is_there(tmp_path):
+    one = tmp_path / "one"
+    assert keep_copies([one], tmp_path / "copies") is None
+    assert not (tmp_path / "copies").exists()
+    one.write_text("1")
+    folders = {keep_copies([one, tmp_path / "two"], tmp_path / "copies") for _ in range(3)}
+    assert [[path.read_text() for path in folder.iterdir()] for folder in folders] == [["1"]] * 3
+    with pytest.raises(CourseError, match="No copy can be kept in"):
+        keep_copies([one], one / "inside")
 
 
 def test_where_nothing_can_be_read_or_written_a_line_says_so(tmp_path, caplog):

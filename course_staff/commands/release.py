@@ -15,16 +15,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what differs and name it; with `--check`, 1 where there is anything to name."""
+    """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
     from course_staff.grading.release import differing, released, write
+    from course_utils.files import keep_copies
+    from course_utils.settings import settings
 
     root = find_place().root
     paths = chapters_in(root / "solutions", arguments.sets)
     sets, exercises = root / "course_utils" / "grading" / "sets", root / "exercises"
-    done, handle = ("differs", differing) if arguments.check else ("written", write)
-    changed = [file for path in paths for file in handle(released(path, exercises, sets))]
-    for file in changed:
-        print(f"{file.relative_to(root).as_posix()}: {done}")
+    changed = []
+    for path in paths:
+        texts = released(path, exercises, sets)
+        files = differing(texts)
+        if not arguments.check:
+            # Somebody may have changed an exercise by hand, or answered it there.
+            copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
+            write(texts)
+        for file in files:
+            kept = "" if arguments.check or file.suffix != ".ipynb" or not copies else f"; the old one is in {copies}"
+            print(f"{file.relative_to(root).as_posix()}: {'differs' if arguments.check else 'written'}{kept}")
+        changed += files
     count = f"{format_counted(len(changed), 'file')} {'differing' if arguments.check else 'changed'}"
     print(f"{format_counted(len(paths), 'set')} released, {count}.")
     return 1 if arguments.check and changed else 0

@@ -57,7 +57,10 @@ def _save(copy: Path, path: Path) -> None:
     from course_staff.notebooks.files import read_notebook, write_notebook
     from course_staff.notebooks.stored import store_rows
 
-    write_notebook(clean(read_notebook(copy), path.name, STORED_SCALE), path)
+    executed = read_notebook(copy)
+    if [cell.source for cell in executed.cells] != [cell.source for cell in read_notebook(path).cells]:
+        raise CourseError(f"{path.name} was changed while it ran, so it is not stored; run it again, or see {copy}.")
+    write_notebook(clean(executed, path.name, STORED_SCALE), path)
     if (path.parents[1] / "docs").is_dir():
         store_rows(path.parents[1], path)
 

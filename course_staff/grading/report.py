@@ -15,13 +15,14 @@ import hashlib
 import io
 import json
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import keep_copies, replacing
 from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import render
 from course_utils.grading.showing import SIGNS, Line, case_lines
@@ -86,12 +87,25 @@ class Results:
         `others` names files that were left aside; `remarks` say what holds for all these grades.
         """
         records = sorted(records, key=lambda record: record["student"])
+        self._keep_if_edited()
         _write(self.folder / "results.csv", table(records))
         _write(self.folder / "results.json", _json(records))
         text = summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks))
         return text
+
+    def _keep_if_edited(self) -> None:
+        """Keep a copy of a table that is not the one that the earlier run wrote: somebody may have changed points by hand."""
+        written = self.folder / "results.csv"
+        try:
+            same = written.read_text(encoding="utf-8") == table(
+                json.loads((self.folder / "results.json").read_text("utf-8"))
+            )
+        except (OSError, ValueError, TypeError, LookupError):
+            same = False
+        if not same and (copies := keep_copies([written], self.folder / "copies")):
+            print(f"results.csv was changed since the last run; that file is kept in {copies}.", file=sys.stderr)
 
     def _record(self, student: str) -> Path:
         return self.folder / "records" / f"{file_name(student)}.json"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from course_utils.chapters import find_place, the_one
 from course_utils.errors import CourseError
+from course_utils.workspace import find_workspace
 
 HELP = "show how far you are, or run the public checks of an exercise notebook, in the terminal"
 
@@ -86,12 +87,14 @@ def _agreed(question: str) -> bool:
 
 
 def _notebook(name: str) -> Path:
-    """A path as it is given, or the exercise of that name in the checkout."""
+    """A path as it is given, or the learner's copy of the exercise of that name; the checkout's where there is no copy."""
     given = Path(name)
     if given.suffix == ".ipynb" or given.exists():
         if not given.is_file():
             raise CourseError(f"There is no notebook at {given}; check the name.")
         return given
-    folder = find_place().root / "exercises"
-    known = sorted(path.stem for path in folder.glob("*.ipynb"))
-    return folder / f"{the_one(name, known, 'exercise')}.ipynb"
+    place = find_place()
+    known = sorted(path.stem for path in (place.root / "exercises").glob("*.ipynb"))
+    inside = Path("exercises") / f"{the_one(name, known, 'exercise')}.ipynb"
+    copy = find_workspace(place) / inside
+    return copy if copy.is_file() else place.root / inside

@@ -9,13 +9,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_utils.chapters import chapters_in, find_place
+from course_utils.chapters import Place, chapters_in, find_place
 from course_utils.doctor import has_display
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.settings import settings
+from course_utils.workspace import HANDED_OUT, find_workspace, hand_out
 
-HELP = "open the course in JupyterLab"
+HELP = "open your own copy of the course in JupyterLab"
 
 # Defaults that the reader's own JupyterLab settings still override.
 _DEFAULTS = {
@@ -26,12 +27,15 @@ _DEFAULTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which notebook, on which port."""
+    """Which notebook, in which folder, on which port."""
     parser.add_argument(
         "notebook",
         nargs="?",
         type=Path,
         help="a chapter (03_adamw, 03 or 3), or a notebook (default: the first chapter)",
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where your copies lie (default: my-course, in COURSE_HOME or else in the checkout)"
     )
     parser.add_argument("--port", type=int, default=8888, help="where to listen; 0 for any free port (default: 8888)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
@@ -39,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; raises `CourseError` without the notebook or JupyterLab."""
-    notebook = _notebook(arguments.notebook)
+    notebook = _notebook(arguments.notebook, arguments.folder)
     browser = not arguments.no_browser and has_display()
     settings_folder = stored_defaults(settings().home / "jupyterlab")
     _start(server_arguments(notebook, settings_folder, arguments.port, browser))
@@ -66,9 +70,10 @@ def stored_defaults(folder: Path) -> Path | None:
 
 
 def server_arguments(notebook: Path, settings_folder: Path | None, port: int, browser: bool) -> list[str]:
-    """JupyterLab's command line: it serves the checkout of the notebook, opens that, and logs nothing but problems."""
-    # The checkout that the notebook lies in, so that its links to other folders work, or else its own folder.
-    root = next((folder for folder in notebook.parents if (folder / "course_utils").is_dir()), notebook.parent)
+    """JupyterLab's command line: it serves the folder that the notebook belongs to, opens that, and logs but problems."""
+    # The learner's folder, or the checkout, so that the notebook's links to other folders work; or else its own folder.
+    whole = (each for each in notebook.parents if any((each / mark).is_dir() for mark in (HANDED_OUT, "course_utils")))
+    root = next(whole, notebook.parent)
     arguments = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
@@ -85,13 +90,22 @@ def server_arguments(notebook: Path, settings_folder: Path | None, port: int, br
     return arguments + ([] if browser else ["--no-browser"]) + (["--allow-root"] if _is_root() else [])
 
 
-def _notebook(named: Path | None) -> Path:
-    if named and not named.suffix and not named.exists():  # a chapter's number or name
-        return chapters_in(find_place().notebooks, [str(named)])[0]
-    notebook = (named or find_place().start).absolute()
+def _notebook(named: Path | None, folder: Path | None) -> Path:
+    """The notebook to open: of a chapter or an exercise of the checkout the learner's copy, brought to its version."""
+    if named is not None and (named.suffix or named.exists()):
+        notebook = Path(os.path.abspath(named))
+        place = Place(notebook.parent.parent)
+    else:  # a chapter's number or name
+        place = find_place()
+        notebook = chapters_in(place.notebooks, [str(named)])[0] if named else place.start
     if not notebook.is_file():
         raise CourseError(f"There is no notebook at {notebook}; check the name, or restore it with `git checkout`.")
-    return notebook
+    if not (place.root / "course_utils").is_dir() or notebook.parent.name not in ("notebooks", "exercises"):
+        return notebook
+    workspace = find_workspace(place, folder)
+    for line in hand_out(place, workspace):
+        print(line, flush=True)
+    return workspace / notebook.relative_to(place.root)
 
 
 def _is_root() -> bool:

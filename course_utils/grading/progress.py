@@ -1,13 +1,11 @@
 """What a learner has reached, kept under the settings' home: one file a set, outside the repository."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 
 from course_utils.errors import CourseError
-from course_utils.files import read_json, write_json
+from course_utils.files import free_folder, read_json, write_json
 from course_utils.settings import settings
 
 
@@ -43,22 +41,12 @@ def forget(names: Sequence[str]) -> Path | None:
     if not kept:
         return None
     try:
-        folder = _free_folder(kept[0].parent / "copies")
+        folder = free_folder(kept[0].parent / "copies")
         for path in kept:
             path.replace(folder / path.name)
     except OSError as error:
         raise CourseError(f"Your progress cannot be put aside ({error.strerror}); nothing more is forgotten.") from None
     return folder
-
-
-def _free_folder(folder: Path) -> Path:
-    """A new folder in `folder`, called by the time."""
-    now = datetime.now().strftime("%Y-%m-%d %H.%M.%S")
-    for name in (now, *(f"{now} ({count})" for count in range(2, 1000))):
-        with suppress(FileExistsError):
-            (folder / name).mkdir(parents=True)
-            return folder / name
-    raise CourseError(f"There are a thousand copies in {folder}; remove some.")
 
 
 def _path(name: str) -> Path:

@@ -30,7 +30,7 @@ STOPS = ".widget-vbox :is([role=slider], select, input, button):visible"
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy to work in, because JupyterLab stores what it runs; in all but a few chapters only what the figure needs."""
+    """A copy of the course; in all but a few chapters only what the figure needs."""
     folder = tmp_path_factory.mktemp("lab") / "course"
     for name in ("notebooks", "exercises", "course_utils"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -48,6 +48,12 @@ def shorten(path, whole):
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
     nbformat.write(notebook, path)
+
+
+@pytest.fixture(scope="module")
+def mine(checkout):
+    """The reader's own folder, which `course lab` makes and opens."""
+    return checkout.parent / "home" / "my-course"
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +91,10 @@ def test_the_address_opens_the_first_chapter_and_nothing_else(address, page):
 
 
 @pytest.mark.parametrize("chapter", plays.CHAPTERS)
-def test_every_control_moves_the_figure_to_play_with(address, page, checkout, chapter):
+def test_every_control_moves_the_figure_to_play_with(address, page, mine, chapter):
     """Chapters 00, 03 and 10 are run whole. By the keyboard alone; then the pictures are kept, to be looked at."""
     number = chapter.split("_")[0]
-    open_and_run(address, page, checkout / "notebooks" / f"{chapter}.ipynb")
+    open_and_run(address, page, mine / "notebooks" / f"{chapter}.ipynb")
     cell = page.locator(".jp-CodeCell", has_text=re.compile(r"viz\.(play|planner)\(")).last
     assert "Run this notebook to move" not in cell.text_content(), "that is for where widgets do not run"
     try:
@@ -202,8 +208,8 @@ def keys_for(stop, number, control):
     return ["Space"]
 
 
-def test_an_exercise_is_checked_wrong_and_right(address, page, checkout):
-    open_and_run(address, page, checkout / "exercises" / "00_start_here.ipynb")
+def test_an_exercise_is_checked_wrong_and_right(address, page, mine):
+    open_and_run(address, page, mine / "exercises" / "00_start_here.ipynb")
     count = "1000 * 256 + 256 * 10"
     try:
         expect_said(page, "q1", "not written yet", "#888888")
@@ -213,7 +219,7 @@ def test_an_exercise_is_checked_wrong_and_right(address, page, checkout):
         expect_said(page, "q1", "passed, 3 points", "#009E73")
     finally:
         save_picture(page, "exercise")
-    assert '"passed": true' in (checkout.parent / "home" / "progress" / "00_start_here.json").read_text()
+    assert '"passed": true' in (mine.parent / "progress" / "00_start_here.json").read_text()
 
 
 def answer(page, question, source):

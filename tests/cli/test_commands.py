@@ -92,10 +92,10 @@ def test_run_executes_copies_and_leaves_the_notebooks_alone(checkout, capsys):
 def test_run_can_save_at_laptop_scale_only(checkout, capsys):
     assert main(["run", "--save", "--scale", "smoke"]) == 2
     assert "leave out --scale" in capsys.readouterr().err
-    write(checkout, "01_b", "import os; print(os.environ['COURSE_SCALE'])")
+    write(checkout, "01_b", "import os; print(os.environ['COURSE_SCALE'], 'reader', os.environ['COURSE_READER'])")
     assert main(["run", "01", "--save"]) == 0
     stored = nbformat.read(checkout / "notebooks" / "01_b.ipynb", 4)
-    assert stored.cells[0].outputs[0].text == "laptop\n"
+    assert stored.cells[0].outputs[0].text == "laptop reader 0\n"
     assert (stored.cells[0].id, stored.metadata.course.scale) == ("first", "laptop")
 
 
@@ -105,6 +105,17 @@ def test_a_chapter_that_fails_is_not_saved(checkout, capsys):
     assert main(["run", "--save"]) == 2
     assert "00_a.ipynb, cell 1, failed with ZeroDivisionError: division by zero" in capsys.readouterr().err
     assert (checkout / "notebooks" / "00_a.ipynb").read_bytes() == before
+
+
+def test_a_chapter_that_is_changed_while_it_runs_is_not_overwritten(checkout, capsys):
+    write(
+        checkout,
+        "01_b",
+        "from pathlib import Path; p = Path('01_b.ipynb'); p.write_text(p.read_text().replace('p =', 'q ='))",
+    )
+    assert main(["run", "01", "--save"]) == 2
+    assert "01_b.ipynb was changed while it ran, so it is not stored; run it again, or see " in capsys.readouterr().err
+    assert "q = " in (checkout / "notebooks" / "01_b.ipynb").read_text()
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "soon"])
@@ -178,7 +189,7 @@ def test_lab_starts_without_its_stored_defaults_where_they_cannot_be_written(che
     for home, defaults in ((checkout / "fine", True), (checkout / "notebooks" / "01_b.ipynb" / "home", False)):
         monkeypatch.setenv("COURSE_HOME", str(home))
         settings.cache_clear()
-        assert main(["lab", "--no-browser"]) == 0
+        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine")]) == 0
         assert any("app_settings_dir" in argument for argument in started[-1]) is defaults
         assert (home / "jupyterlab" / "overrides.json").is_file() is defaults
     (said,) = capsys.readouterr().err.splitlines()

@@ -24,6 +24,7 @@ from course_utils.errors import CourseError
 from course_utils.grading import kinds
 from course_utils.grading import released as released_sets
 from course_utils.grading.released import SETS, load_set
+from course_utils.settings import settings
 
 ROOT = Path(__file__).parents[3]
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
@@ -203,8 +204,14 @@ def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
     assert main(["release"]) == 0
     assert "2 files changed" in capsys.readouterr().out
     assert main(["release", "--check"]) == 0
-    cells = read_notebook(checkout / "exercises" / "99_test.ipynb").cells
-    assert [cell["id"] for cell in cells][-3:] == ["q2-statement", "q2-exercise", "q2-check"]
+    exercise = checkout / "exercises" / "99_test.ipynb"
+    assert [cell["id"] for cell in read_notebook(exercise).cells][-3:] == ["q2-statement", "q2-exercise", "q2-check"]
+    answered = exercise.read_text(encoding="utf-8").replace("# EXERCISE q1", "# EXERCISE q1, answered here")
+    exercise.write_text(answered, encoding="utf-8")
+    assert main(["release"]) == 0
+    assert "99_test.ipynb: written; the old one is in " in capsys.readouterr().out
+    (copy,) = (settings().home / "copies").glob("*/99_test.ipynb")
+    assert copy.read_text(encoding="utf-8") == answered
 
 
 def test_there_is_a_skeleton_of_every_kind():

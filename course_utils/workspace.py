@@ -1,0 +1,170 @@
+"""A learner's own folder: chapters without outputs and exercises as released; renewed without touching what was written.
+
+A hidden folder in it holds what was handed out last, so a later version of the course is merged three ways: notebooks cell by
+cell, other files whole. Nothing that somebody wrote is lost: where both sides changed the same thing, the old file stays beside.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from course_utils.chapters import Place
+from course_utils.errors import CourseError
+from course_utils.files import replacing
+from course_utils.settings import settings, variables
+from course_utils.units import format_counted
+
+NAME, HANDED_OUT = "my-course", ".handed-out"
+SOURCES = (
+    "notebooks/*.ipynb",
+    "exercises/*.ipynb",
+    *(f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan")),  # where their links lead
+)
+
+
+def find_workspace(place: Place, folder: Path | None = None) -> Path:
+    """`folder`, or the one that the working directory lies in, or `my-course` in COURSE_HOME, or else in the checkout."""
+    if folder is not None:
+        return folder.expanduser().absolute()
+    here = Path.cwd()
+    around = next((each for each in (here, *here.parents) if (each / HANDED_OUT).is_dir()), None)
+    return around or (settings().home if variables("COURSE_HOME") else place.root) / NAME
+
+
+def hand_out(place: Place, folder: Path) -> Iterator[str]:
+    """Bring `folder` to the version of the checkout at `place`, and yield what its owner should know, a line each.
+
+    Raises `CourseError` where it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
+    """
+    fresh, renewed = not (folder / HANDED_OUT).is_dir(), 0
+    for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
+        inside = source.relative_to(place.root)
+        if (folder / "course_utils").is_dir() or (folder / inside).resolve() == source.resolve():
+            raise CourseError(f"{folder} holds the course's own notebooks; name another folder with --folder.")
+        try:
+            changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, _without_outputs(source))
+        except OSError as error:
+            raise CourseError(
+                f"{folder / inside} cannot be read or written ({error.strerror}); put that right, or name another "
+                "folder with --folder or COURSE_HOME."
+            ) from None
+        renewed += changed
+        if remark:
+            yield f"{inside.as_posix()}: {remark}"
+    if fresh:
+        yield f"Your own chapters and exercises are in {folder}."
+    elif renewed:
+        yield f"New text in {format_counted(renewed, 'file')} of {folder}; what you wrote stands."
+
+
+def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dict], int]:
+    """`new` cells with all that the learner wrote, changed or removed since `base`; and how many cells both changed.
+
+    A cell of the learner's own follows the cell that it followed.
+    """
+    own, old, coming = ({cell.get("id"): cell for cell in cells} for cells in (mine, base, new))
+    merged, both = [], 0
+    for name, cell in coming.items():
+        here, before = own.get(name), old.get(name)
+        if _text(here) == _text(before) != _text(cell):  # new, or changed by the course alone
+            merged.append(cell)
+            continue
+        merged += [here] if here else []
+        both += _text(cell) not in (_text(before), _text(here))
+    last = -1
+    for cell in mine:
+        name = cell.get("id")
+        if name in coming and own[name] is cell:
+            last = next((i for i, each in enumerate(merged) if each.get("id") == name), last)
+        elif name is None or name in coming or _text(cell) != _text(old.get(name)):
+            last += 1
+            merged.insert(last, cell)
+            both += name in old and name not in coming
+    return merged, both
+
+
+def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
+    """Merge `new` into the file at `path`, `handed` holding what was handed out; whether it changed, and what to say."""
+    mine, base = (each.read_bytes() if each.is_file() else None for each in (path, handed))
+    merged, remark = new, ""
+    if mine is not None and path.suffix == ".ipynb":
+        merged, remark = _merged(mine, base, new)
+    elif mine not in (None, base, new):
+        merged, remark = (mine, "") if base == new else (new, "you and the course both changed it; the old file is")
+    if remark:
+        copy = _free(path)
+        _write(copy, mine)
+        remark += f" kept as {copy.name}."
+    if merged != mine:
+        _write(path, merged)
+    if new != base:
+        _write(handed, new)
+    return merged != mine, remark
+
+
+def _merged(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
+    try:
+        notebook = _parse(mine)
+    except ValueError:
+        return new, "it could not be read, so you have a fresh one; the old file is"
+    if base == new:
+        return mine, ""
+    try:
+        before = _parse(base or b"")["cells"]
+    except ValueError:
+        before = []
+    cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
+    remark = (
+        f"you and the course both changed {format_counted(both, 'cell')}: yours stays, the course's is in {HANDED_OUT}, "
+        "and the old file is"
+    )
+    return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark if both else ""
+
+
+def _without_outputs(source: Path) -> bytes:
+    """The file as it is handed out."""
+    if source.suffix != ".ipynb":
+        return source.read_bytes()
+    try:
+        notebook = _parse(source.read_bytes())
+        if len({cell["id"] for cell in notebook["cells"]}) < len(notebook["cells"]):
+            raise ValueError("two cells have one id")
+    except (ValueError, KeyError):
+        raise CourseError(f"{source} is damaged; restore it with `git checkout`.") from None
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell |= {"outputs": [], "execution_count": None}
+    return _dump(notebook)
+
+
+def _parse(text: bytes) -> dict:
+    """A notebook; raises `ValueError` where it is none."""
+    notebook = json.loads(text)
+    cells = notebook.get("cells") if isinstance(notebook, dict) and notebook.get("nbformat") == 4 else None
+    if not (
+        isinstance(cells, list) and all(isinstance(cell, dict) and {"cell_type", "source"} <= {*cell} for cell in cells)
+    ):
+        raise ValueError("no notebook of format 4")
+    return notebook
+
+
+def _dump(notebook: dict) -> bytes:
+    return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _text(cell: dict | None) -> tuple | None:
+    return cell and (cell["cell_type"], "".join(cell["source"]))
+
+
+def _free(path: Path) -> Path:
+    """A name beside `path` that nothing has: `03_adamw (old).ipynb`, `03_adamw (old 2).ipynb`."""
+    count, free = 1, path.with_stem(f"{path.stem} (old)")
+    while free.exists():
+        count += 1
+        free = path.with_stem(f"{path.stem} (old {count})")
+    return free
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as draft:
+        draft.write_bytes(content)

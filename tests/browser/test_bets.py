@@ -1,0 +1,87 @@
+"""A reader bets in the copy that `course lab` opens: nothing below gives the answer away, and what is typed counts."""
+
+import json
+import shutil
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from real import LAB, ROOT, save_picture, served
+
+from course_staff.notebooks.setup_cell import setup_source
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+BET = "from course_utils.bets import bet, picture, settle\n\nbet('07-peak', 50, '% of the peak', 'How much is left?')"
+ANSWER = "it is 43.3 % of the peak"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the course whose first chapter is a bet, executed and stored."""
+    for name in ("notebooks", "course_utils"):
+        shutil.copytree(ROOT / name, tmp_path / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    told = [new_output("display_data", {"text/html": f"<details><p>{ANSWER}</p></details>", "text/plain": ANSWER})]
+    cells = [new_code_cell(source) for source in (setup_source(), BET)]
+    cells += [
+        new_code_cell(source, outputs=told, execution_count=3) for source in ("settle('07-peak', 43.3)", "picture()")
+    ]
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, tmp_path / "course" / "notebooks" / "00_start_here.ipynb")
+    return tmp_path / "course"
+
+
+@pytest.fixture
+def page(browser, checkout):
+    with served(
+        "-m",
+        "course_utils.cli",
+        "lab",
+        "--port",
+        "0",
+        address=LAB,
+        home=checkout.parent,
+        cwd=checkout,
+        COURSE_STRICT="0",
+    ) as address:
+        page = browser.new_page(viewport={"width": 1000, "height": 1000})
+        page.goto(address)
+        page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+        yield page
+        page.close()
+
+
+def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, checkout):
+    from playwright.sync_api import expect
+
+    before = (checkout / "notebooks" / "00_start_here.ipynb").read_bytes()
+    cells = page.locator(".jp-CodeCell")
+    expect(cells).to_have_count(4)
+    assert page.locator(".jp-OutputArea-output").count() == 0
+    assert ANSWER not in page.content()
+
+    cells.first.locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+    box = cells.nth(1).locator("input[type=number]")
+    expect(box).to_have_value("50", timeout=60_000)
+    assert "How much is left?" in cells.nth(1).inner_text()
+    box.fill("70")
+    box.press("Enter")
+    expect(cells.nth(1)).to_contain_text("Your bet: 70 % of the peak.")
+    save_picture(page, "bet")
+
+    cells.nth(2).locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    expect(cells.nth(2)).to_contain_text(f"You bet 70 % of the peak; {ANSWER}: you were 1.62 times too high.")
+    page.keyboard.press("Shift+Enter")
+    cells.nth(3).locator(".jp-RenderedImage img").wait_for(timeout=60_000)
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(1_000)
+    save_picture(page, "settled")
+    kept = json.loads((checkout.parent / "home" / "bets" / "07.json").read_text())["07-peak"]
+    assert (kept["guess"], kept["truth"]) == (70, 43.3)
+    assert (checkout / "notebooks" / "00_start_here.ipynb").read_bytes() == before, "only the copy is written to"
+    assert ANSWER in (checkout.parent / "home" / "my-course" / "notebooks" / "00_start_here.ipynb").read_text()

@@ -1,0 +1,222 @@
+"""A learner gets a folder of the course, writes in it, and gets later versions without losing a word."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from course_staff.notebooks.links import dead_links, prose
+from course_utils.chapters import Place, find_place
+from course_utils.cli import lab, main
+from course_utils.cli.check import _notebook
+from course_utils.errors import CourseError
+from course_utils.settings import settings
+from course_utils.workspace import HANDED_OUT, find_workspace, hand_out, merge
+
+STEM = "00_start_here"
+INSIDE = f"notebooks/{STEM}.ipynb"
+
+
+def cell(name, source="", **more):
+    kind = "markdown" if name.endswith("-text") else "code"
+    return {"id": name, "cell_type": kind, "metadata": {}, "source": source or name, **more}
+
+
+def ran(name, source=""):
+    output = {"name": "stdout", "output_type": "stream", "text": ["it is 43.3"]}
+    return cell(name, source, outputs=[output], execution_count=1)
+
+
+def store(path, *cells):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notebook = {"cells": list(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def cells_of(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def sources(path):
+    return [cell["source"] for cell in cells_of(path)]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A checkout of one chapter, executed, with its exercise and a page."""
+    root = tmp_path / "checkout"
+    (root / "course_utils").mkdir(parents=True)
+    store(root / INSIDE, cell("intro-text"), ran("bet"), ran("settle"))
+    store(root / f"exercises/{STEM}.ipynb", cell("q1-text"), cell("q1", "..."))
+    (root / "docs").mkdir()
+    (root / "docs" / "glossary.md").write_text("first", encoding="utf-8")
+    return Place(root)
+
+
+@pytest.fixture
+def mine(tmp_path, place):
+    """The learner's folder, just handed out."""
+    folder = tmp_path / "my-course"
+    assert list(hand_out(place, folder)) == [f"Your own chapters and exercises are in {folder}."]
+    return folder
+
+
+def test_what_is_handed_out_holds_no_output_and_the_checkout_stays_as_it_is(place, mine):
+    before = (place.root / INSIDE).read_bytes()
+    assert sources(mine / INSIDE) == ["intro-text", "bet", "settle"]
+    assert [each.get("outputs") for each in cells_of(mine / INSIDE)] == [None, [], []]
+    assert b"43.3" not in b"".join(path.read_bytes() for path in mine.rglob("*") if path.is_file())
+    assert list(hand_out(place, mine)) == []
+    assert (place.root / INSIDE).read_bytes() == before
+
+
+def test_a_later_version_brings_its_text_and_leaves_what_was_written_and_run(place, mine):
+    store(mine / INSIDE, cell("intro-text"), ran("bet", "bet 70"), cell("note", "my note"), ran("settle"))
+    store(place.root / INSIDE, cell("intro-text", "better words"), ran("bet"), cell("new-text"), ran("settle"))
+    assert list(hand_out(place, mine)) == [f"New text in 1 file of {mine}; what you wrote stands."]
+    assert sources(mine / INSIDE) == ["better words", "bet 70", "my note", "new-text", "settle"]
+    outputs = [bool(each.get("outputs")) for each in cells_of(mine / INSIDE)]
+    assert outputs == [False, True, False, False, True], "what was run stays run"
+    assert list(mine.rglob("*(old)*")) == []
+
+
+def test_where_both_changed_a_cell_the_learners_stands_and_the_old_file_is_kept(place, mine):
+    for again in ("", " 2"):
+        store(mine / f"exercises/{STEM}.ipynb", cell("q1-text"), cell("q1", f"my answer{again}"))
+        before = (mine / f"exercises/{STEM}.ipynb").read_bytes()
+        store(place.root / f"exercises/{STEM}.ipynb", cell("q1-text"), cell("q1", f"new stub{again}"), cell("q2"))
+        remark = next(hand_out(place, mine))
+        copy = f"{STEM} (old{again}).ipynb"
+        assert remark == (
+            f"exercises/{STEM}.ipynb: you and the course both changed 1 cell: yours stays, the course's is in {HANDED_OUT}, "
+            f"and the old file is kept as {copy}."
+        )
+        assert (mine / "exercises" / copy).read_bytes() == before
+        assert sources(mine / f"exercises/{STEM}.ipynb")[:2] == ["q1-text", f"my answer{again}"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "new", "merged", "both"),
+    [
+        ("a b", "a b", "a b", 0),
+        ("b", "a b", "b", 0),
+        ("b", "A:x b", "b", 1),
+        ("x a b", "a b", "x a b", 0),
+        ("a b x y", "a c b", "a c b x y", 0),
+        ("a x b", "b", "x b", 0),
+        ("a:mine b", "b", "a:mine b", 1),
+        ("a:mine b", "a:mine b", "a:mine b", 0),
+        ("a b x", "b a", "b x a", 0),
+        ("a a:twin b", "a c b", "a a:twin c b", 0),
+        ("", "a b", "", 0),
+    ],
+)
+def test_cells_are_merged_three_ways(mine, new, merged, both):
+    """Of a base of `a b`; `a:mine` is cell a with another text."""
+
+    def cells(text):
+        parts = (part.partition(":") for part in text.split())
+        return [cell(name.lower(), source or name.lower()) for name, _, source in parts]
+
+    found, count = merge(cells(mine), cells("a b"), cells(new))
+    assert ([each["source"] for each in found], count) == ([each["source"] for each in cells(merged)], both)
+
+
+def test_cells_without_ids_are_the_learners_own():
+    bare = [{"cell_type": "code", "source": ["a"]}, {"cell_type": "code", "source": ["b"]}]
+    found, _ = merge(bare, [cell("a")], [cell("a"), cell("c")])
+    assert [each["source"] for each in found] == [["a"], ["b"], "c"]
+
+
+def test_a_page_that_both_changed_is_new_and_the_old_one_kept(place, mine):
+    page = mine / "docs" / "glossary.md"
+    page.write_text("with a note")
+    assert list(hand_out(place, mine)) == []
+    assert page.read_text() == "with a note"
+    (place.root / "docs" / "glossary.md").write_text("second")
+    remark, _ = hand_out(place, mine)
+    assert remark.endswith("you and the course both changed it; the old file is kept as glossary (old).md.")
+    assert [page.read_text(), page.with_stem("glossary (old)").read_text()] == ["second", "with a note"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[]", b'{"nbformat": 3}', b'{"nbformat": 4, "cells": [1]}'])
+def test_a_damaged_notebook_is_kept_and_a_fresh_one_handed_out(place, mine, damage):
+    (mine / INSIDE).write_bytes(damage)
+    remark, _ = hand_out(place, mine)
+    assert "it could not be read, so you have a fresh one; the old file is kept as" in remark
+    assert (mine / "notebooks" / f"{STEM} (old).ipynb").read_bytes() == damage
+    assert sources(mine / INSIDE) == ["intro-text", "bet", "settle"]
+
+
+def test_without_the_hidden_folder_nothing_that_was_written_is_lost(place, mine):
+    shutil.rmtree(mine / HANDED_OUT)
+    store(mine / INSIDE, cell("intro-text"), ran("bet", "bet 70"), ran("settle"))
+    remark, _ = hand_out(place, mine)
+    assert "both changed 1 cell" in remark
+    assert sources(mine / INSIDE) == ["intro-text", "bet 70", "settle"]
+
+
+def test_a_notebook_that_was_removed_is_handed_out_again(place, mine):
+    (mine / INSIDE).unlink()
+    assert len(list(hand_out(place, mine))) == 1
+    assert sources(mine / INSIDE) == ["intro-text", "bet", "settle"]
+
+
+def test_what_cannot_be_written_or_read_is_said_in_one_sentence(place, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CourseError, match="cannot be read or written .*; put that right, or name another folder with"):
+        list(hand_out(place, tmp_path / "file"))
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "notebooks").symlink_to(place.root / "notebooks")
+    (tmp_path / "clone" / "course_utils").mkdir(parents=True)
+    for root in (place.root, tmp_path / "link", tmp_path / "clone"):
+        with pytest.raises(CourseError, match="holds the course's own notebooks; name another folder with --folder"):
+            list(hand_out(place, root))
+    for cells in ([cell("a"), cell("a")], [{"cell_type": "code", "source": ""}]):
+        store(place.root / INSIDE, *cells)
+        with pytest.raises(CourseError, match="is damaged; restore it with `git checkout`"):
+            list(hand_out(place, tmp_path / "other"))
+
+
+def test_the_folder_is_found_by_flag_from_within_by_home_and_in_the_checkout(place, mine, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert find_workspace(place) == settings().home / "my-course"
+    assert find_workspace(place, Path("there")) == tmp_path / "there"
+    monkeypatch.chdir(mine / "exercises")
+    assert find_workspace(place) == mine
+    monkeypatch.chdir(place.root)
+    monkeypatch.delenv("COURSE_HOME")
+    settings.cache_clear()
+    assert find_workspace(place) == place.root / "my-course"
+
+
+def test_lab_opens_the_copy_and_check_reads_it(place, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(lab, "_start", started.append)
+    monkeypatch.chdir(place.root)
+    folder = settings().home / "my-course"
+    assert _notebook("00") == place.root / f"exercises/{STEM}.ipynb", "before there is a copy"
+    for name in ([], ["00"], [INSIDE], [str(place.root / INSIDE)]):
+        assert main(["lab", "--no-browser", *name]) == 0
+        assert f"--ServerApp.root_dir={folder}" in started[-1]
+        assert f"--LabApp.default_url=/lab/tree/{INSIDE}" in started[-1]
+    assert capsys.readouterr().out == f"Your own chapters and exercises are in {folder}.\n"
+    assert _notebook("00") == folder / f"exercises/{STEM}.ipynb"
+    elsewhere = place.root / "solutions" / "00.ipynb"
+    store(elsewhere, cell("a"))
+    assert main(["lab", str(elsewhere)]) == 0
+    assert f"--ServerApp.root_dir={place.root}" in started[-1]
+    assert main(["lab", "--folder", str(place.root / "mine"), "0"]) == 0
+    assert f"--ServerApp.root_dir={place.root / 'mine'}" in started[-1]
+    assert main(["lab", "--folder", "."]) == 2
+    assert "name another folder with --folder" in capsys.readouterr().err
+
+
+def test_of_the_real_course_no_output_is_handed_out_and_every_link_lives(tmp_path):
+    list(hand_out(find_place(), tmp_path))
+    notebooks = [path for folder in ("notebooks", "exercises") for path in (tmp_path / folder).glob("*.ipynb")]
+    assert len(notebooks) > 20
+    assert [each for path in notebooks for each in cells_of(path) if each.get("outputs")] == []
+    texts = ((path, text) for path in [*notebooks, *tmp_path.glob("docs/*.md")] for _, text in prose(path))
+    assert [(path.name, dead) for path, text in texts for dead in dead_links(path, text)] == []
