@@ -146,7 +146,9 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
 def _conclusion(settled: list[Bet]) -> str:
     if len(settled) == 1:
         return f"Your bet was {settled[0].verdict}"
-    fair = sum(one.guess == one.truth or abs(one.distance or _EDGE) <= log10(_FAIR) for one in settled)
+    fair = sum(
+        one.guess == one.truth or (one.distance is not None and abs(one.distance) <= log10(_FAIR)) for one in settled
+    )
     return f"{fair} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
 
 

@@ -43,7 +43,7 @@ def rehearse(paths: list[Path], seconds: float = SECONDS) -> int:
     """
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "course_staff.demos.rehearse", *map(str, paths)]
-        environment = environment_for_child(**SETTINGS, COURSE_READER="0", IPYTHONDIR=folder, MPLBACKEND="agg")
+        environment = environment_for_child(**SETTINGS, IPYTHONDIR=folder, MPLBACKEND="agg")
         try:
             return subprocess.run(command, env=environment, timeout=seconds, check=False).returncode
         except subprocess.TimeoutExpired:
