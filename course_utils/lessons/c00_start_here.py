@@ -1,14 +1,13 @@
-"""Chapter 00: a run's curves, the peak against the batch, and the ledger as a picture."""
+"""Chapter 00: a run's curves, and the peak against the batch."""
 
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
-from course_utils.ledger import Ledger
 from course_utils.training import History
 from course_utils.units import format_bytes
-from course_utils.viz.parts import byte_unit, patches, subplots
+from course_utils.viz.parts import byte_unit, subplots
 from course_utils.viz.style import COLORS, writing
 
 
@@ -20,20 +19,22 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
     if not history.evaluations:
         raise CourseError("There is no evaluation to draw; train with evaluate_on=….")
     steps, evaluations = history.frame(), history.evaluation_frame()
+    first, last = steps["loss"].iloc[0], steps["loss"].iloc[-20:].mean()
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
-    left.plot(steps.index, steps["loss"], color=COLORS["grid"], linewidth=1)
-    left.plot(steps.index, steps["loss"].rolling(20, min_periods=1).mean(), color=COLORS["first"])
-    left.set(xlabel="step", ylabel="training loss", title="Loss (mean of the last 20 steps)")
+    left.plot(steps.index, steps["loss"], color=COLORS["not attributed"], linewidth=0.8)
+    left.plot(steps.index, steps["loss"].rolling(20, min_periods=1, center=True).mean(), color=COLORS["first"])
+    left.set(xlabel="step", ylabel="training loss, mean of 20", title=f"The loss falls from {first:.2f} to {last:.2f}")
     left.set_ylim(0, 1.1 * steps["loss"].max())  # a short run's curve is nearly flat: it stays clear of the frame
     right.plot(evaluations["step"], evaluations["accuracy"], "o-", color=COLORS["first"])
     right.axhline(chance, color=COLORS["warning"], linestyle="--")
     right.text(
         steps.index[-1], chance - 0.02, "always the largest class", ha="right", va="top", color=writing("warning")
     )
-    right.set(xlabel="step", ylabel="accuracy on unseen files", title="Accuracy", xlim=(0, None), ylim=(0, 1))
+    at_end = evaluations["accuracy"].iloc[-1]
+    right.set(xlabel="step", ylabel="accuracy", title=f"On unseen files {at_end:.0%} are right", xlim=(0, None), ylim=(0, 1))
     reached = ", ".join(f"{a:.2f}" for a in evaluations["accuracy"])
     return figure, (
-        f"Left: the training loss goes from {steps['loss'].iloc[0]:.2f} to {steps['loss'].iloc[-20:].mean():.2f}. "
+        f"Left: the training loss goes from {first:.2f} to {last:.2f}. "
         f"Right: the accuracy after each epoch is {reached}, against {chance:.2f} for always naming the largest class."
     )
 
@@ -47,11 +48,19 @@ def peak_against_batch(
     """
     unit, size = byte_unit(max(measured))
     figure, axes = subplots()
-    axes.plot(batch_sizes, [p / size for p in predicted], color=COLORS["predicted"], label="predicted")
-    axes.plot(batch_sizes, [m / size for m in measured], "o", color=COLORS["measured"], label="measured")
-    axes.axhline(rule / size, color=COLORS["warning"], linestyle="--", label="four numbers each")
+    axes.plot(batch_sizes, [p / size for p in predicted], color=COLORS["predicted"])
+    axes.plot(batch_sizes, [m / size for m in measured], "o", color=COLORS["measured"])
+    axes.axhline(rule / size, color=COLORS["warning"], linestyle="--")
+    end, middle = batch_sizes[-1], len(batch_sizes) - 2
+    for place, name, color, offset, side in (
+        ((end, measured[-1]), "measured", "measured", (-10, -3), "right"),
+        ((batch_sizes[middle], predicted[middle]), "predicted", "predicted", (12, -6), "left"),
+        ((end, rule), "four numbers for each parameter", "warning", (-10, -16), "right"),
+    ):
+        at, look = (place[0], place[1] / size), {"ha": side, "color": writing(color)}
+        axes.annotate(name, at, offset, textcoords="offset points", **look)
     axes.set(xlabel="examples in the batch", ylabel=f"peak of a step, {unit}", ylim=(0, None), xticks=list(batch_sizes))
-    axes.legend()
+    axes.set_title("With few examples the peak is near the rule; with many, activations dominate")
     points = zip(batch_sizes, predicted, measured, strict=True)
     pairs = ", ".join(f"{b}: {format_bytes(p)} and {format_bytes(m)}" for b, p, m in points)
     return (
@@ -59,28 +68,3 @@ def peak_against_batch(
         f"Peak memory against batch size, a predicted line and measured points. Batch: predicted and measured. {pairs}. "
         f"Four numbers for each parameter are {format_bytes(rule)} throughout.",
     )
-
-
-def ledger_figure(ledger: Ledger) -> tuple[Figure, str]:
-    """Two bars per row of a chapter's ledger, predicted and measured in bytes, with their difference as its table has it."""
-    rows = ledger.rows
-    unit, size = byte_unit(max(max(row.predicted, row.measured) for row in rows))
-    figure, axes = subplots(figsize=(7.6, 0.8 + 0.62 * len(rows)), layout="constrained")
-    said = []
-    for place, row in enumerate(rows):
-        predicted, measured = (
-            row.in_words(row.predicted),
-            f"{row.in_words(row.measured)}, {row.error:+.1%} not attributed",
-        )
-        for kind, note, y in (("predicted", predicted, place - 0.18), ("measured", measured, place + 0.18)):
-            length = getattr(row, kind) / size
-            axes.barh(y, length, 0.36, color=COLORS[kind])
-            axes.text(length, y, f"  {note}", va="center", fontsize=9)
-        said.append(f"{row.technique}, {row.quantity}: predicted {predicted}, measured {measured}")
-    names = [f"{row.technique}\n{row.quantity}" for row in rows]
-    axes.set(yticks=range(len(rows)), yticklabels=names, xlabel=f"memory, {unit}")
-    axes.margins(x=0.6)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    figure.legend(*patches(("predicted", "predicted"), ("measured", "measured")), loc="outside upper center", ncols=2)
-    return figure, f"Predicted beside measured. {'; '.join(said)}."

@@ -11,8 +11,9 @@ from course_utils.units import format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, patches, subplots
 from course_utils.viz.style import COLORS, writing
 
-_ROOM = 1.42  # beyond the longest bar, for its size and the mark of the peak
-_LETTERS = {"parameters": "P", "gradients": "G", "optimizer state": "O", "activations": "A"}
+_ROOM = 1.32  # beyond the longest bar, for its size and the mark of the peak
+_LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
+_VISIBLE = 0.002  # the least share of a figure's height or width that a reader sees
 
 
 def instants_figure(
@@ -54,12 +55,17 @@ def stack(axes, row: int, parts: Mapping[str, int], size: int) -> None:
 
 
 def legend_of_kinds(figure: Figure, by_instant: Mapping[str, Mapping[str, int]]) -> None:
-    """A legend above the figure of all kinds that occur."""
-    kinds = list(dict.fromkeys(kind for parts in by_instant.values() for kind in parts))
-    labels = [f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind for kind in kinds]
-    handles, labels = patches(*zip(labels, kinds, strict=True))
+    """A legend above the figure of all kinds that can be seen: those with a letter first."""
+    enough = _VISIBLE * max(sum(parts.values()) for parts in by_instant.values())
+    kinds = list(dict.fromkeys(kind for parts in by_instant.values() for kind, size in parts.items() if size >= enough))
+    kinds.sort(key=lambda kind: list(_LETTERS).index(kind) if kind in _LETTERS else len(_LETTERS))
+    handles, labels = patches(*((_with_letter(kind), kind) for kind in kinds))
     rows = -(-len(kinds) // 5)  # no more than five names have room beside each other
     figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(kinds) // rows))
+
+
+def _with_letter(kind: str) -> str:
+    return f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind
 
 
 def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
@@ -84,8 +90,8 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     axes.set(xlabel="events of the step: memory taken or given back", ylabel=f"memory in use, {unit}", title=title)
     axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
     axes.grid(axis="x", visible=False)
-    used = [kind for kind in KINDS if timeline[kind].any()]
-    figure.legend(*patches(*((kind, kind) for kind in reversed(used))), loc="outside right center")
+    used = [kind for kind in KINDS if timeline[kind].max() >= _VISIBLE * usage.peak]
+    figure.legend(*patches(*((_with_letter(kind), kind) for kind in reversed(used))), loc="outside right center")
     split = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in usage.split.items())
     peaks = ", ".join(f"{phase} {format_bytes(count)}" for phase, count in usage.by_phase.items())
     return figure, (
@@ -114,10 +120,10 @@ def _draw_phases(axes, phases: list[tuple[str, int, int]], events: int) -> None:
     for _, first, end in phases[1::2]:
         axes.axvspan(first, end, color=COLORS["grid"], alpha=0.45, linewidth=0, zorder=0)
     wide = [(name, first, end) for name, first, end in phases if end - first >= 0.025 * events]
-    has_room = all(end - first >= 0.017 * len(name) * events for name, first, end in wide)
+    places, names = [(first + end) / 2 for _, first, end in wide], [name for name, *_ in wide]
+    widths = [0.017 * len(name) * events for name in names]
+    has_room = all(b - a >= (v + w) / 2 for a, b, v, w in zip(places, places[1:], widths, widths[1:], strict=False))
     above = axes.secondary_xaxis("top")
-    above.set_xticks(
-        [(first + end) / 2 for _, first, end in wide], [name for name, *_ in wide], rotation=0 if has_room else 90
-    )
+    above.set_xticks(places, names, rotation=0 if has_room else 90)
     above.tick_params(length=0, pad=2)
     above.spines["top"].set_visible(False)

@@ -1,7 +1,6 @@
 import pytest
 
 from course_utils.errors import CourseError
-from course_utils.ledger import Ledger, Row
 from course_utils.lessons import c00_start_here as lesson
 from course_utils.training import History
 from course_utils.units import MiB
@@ -39,17 +38,3 @@ def test_peak_against_batch_draws_both_series():
     assert set(bet.get_ydata()) == {1}
     assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([2, 4], [3, 5])
     assert "2: 4.00 MiB and 5.00 MiB" in alt
-
-
-def test_two_bars_for_each_row_and_their_difference_as_in_the_table():
-    rows = (
-        Row("00", "AdamW", "peak", 60 * MiB, 100 * MiB, "laptop", "cpu"),
-        Row("00", "AdamW", "peak, by estimate", 150 * MiB, 100 * MiB, "laptop", "cpu"),
-    )
-    figure, alt = lesson.ledger_figure(Ledger(rows))
-    (axes,) = figure.axes
-    assert [bar.get_width() for bar in axes.patches] == [60, 100, 150, 100]
-    assert "100 MiB, +40.0% not attributed" in axes.texts[1].get_text()
-    assert [f"{error:+.1%}" for error in Ledger(rows).frame()["error"]] == ["+40.0%", "-50.0%"]
-    assert "-50.0%" in axes.texts[3].get_text()
-    assert "AdamW, peak: predicted 60.0 MiB, measured 100 MiB, +40.0% not attributed" in alt

@@ -76,7 +76,7 @@ def test_phases_stand_along_the_top_and_only_kinds_in_use_in_the_legend():
     ]
     assert {name.get_rotation() for name in names} == {0}
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["backward temporaries", "activations", "parameters"]
+    assert legend == ["backward temporaries", "A: activations", "P: parameters"]
     assert "phases in order: forward, backward, update" in alt
 
 
