@@ -1,4 +1,4 @@
-"""Chapter 01: its cost function, the picture of a graph, and bytes by part of a model."""
+"""Chapter 01: its cost function, the picture of a graph, and what a transformer block saves at each length."""
 
 from collections.abc import Mapping
 
@@ -142,7 +142,7 @@ def _draw_arrow(axes, start: tuple, bends: list[tuple], end: tuple, local: str) 
     shape = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", xy=tip, xytext=points[-1], arrowprops=shape, zorder=1)
     if local:
-        at = [0.38 * a + 0.62 * b for a, b in zip(points[-1], tip, strict=True)]
+        at = [0.26 * a + 0.74 * b for a, b in zip(points[-1], tip, strict=True)]
         look = {"color": writing("third"), "fontsize": 8.5, "ha": "center", "va": "center", "zorder": 2}
         axes.text(*at, local, bbox={"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}, **look)
 
@@ -169,18 +169,33 @@ def _value(value: np.ndarray) -> str:
     return " × ".join(map(str, value.shape))
 
 
-def saved_by_part_figure(parts: Mapping[str, tuple[int, int]], title: str = "") -> tuple[Figure, str]:
-    """Two bars per part of a model: bytes saved as predicted, and as measured. `parts` are in the order of the forward."""
-    unit, size = byte_unit(max(max(pair) for pair in parts.values()))
-    figure, axes = subplots(figsize=(7.6, 1.2 + 0.55 * len(parts)), layout="constrained")
-    for place, (predicted, measured) in enumerate(parts.values()):
-        for side, value, color in ((-1, predicted, "predicted"), (1, measured, "measured")):
-            axes.barh(place + side * 0.19, value / size, 0.36, color=COLORS[color])
-        axes.text(max(predicted, measured) / size, place, f"  {format_bytes(measured)}", va="center", fontsize=9)
-    axes.set(yticks=range(len(parts)), yticklabels=list(parts), xlabel=f"saved for backward, {unit}", title=title)
-    axes.set_xlim(0, 1.15 * max(max(pair) for pair in parts.values()) / size)
+def saved_by_length_figure(
+    formula: Mapping[int, tuple[int, int]], eager: Mapping[int, int], fused: Mapping[int, int]
+) -> tuple[Figure, str]:
+    """What a block saves at each length: the formula's two terms stacked, in line with s and with s²; the measured bytes.
+
+    `formula` has both terms by length; `eager` and `fused` have what attention of that kind was measured to save.
+    """
+    unit, size = byte_unit(max(eager.values()))
+    figure, axes = subplots(figsize=(7.6, 1.2 + 0.75 * len(formula)), layout="constrained")
+    for row, (length, (straight, squared)) in enumerate(formula.items()):
+        axes.barh(row - 0.2, straight / size, 0.36, color=COLORS["activations"])
+        axes.barh(row - 0.2, squared / size, 0.36, left=straight / size, color=COLORS["second"])
+        axes.barh(row + 0.2, fused[length] / size, 0.36, color=COLORS["measured"])
+        axes.plot(eager[length] / size, row - 0.2, "D", color=COLORS["ink"], markersize=5)
+        for place, count, name in ((-0.2, eager[length], "eager"), (0.2, fused[length], "fused, no attention dropout")):
+            axes.text(count / size, row + place, f"   {format_bytes(count)}, {name}", va="center", fontsize=9)
+    axes.set(yticks=range(len(formula)), yticklabels=[f"s = {length}" for length in formula])
+    axes.set(xlabel=f"saved by one block, {unit}", title="Twice the length, four times the scores; fused attention keeps none")
+    axes.set_xlim(0, 1.4 * max(eager.values()) / size)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    figure.legend(*patches(("predicted", "predicted"), ("measured", "measured")), loc="outside upper center", ncols=2)
-    listed = "; ".join(f"{name}: {format_bytes(p)} and {format_bytes(m)}" for name, (p, m) in parts.items())
-    return figure, f"Bytes saved for backward by part of the model, predicted and measured. {listed}."
+    handles, labels = patches(("formula: in line with s", "activations"), ("formula: scores, with s²", "second"))
+    marks = axes.plot([], [], "D", color=COLORS["ink"], markersize=5)
+    figure.legend([*handles, *marks], [*labels, "measured, eager"], loc="outside upper center", ncols=3)
+    told = "; ".join(
+        f"s = {length}: {format_bytes(straight)} and {format_bytes(squared)} by the formula, "
+        f"{format_bytes(eager[length])} measured, {format_bytes(fused[length])} with fused attention"
+        for length, (straight, squared) in formula.items()
+    )
+    return figure, f"Bytes that one block saves, by length; what grows with s and the scores. {told}."

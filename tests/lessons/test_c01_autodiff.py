@@ -74,8 +74,10 @@ def test_a_graph_without_backward_is_drawn_without_gradients():
     assert not [text for text in texts(figure) if text.startswith("grad")]
 
 
-def test_saved_by_part_draws_both_and_says_both():
-    figure, alt = lesson.saved_by_part_figure({"attention": (1024, 2048), "norm": (512, 512)})
-    assert [patch.get_width() for patch in figure.axes[0].patches] == [1, 2, 0.5, 0.5]
-    assert "attention: 1.00 KiB and 2.00 KiB; norm: 512 B and 512 B" in alt
-    assert "KiB" in figure.axes[0].get_xlabel()
+def test_saved_by_length_stacks_the_formula_and_marks_what_was_measured():
+    figure, alt = lesson.saved_by_length_figure({8: (1024, 512), 16: (2048, 2048)}, {8: 1536, 16: 4096}, {8: 1024, 16: 2048})
+    axes = figure.axes[0]
+    assert [patch.get_width() for patch in axes.patches] == [1, 0.5, 1, 2, 2, 2]
+    assert [float(mark.get_xdata()[0]) for mark in axes.lines[:2]] == [1.5, 4]
+    assert "s = 16: 2.00 KiB and 2.00 KiB by the formula, 4.00 KiB measured, 2.00 KiB with fused attention" in alt
+    assert "KiB" in axes.get_xlabel()
