@@ -23,7 +23,7 @@ _CLAIM = re.compile(
     r"\b(because|causes?|caused|best|always|never)\b|\bso\b(?! (?:that|far|many|much|few|little|often|on)\b)",
     re.IGNORECASE,
 )
-_END = re.compile(r"(?<=[.!?:])[\"”’)*_]*\s+(?=[\"“‘(*_]*[A-Z0-9α-ωΑ-Ω√])")
+_END = re.compile(r"(?<=[.!?:])[\"”’)*_]*\s+(?=[\"“‘(*_]*[A-Z0-9α-ωΑ-Ω√`])")
 
 
 def claims_of(root: Path, stem: str) -> list[dict]:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from math import sqrt
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 from torch import nn
 
@@ -64,73 +63,59 @@ def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int,
     return moments
 
 
-def recompute_figure(width: int = 768) -> tuple[Figure, str]:
-    """C = A + B is kept, dropped, computed again; and what it costs to get one dropped byte back, by operation."""
-    costs = {
-        "sum C = A + B": 1 / ITEMSIZE,
-        "activation (about 10)": 10 / ITEMSIZE,
-        f"product, width {width}": 2 * width / ITEMSIZE,
-    }
-    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained", width_ratios=(1.7, 1))
-    rows = (
-        ("after forward: C is kept", True),
-        ("between, with a checkpoint: C is dropped", False),
-        ("in backward: C = A + B, again", True),
+def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
+    """Memory over one step: everything kept, and beside it each block's input kept and the rest computed again."""
+    kept, again = walk(blocks, None, per_block), walk(blocks, blocks, per_block)
+    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained", sharey=True)
+    for axes, moments, forward in ((left, kept, blocks), (right, again, blocks)):
+        times, boundaries, activations = zip(*moments, strict=True)
+        above = [low + high for low, high in zip(boundaries, activations, strict=True)]
+        color = COLORS["activations" if axes is left else "recomputed"]
+        axes.fill_between(times, boundaries, above, step="post", linewidth=0, color=color)
+        axes.fill_between(times, 0, boundaries, step="post", linewidth=0, color=COLORS["activations"])
+        axes.axvline(forward, color=COLORS["ink"], linestyle=":", linewidth=1)
+        axes.text(forward / 2, 1.03 * per_block * blocks, "forward", ha="center", fontsize=9)
+        axes.text((forward + times[-1]) / 2, 1.03 * per_block * blocks, "backward", ha="center", fontsize=9)
+        axes.set(
+            xlabel="time, in forward passes of a block", ylim=(0, 1.15 * per_block * blocks), xlim=(0, again[-1][0])
+        )
+    left.set_ylabel("kept, in boundaries")
+    highest = [max(low + high for _, low, high in moments) for moments in (kept, again)]
+    left.set_title(f"Everything is kept: {highest[0]} at the peak", fontsize=10)
+    right.set_title(f"Computed again from boundaries: {highest[1]}", fontsize=10)
+    right.text(
+        blocks + 1, highest[1] + 2, "one block's activations, for a moment", fontsize=9, color=COLORS["recomputed"]
     )
-    for height, (text, there) in zip((2, 1, 0), rows, strict=True):
-        left.text(0, height + 0.42, text, fontsize=9.5, va="bottom")
-        _draw_sum(left, height, there)
-    left.set(xlim=(-0.1, 4.6), ylim=(-0.5, 2.75))
-    left.axis("off")
-    bars = right.barh(list(costs), list(costs.values()), color=COLORS["recomputed"])
-    right.bar_label(bars, [f"{cost:g}" for cost in costs.values()], padding=3, fontsize=9)
-    right.set(xscale="log", xlabel="operations to get\none dropped byte back", xlim=(0.1, 6000))
-    right.invert_yaxis()
-    right.grid(axis="y", visible=False)
-    listed = "; ".join(f"{name}: {cost:g}" for name, cost in costs.items())
+    right.text(blocks + 1, 1, "boundaries", fontsize=9)
     return figure, (
-        "Left: of the sum C = A + B all three tensors are kept after forward; with a checkpoint C is dropped and A and B are "
-        "kept; in backward C is added up again. Right: operations to get one dropped byte back, on a logarithmic axis: "
-        f"{listed}."
+        f"Memory over one step of {blocks} blocks that save {per_block} boundaries each. Left, everything kept: it climbs to "
+        f"{highest[0]} boundaries and falls in backward. Right, only boundaries kept: at most {highest[1]}, since one block at a "
+        f"time computes its activations again; the step takes {again[-1][0]} units of time instead of {kept[-1][0]}."
     )
 
 
-def _draw_sum(axes, height: float, there: bool) -> None:
-    """A + B = C, with C drawn solid, or as an outline where it is not there."""
-    for place, (name, solid) in enumerate((("A", True), ("B", True), ("C", there))):
-        color = COLORS["recomputed" if name == "C" else "activations"]
-        look = {"boxstyle": "round,pad=0.04", "linewidth": 1.6, "linestyle": "-" if solid else "--"}
-        face = color if solid else COLORS["paper"]
-        axes.add_patch(FancyBboxPatch((1.6 * place, height - 0.22), 0.8, 0.5, facecolor=face, edgecolor=color, **look))
-        ink = COLORS["paper" if solid and name == "C" else "ink"]
-        axes.text(1.6 * place + 0.4, height + 0.03, name, ha="center", va="center", fontsize=11, color=ink)
-    for place, sign in enumerate("+="):
-        axes.text(1.6 * place + 1.2, height + 0.03, sign, ha="center", va="center", fontsize=13)
+def segment_curves_figure(
+    curves: Mapping[str, tuple[float, Mapping[str, Mapping[int, float]]]],
+) -> tuple[Figure, str]:
+    """Peak bytes against the number of segments: a panel per model with r · n, and the lines `predicted` and `measured`.
 
-
-def segment_curves_figure(curves: Mapping[str, Mapping[str, Mapping[int, float]]]) -> tuple[Figure, str]:
-    """Peak bytes against the number of segments: a panel per model, with the lines `predicted` and `measured`.
-
-    The lowest measured point is marked, and so is the root of the largest number of segments.
+    The lowest measured point is marked, and so is the root of r · n.
     """
-    figure, panels = subplots(1, len(curves), figsize=(7.6, 3.1), layout="constrained", squeeze=False)
+    figure, panels = subplots(1, len(curves), figsize=(7.8, 3.1), layout="constrained", squeeze=False)
     texts = []
-    for axes, (title, lines) in zip(panels[0], curves.items(), strict=True):
+    for axes, (title, (product, lines)) in zip(panels[0], curves.items(), strict=True):
         unit, size = byte_unit(max(max(line.values()) for line in lines.values()))
         for name, look in (("predicted", {"linewidth": 4.0}), ("measured", {"linestyle": "", "marker": "o"})):
             line = lines[name]
             axes.plot(list(line), [value / size for value in line.values()], color=COLORS[name], label=name, **look)
-        lowest, most = min(line, key=line.get), max(line)
-        axes.axvline(sqrt(most), color=COLORS["warning"], linestyle=":", linewidth=1.4, label=f"√{most}")
-        # The note stands to the left of a point on the right, else to its right and well above the line.
-        place = {"xytext": (-6, 20), "ha": "right"} if lowest > most / 2 else {"xytext": (10, 60), "ha": "left"}
-        look = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "->", "color": COLORS["ink"]}}
-        axes.annotate(f"lowest at {lowest}", (lowest, line[lowest] / size), **look, **place)
+        lowest, root = min(line, key=line.get), sqrt(product)
+        axes.axvline(root, color=COLORS["warning"], linestyle=":", linewidth=1.4, label="√(r·n)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(title=title, xlabel="segments s", ylabel=f"peak, {unit}", ylim=(0, None))
-        axes.legend()
+        axes.set(xlabel="segments s", ylabel=f"peak, {unit}", ylim=(0, None))
+        axes.set_title(f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}", fontsize=10)
         values = ", ".join(f"{segments}: {format_bytes(value)}" for segments, value in line.items())
-        texts.append(f"{title}, measured: {values}; lowest at {lowest}.")
+        texts.append(f"{title}, √(r·n) = {root:.3g}, measured: {values}; lowest at {lowest}.")
+    panels[0][0].legend(fontsize=8, loc="center right")
     return figure, "Peak memory against the number of segments. " + " ".join(texts)
 
 

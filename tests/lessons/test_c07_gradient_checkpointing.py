@@ -33,19 +33,36 @@ def test_every_block_is_best_where_it_saves_more_than_all_boundaries(blocks):
     assert min(range(1, blocks + 1), key=lambda s: lesson.peak(blocks, s, blocks + 1.0)) == blocks
 
 
-def test_a_product_costs_more_to_get_back_than_a_sum():
-    figure, alt = lesson.recompute_figure(width=100)
-    assert [patch.get_width() for patch in figure.axes[1].patches] == [0.25, 2.5, 50]
-    assert "product, width 100: 50" in alt
+def test_the_picture_is_the_walk_with_and_without_a_checkpoint():
+    figure, alt = lesson.idea_figure(blocks=4, per_block=5)
+    assert [axes.get_title().rpartition(" ")[2] for axes in figure.axes] == ["peak", "9"]
+    assert "climbs to 20 boundaries" in alt
+    assert "at most 9, " in alt
+    assert "16 units of time instead of 12" in alt
+
+
+@given(st.integers(1, 12), st.integers(1, 8))
+def test_equal_segments_are_lowest_at_the_root_of_r_n(length, per_block):
+    root = length * per_block  # so many segments of `length` blocks: n = root · length, and √(r · n) = root
+    blocks = root * length
+    equal = {s: s + per_block * blocks // s for s in range(1, blocks + 1) if blocks % s == 0}
+    assert equal[root] == min(equal.values())
+    assert all(lesson.peak(blocks, s, per_block) == value for s, value in equal.items())
+
+
+def test_unequal_segments_do_a_little_better():
+    assert [lesson.peak(36, s, 4) for s in (12, 14, 18)] == [24, 22, 26]
+    assert min(range(1, 65), key=lambda s: lesson.peak(64, s, 16)) == 40
+    assert [lesson.peak(64, s, 16) for s in (32, 40, 64, None)] == [64, 56, 80, 1024]
 
 
 def test_the_curves_mark_the_lowest_point_and_the_root():
     line = {1: 9e6, 4: 3e6, 16: 5e6}
-    figure, alt = lesson.segment_curves_figure({"a chain": {"predicted": line, "measured": line}})
+    figure, alt = lesson.segment_curves_figure({"a chain": (25, {"predicted": line, "measured": line})})
     assert alt.endswith("lowest at 4.")
     drawn = figure.axes[0].lines
     assert list(drawn[1].get_xdata()) == [1, 4, 16]
-    assert drawn[2].get_xdata()[0] == 4
+    assert drawn[2].get_xdata()[0] == 5
 
 
 def test_time_and_memory_are_said():
