@@ -52,7 +52,7 @@ def _chapter(arguments: argparse.Namespace) -> int:
         raise CourseError(f"{path.name} is there already; give the new chapter a name of its own.")
     write_notebook(chapter_skeleton(path), path)
     print(
-        f"{path.name} written. Change it into yours, then `course run {path.stem} --save` and `course lint {path.stem}`."
+        f"{path.name} written. Change it into yours, then `course run {path.stem} --save`, `course stamp` and `course lint`."
     )
     return 0
 

@@ -31,7 +31,9 @@ def learning_curves(history: History, chance: float) -> tuple[Figure, str]:
         steps.index[-1], chance - 0.02, "always the largest class", ha="right", va="top", color=writing("warning")
     )
     at_end = evaluations["accuracy"].iloc[-1]
-    right.set(xlabel="step", ylabel="accuracy", title=f"On unseen files {at_end:.0%} are right", xlim=(0, None), ylim=(0, 1))
+    right.set(
+        xlabel="step", ylabel="accuracy", title=f"On unseen files {at_end:.0%} are right", xlim=(0, None), ylim=(0, 1)
+    )
     reached = ", ".join(f"{a:.2f}" for a in evaluations["accuracy"])
     return figure, (
         f"Left: the training loss goes from {first:.2f} to {last:.2f}. "

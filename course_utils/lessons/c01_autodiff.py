@@ -186,7 +186,10 @@ def saved_by_length_figure(
         for place, count, name in ((-0.2, eager[length], "eager"), (0.2, fused[length], "fused, no attention dropout")):
             axes.text(count / size, row + place, f"   {format_bytes(count)}, {name}", va="center", fontsize=9)
     axes.set(yticks=range(len(formula)), yticklabels=[f"s = {length}" for length in formula])
-    axes.set(xlabel=f"saved by one block, {unit}", title="Twice the length, four times the scores; fused attention keeps none")
+    axes.set(
+        xlabel=f"saved by one block, {unit}",
+        title="Twice the length, four times the scores; fused attention keeps none",
+    )
     axes.set_xlim(0, 1.4 * max(eager.values()) / size)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

@@ -75,7 +75,9 @@ def test_a_graph_without_backward_is_drawn_without_gradients():
 
 
 def test_saved_by_length_stacks_the_formula_and_marks_what_was_measured():
-    figure, alt = lesson.saved_by_length_figure({8: (1024, 512), 16: (2048, 2048)}, {8: 1536, 16: 4096}, {8: 1024, 16: 2048})
+    figure, alt = lesson.saved_by_length_figure(
+        {8: (1024, 512), 16: (2048, 2048)}, {8: 1536, 16: 4096}, {8: 1024, 16: 2048}
+    )
     axes = figure.axes[0]
     assert [patch.get_width() for patch in axes.patches] == [1, 0.5, 1, 2, 2, 2]
     assert [float(mark.get_xdata()[0]) for mark in axes.lines[:2]] == [1.5, 4]
