@@ -3,11 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import log10
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch.profiler import ProfilerActivity, profile
 
+from course_utils import models
 from course_utils.errors import CourseError
+from course_utils.hardware.calibration import seconds_of
 from course_utils.optim.adafactor import rank_one
+from course_utils.settings import settings
+from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS, LINES, SERIES
 
@@ -83,11 +89,71 @@ def _displacement(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
     return theta.detach()
 
 
+def outer_products(model: torch.nn.Module, layer: torch.nn.Linear, batch: Mapping[str, torch.Tensor]) -> tuple:
+    """(δ, x) of every token of `batch` in `layer`, of shapes (examples, tokens, n) and (examples, tokens, m), in 64 bits.
+
+    The gradient of the layer's weight is the sum of their outer products δ xᵀ. Where the layer sees one vector per example
+    there is one token.
+    """
+    seen = {}
+    hooks = (
+        layer.register_forward_hook(lambda _, inputs, __: seen.update(x=inputs[0])),
+        layer.register_full_backward_hook(lambda _, __, outputs: seen.update(delta=outputs[0])),
+    )
+    model.zero_grad()
+    model(**batch).loss.backward()
+    for hook in hooks:
+        hook.remove()
+    delta, x = (seen[name].detach().double().cpu() for name in ("delta", "x"))
+    return (delta, x) if delta.ndim == 3 else (delta[:, None], x[:, None])
+
+
+def squared_sum(delta: torch.Tensor, x: torch.Tensor, mixed: bool = True) -> torch.Tensor:
+    """(Σ δ xᵀ)² element by element, over all but the last dimension; without `mixed` terms it is Σ δ² (x²)ᵀ."""
+    delta, x = delta.flatten(0, -2), x.flatten(0, -2)
+    return (delta.T @ x) ** 2 if mixed else (delta**2).T @ x**2
+
+
+def growing(model: torch.nn.Module, layer: torch.nn.Linear, batches: Sequence[Mapping]) -> dict[str, torch.Tensor]:
+    """g² of `layer` from one token, one text, one batch, and its mean over all `batches`; the model stays as it is.
+
+    The token is the loudest one of the first text, by the norm of δ.
+    """
+    delta, x = outer_products(model, layer, batches[0])
+    loudest = delta[0].norm(dim=-1).argmax()
+    every = [squared_sum(*outer_products(model, layer, batch)) for batch in batches]
+    return {
+        "one token": squared_sum(delta[0, loudest][None], x[0, loudest][None]),
+        "one text": squared_sum(delta[0], x[0]),
+        "one batch": every[0],
+        f"mean of {len(every)} batches": sum(every) / len(every),
+    }
+
+
+def growing_figure(found: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
+    """A column for each matrix of `found`: the matrix above, with its row and column means beside it; V̂ / V below."""
+    figure, axes = subplots(2, len(found), figsize=(7.6, 4.6), layout="constrained", sharex=True, sharey=True)
+    errors = {}
+    for (name, squares), (above, below) in zip(found.items(), axes.T, strict=True):
+        guess = estimate(squares)
+        errors[name] = relative_error(squares, guess)
+        low, high = _color_limits(squares[:_DRAWN, :_DRAWN])
+        _draw_heat(above, squares.log10(), low, high, "viridis", f"{name}\nerror {errors[name]:.0%}")
+        ratio = _draw_heat(below, (guess / squares).log10(), -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
+        above.set_xlabel("")
+    axes[0, 0].set_ylabel("g²: row")
+    axes[1, 0].set_ylabel("ratio: row")
+    figure.colorbar(ratio, ax=axes[1].tolist(), label="log₁₀ of V̂ / V", extend="both", aspect=12)
+    said = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
+    figure.suptitle("One token is exact; sums of tokens are not", x=0.01, ha="left")
+    return figure, f"The first {_DRAWN} rows and columns of g², and V̂ / V below. Error of the whole matrix: {said}."
+
+
 _DECADES = 1.5  # how far the ratio's color scale reaches to each side
 _DRAWN = 64  # rows and columns of a large matrix that a panel has room for
 
 
-def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
+def factoring_figure(rows: int = 4, columns: int = 5) -> tuple[Figure, str]:
     """A matrix of squares, the means that are kept of it, and what they give back."""
     squares = random_squares(2, rows, columns, noise=0.4, seed=3)
     estimated = estimate(squares)
@@ -96,15 +162,15 @@ def factoring_figure(rows: int = 6, columns: int = 9) -> tuple[Figure, str]:
     figure, axes = subplots(2, 4, figsize=(7.6, 2.7), layout="constrained", gridspec_kw=shape)
     parts = {
         (0, 0): (column_means(squares), f"C: {columns} column means", ""),
-        (1, 0): (squares, "", f"squares: {rows} × {columns} = {rows * columns} numbers"),
+        (1, 0): (squares, "", f"V: {rows} × {columns} = {rows * columns} numbers"),
         (1, 1): (row_means(squares), "R", str(rows)),
-        (1, 3): (estimated, "", "V̂ = R C / mean(R)"),
+        (1, 3): (estimated, "", f"V̂: off by {relative_error(squares, estimated):.0%}"),
     }
     for panel in axes.flat:
         panel.axis("off")
     for place, (values, title, below) in parts.items():
         _draw_matrix(axes[place], values, low, high, title, below)
-    note = f"kept: {rows} + {columns} = {rows + columns}\nnumbers"
+    note = f"keep {rows} + {columns} = {rows + columns}\nof {rows * columns} numbers"
     axes[1, 2].text(0.5, 0.62, note, ha="center", va="bottom", fontsize=11, color=COLORS["first"])
     arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.6}
     axes[1, 2].annotate("", xy=(0.95, 0.5), xytext=(0.05, 0.5), arrowprops=arrow)
@@ -137,7 +203,7 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
     known = ratio[ratio.isfinite()]
     error, near = relative_error(squares, estimated), (known.abs() <= log10(2)).double().mean().item()
     figure.suptitle(
-        f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}",
+        f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{_crop(squares)}",
         x=0.01,
         ha="left",
     )
@@ -182,12 +248,23 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     for (name, values), color, style in zip(lost.items(), SERIES, LINES, strict=False):
         axes.plot(scales, values, color=COLORS[color], linestyle=style, marker="o", markersize=3, label=name)
     axes.set(xscale="log", xlabel="scale of the gradients", ylabel="change of the steps, relative", ylim=(-0.02, None))
+    axes.set_title("Below some scale ε₁ decides, not the gradient")
     axes.legend()
     ends = "; ".join(
         f"{name}: {values[0]:.2f} at {scales[0]:.0e}, {values[-1]:.2f} at {scales[-1]:.0e}"
         for name, values in lost.items()
     )
     return figure, f"Relative change of the steps against the scale of the gradients. {ends}."
+
+
+def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[Figure, str]:
+    """The bytes of each optimizer's fullest instant, one bar each: `plans` holds what `memory.instants` gave."""
+    fullest = {}
+    for name, plan in plans.items():
+        instant, parts = max(plan.items(), key=lambda one: sum(one[1].values()))
+        fullest[f"{name}: {instant}"] = parts
+    (before, after) = (sum(parts.values()) for parts in fullest.values())
+    return instants_figure(fullest, f"Adafactor's peak is {after / before:.0%} of AdamW's")
 
 
 def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
@@ -200,6 +277,9 @@ def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
 def _draw_matrix(axes, values: torch.Tensor, low: float, high: float, title: str, below: str) -> None:
     axes.axis("on")
     axes.imshow(values.log10().numpy(), vmin=low, vmax=high, cmap="viridis", aspect="auto")
+    for (row, column), value in np.ndenumerate(values.numpy()):
+        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.2}
+        axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, color=COLORS["ink"], bbox=paper)
     axes.set_title(title, fontsize=10, loc="center")
     axes.set(xticks=[], yticks=[], xlabel=below)
     axes.grid(visible=False)
@@ -213,5 +293,34 @@ def _draw_heat(axes, values: torch.Tensor, low: float, high: float, colors: str,
     return picture
 
 
+def _crop(squares: torch.Tensor) -> str:
+    """What to say where a part of the matrix is drawn."""
+    return f"; first {_DRAWN} shown" if max(squares.shape) > _DRAWN else ""
+
+
 def _describe_error(error: float, near: float) -> str:
     return f"error {error:.1%}, within a factor of 2 at {near:.0%}" if error > 1e-9 else f"error {error:.0e}"
+
+
+def with_gradients(kind: Callable) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """DistilBERT with gradients of zeros, and an optimizer of it: what an update needs, and no more."""
+    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return model, kind(model.parameters())
+
+
+def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """An update, without the passes before it."""
+    optimizer.step()
+
+
+def update_seconds(kind: Callable, operator: str) -> tuple[float, float]:
+    """Seconds of an update of DistilBERT, the median after a first one, and those of `operator` in one under the profiler."""
+    _, optimizer = with_gradients(kind)
+    optimizer.step()
+    whole = seconds_of(optimizer.step)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        optimizer.step()
+    events = seen.key_averages()
+    return whole, sum(e.self_cpu_time_total for e in events if e.key.replace("::", ".") == operator) / 1e6

@@ -1,5 +1,7 @@
 """Chapter 04: what an estimate of rank one keeps, and figures that draw the data and say it."""
 
+from types import SimpleNamespace
+
 import matplotlib.pyplot as plt
 import pytest
 import torch
@@ -106,3 +108,72 @@ def test_no_matrix_of_rank_one_diverges_less(drawn, size):
     assert lesson.divergence(squares, found) <= lesson.divergence(squares, found * left * right) + 1e-9
     best = lesson.best_of_rank_one(squares)
     assert lesson.relative_error(squares, best) <= lesson.relative_error(squares, found) + 1e-12
+
+
+def linear(seed=0, examples=3, tokens=4):
+    """A model whose loss is the mean over tokens, the layer in it, and a batch."""
+    torch.manual_seed(seed)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = torch.nn.Linear(5, 6), torch.nn.Linear(6, 2)
+
+        def forward(self, x):
+            return SimpleNamespace(loss=self.outer(self.inner(x).relu()).square().mean())
+
+    model = Model().double()
+    return model, model.inner, {"x": torch.randn(examples, tokens, 5, dtype=torch.float64)}
+
+
+def test_the_outer_products_sum_to_the_gradient():
+    model, layer, batch = linear()
+    delta, x = lesson.outer_products(model, layer, batch)
+    assert (delta.shape, x.shape) == ((3, 4, 6), (3, 4, 5))
+    torch.testing.assert_close(lesson.squared_sum(delta, x), layer.weight.grad**2)
+    assert not layer._forward_hooks
+    assert not layer._backward_hooks
+
+
+def test_without_mixed_terms_the_squares_are_summed():
+    delta, x = torch.tensor([[1.0, 2.0], [1.0, -1.0]]), torch.tensor([[3.0, 1.0], [1.0, 1.0]])
+    outer = [d[:, None] * i for d, i in zip(delta, x, strict=True)]
+    torch.testing.assert_close(lesson.squared_sum(delta, x), (outer[0] + outer[1]) ** 2)
+    torch.testing.assert_close(lesson.squared_sum(delta, x, mixed=False), outer[0] ** 2 + outer[1] ** 2)
+
+
+def test_it_grows_from_an_exact_token_to_a_mean_of_batches():
+    model, layer, batch = linear()
+    _, _, other = linear(seed=1)
+    found = lesson.growing(model, layer, [batch, other])
+    assert list(found) == ["one token", "one text", "one batch", "mean of 2 batches"]
+    one = found["one token"]
+    assert lesson.relative_error(one, lesson.estimate(one)) < 1e-12
+    assert lesson.relative_error(found["one batch"], lesson.estimate(found["one batch"])) > 1e-3
+    figure, alt = lesson.growing_figure(found)
+    assert len(pictures(figure)) == 8
+    assert "one token 0%" in alt
+    plt.close(figure)
+
+
+def test_the_peaks_stand_in_one_figure():
+    plans = {name: {"update": {"parameters": 4, "optimizer state": state}} for name, state in (("a", 12), ("b", 4))}
+    figure, alt = lesson.peaks_figure(plans)
+    assert "a: update" in alt
+    assert "b: update" in alt
+    assert "50%" in figure.axes[0].get_title() + figure.axes[0].get_title(loc="left")
+    plt.close(figure)
+
+
+def test_the_seconds_are_those_of_an_update(monkeypatch):
+    monkeypatch.setattr(lesson, "with_gradients", lambda kind: _small(kind))
+    whole, part = lesson.update_seconds(AdamW, "aten.sqrt")
+    assert whole > 0
+    assert part > 0
+
+
+def _small(kind):
+    model = torch.nn.Linear(3, 4)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    return model, kind(model.parameters())
