@@ -6,13 +6,9 @@ from math import log10
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch.profiler import ProfilerActivity, profile
 
-from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.hardware.calibration import seconds_of
 from course_utils.optim.adafactor import rank_one
-from course_utils.settings import settings
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS, LINES, SERIES
@@ -300,27 +296,3 @@ def _crop(squares: torch.Tensor) -> str:
 
 def _describe_error(error: float, near: float) -> str:
     return f"error {error:.1%}, within a factor of 2 at {near:.0%}" if error > 1e-9 else f"error {error:.0e}"
-
-
-def with_gradients(kind: Callable) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """DistilBERT with gradients of zeros, and an optimizer of it: what an update needs, and no more."""
-    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    return model, kind(model.parameters())
-
-
-def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """An update, without the passes before it."""
-    optimizer.step()
-
-
-def update_seconds(kind: Callable, operator: str) -> tuple[float, float]:
-    """Seconds of an update of DistilBERT, the median after a first one, and those of `operator` in one under the profiler."""
-    _, optimizer = with_gradients(kind)
-    optimizer.step()
-    whole = seconds_of(optimizer.step)
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
-        optimizer.step()
-    events = seen.key_averages()
-    return whole, sum(e.self_cpu_time_total for e in events if e.key.replace("::", ".") == operator) / 1e6

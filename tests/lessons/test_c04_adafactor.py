@@ -163,17 +163,3 @@ def test_the_peaks_stand_in_one_figure():
     assert "b: update" in alt
     assert "50%" in figure.axes[0].get_title() + figure.axes[0].get_title(loc="left")
     plt.close(figure)
-
-
-def test_the_seconds_are_those_of_an_update(monkeypatch):
-    monkeypatch.setattr(lesson, "with_gradients", lambda kind: _small(kind))
-    whole, part = lesson.update_seconds(AdamW, "aten.sqrt")
-    assert whole > 0
-    assert part > 0
-
-
-def _small(kind):
-    model = torch.nn.Linear(3, 4)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    return model, kind(model.parameters())
