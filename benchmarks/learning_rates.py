@@ -1,36 +1,71 @@
-"""Which learning rate suits each optimizer of the comparison: loss at the end of one pass, for a grid of rates.
+"""Loss after one pass for each optimizer of chapter 05b, over learning rates and seeds; `--save` stores the runs for the chapter.
 
-Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -m benchmarks.learning_rates`.
+Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -m benchmarks.learning_rates`. A run takes about ten
+seconds on one thread, all of them about half an hour.
 """
 
 import argparse
+import json
+from dataclasses import replace
+from math import isfinite
 
 from course_utils import data, models
-from course_utils.lessons.c05b_choosing import contenders
-from course_utils.settings import settings
+from course_utils.lessons.c05b_choosing import RACE_SEEDS, RUNS, SWEEP_SEEDS, Contender, contenders, final_loss
+from course_utils.settings import Scale, settings
+from course_utils.training import evaluate
 
-SEED, LAST = 100, 20  # a seed that no comparison uses
-GRID = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+GRIDS = {
+    "SGD, Nesterov": (1e-3, 1e-2, 1e-1, 3e-1, 1.0),
+    "Adafactor": (1e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+    "Muon": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+}
+ADAMS = (3e-4, 1e-3, 2e-3, 3e-3, 1e-2)
+
+
+def settled() -> dict[tuple[str, str], Contender]:
+    """By name and schedule: all with the cosine, Adam and AdamW with a constant rate, too."""
+    found = {(name, "cosine"): one for name, one in contenders().items()}
+    return found | {(name, "constant"): replace(found[name, "cosine"], cosine=False) for name in ("Adam", "AdamW")}
+
+
+class Task:
+    """The chapter's task at a scale, by default the settings', prepared once."""
+
+    def __init__(self, scale: Scale | None = None):
+        self.scale, functions = scale or settings().scale, data.load_functions()
+        self.rows = data.tokenize(functions, data.tokenizer_for(functions, self.scale.vocabulary), self.scale.sequence)
+        self.labels = functions["train"].features["label"].num_classes
+
+    def run(self, contender: Contender, seed: int) -> dict[str, float]:
+        """Loss over the last steps of a pass, and on the test split afterwards. The seed decides weights, order and dropout."""
+        examples = self.rows["train"].select(range(min(self.scale.train_rows, len(self.rows["train"]))))
+        model = models.build("distilbert", labels=self.labels, scale=self.scale, seed=seed).to(settings().device)
+        history = contender.train(model, data.batches(examples, self.scale.batch_size, seed=seed), seed)
+        test = evaluate(model, data.batches(self.rows["test"], 64))["loss"]
+        found = {"loss": final_loss(history), "test": test}
+        return {name: round(value, 4) if isfinite(value) else None for name, value in found.items()}
 
 
 def main():
-    """Print a row per optimizer."""
+    """Print a line for each run: first the sweep, then the race at the best rates."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="beginnings of names; by default all")
-    wanted = tuple(parser.parse_args().names)
-    scale = settings().scale
-    functions = data.load_functions()
-    rows = data.tokenize(functions, data.tokenizer_for(functions, scale.vocabulary), scale.sequence)
-    batches = data.batches(rows["train"], scale.batch_size, seed=SEED)
-    labels = functions["train"].features["label"].num_classes
-    print(f"mean loss of the last {LAST} of {len(batches)} steps\n\n| | {' | '.join(f'{lr:g}' for lr in GRID)} |")
+    parser.add_argument("--save", action="store_true", help="store the runs for the chapter")
+    save, task, runs = parser.parse_args().save, Task(), []
+
+    def note(name: str, schedule: str, lr: float, seed: int, contender: Contender) -> None:
+        runs.append({"name": name, "schedule": schedule, "lr": lr, "seed": seed} | task.run(contender.at(lr), seed))
+        print(json.dumps(runs[-1]), flush=True)
+
+    for (name, schedule), contender in settled().items():
+        for seed in SWEEP_SEEDS:
+            for lr in GRIDS.get(name, ADAMS):
+                note(name, schedule, lr, seed, contender)
     for name, contender in contenders().items():
-        if not wanted or name.startswith(wanted):
-            losses = []
-            for lr in GRID:
-                model = models.build("distilbert", labels=labels, seed=SEED).to(settings().device)
-                losses.append(sum(contender.at(lr).train(model, batches, SEED).losses[-LAST:]) / LAST)
-            print(f"| {name} | {' | '.join(f'{loss:.2f}' for loss in losses)} |", flush=True)
+        for seed in RACE_SEEDS:
+            note(name, "cosine", contender.lr, seed, contender)
+    if save:
+        lines = ",\n".join(map(json.dumps, runs))
+        RUNS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

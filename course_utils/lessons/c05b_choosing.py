@@ -1,26 +1,29 @@
-"""Chapter 05b: the optimizers that are compared, each as it is commonly used, and the chapter's figures.
+"""Chapter 05b: the optimizers that are compared, the runs that are stored, and the chapter's figures."""
 
-The learning rates are the best of a grid (`python -m benchmarks.learning_rates`), found with a seed that no comparison uses.
-"""
-
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from functools import cache
+from math import inf
+from pathlib import Path
 
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader
 
-from course_utils import optim
+from course_utils import models, optim
 from course_utils.optim import schedules
 from course_utils.training import History, train
-from course_utils.units import format_bytes
+from course_utils.units import GiB, format_bytes
 from course_utils.viz.memory import legend_of_kinds, stack
-from course_utils.viz.parts import arrow, box, byte_unit, subplots
-from course_utils.viz.style import COLORS, MARKS, SERIES
+from course_utils.viz.parts import byte_unit, subplots
+from course_utils.viz.style import COLORS, SERIES, writing
 
 _DECAY = 0.01
+RUNS = Path(__file__).with_name("c05b_runs.json")
+SWEEP_SEEDS, RACE_SEEDS, LAST = (3, 4, 5), (0, 1, 2), 20
 
 
 @dataclass(frozen=True)
@@ -57,97 +60,171 @@ def muon(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 
 
 def contenders() -> dict[str, Contender]:
-    """By name, those that this torch has; the years are when each was the usual choice."""
+    """By name, those that this torch has. All have the same schedule; each has its own rate, the best of `RUNS`' sweep."""
     decayed = optim.decay_groups
     found = {
-        "2014: SGD, Nesterov": Contender(
-            lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.1, cosine=False
-        ),
-        "2018: Adam": Contender(lambda model, lr: optim.Adam(model.parameters(), lr=lr), 1e-3, cosine=False),
-        "2022: AdamW, cosine": Contender(lambda model, lr: optim.AdamW(decayed(model, _DECAY), lr=lr), 3e-3),
-        "2026: Muon": Contender(muon, 1e-2),
+        "SGD, Nesterov": Contender(lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.3),
+        "Adam": Contender(lambda model, lr: optim.Adam(model.parameters(), lr=lr), 2e-3),
+        "AdamW": Contender(lambda model, lr: optim.AdamW(decayed(model, _DECAY), lr=lr), 2e-3),
+        "AdamW, 8 bits": Contender(lambda model, lr: optim.AdamW8bit(decayed(model, _DECAY), lr=lr), 2e-3),
         "Adafactor": Contender(lambda model, lr: optim.Adafactor(decayed(model, 0.0), lr=lr), 0.1),
-        "AdamW, 8 bits": Contender(lambda model, lr: optim.AdamW8bit(decayed(model, _DECAY), lr=lr), 3e-3),
+        "Muon": Contender(muon, 1e-2),
     }
     return found if hasattr(torch.optim, "Muon") else {name: c for name, c in found.items() if c.make is not muon}
 
 
-_QUESTIONS = (
-    ("Do P, G and AdamW's O fit,\nwith room for A?", "AdamW\n(hidden matrices: try Muon)"),
-    ("With O at a quarter?", "AdamW in 8 bits"),
-    ("With next to no O?", "Adafactor"),
-    ("And without G?", "Adafactor,\nupdated in backward"),
-)
-_NO_WAY_OUT = "shard the model over several devices,\ntrain adapters only, or a smaller model"
+def final_loss(history: History) -> float:
+    """What a run is judged by: the mean training loss of its last steps. No example is seen twice in one epoch."""
+    return sum(history.losses[-LAST:]) / LAST
 
 
-def decision_figure() -> tuple[Figure, str]:
-    """Questions from the top down; the first "yes" names the optimizer."""
-    figure, axes = subplots(figsize=(7.6, 4.6), layout="constrained")
-    rows = [0.92 - 0.2 * i for i in range(len(_QUESTIONS) + 1)]
-    questions = [box(axes, 0.3, y, question, "ink") for y, (question, _) in zip(rows, _QUESTIONS, strict=False)]
-    questions.append(box(axes, 0.3, rows[-1], _NO_WAY_OUT, "warning"))
-    for before, after in zip(questions[:-1], questions[1:], strict=True):
-        _draw_answer(axes, before, after, "no", (0.03, 0))
-    for question, y, (_, answer) in zip(questions[:-1], rows, _QUESTIONS, strict=False):
-        _draw_answer(axes, question, box(axes, 0.8, y, answer, "first"), "yes", (0, 0.025))
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.axis("off")
-    said = [f"{question} yes: {answer}" for question, answer in _QUESTIONS]
-    text = f"A decision chart, from the top down. {'; no: '.join(said)}; no: {_NO_WAY_OUT}."
-    return figure, text.replace("\n", " ")
+def median_step(history: History) -> float:
+    """Seconds of a step; the first, which also counts operations, is left out."""
+    return history.frame()["seconds"].diff().median()
 
 
-def bytes_by_optimizer(
-    parameters: int, state_bytes: Mapping[str, float], itemsize: int = 4, in_backward: bool = False
-) -> tuple[Figure, str]:
-    """Bars of P, G and O for a model of so many `parameters` of `itemsize` bytes.
+def stored(seeds: Sequence[int]) -> pd.DataFrame:
+    """Runs at laptop scale with these seeds, a row each: `name`, `schedule`, `lr`, `seed`, `loss` (training, mean of the last 20
+    steps) and `test` (held-out). `python -m benchmarks.learning_rates` made them."""
+    runs = pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
+    return runs[runs["seed"].isin(seeds)]
 
-    `state_bytes` are bytes of state for each parameter, by optimizer. With `in_backward` no gradient is kept.
+
+def losses_by_rate(runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean, least and most over the seeds, by rate. A run that diverged counts as infinite."""
+    return runs.fillna({"loss": inf}).groupby("lr")["loss"].agg(["mean", "min", "max"])
+
+
+def best_rates(runs: pd.DataFrame) -> dict[str, float]:
+    """By optimizer, the rate with the lowest mean loss."""
+    return {name: losses_by_rate(of_name)["mean"].idxmin() for name, of_name in runs.groupby("name", sort=False)}
+
+
+def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
+    """Loss against learning rate, a panel for each optimizer: mean and range over the seeds, the best rate marked."""
+    figure, panels = subplots(2, 3, figsize=(7.6, 4.8), layout="constrained", sharex=True, sharey=True)
+    said = []
+    for panel, (name, best) in zip(panels.flat, best_rates(runs).items(), strict=True):
+        losses = losses_by_rate(runs[runs["name"] == name])
+        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
+        _draw_curve(panel, losses, "first")
+        for rate in losses.index[losses["max"] == inf]:
+            panel.plot(rate, 2.4, "x", color=COLORS["second"])
+            panel.text(rate, 2.4, "diverged ", ha="right", va="center", fontsize=9)
+        panel.plot(best, losses["mean"][best], "o", color=COLORS["second"], markersize=8)
+        panel.set(title=f"{name}: best at {best:g}", xscale="log", ylim=(0, 2.6))
+        said.append(f"{name}: {rates_in_words(losses)}")
+    panels[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
+    figure.supxlabel("learning rate α (logarithmic)", fontsize=10)
+    figure.supylabel("training loss, last 20 steps", fontsize=10)
+    figure.suptitle("Every best rate lies inside its grid; 0.001 is the best of none", x=0.01, ha="left", fontsize=11)
+    return figure, f"Training loss at the end against the learning rate. {'. '.join(said)}."
+
+
+def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
+    """Loss against learning rate for two optimizers, each with a constant rate and with the cosine: four lines."""
+    figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
+    said = []
+    for number, ((schedule, name), of_both) in enumerate(runs.groupby(["schedule", "name"])):
+        losses = losses_by_rate(of_both)
+        _draw_curve(axes, losses, SERIES[number // 2], "-" if number % 2 else "--", label=f"{name}, {schedule}")
+        said.append(f"{name}, {schedule}: {rates_in_words(losses)}")
+    axes.set(xscale="log", xlabel="learning rate α (logarithmic)", ylabel="training loss, last 20 steps", ylim=(0, 2.6))
+    rates = sorted(runs["lr"].unique())
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+    axes.set_title("Up to 0.001 the lines pair up by schedule, not by optimizer")
+    axes.legend()
+    return figure, f"Training loss at the end against the learning rate. {'. '.join(said)}."
+
+
+def _draw_curve(axes, losses: pd.DataFrame, color: str, line: str = "-", **look) -> None:
+    """Mean and range, as far as it is finite."""
+    finite = losses[losses["max"] < inf]
+    axes.fill_between(finite.index, finite["min"], finite["max"], color=COLORS[color], alpha=0.15, linewidth=0)
+    axes.plot(finite.index, finite["mean"], line, color=COLORS[color], marker="o", markersize=3.5, **look)
+
+
+def rates_in_words(losses: pd.DataFrame) -> str:
+    ends = ((f"{mean:.2f}" if mean < inf else "diverged", rate) for rate, mean in losses["mean"].items())
+    return ", ".join(f"{end} at {rate:g}" for end, rate in ends)
+
+
+def race_figure(race: pd.DataFrame, kept: Mapping[str, int]) -> tuple[Figure, str]:
+    """A row for each optimizer, a pair of marks for each seed: training and held-out loss; `kept` are the bytes of state by name."""
+    figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
+    rows = race.groupby("name")["loss"].mean().sort_values().index
+    said = []
+    for row, name in enumerate(rows):
+        of_name = race[race["name"] == name]
+        first = row == 0
+        axes.plot(of_name["loss"], [row] * len(of_name), "o", color=COLORS["first"], label="training" if first else None)
+        look = {"color": COLORS["second"], "markerfacecolor": "none", "label": "held-out files" if first else None}
+        axes.plot(of_name["test"], [row] * len(of_name), "D", **look)
+        ends = "; ".join(f"{kind} {as_range(of_name[column])}" for kind, column in (("training", "loss"), ("held-out", "test")))
+        said.append(f"{name} with {format_bytes(kept[name])}: {ends}")
+    axes.set_yticks(range(len(rows)), [f"{name}\n{format_bytes(kept[name])}" for name in rows])
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 2.6), xlabel="loss at the end, a mark for each seed")
+    axes.set_title("Muon ends lowest, and a smaller state does not mean a higher loss")
+    axes.legend()
+    return figure, f"Loss at the end of three seeds by optimizer. {'. '.join(said)}."
+
+
+def as_range(losses: pd.Series) -> str:
+    """Least and most."""
+    return f"{losses.min():.2f} to {losses.max():.2f}"
+
+
+CARD = 80 * GiB
+PLAIN = ("AdamW", "Muon", "SGD, momentum", "AdamW, 8 bits", "Adafactor")
+
+
+@cache
+def sizes_of(model: str, itemsize: int = 4) -> dict[str, dict[str, int]]:
+    """P, G and O in bytes by optimizer, for the model of that name with numbers of `itemsize` bytes; from its shapes alone.
+
+    O keeps the parameters' type, as PyTorch's optimizers do; 8-bit states are 8-bit.
     """
-    kinds = {"parameters": parameters * itemsize, "gradients": 0 if in_backward else parameters * itemsize}
-    bars = {name: {**kinds, "optimizer state": round(parameters * each)} for name, each in state_bytes.items()}
+    with torch.device("meta"):
+        network = models.from_configuration(models.configuration(model))
+    shapes = [p.shape for p in network.parameters()]
+    hidden, others = ([p.shape for p in part] for part in optim.hidden_matrices(network))
+    kept = {
+        "AdamW": _state(optim.AdamW, shapes, itemsize),
+        "Muon": _state(optim.Momentum, hidden, itemsize) + _state(optim.AdamW, others, itemsize),
+        "SGD, momentum": _state(optim.Momentum, shapes, itemsize),
+        "AdamW, 8 bits": _state(optim.AdamW8bit, shapes, itemsize),
+        "Adafactor": _state(optim.Adafactor, shapes, itemsize),
+    }
+    P = sum(shape.numel() for shape in shapes) * itemsize
+    rows = {name: {"parameters": P, "gradients": P, "optimizer state": O} for name, O in kept.items()}
+    largest = max(shape.numel() for shape in shapes) * itemsize
+    return rows | {"Adafactor, in backward": {**rows["Adafactor"], "gradients": largest}}
+
+
+def _state(kind: type, shapes: Sequence[torch.Size], itemsize: int) -> int:
+    return sum(kind.state_bytes(shape, itemsize) for shape in shapes)
+
+
+def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figure, str]:
+    """Bars of P, G and O by optimizer for the model of that name, with a line where a card of `card` bytes ends."""
+    bars = sizes_of(model, itemsize)
     totals = {name: sum(parts.values()) for name, parts in bars.items()}
-    unit, size = byte_unit(max(totals.values()))
+    widest = max(*totals.values(), card)
+    unit, size = byte_unit(widest)
     figure, axes = subplots(figsize=(7.6, 1.2 + 0.5 * len(bars)), layout="constrained")
     for row, (name, parts) in enumerate(bars.items()):
         stack(axes, row, parts, size)
-        axes.text(totals[name] / size, row, f"  {format_bytes(totals[name])}", va="center")
-    axes.set(yticks=range(len(bars)), yticklabels=list(bars), xlabel=f"P + G + O, {unit}")
-    axes.set(xlim=(0, 1.2 * max(totals.values()) / size), title=f"{parameters:,} parameters of {itemsize} bytes")
-    axes.invert_yaxis()
+        ground = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1}
+        axes.text(totals[name] / size * 1.01, row, f" {format_bytes(totals[name])}", va="center", bbox=ground)
+    axes.axvline(card / size, color=COLORS["warning"], linestyle="--")
+    axes.text(card / size, len(bars) - 0.45, f" {card / GiB:g} GiB", color=writing("warning"), va="bottom")
+    fitting = sum(total <= card for total in totals.values())
+    fit = "none fits" if not fitting else "all fit" if fitting == len(bars) else f"{fitting} of {len(bars)} fit"
+    title = f"{model} in {8 * itemsize} bits: {fit} into {card / GiB:g} GiB before any activation"
+    axes.set(yticks=range(len(bars)), yticklabels=list(bars), xlabel=f"P + G + O, {unit}", title=title)
+    axes.set(xlim=(0, 1.2 * widest / size), ylim=(len(bars) - 0.4, -0.6))
     axes.grid(axis="y", visible=False)
     legend_of_kinds(figure, bars)
     said = "; ".join(f"{name} {format_bytes(total)}" for name, total in totals.items())
-    return (
-        figure,
-        f"Parameters, gradients and optimizer state of a model of {parameters:,} parameters, by optimizer: {said}.",
-    )
-
-
-def _draw_answer(axes, start, end, label: str, beside: tuple[float, float]) -> None:
-    """An arrow from a question, with the answer beside it."""
-    arrow(axes, start, end)
-    (x0, y0), (_, y1) = start.get_position(), end.get_position()
-    # The middle between the boxes, which are wider than they are high.
-    middle = (0.58 if y0 == y1 else x0) + beside[0], (y0 + y1) / 2 + beside[1]
-    axes.text(*middle, label, ha="center", va="center", color=COLORS["ink"])
-
-
-def losses_against_bytes(
-    runs: Mapping[str, Sequence[History]], bytes_of: Mapping[str, int], what: str, last: int = 20
-) -> tuple[Figure, str]:
-    """Loss over the last `last` steps (median of the runs, least to most) against `bytes_of` each name, called `what`."""
-    name_of_unit, unit = byte_unit(max(bytes_of.values()))
-    figure, axes = subplots(layout="constrained")
-    said = []
-    for number, (name, histories) in enumerate(runs.items()):
-        ends = [sum(history.losses[-last:]) / last for history in histories]
-        x, y = bytes_of[name] / unit, median(ends)
-        look = {"color": COLORS[SERIES[number]], "marker": MARKS[number], "capsize": 4}
-        axes.errorbar(x, y, [[y - min(ends)], [max(ends) - y]], label=name, **look)
-        said.append(f"{name} {format_bytes(bytes_of[name])}, {y:.2f}")
-    axes.set(xlabel=f"{what} in {name_of_unit}", ylabel=f"training loss, mean of the last {last} steps")
-    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
-    figure.legend(loc="outside upper center", ncols=3)
-    return figure, f"Final training loss against {what}: {'; '.join(said)}."
+    return figure, f"Parameters, gradients and optimizer state of {model} in {8 * itemsize} bits, by optimizer: {said}."

@@ -1,13 +1,14 @@
 """The optimizers of the comparison: each makes a step at its own rate, and rates never vanish before the end."""
 
+import pandas as pd
 import pytest
 import torch
 
-from course_utils import models
+from course_utils import models, optim
 from course_utils.lessons import c05b_choosing as lesson
 from course_utils.lessons.c05b_choosing import contenders
 from course_utils.training import History
-from course_utils.units import MiB
+from course_utils.units import KiB, MiB
 
 
 @pytest.mark.parametrize("name", contenders())
@@ -30,26 +31,64 @@ def test_the_rate_is_never_zero_within_the_run(name):
     assert max(factors) == 1
 
 
-def test_bytes_by_optimizer_add_up_with_and_without_gradients():
-    figure, alt = lesson.bytes_by_optimizer(MiB, {"A": 8, "B": 0.5})
-    assert sum(patch.get_width() for patch in figure.axes[0].patches) == pytest.approx(4 + 4 + 8 + 4 + 4 + 0.5)
-    assert "A 16.0 MiB; B 8.50 MiB" in alt
-    assert "B 4.50 MiB" in lesson.bytes_by_optimizer(MiB, {"B": 0.5}, in_backward=True)[1]
+def test_each_runs_at_the_best_rate_of_the_stored_sweep():
+    sweep = lesson.stored(lesson.SWEEP_SEEDS)
+    with_cosine = sweep[sweep["schedule"] == "cosine"]
+    best = lesson.best_rates(with_cosine)
+    assert {name: contender.lr for name, contender in contenders().items()}.items() <= best.items()
+    for name, rate in best.items():
+        rates = sorted(with_cosine.loc[with_cosine["name"] == name, "lr"].unique())
+        assert rates[0] < rate < rates[-1], f"the best rate of {name} is at the edge of its grid"
 
 
-def test_the_decision_chart_says_all_its_answers():
-    figure, alt = lesson.decision_figure()
-    drawn = " ".join(text.get_text() for text in figure.axes[0].texts).replace("\n", " ")
-    for answer in ("AdamW in 8 bits", "Adafactor, updated in backward", "shard the model"):
-        assert answer in drawn
-        assert answer in alt
+def test_a_run_that_diverged_is_never_the_best():
+    runs = pd.DataFrame({"name": "A", "lr": [0.1, 0.1, 1.0, 1.0], "loss": [2.0, 3.0, 0.0, float("nan")]})
+    assert lesson.best_rates(runs) == {"A": 0.1}
+    assert "diverged at 1" in lesson.rates_in_words(lesson.losses_by_rate(runs))
 
 
-def test_losses_stand_against_bytes():
-    def history(*losses):
-        return History(steps=[{"step": i + 1, "loss": loss} for i, loss in enumerate(losses)])
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_sizes_from_shapes_are_what_optimizers_keep(itemsize):
+    made, found = models.build("distilbert"), lesson.sizes_of("distilbert", itemsize)
+    made.to({2: torch.bfloat16, 4: torch.float32}[itemsize])
+    kinds = {"AdamW": torch.optim.AdamW, "SGD, momentum": lambda ps: torch.optim.SGD(ps, momentum=0.9)}
+    kinds |= {"AdamW, 8 bits": optim.AdamW8bit, "Muon": lambda _: lesson.muon(made, 0.1)}
+    for name, kind in kinds.items():
+        optimizer = kind(list(made.parameters()))
+        for p in made.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+        kept = [t for state in optimizer.state.values() for key, t in state.items() if torch.is_tensor(t) and key[0] != "q"]
+        assert found[name]["optimizer state"] == sum(t.nbytes for t in kept), name
+        assert found[name]["parameters"] == models.parameter_bytes(made)
+    assert found["Adafactor, in backward"]["gradients"] == max(p.nbytes for p in made.parameters())
 
-    runs = {"A": [history(2.0, 1.0), history(4.0, 3.0)], "B": [history(1.0, 1.0)]}
-    figure, alt = lesson.losses_against_bytes(runs, {"A": 2 * MiB, "B": 0}, "state", last=1)
-    assert "A 2.00 MiB, 2.00; B 0 B, 1.00" in alt
-    assert "MiB" in figure.axes[0].get_xlabel()
+
+def test_bytes_add_up_and_the_title_says_what_fits():
+    figure, alt = lesson.bytes_figure("distilbert", card=2**23)
+    sizes = lesson.sizes_of("distilbert")
+    total = sum(sum(parts.values()) for parts in sizes.values())
+    drawn = sum(patch.get_width() for patch in figure.axes[0].patches)
+    assert drawn * (MiB if "MiB" in figure.axes[0].get_xlabel() else KiB) == pytest.approx(total)
+    fitting = sum(sum(parts.values()) <= 8 * MiB for parts in sizes.values())
+    assert f"{fitting} of 6" in figure.axes[0].get_title() or fitting in (0, 6)
+    assert all(name in alt for name in sizes)
+
+
+def test_the_figures_draw_every_stored_run():
+    sweep, race = lesson.stored(lesson.SWEEP_SEEDS), lesson.stored(lesson.RACE_SEEDS)
+    with_cosine = sweep[sweep["schedule"] == "cosine"]
+    figure, alt = lesson.rates_figure(with_cosine)
+    assert [axes.get_title().partition(":")[0] for axes in figure.axes] == list(contenders())
+    assert alt.count(" at 0.001") == 6
+    of_both = sweep[sweep["name"].isin(["Adam", "AdamW"])]
+    assert len(lesson.crossed_figure(of_both)[0].axes[0].lines) == 4
+    with_cosine = race[race["schedule"] == "cosine"]
+    figure, _ = lesson.race_figure(with_cosine, {name: MiB for name in contenders()})
+    assert sum(len(line.get_xdata()) for line in figure.axes[0].lines) == 2 * len(with_cosine) == 36
+
+
+def test_a_run_is_judged_by_its_last_steps():
+    history = History(steps=[{"step": i + 1, "loss": float(i >= 5), "tokens": 1, "seconds": i * i} for i in range(25)])
+    assert lesson.final_loss(history) == 1.0
+    assert lesson.median_step(history) == 24

@@ -1,0 +1,34 @@
+"""Chapter 05b: runs of its race with a seed of their own, at the scale that the chapter is stored at."""
+
+from dataclasses import replace
+from functools import cache
+
+from benchmarks.claims import claim
+from benchmarks.learning_rates import Task
+from course_utils.lessons.c05b_choosing import contenders
+from course_utils.settings import SCALES
+
+ADAMS = ("Adam", "AdamW")
+
+
+@cache
+def _task() -> Task:
+    return Task(SCALES["laptop"])
+
+
+def _loss(name: str, seed: int, **changes) -> float:
+    return _task().run(replace(contenders()[name], **changes), seed)["loss"]
+
+
+@claim("05b-schedule")
+def the_schedule_moves_the_loss_and_the_optimizer_hardly(seed):
+    """At Adam's default rate."""
+    loss = {(name, cosine): _loss(name, seed, lr=1e-3, cosine=cosine) for name in ADAMS for cosine in (False, True)}
+    by_optimizer = max(abs(loss["Adam", cosine] - loss["AdamW", cosine]) for cosine in (False, True))
+    return by_optimizer < min(abs(loss[name, True] - loss[name, False]) for name in ADAMS)
+
+
+@claim("05b-muon")
+def muon_ends_below_the_others_at_their_own_rates(seed):
+    """The two that come nearest, and AdamW."""
+    return _loss("Muon", seed) < min(_loss(name, seed) for name in ("Adafactor", "AdamW", "AdamW, 8 bits"))
