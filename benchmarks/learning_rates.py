@@ -1,7 +1,7 @@
 """Loss after one pass for each optimizer of chapter 05b, over learning rates and seeds; `--save` stores the runs for the chapter.
 
-Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -m benchmarks.learning_rates`. A run takes about ten
-seconds on one thread, all of them about half an hour.
+Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -m benchmarks.learning_rates`. A run takes
+about ten seconds on one thread, all of them about half an hour.
 """
 
 import argparse

@@ -146,22 +146,27 @@ def _draw_curve(axes, losses: pd.DataFrame, color: str, line: str = "-", **look)
 
 
 def rates_in_words(losses: pd.DataFrame) -> str:
+    """The mean at each rate."""
     ends = ((f"{mean:.2f}" if mean < inf else "diverged", rate) for rate, mean in losses["mean"].items())
     return ", ".join(f"{end} at {rate:g}" for end, rate in ends)
 
 
 def race_figure(race: pd.DataFrame, kept: Mapping[str, int]) -> tuple[Figure, str]:
-    """A row for each optimizer, a pair of marks for each seed: training and held-out loss; `kept` are the bytes of state by name."""
+    """A row for each optimizer, two marks for each seed: training and held-out loss. `kept`: the bytes of state by name."""
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
     rows = race.groupby("name")["loss"].mean().sort_values().index
     said = []
     for row, name in enumerate(rows):
         of_name = race[race["name"] == name]
         first = row == 0
-        axes.plot(of_name["loss"], [row] * len(of_name), "o", color=COLORS["first"], label="training" if first else None)
+        axes.plot(
+            of_name["loss"], [row] * len(of_name), "o", color=COLORS["first"], label="training" if first else None
+        )
         look = {"color": COLORS["second"], "markerfacecolor": "none", "label": "held-out files" if first else None}
         axes.plot(of_name["test"], [row] * len(of_name), "D", **look)
-        ends = "; ".join(f"{kind} {as_range(of_name[column])}" for kind, column in (("training", "loss"), ("held-out", "test")))
+        ends = "; ".join(
+            f"{kind} {as_range(of_name[column])}" for kind, column in (("training", "loss"), ("held-out", "test"))
+        )
         said.append(f"{name} with {format_bytes(kept[name])}: {ends}")
     axes.set_yticks(range(len(rows)), [f"{name}\n{format_bytes(kept[name])}" for name in rows])
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 2.6), xlabel="loss at the end, a mark for each seed")
@@ -176,7 +181,6 @@ def as_range(losses: pd.Series) -> str:
 
 
 CARD = 80 * GiB
-PLAIN = ("AdamW", "Muon", "SGD, momentum", "AdamW, 8 bits", "Adafactor")
 
 
 @cache
@@ -196,8 +200,8 @@ def sizes_of(model: str, itemsize: int = 4) -> dict[str, dict[str, int]]:
         "AdamW, 8 bits": _state(optim.AdamW8bit, shapes, itemsize),
         "Adafactor": _state(optim.Adafactor, shapes, itemsize),
     }
-    P = sum(shape.numel() for shape in shapes) * itemsize
-    rows = {name: {"parameters": P, "gradients": P, "optimizer state": O} for name, O in kept.items()}
+    size = sum(shape.numel() for shape in shapes) * itemsize
+    rows = {name: {"parameters": size, "gradients": size, "optimizer state": state} for name, state in kept.items()}
     largest = max(shape.numel() for shape in shapes) * itemsize
     return rows | {"Adafactor, in backward": {**rows["Adafactor"], "gradients": largest}}
 

@@ -58,7 +58,9 @@ def test_sizes_from_shapes_are_what_optimizers_keep(itemsize):
         for p in made.parameters():
             p.grad = torch.zeros_like(p)
         optimizer.step()
-        kept = [t for state in optimizer.state.values() for key, t in state.items() if torch.is_tensor(t) and key[0] != "q"]
+        kept = [
+            t for state in optimizer.state.values() for key, t in state.items() if torch.is_tensor(t) and key[0] != "q"
+        ]
         assert found[name]["optimizer state"] == sum(t.nbytes for t in kept), name
         assert found[name]["parameters"] == models.parameter_bytes(made)
     assert found["Adafactor, in backward"]["gradients"] == max(p.nbytes for p in made.parameters())
@@ -84,7 +86,7 @@ def test_the_figures_draw_every_stored_run():
     of_both = sweep[sweep["name"].isin(["Adam", "AdamW"])]
     assert len(lesson.crossed_figure(of_both)[0].axes[0].lines) == 4
     with_cosine = race[race["schedule"] == "cosine"]
-    figure, _ = lesson.race_figure(with_cosine, {name: MiB for name in contenders()})
+    figure, _ = lesson.race_figure(with_cosine, dict.fromkeys(contenders(), MiB))
     assert sum(len(line.get_xdata()) for line in figure.axes[0].lines) == 2 * len(with_cosine) == 36
 
 
