@@ -1,6 +1,6 @@
 """Chapter 06: accumulation as it goes wrong, on several ranks, and its figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from course_utils.optim import AdamW
 from course_utils.training import Accumulate, num_loss_tokens
 from course_utils.units import format_bytes
 from course_utils.viz.parts import box, byte_unit, patches, subplots
@@ -191,72 +192,120 @@ def token_weights(counts: Sequence[int]) -> np.ndarray:
     return counts.sum() / (len(counts) * counts)
 
 
-def worth(counts: Sequence[int]) -> float:
-    """The equally weighted tokens that average out noise as well as the mean of means does: k² / Σ 1/Tᵢ (Kish 1965)."""
-    return len(counts) ** 2 / (1 / np.asarray(counts, dtype=float)).sum()
+@dataclass(frozen=True)
+class TokenGradients:
+    """Texts: the counted tokens of each, and for each two the inner product of the gradients of their summed losses."""
+
+    counts: np.ndarray
+    products: np.ndarray
+
+    def mean_of_means(self, size: int, by_length: bool) -> tuple[np.ndarray, float]:
+        """Tokens of each micro-batch of `size` texts, and how far a mean of means over them is from the right gradient.
+
+        Relative to the right gradient's length. A text's gradient enters with the weight of its micro-batch's tokens, so that
+        no further gradient is needed. `by_length` sorts the texts first, as is often done to save padding.
+        """
+        order = np.argsort(self.counts, kind="stable") if by_length else np.arange(len(self.counts))
+        groups = self.counts[order].reshape(-1, size).sum(1)
+        off = np.repeat(token_weights(groups) - 1, size)
+        products = self.products[np.ix_(order, order)]
+        return groups, float(np.sqrt(max(0.0, off @ products @ off) / products.sum()))
 
 
-def drawn_counts(k: int, mean: int, spread: float, by_length: bool, seed: int = 0) -> np.ndarray:
-    """Counted tokens of `k` micro-batches of 8 texts each; lengths are log-normal around `mean` tokens.
-
-    `spread` is the standard deviation of a length's logarithm. `by_length` sorts the texts before they are cut into
-    micro-batches, as is often done to save padding.
-    """
-    lengths = mean * np.exp(spread * np.random.default_rng(seed).standard_normal(8 * k))
-    if by_length:
-        lengths = np.sort(lengths)
-    return np.maximum(1, lengths.round()).astype(int).reshape(k, 8).sum(1)
-
-
-def simulated_error(counts: Sequence[int], seed: int = 0) -> float:
-    """‖mean of means − mean‖ / ‖mean‖ for gradients of tokens that are one common vector and noise four times as long."""
-    draw, dimensions = np.random.default_rng(seed), 256
-    common = np.full(dimensions, dimensions**-0.5)
-    noise = 4 * dimensions**-0.5
-    # The mean over T tokens is noise over √T, so that no token needs to be drawn.
-    means = np.array([common + noise * draw.standard_normal(dimensions) / t**0.5 for t in counts])
-    right = np.average(means, axis=0, weights=counts)
-    return float(np.linalg.norm(means.mean(0) - right) / np.linalg.norm(right))
+def token_gradients(model: nn.Module, texts: Iterable[dict]) -> TokenGradients:
+    """Of `texts`, batches of one text each."""
+    counts, gradients, parameters = [], [], list(model.parameters())
+    for text in texts:
+        text = {name: value.to(parameters[0].device) for name, value in text.items()}
+        counts.append(num_loss_tokens(model, text))
+        found = torch.autograd.grad(model(**text).loss * counts[-1], parameters)
+        gradients.append(torch.cat([gradient.flatten() for gradient in found]).float())
+    stacked = torch.stack(gradients)
+    return TokenGradients(np.array(counts), (stacked @ stacked.T).double().cpu().numpy())
 
 
-def play_raggedness(k: int = 8, mean: int = 40, spread: float = 0.8, by_length: bool = False) -> tuple[Figure, str]:
-    """Play: tokens of each micro-batch, and how many times its right weight a mean of means gives each of them."""
-    counts = drawn_counts(k, mean, spread, by_length)
-    weights = token_weights(counts)
+def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -> tuple[Figure, str]:
+    """Play: tokens of each micro-batch of `size` texts, and how many times its right weight a mean of means gives each."""
+    counts, error = texts.mean_of_means(size, by_length)
+    weights, k = token_weights(counts), len(counts)
     figure, (above, below) = subplots(2, 1, figsize=(7.6, 4.2), layout="constrained", sharex=True)
     places = np.arange(1, k + 1)
     above.bar(places, counts, color=COLORS["first"])
     above.set(ylabel="tokens\nthat count", ylim=(0, None))
     below.bar(places, weights - 1, bottom=1, color=[COLORS["warning"] if w > 1 else COLORS["third"] for w in weights])
     below.axhline(1, color=COLORS["ink"], linewidth=1.4)
-    low, high = min(0.4, 0.8 * weights.min()), max(2.5, 1.25 * weights.max())
-    below.set(yscale="log", ylim=(low, high), xlabel="micro-batch", ylabel="weight of a token\n(1 is right)")
-    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if low <= t <= high]
-    below.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    below.set(yscale="log", ylim=(0.3, 6), xlabel="micro-batch", ylabel="weight of a token\n(1 is right)")
+    below.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
     below.minorticks_off()
     below.set_xticks(places[:: max(1, k // 16)])
-    error, equal = simulated_error(counts), worth(counts)
-    figure.suptitle(
-        f"mean of means: {counts.sum():,} tokens do the work of {equal:,.0f}, gradient off by {error:.1%}", fontsize=11
-    )
+    figure.suptitle(f"{k} × {size} texts: a mean of means is off by {error:.0%} of the gradient", fontsize=11)
     return figure, (
         f"{k} micro-batches of {counts.min()} to {counts.max()} tokens. A mean of means weighs a token "
-        f"{weights.min():.2f} to {weights.max():.2f} times as it should. {counts.sum():,} tokens average noise as {equal:,.0f} "
-        f"would; a simulated gradient is off by {error:.1%}."
+        f"{weights.min():.2f} to {weights.max():.2f} times as it should; the gradient is off by {error:.1%}."
     )
+
+
+def train_on_texts(
+    model: nn.Module, ids: torch.Tensor, mask: torch.Tensor, held_out: tuple, by_text: bool, every: int = 10
+) -> dict[str, list[float]]:
+    """One pass in updates from 32 texts; what it reports and what `held_out` texts say, after each `every` updates.
+
+    A token weighs as any other, or `by_text` as in a mean of means over micro-batches of one text: 1 / (32 T). `reported` is the
+    mean of the losses that were minimized; `by token` and `by text` are the two means of the held-out loss.
+    """
+    optimizer, losses = AdamW(model.parameters(), lr=1e-3), []
+    found = {"reported": [], "by token": [], "by text": []}
+    for rows in torch.arange(len(ids)).split(32):
+        loss = _mean_loss(model, ids[rows], mask[rows], by_text)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if len(losses) % every == 0:
+            found["reported"].append(sum(losses[-every:]) / every)
+            with torch.no_grad():
+                found["by token"].append(_mean_loss(model, *held_out, by_text=False).item())
+                found["by text"].append(_mean_loss(model, *held_out, by_text=True).item())
+    return found
+
+
+def _mean_loss(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor, by_text: bool) -> torch.Tensor:
+    """Of predicting each next token that is no padding: the mean over all tokens, or over the texts' own means."""
+    logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
+    losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+    sums, terms = (losses * mask[:, 1:]).sum(1), mask[:, 1:].sum(1)
+    return (sums / terms).mean() if by_text else sums.sum() / terms.sum()
+
+
+def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: int = 10) -> tuple[Figure, str]:
+    """What each run of `train_on_texts` reports, and beside it the held-out loss of a token."""
+    figure, panels = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained", sharey=True)
+    titles = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
+    said = []
+    for panel, (kind, title) in zip(panels, titles.items(), strict=True):
+        for color, mark, (name, run) in zip(("first", "second"), "oD", runs.items(), strict=True):
+            updates = [every * (place + 1) for place in range(len(run[kind]))]
+            panel.plot(updates, run[kind], f"{mark}-", color=COLORS[color], markerfacecolor="none", label=name)
+            said.append(f"{title}, {name}: {run[kind][0]:.2f} to {run[kind][-1]:.2f}")
+        panel.set(title=title, xlabel="update, from 32 texts each")
+    panels[0].set(ylabel="loss")
+    panels[1].legend()
+    title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure, f"Losses of two runs. {'; '.join(said)}."
 
 
 def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[Figure, str]:
     """Which micro-batches went into which update: a row for each way, `updates` being the numbers of micro-batches in its
     updates, in order; what of `batches` is left over stays pale."""
     figure, axes = subplots(figsize=(7.6, 0.9 + 0.75 * len(updates)), layout="constrained")
-    shades = ("first", "second")
+    shades = ("first", "second", "third")
     for row, sizes in enumerate(updates.values()):
         edge = 0
         for number, size in enumerate([*sizes, batches - sum(sizes)]):
             left_over = number == len(sizes)
             for place in range(edge, edge + size):
-                color = COLORS["grid" if left_over else shades[number % 2]]
+                color = COLORS["grid" if left_over else shades[number % 3]]
                 axes.add_patch(Rectangle((place + 0.06, row - 0.3), 0.88, 0.6, color=color))
             if size:
                 text = "left over" if left_over else f"update {number + 1}"
@@ -282,6 +331,7 @@ def accumulated_noise_figure(ks: Sequence[int], measured: Sequence[float]) -> tu
     expected = [measured[0] * ks[0] / k for k in ks]
     axes.loglog(ks, expected, color=COLORS["predicted"], label="1/k")
     axes.loglog(ks, measured, "o", color=COLORS["measured"], label="measured")
+    axes.set_title("Twice the micro-batches, half the noise")
     axes.set(xlabel="k, micro-batches of an update", ylabel="variance of the gradient\n/ its squared length")
     axes.set_xticks(list(ks), [str(k) for k in ks])
     axes.set_yticks(expected, [f"{value:.2g}" for value in expected])

@@ -208,35 +208,52 @@ def test_a_mean_of_means_gives_every_micro_batch_the_same(counts):
     assert weights * counts == pytest.approx(np.full(len(counts), sum(counts) / len(counts)))
 
 
-@given(TOKENS)
-def test_no_weights_are_worth_more_than_equal_ones(counts):
-    each = np.repeat(lesson.token_weights(counts), counts)
-    assert lesson.worth(counts) == pytest.approx(each.sum() ** 2 / (each**2).sum())
-    assert lesson.worth(counts) <= sum(counts) * (1 + 1e-12)
-    assert lesson.worth([counts[0]] * 3) == pytest.approx(3 * counts[0])
+def test_the_play_knows_how_far_a_mean_of_means_is_off(ragged_texts):
+    """From the texts' own gradients it finds what training finds."""
+    parts, whole = ragged_texts
+    model = models.build("llama").double()
+    found = lesson.token_gradients(model, data.batches(ragged_rows(parts), 1))
+    counts, error = found.mean_of_means(4, by_length=True)
+    assert counts.tolist() == [training.num_loss_tokens(model, batch) for batch in parts]
+
+    def used(batches, *callbacks):
+        run = {"callbacks": callbacks, "progress": False}
+        return gradient_of_update(model, lambda sgd: training.train(model, sgd, batches, **run))
+
+    assert error == pytest.approx(relative_error(used(parts, lesson.DividesByK(4)), used(whole)), rel=1e-4)
+    assert found.mean_of_means(16, by_length=False)[1] == pytest.approx(0, abs=1e-6)
 
 
-def test_equal_micro_batches_have_no_error_and_ragged_ones_have():
-    assert lesson.simulated_error([100] * 8) < 1e-12
-    assert lesson.simulated_error([10, 100, 400]) > lesson.simulated_error([90, 100, 110]) > 0
-
-
-def test_sorting_by_length_keeps_the_texts_and_spreads_the_counts():
-    mixed, by_length = (lesson.drawn_counts(8, 40, 0.8, kind) for kind in (False, True))
-    assert mixed.sum() == by_length.sum()
-    assert by_length.tolist() == sorted(by_length)
-    assert np.ptp(by_length) > np.ptp(mixed)
-    assert set(lesson.drawn_counts(4, 40, 0.0, False)) == {320}
+def ragged_rows(parts):
+    columns = {name: torch.cat([batch[name] for batch in parts]).tolist() for name in next(iter(parts))}
+    return Dataset.from_dict(columns)
 
 
 def test_play_draws_counts_and_weights():
-    figure, alt = lesson.play_raggedness(k=4, spread=1.0)
-    counts = lesson.drawn_counts(4, 40, 1.0, False)
+    texts = lesson.TokenGradients(np.array([4, 1, 2, 3]), np.eye(4))
+    figure, alt = lesson.play_weights(texts, size=2)
     above, below = figure.axes
-    assert [bar.get_height() for bar in above.patches] == counts.tolist()
-    assert [1 + bar.get_height() for bar in below.patches] == pytest.approx(lesson.token_weights(counts).tolist())
-    assert f"{counts.sum():,} tokens" in alt
-    assert "off by 0.0%" in lesson.play_raggedness(spread=0.0)[1]
+    assert [bar.get_height() for bar in above.patches] == [3, 7]
+    assert [1 + bar.get_height() for bar in below.patches] == pytest.approx(lesson.token_weights([3, 7]).tolist())
+    off = np.array([2 / 3, 2 / 3, -2 / 7, -2 / 7])
+    assert f"off by {(off @ off / 4) ** 0.5:.1%}" in alt
+
+
+def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
+    ids, mask = torch.randint(5, 900, (64, 12), generator=torch.Generator().manual_seed(0)), torch.ones(64, 12).long()
+
+    def both():
+        held_out = ids[:8], mask[:8]
+        return [lesson.train_on_texts(models.build("llama"), ids, mask, held_out, kind, 1) for kind in (False, True)]
+
+    by_token, by_text = both()
+    for kind in ("reported", "by token", "by text"):
+        assert by_token[kind] == pytest.approx(by_text[kind], abs=1e-4)
+        assert len(by_token[kind]) == 2
+    mask[::2, 6:] = 0
+    by_token, by_text = both()
+    assert abs(by_token["by token"][-1] - by_text["by token"][-1]) > 1e-5
+    assert "reported, right" in lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)[1]
 
 
 def test_the_idea_draws_every_counted_token():
