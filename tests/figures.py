@@ -29,3 +29,8 @@ def _letters_are_readable(monkeypatch):
     yield
     faint = [(text, round(ratio, 2)) for figure in drawn[:_LOOKED_AT] for text, ratio in faint_texts(figure)]
     assert not faint, faint
+
+
+def title(axes) -> str:
+    """The title where the style puts it, which depends on whether a test before set the course's."""
+    return axes.get_title(loc="left") or axes.get_title()

@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; raises `CourseError` without the notebook or JupyterLab."""
+    import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
     notebook = _notebook(arguments.notebook, arguments.folder)
     browser = not arguments.no_browser and has_display()
     settings_folder = stored_defaults(settings().home / "jupyterlab")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from figures import title
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -161,5 +162,5 @@ def test_the_peaks_stand_in_one_figure():
     figure, alt = lesson.peaks_figure(plans)
     assert "a: update" in alt
     assert "b: update" in alt
-    assert "50%" in figure.axes[0].get_title() + figure.axes[0].get_title(loc="left")
+    assert "50%" in title(figure.axes[0])
     plt.close(figure)

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import torch
+from figures import title
 
 from course_utils import models, optim
 from course_utils.lessons import c05b_choosing as lesson
@@ -73,7 +74,7 @@ def test_bytes_add_up_and_the_title_says_what_fits():
     drawn = sum(patch.get_width() for patch in figure.axes[0].patches)
     assert drawn * (MiB if "MiB" in figure.axes[0].get_xlabel() else KiB) == pytest.approx(total)
     fitting = sum(sum(parts.values()) <= 8 * MiB for parts in sizes.values())
-    assert f"{fitting} of 6" in figure.axes[0].get_title() or fitting in (0, 6)
+    assert f"{fitting} of 6" in title(figure.axes[0]) or fitting in (0, 6)
     assert all(name in alt for name in sizes)
 
 
@@ -81,7 +82,7 @@ def test_the_figures_draw_every_stored_run():
     sweep, race = lesson.stored(lesson.SWEEP_SEEDS), lesson.stored(lesson.RACE_SEEDS)
     with_cosine = sweep[sweep["schedule"] == "cosine"]
     figure, alt = lesson.rates_figure(with_cosine)
-    assert [axes.get_title().partition(":")[0] for axes in figure.axes] == list(contenders())
+    assert [title(axes).partition(":")[0] for axes in figure.axes] == list(contenders())
     assert alt.count(" at 0.001") == 6
     of_both = sweep[sweep["name"].isin(["Adam", "AdamW"])]
     assert len(lesson.crossed_figure(of_both)[0].axes[0].lines) == 4

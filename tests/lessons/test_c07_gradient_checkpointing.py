@@ -3,6 +3,7 @@
 from math import isqrt
 
 import pytest
+from figures import title
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def test_every_block_is_best_where_it_saves_more_than_all_boundaries(blocks):
 
 def test_the_picture_is_the_walk_with_and_without_a_checkpoint():
     figure, alt = lesson.idea_figure(blocks=4, per_block=5)
-    assert [axes.get_title().rpartition(" ")[2] for axes in figure.axes] == ["peak", "9"]
+    assert [title(axes).rpartition(" ")[2] for axes in figure.axes] == ["peak", "9"]
     assert "climbs to 20 boundaries" in alt
     assert "at most 9, " in alt
     assert "16 units of time instead of 12" in alt
