@@ -229,7 +229,8 @@ def waiting(folder):
 def test_an_interrupt_ends_the_ranks(tmp_path, send):
     """Jupyter interrupts the kernel, Ctrl-C in a terminal all processes at once."""
     code = (
-        "import sys; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_faults as here\n"
+        "import signal, sys; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_faults as here\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs are born deaf to it
         "if __name__ == '__main__': here.launch(here.waiting, 2, Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path), os.path.dirname(__file__)]
