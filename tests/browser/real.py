@@ -41,6 +41,7 @@ def served(*command: str, address: str, home: Path, cwd: Path = ROOT, **environm
     server = subprocess.Popen(
         [sys.executable, *command], cwd=cwd, env=child, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs are born deaf to it
     )  # fmt: skip
     lines, children = Queue(), []
     reader = Thread(target=lambda: [lines.put(line) for line in server.stdout], daemon=True)
