@@ -1,15 +1,19 @@
 """Chapter 02: loss surfaces and paths over them, experiments with steps and noise, and the chapter's figures."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
+from math import log, sqrt
 
 import torch
 from matplotlib.figure import Figure
 
+from course_utils import models
 from course_utils.errors import CourseError
+from course_utils.hardware.calibration import seconds_of
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
+from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, subplots
 from course_utils.viz.style import COLORS, SERIES, writing
 
@@ -53,6 +57,8 @@ TURNED_RAVINE = Surface(
 )  # the ravine and its start, turned by 45°
 SADDLE = Surface("saddle", _saddle, (1.5, 0.01), ((-1.0, 2.0), (-0.5, 1.5)))
 BOWL = Surface("noisy bowl", _bowl, (3.0, 2.0), ((-1.5, 3.5), (-1.5, 2.5)), noise=1.0)
+RATES = [10 ** (k / 10) for k in range(-30, 11)]
+"""Learning rates to choose from, ten in each factor of ten."""
 SURFACES = {surface.name: surface for surface in (RAVINE, TURNED_RAVINE, SADDLE, BOWL)}
 
 
@@ -74,13 +80,28 @@ def heights(surface: Surface, places: torch.Tensor) -> torch.Tensor:
     return surface.height(*places.T).nan_to_num(nan=torch.inf)
 
 
-def best_rate(make: Callable[[list[torch.Tensor], float], torch.optim.Optimizer], surface: Surface, rates, steps: int):
-    """The learning rate out of `rates` with which `make(parameters, rate)` has the lowest loss after `steps` updates."""
+def fewest_steps(
+    make: Callable, surface: Surface, steps: int = 1000, share: float = 1e-4, rates: Sequence[float] = RATES
+) -> tuple[int, float]:
+    """With the best rate out of `rates`: updates until the loss stays below `share` of its start up to update `steps`; that rate.
 
-    def end(rate: float) -> float:
-        return heights(surface, path(lambda p: make(p, rate), surface, steps))[-1].item()
-
-    return min(rates, key=end)
+    It is `steps` where no rate gets there. `make(groups, rate)` gives an optimizer. All rates run at once, each as a group
+    of one parameter.
+    """
+    places = [torch.tensor(surface.start, dtype=torch.float64) for _ in rates]
+    optimizer = make([{"params": [place], "lr": rate} for place, rate in zip(places, rates, strict=True)], rates[0])
+    limit = share * surface.height(*places[0]).item()
+    outside = torch.zeros(len(rates), dtype=torch.long)  # the last update before which the loss was too high
+    for t in range(1, steps + 1):
+        together = torch.stack(places).requires_grad_()
+        losses = surface.height(*together.T)
+        (gradients,) = torch.autograd.grad(losses.sum(), together)
+        outside[~(losses <= limit)] = t
+        for place, gradient in zip(places, gradients, strict=True):
+            place.grad = gradient
+        optimizer.step()
+    best = outside.argmin().item()
+    return outside[best].item(), rates[best]
 
 
 def steps_to_shrink(optimizer: Callable, curvature: float, share: float, most: int = 100_000) -> int | None:
@@ -98,6 +119,23 @@ def steps_to_shrink(optimizer: Callable, curvature: float, share: float, most: i
         if reached and t >= 2 * reached:  # and it did not swing out again
             return reached
     return reached
+
+
+def predicted_steps(curvature: float, share: float) -> dict[str, int]:
+    """The same as closed forms, for the textbook constants of gradient descent, momentum and Nesterov.
+
+    From (1, 1): gradient descent is at dᵗ and (−d)ᵗ, with d = (κ − 1)/(κ + 1); momentum at (1 + (1 − ρ)t)ρᵗ and
+    (1 + (1 + ρ)t)(−ρ)ᵗ, with ρ = (√κ − 1)/(√κ + 1); Nesterov at (1 + qt/(1 + q))(1 − q)ᵗ, with q = 1/√κ, and from t = 2 on at 0.
+    """
+    q, d = 1 / sqrt(curvature), (curvature - 1) / (curvature + 1)
+    r, t = (1 - q) / (1 + q), torch.arange(2, int(4 * curvature * log(1 / share)), dtype=torch.float64)
+    places = {
+        "descent": (d**t, d**t),
+        "momentum": ((1 + (1 - r) * t) * r**t, (1 + (1 + r) * t) * r**t),
+        "Nesterov": ((1 + q * t / (1 + q)) * (1 - q) ** t, 0 * t),
+    }
+    outside = {name: torch.hypot(x, y) > share * sqrt(2) for name, (x, y) in places.items()}
+    return {name: int(t[far].max()) + 1 for name, far in outside.items()}
 
 
 def update_sizes(optimizer: Callable, steps: int) -> list[float]:
@@ -129,6 +167,33 @@ def gradient_variance(model: torch.nn.Module, examples: dict, batch_size: int, d
             total += gradient
             squares += gradient.square().sum().item()
     return (squares - sum(total.square().sum().item() for total in sums) / draws) / (draws - 1)
+
+
+def gradient_sizes(model: torch.nn.Module, batch: dict) -> dict[str, float]:
+    """The root of the mean square of each parameter tensor's gradient for one batch, by name."""
+    parameters = dict(model.named_parameters())
+    found = torch.autograd.grad(model(**batch).loss, list(parameters.values()))
+    return {name: g.square().mean().sqrt().item() for name, g in zip(parameters, found, strict=True)}
+
+
+def model_with_gradients(kind: Callable) -> tuple:
+    """DistilBERT-base, an optimizer of it, and a gradient for each parameter: what `update` takes."""
+    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
+    return model, kind(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
+
+
+def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: Sequence[torch.Tensor]) -> None:
+    """The update alone, without forward and backward pass."""
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        p.grad = gradient
+    optimizer.step()
+
+
+def seconds_of_update(kind: Callable) -> float:
+    """Of one `update` with an optimizer of this kind, on a model that has made its state."""
+    parts = model_with_gradients(kind)
+    update(*parts)
+    return seconds_of(lambda: update(*parts))
 
 
 def settled_variance(
@@ -170,7 +235,7 @@ STEERED = {
 """Optimizers by name, made from parameters, α, β₁ (μ for momentum) and β₂ (β for RMSProp)."""
 
 
-def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
+def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str = "") -> tuple[Figure, str]:
     """Up to four paths over a surface, and beside them the loss against steps. Raises `CourseError` for more."""
     if not 0 < len(paths) <= 4:
         raise CourseError(f"One figure shows 1 to 4 paths, not {len(paths)}; draw several figures.")
@@ -183,10 +248,69 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor]) -> tuple[F
         curve.plot(losses.clamp(min=_LOWEST), color=COLORS[color], label=name)
         said.append(f"{name} from {losses[0]:.3g} to {losses[-1]:.3g}")
     plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
-    plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"{surface.name}: the way")
-    curve.set(xlabel="step", ylabel="loss", yscale="log", title="the loss on it")
-    figure.legend(*curve.get_legend_handles_labels(), loc="outside upper center", ncols=len(paths))
+    plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
+    curve.set(xlabel="step", ylabel="loss (log)", yscale="log", title="Loss against steps")
+    figure.legend(*curve.get_legend_handles_labels(), loc="outside upper center", ncols=len(paths), title=title or None)
     return figure, f"Paths over the {surface.name}, and the loss over {len(losses) - 1} steps: {'; '.join(said)}."
+
+
+def six_figure(
+    found: Mapping[str, Mapping[str, tuple[int, float]]], makers: Mapping[str, Callable]
+) -> tuple[Figure, str]:
+    """A panel for each optimizer: its path over the ravine, and its path over the turned one, turned back.
+
+    `found` holds by name and surface what `fewest_steps` said, `makers` what it was said of.
+    """
+    figure, panels = subplots(2, 3, figsize=(7.6, 4.4), layout="constrained", sharex=True, sharey=True)
+    for axes, (name, ways) in zip(panels.flat, found.items(), strict=True):
+        _draw_contours(axes, replace(RAVINE, view=((-5, 2), (-3.2, 1.7))))
+        for surface, look in ((RAVINE, "second"), (TURNED_RAVINE, "first")):
+            count, rate = ways[surface.name]
+            x, y = path(partial(makers[name], lr=rate), surface, min(count, 300)).T
+            if surface is TURNED_RAVINE:
+                x, y = (x + y) / sqrt(2), (y - x) / sqrt(2)
+            width, mark = (3.5, 0) if surface is RAVINE else (1, 2.5)
+            axes.plot(x, y, ".-", color=COLORS[look], linewidth=width, markersize=mark)
+        straight, turned = (ways[surface.name][0] for surface in (RAVINE, TURNED_RAVINE))
+        axes.set(xlim=(-5, 2), ylim=(-3.2, 1.7))
+        axes.set_title(f"{name}: {straight} and {turned}", fontsize=10)
+    for axes in panels[1]:
+        axes.set(xlabel="along the ravine")
+    for axes in panels[:, 0]:
+        axes.set(ylabel="across")
+    thick, thin = ([line] for line in panels[0, 0].lines[:2])
+    figure.legend(
+        [*thick, *thin],
+        ["ravine along the axis", "ravine turned by 45°, drawn turned back"],
+        loc="outside upper center",
+        ncols=2,
+        title="Turning the ravine changes nothing for the upper row. Steps needed: along the axis, and turned",
+    )
+    said = "; ".join(f"{name} {', '.join(str(count) for count, _ in ways.values())}" for name, ways in found.items())
+    return figure, f"Paths of six optimizers over the ravine and over the turned one; steps needed on each: {said}."
+
+
+def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figure, str]:
+    """`gradient_sizes`, the largest on top; tensors of the same name in several layers share a row."""
+    grouped: dict[str, list[float]] = {}
+    for name, size in sizes.items():
+        if size > least:
+            short = re.sub(r"^distilbert\.|transformer\.layer\.\d+\.|embeddings\.(?=[wp])", "", name)
+            grouped.setdefault(re.sub(r"transformer\.layer\.\d+\.", "", short), []).append(size)
+    names = sorted(grouped, key=lambda name: max(grouped[name]))
+    largest, smallest = max(map(max, grouped.values())), min(map(min, grouped.values()))
+    figure, axes = subplots(figsize=(7.6, 0.8 + 0.19 * len(names)), layout="constrained")
+    for row, name in enumerate(names):
+        axes.plot([smallest / 3, max(grouped[name])], [row, row], color=COLORS["grid"], linewidth=1)
+        axes.plot(grouped[name], [row] * len(grouped[name]), "o", color=COLORS["first"], markersize=5)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    title = f"From tensor to tensor, gradients differ by up to {largest / smallest:,.0f} times"
+    axes.set(xscale="log", xlabel="size of the tensor's gradient (root mean square, log)", title=title)
+    axes.set(xlim=(smallest / 3, largest * 3), ylim=(-1, len(names)))
+    return figure, (
+        f"Root mean square of the gradient of {sum(map(len, grouped.values()))} tensors: from {smallest:.2g} for "
+        f"{names[0]} to {largest:.2g} for {names[-1]}."
+    )
 
 
 def steering_figure(
@@ -223,11 +347,15 @@ def noise_figure(sizes: Sequence[int], variances: Sequence[float]) -> tuple[Figu
     """Variance of a batch's gradient against the batch's size, and the line through the first point that falls as 1 / size."""
     predicted = [variances[0] * sizes[0] / size for size in sizes]
     figure, axes = subplots(figsize=(7.6, 3.0))
-    axes.plot(sizes, predicted, color=COLORS["predicted"], label="predicted: as 1 / batch size")
+    axes.plot(sizes, predicted, color=COLORS["predicted"], label="through the first point, as 1 / batch size")
     axes.plot(sizes, variances, "o", color=COLORS["first"], label="measured")
-    axes.set(xlabel="batch size", ylabel="variance of the gradient", xscale="log", yscale="log")
+    axes.set(xlabel="batch size (log)", ylabel="variance of the gradient (log)", xscale="log", yscale="log")
+    axes.set(title="Twice the batch, half the variance")
     axes.set_xticks(list(sizes), [str(size) for size in sizes])
-    axes.set_yticks(list(variances), [f"{variance:.2g}" for variance in variances])
+    round_ones = [
+        m * 10.0**e for e in range(-3, 4) for m in (1, 2, 5) if min(variances) / 2 < m * 10.0**e < 2 * max(variances)
+    ]
+    axes.set_yticks(round_ones, [f"{tick:g}" for tick in round_ones])
     axes.minorticks_off()
     axes.legend()
     ratios = ", ".join(f"{m / p:.2f}" for m, p in zip(variances, predicted, strict=True))
@@ -251,13 +379,13 @@ _STEPS = (
     ("gradient\ndescent", "AdaGrad", "divide by the root of\nthe sum of squares"),
     ("AdaGrad", "RMSProp", "forget\nold ones"),
     ("momentum", "Adam", ""),
-    ("RMSProp", "Adam", "both, and correct\nthe start"),
+    ("RMSProp", "Adam", ""),
 )
 
 
 def family_figure() -> tuple[Figure, str]:
     """The optimizers of the course, each with what it adds to the one before."""
-    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    figure, axes = subplots(figsize=(7.6, 2.7), layout="constrained")
     boxes = {name: box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
     for start, end, added in _STEPS:
         arrow(axes, boxes[start], boxes[end])
@@ -267,13 +395,17 @@ def family_figure() -> tuple[Figure, str]:
             ]
             paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.5}
             axes.text(*middle, added, ha="center", va="center", fontsize=8.5, bbox=paper)
+    axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=COLORS["first"], style="italic")
     below = {"ha": "center", "va": "top", "color": writing("second"), "style": "italic"}
     axes.text(0.51, 0.0, "a step size for each parameter", **below)
     axes.set(xlim=(0, 1), ylim=(-0.1, 1.1))
     axes.axis("off")
     said = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
-    return figure, f"A family tree from gradient descent over two branches to Adam. {said}; momentum to Adam."
+    return (
+        figure,
+        f"A family tree from gradient descent over two branches to Adam. {said}; both to Adam: average both, correct the start.",
+    )
 
 
 def _draw_contours(axes, surface: Surface) -> None:

@@ -30,22 +30,24 @@ def compare_losses(
         width = 0.8 + 2.4 * (1 - number / len(runs))
         axes.plot(smooth.index, smooth, color=COLORS[SERIES[number]], linewidth=width, label=name)
         said.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
-    if level is not None:
-        axes.axhline(level[1], color=COLORS["ink"], linestyle=":", linewidth=1.2, label=level[0])
-        said.append(f"{level[0]} is at {level[1]:.2f}")
+    said += _draw_level(axes, level)
     axes.set(xlabel="step", ylabel="training loss")
     axes.legend()
     return figure, f"Training loss against steps: {'; '.join(said)}."
 
 
 def losses_over_seeds(
-    runs: Runs, window: int = 5, seconds: bool = False, reference: str | None = None
+    runs: Runs,
+    window: int = 5,
+    seconds: bool = False,
+    reference: str | None = None,
+    level: tuple[str, float] | None = None,
 ) -> tuple[Figure, str]:
     """Training loss against steps, with `seconds` against seconds too: the mean over the runs of each name, and their range.
 
     A loss is the mean of its last `window` steps. With `reference` it is how far each other name's loss lies above that of
-    the reference, seed by seed. Raises `CourseError` for more than seven names, and for runs of a name that are not equally
-    long.
+    the reference, seed by seed. `level` names a loss to compare with. Raises `CourseError` for more than seven names, and
+    for runs of a name that are not equally long.
     """
     _require_few(runs)
     for name, histories in runs.items():
@@ -77,10 +79,22 @@ def losses_over_seeds(
             panel.axhline(0, color=COLORS["ink"], linewidth=0.8)
         else:
             panel.set(ylim=(0, None))
+    said += _draw_level(panels[0, 0], level)
     panels[0, 0].set(ylabel=what)
     figure.legend(loc="outside upper center", ncols=min(len(runs), 3))
     seeds = format_counted(max(map(len, runs.values())), "seed")
     return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(said)}."
+
+
+def _draw_level(axes, level: tuple[str, float] | None) -> list[str]:
+    """A dotted line with its name on it, and what to say of it."""
+    if level is None:
+        return []
+    name, height = level
+    axes.axhline(height, color=COLORS["ink"], linestyle=":", linewidth=1.2)
+    place = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 9}
+    axes.annotate(f"{name}: {height:.2f}", (1, height), xycoords=axes.get_yaxis_transform(), **place)
+    return [f"{name} is at {height:.2f}"]
 
 
 def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:

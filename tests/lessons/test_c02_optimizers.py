@@ -1,9 +1,11 @@
 """Chapter 02: surfaces, paths and small experiments against closed forms, and figures that draw what they say."""
 
+from functools import partial
 from math import ceil, log, sqrt
 
 import pytest
 import torch
+from figures import title
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,16 +17,18 @@ from course_utils.lessons.c02_optimizers import (
     SADDLE,
     SURFACES,
     TURNED_RAVINE,
-    best_rate,
+    fewest_steps,
+    gradient_sizes,
     gradient_variance,
     heights,
     path,
+    predicted_steps,
     predicted_variance,
     settled_variance,
     steps_to_shrink,
     update_sizes,
 )
-from course_utils.optim import SGD, Adam, Momentum, RMSProp, schedules
+from course_utils.optim import SGD, Adam, Momentum, Nesterov, RMSProp, schedules
 
 
 @pytest.mark.parametrize("surface", SURFACES.values(), ids=SURFACES)
@@ -63,10 +67,28 @@ def test_a_path_that_leaves_the_numbers_is_infinitely_high():
     assert heights(SADDLE, path(lambda p: SGD(p, 50.0), SADDLE, 60))[-1] == torch.inf
 
 
-def test_the_best_rate_is_found():
-    """For a parabola along y alone it is 1 / 50."""
-    found = best_rate(lambda p, rate: SGD(p, rate), RAVINE, [0.001, 1 / 50, 0.05], steps=5)
-    assert found == 1 / 50
+def test_the_fewest_steps_are_those_of_the_best_rate():
+    """Gradient descent multiplies x by 1 − α and y by 1 − 50α; 1/50 makes y vanish at once."""
+    rates = [0.001, 1 / 50, 0.05]
+    steps, rate = fewest_steps(SGD, RAVINE, share=1e-4, rates=rates)
+    left = [
+        0.5 * (4 * (1 - rate) ** t) ** 2 / RAVINE.height(torch.tensor(-4.0), torch.tensor(1.0)).item()
+        for t in range(400)
+    ]
+    assert (steps, rate) == (next(t for t in range(400) if left[t] <= 1e-4), 1 / 50)
+    assert fewest_steps(SGD, RAVINE, steps=10, rates=[0.001]) == (10, 0.001)
+
+
+@pytest.mark.parametrize("curvature", [3.0, 40.0, 700.0])
+def test_closed_forms_predict_the_steps_of_all_three(curvature):
+    root = sqrt(curvature)
+    makers = {
+        "descent": lambda p: SGD(p, 2 / (1 + curvature)),
+        "momentum": lambda p: Momentum(p, 4 / (1 + root) ** 2, momentum=((root - 1) / (root + 1)) ** 2),
+        "Nesterov": lambda p: Nesterov(p, 1 / curvature, momentum=(root - 1) / (root + 1)),
+    }
+    counted = {name: steps_to_shrink(make, curvature, 1e-3) for name, make in makers.items()}
+    assert predicted_steps(curvature, 1e-3) == counted
 
 
 @given(curvature=st.floats(2, 300))
@@ -122,6 +144,23 @@ def test_the_variance_of_a_batch_is_that_of_an_example_over_its_size(batch_size)
     of_one = x.var(0, correction=0).sum().item()
     measured = gradient_variance(Linear(300), {"x": x}, batch_size, draws=80)
     assert measured == pytest.approx(of_one / batch_size, rel=0.06)
+
+
+def test_gradient_sizes_are_by_tensor():
+    sizes = gradient_sizes(Linear(3), {"x": torch.tensor([[3.0, 0.0, 4.0]], dtype=torch.float64)})
+    assert sizes == {"w": pytest.approx(sqrt(25 / 3))}
+    drawn, alt = lesson.sizes_figure({"a.0.w": 1e-3, "b": 2.0, "zero": 0.0})
+    assert title(drawn.axes[0]) == "From tensor to tensor, gradients differ by up to 2,000 times"
+    assert "of 2 tensors: from 0.001 for a.0.w to 2 for b" in alt
+
+
+def test_six_paths_are_drawn_on_both_ravines():
+    steered = partial(lesson.STEERED["gradient descent"], beta1=0, beta2=0)
+    found = {name: {surface.name: (20, 0.02) for surface in (RAVINE, TURNED_RAVINE)} for name in lesson.STEERED}
+    figure, alt = lesson.six_figure(found, dict.fromkeys(lesson.STEERED, steered))
+    straight, turned = (line.get_xydata() for line in figure.axes[0].lines[:2])
+    assert straight == pytest.approx(turned)
+    assert "Adam 20, 20" in alt
 
 
 def test_paths_are_drawn_where_they_went_beside_their_losses():
