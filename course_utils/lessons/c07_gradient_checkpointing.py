@@ -126,6 +126,7 @@ def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Fig
         label = f"{name}: {memory:.2f}, {seconds:.2f}"
         axes.plot(memory, seconds, mark, color=COLORS[color], markersize=8, label=label)
     axes.set(xlabel="peak, relative", ylabel="seconds of a step, relative", xlim=(0, 1.1))
+    axes.set_title("Each saving of memory costs time")
     axes.set_ylim(0, 1.15 * max(seconds for _, seconds in ways.values()))
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title="memory, time", alignment="left")
     listed = "; ".join(f"{name}: {m:.2f} of the memory, {s:.2f} of the time" for name, (m, s) in ways.items())

@@ -34,7 +34,7 @@ COLORS = {
 
 SERIES = ("first", "second", "third", "fourth", "recomputed", "gradients", "activations")
 """Names of the colors of lines and points that stand beside each other, in order."""
-LINES, MARKS = ("-", "--", "-.", ":"), "osD^vP*"
+LINES, MARKS = ("-", "--", "-.", ":"), "osD^vP*X"
 """Styles of lines and marks of points, in the same order, for readers who see no color."""
 
 BIT_COLORS = {"sign": "second", "exponent": "gradients", "mantissa": "activations"}

@@ -67,8 +67,11 @@ def test_the_curves_mark_the_lowest_point_and_the_root():
 
 
 def test_time_and_memory_are_said():
-    _, alt = lesson.time_and_memory_figure({"plain": (1, 1), "checkpointed": (0.3, 1.25)})
+    figure, alt = lesson.time_and_memory_figure({"plain": (1, 1), "checkpointed": (0.3, 1.25)})
     assert "checkpointed: 0.30 of the memory, 1.25 of the time" in alt
+    assert [line.get_xydata().tolist() for line in figure.axes[0].lines] == [[[1, 1]], [[0.3, 1.25]]]
+    of_eight, _ = lesson.time_and_memory_figure({f"way {n}": (1 - n / 10, 1 + n / 10) for n in range(8)})
+    assert len(of_eight.axes[0].lines) == 8
 
 
 def test_the_playing_figure_draws_the_walk():
