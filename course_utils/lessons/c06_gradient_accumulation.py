@@ -108,6 +108,7 @@ class SchedulesEachTime(Accumulate):
 WAYS = {
     "all-reduce every time": (False, False),
     "no_sync": (True, True),
+    "no_sync around forward only": (True, False),
     "no_sync around backward only": (False, True),
 }
 """By name: is forward inside `no_sync`, is backward. The last micro-batch of an update is never inside."""
@@ -169,6 +170,7 @@ def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, s
         axes.text(-0.5, y + 0.3, f"micro-batch {row + 1}", ha="right", va="center")
         axes.text(widest + 0.4, y + 0.3, f"$T_{row + 1}$ = {count}", va="center")
         _draw_line(axes, (widest + 2.3, y + 0.3), (widest + 4.2, middle))
+        axes.text(widest + 2.5, y + 0.62, f"$g_{row + 1}$", ha="center", va="center")
     stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
     x = widest + 5.9
     for place, (text, color) in enumerate(stations):
@@ -311,6 +313,9 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
                 text = "left over" if left_over else f"update {number + 1}"
                 axes.text(edge + size / 2, row + 0.42, text, ha="center", va="center", fontsize=8)
             edge += size
+    *_, (name, sizes) = updates.items()
+    lost = batches - sum(sizes)
+    axes.set_title(f"{name}: {', '.join(map(str, sizes))} micro-batches in an update, and {lost} left over", loc="left")
     axes.set(xlim=(0, batches), ylim=(len(updates) - 0.4, -0.5), xlabel="micro-batch, counted from 0")
     axes.set_xticks([i + 0.5 for i in range(batches)], range(batches))
     axes.set_yticks(range(len(updates)), list(updates))
@@ -332,9 +337,11 @@ def accumulated_noise_figure(ks: Sequence[int], measured: Sequence[float]) -> tu
     axes.loglog(ks, expected, color=COLORS["predicted"], label="1/k")
     axes.loglog(ks, measured, "o", color=COLORS["measured"], label="measured")
     axes.set_title("Twice the micro-batches, half the noise")
-    axes.set(xlabel="k, micro-batches of an update", ylabel="variance of the gradient\n/ its squared length")
+    axes.set(
+        xlabel="k, micro-batches of an update (log)", ylabel="variance of the gradient\n/ its squared length (log)"
+    )
     axes.set_xticks(list(ks), [str(k) for k in ks])
-    axes.set_yticks(expected, [f"{value:.2g}" for value in expected])
+    axes.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
     axes.minorticks_off()
     axes.legend()
     pairs = ", ".join(f"k = {k}: {value:.3g}" for k, value in zip(ks, measured, strict=True))
@@ -346,10 +353,17 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
     unit, size = byte_unit(max(predicted.values()))
     figure, axes = subplots(figsize=(7.6, 0.9 + 0.5 * len(predicted)), layout="constrained")
     rows = range(len(predicted))
-    axes.barh(rows, [p / size for p in predicted.values()], 0.6, color=COLORS["predicted"], label="by pencil")
+    axes.barh(
+        rows,
+        [p / size for p in predicted.values()],
+        0.6,
+        color=COLORS["predicted"],
+        label="by pencil, as backward begins",
+    )
     axes.plot([dry[name] / size for name in predicted], rows, "D", color=COLORS["measured"], label="dry run")
     for row, name in enumerate(predicted):
         axes.text(dry[name] / size, row, f"   {format_bytes(dry[name])}", va="center")
+    axes.set_title("A second micro-batch adds one G here; further ones add nothing", loc="left")
     axes.set(yticks=rows, yticklabels=list(predicted), xlabel=f"peak of a step, {unit}")
     axes.set_xlim(0, 1.2 * max(predicted.values()) / size)
     axes.invert_yaxis()

@@ -161,12 +161,31 @@ def test_the_gradient_of_an_update_is_read_from_the_step(batches):
     assert all(map(torch.equal, before, model.parameters()))
 
 
+def test_even_groups_and_a_constant_rate_hide_four_slips(batches):
+    even = Loader({name: value[:2] for name, value in batch.items()} for batch in batches if len(batch["labels"]) > 1)
+
+    def run(callback):
+        model = Regression()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        training.train(model, optimizer, even, schedule=schedule, callbacks=[callback], progress=False)
+        return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+    right = run(training.Accumulate(K))
+    assert len(even) == 2 * K
+    never = lesson.ClipsEachTime(K, 1e9)
+    for hidden in (lesson.DividesByK(K), lesson.DropsLastGroup(K), lesson.SchedulesEachTime(K), never):
+        assert torch.allclose(run(hidden), right, rtol=1e-12, atol=1e-12), hidden
+    for seen in (lesson.StepsAtBatchZero(K), lesson.ForgetsToZero(K), lesson.ZeroesEachTime(K)):
+        assert not torch.allclose(run(seen), right, rtol=1e-3), seen
+
+
 def test_no_sync_sends_once_and_gives_the_gradient_of_all_ranks_together(batches):
     shares = [batches[:3], batches[3:6]]
     right = joint_gradient(batches[:6])
     size = sum(p.nbytes for p in Regression().parameters())
     for ways in launch(lesson.accumulate_on_rank, 2, Regression, shares):
-        assert [ways[name][1].payload for name in lesson.WAYS] == [3 * size, size, 3 * size]
+        assert [ways[name][1].payload for name in lesson.WAYS] == [3 * size, size, size, 3 * size]
         for gradients, _ in ways.values():
             assert torch.allclose(gradients["layer.weight"], right, rtol=0, atol=1e-12)
 
