@@ -1,10 +1,14 @@
 """Chapter 01: its cost function, the picture of a graph, and what a transformer block saves at each length."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from torch import nn
 
 from course_utils.autodiff import Variable, backward_order, relu
 from course_utils.units import format_bytes
@@ -23,6 +27,26 @@ def cost(y, w, x, b) -> Variable:
     output = y - relu((w @ x if w.value.ndim else w * x) + b)
     output.name = "C"
     return output
+
+
+def seconds_in_turns(model: nn.Module, forward: Callable[[], torch.Tensor], times: int = 15) -> dict[str, float]:
+    """Median seconds of `forward()`, which gives the loss of `model`, and of its backward pass, timed one after the other."""
+    took = {"forward": [], "backward": []}
+    for _ in range(times):
+        model.zero_grad()
+        begin = _now()
+        loss = forward()
+        middle = _now()
+        loss.backward()
+        took["forward"].append(middle - begin)
+        took["backward"].append(_now() - middle)
+    return {name: median(seconds) for name, seconds in took.items()}
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # a GPU is done only when it says so
+    return time.perf_counter()
 
 
 def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
@@ -53,7 +77,7 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
     entries = [
         axes.plot([], [], "s", color="#D6ECF8", markeredgecolor=COLORS["ink"], label="saved for backward")[0],
         axes.plot([], [], "-", color=COLORS["third"], label="on an arrow: local derivative")[0],
-        axes.plot([], [], "-", color=COLORS["second"], label="gradient of the output")[0],
+        axes.plot([], [], "-", color=COLORS["second"], label="grad: the gradient at this box")[0],
     ]
     figure.legend(handles=entries, loc="outside lower center", ncols=3)
     return figure, (
@@ -193,9 +217,14 @@ def saved_by_length_figure(
     axes.set_xlim(0, 1.4 * max(eager.values()) / size)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    handles, labels = patches(("formula: in line with s", "activations"), ("formula: scores, with s²", "second"))
+    kinds = (
+        ("formula: in line with s", "activations"),
+        ("formula: scores, with s²", "second"),
+        ("fused, measured", "measured"),
+    )
+    handles, labels = patches(*kinds)
     marks = axes.plot([], [], "D", color=COLORS["ink"], markersize=5)
-    figure.legend([*handles, *marks], [*labels, "measured, eager"], loc="outside upper center", ncols=3)
+    figure.legend([*handles, *marks], [*labels, "eager, measured"], loc="outside upper center", ncols=4)
     told = "; ".join(
         f"s = {length}: {format_bytes(straight)} and {format_bytes(squared)} by the formula, "
         f"{format_bytes(eager[length])} measured, {format_bytes(fused[length])} with fused attention"
