@@ -50,13 +50,22 @@ class Contender:
 
 
 def muon(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    """Muon for the hidden matrices (Jordan et al. 2024), its rate matched to AdamW's (Liu et al. 2025); AdamW for the rest.
+    """Muon for the hidden matrices, AdamW for the rest, at one rate.
 
     Raises `AttributeError` before torch 2.9, which has no Muon.
     """
+    return shared_out(model, lr, muon=True, rest_lr=lr)
+
+
+def shared_out(model: nn.Module, lr: float, muon: bool, rest_lr: float) -> torch.optim.Optimizer:
+    """Hidden matrices at rate `lr` by AdamW, or by Muon (Jordan et al. 2024) matched to AdamW's rates (Liu et al. 2025); the
+    rest by AdamW at `rest_lr`."""
     hidden, others = optim.hidden_matrices(model)
-    matrices = torch.optim.Muon(hidden, lr=lr, weight_decay=_DECAY, adjust_lr_fn="match_rms_adamw")
-    return optim.ChainedOptimizer(matrices, optim.AdamW(others, lr=lr, weight_decay=0.0))
+    if muon:
+        matrices = torch.optim.Muon(hidden, lr=lr, weight_decay=_DECAY, adjust_lr_fn="match_rms_adamw")
+    else:
+        matrices = optim.AdamW(hidden, lr=lr, weight_decay=_DECAY)
+    return optim.ChainedOptimizer(matrices, optim.AdamW(others, lr=rest_lr, weight_decay=0.0))
 
 
 def contenders() -> dict[str, Contender]:
@@ -110,7 +119,9 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
         _draw_curve(panel, losses, "first")
         for rate in losses.index[losses["max"] == inf]:
             panel.plot(rate, 2.4, "x", color=COLORS["second"])
-            panel.text(rate, 2.4, "diverged ", ha="right", va="center", fontsize=9)
+            ended = runs[(runs["name"] == name) & (runs["lr"] == rate)]["loss"]
+            lost = f"{ended.isna().sum()} of {len(ended)} diverged "
+            panel.text(rate, 2.4, lost, ha="right", va="center", fontsize=9)
         panel.plot(best, losses["mean"][best], "o", color=COLORS["second"], markersize=8)
         panel.set(title=f"{name}: best at {best:g}", xscale="log", ylim=(0, 2.6))
         said.append(f"{name}: {rates_in_words(losses)}")
@@ -127,7 +138,8 @@ def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     said = []
     for number, ((schedule, name), of_both) in enumerate(runs.groupby(["schedule", "name"])):
         losses = losses_by_rate(of_both)
-        _draw_curve(axes, losses, SERIES[number // 2], "-" if number % 2 else "--", label=f"{name}, {schedule}")
+        line, ring = ("-", {}) if number % 2 else ("--", {"markersize": 8, "markerfacecolor": "none"})
+        _draw_curve(axes, losses, SERIES[number // 2], line, label=f"{name}, {schedule}", **ring)
         said.append(f"{name}, {schedule}: {rates_in_words(losses)}")
     axes.set(xscale="log", xlabel="learning rate α (logarithmic)", ylabel="training loss, last 20 steps", ylim=(0, 2.6))
     rates = sorted(runs["lr"].unique())
@@ -142,7 +154,7 @@ def _draw_curve(axes, losses: pd.DataFrame, color: str, line: str = "-", **look)
     """Mean and range, as far as it is finite."""
     finite = losses[losses["max"] < inf]
     axes.fill_between(finite.index, finite["min"], finite["max"], color=COLORS[color], alpha=0.15, linewidth=0)
-    axes.plot(finite.index, finite["mean"], line, color=COLORS[color], marker="o", markersize=3.5, **look)
+    axes.plot(finite.index, finite["mean"], line, color=COLORS[color], marker="o", **{"markersize": 3.5} | look)
 
 
 def rates_in_words(losses: pd.DataFrame) -> str:
@@ -167,6 +179,8 @@ def race_figure(race: pd.DataFrame, kept: Mapping[str, int]) -> tuple[Figure, st
         ends = "; ".join(
             f"{kind} {as_range(of_name[column])}" for kind, column in (("training", "loss"), ("held-out", "test"))
         )
+        if lost := of_name["loss"].isna().sum():
+            axes.text(2.58, row, f"{lost} of {len(of_name)} diverged", ha="right", va="center", fontsize=9)
         said.append(f"{name} with {format_bytes(kept[name])}: {ends}")
     axes.set_yticks(range(len(rows)), [f"{name}\n{format_bytes(kept[name])}" for name in rows])
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 2.6), xlabel="loss at the end, a mark for each seed")
@@ -176,8 +190,9 @@ def race_figure(race: pd.DataFrame, kept: Mapping[str, int]) -> tuple[Figure, st
 
 
 def as_range(losses: pd.Series) -> str:
-    """Least and most."""
-    return f"{losses.min():.2f} to {losses.max():.2f}"
+    """Least and most, and how many diverged."""
+    lost = losses.isna().sum()
+    return f"{losses.min():.2f} to {losses.max():.2f}" + (f", {lost} diverged" if lost else "")
 
 
 CARD = 80 * GiB
@@ -220,7 +235,9 @@ def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figur
     for row, (name, parts) in enumerate(bars.items()):
         stack(axes, row, parts, size)
         ground = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1}
-        axes.text(totals[name] / size * 1.01, row, f" {format_bytes(totals[name])}", va="center", bbox=ground)
+        inside = totals[name] < card < 1.15 * totals[name]  # else the line of the card would run through the number
+        place = {"x": totals[name] / size * (0.99 if inside else 1.01), "ha": "right" if inside else "left"}
+        axes.text(y=row, s=f" {format_bytes(totals[name])}", va="center", bbox=ground, **place)
     axes.axvline(card / size, color=COLORS["warning"], linestyle="--")
     axes.text(card / size, len(bars) - 0.45, f" {card / GiB:g} GiB", color=writing("warning"), va="bottom")
     fitting = sum(total <= card for total in totals.values())

@@ -25,6 +25,22 @@ def test_each_moves_every_parameter_at_its_rate(name):
     assert not any(map(torch.equal, before, model.parameters()))
 
 
+@pytest.mark.parametrize("muon", [False, hasattr(torch.optim, "Muon")])
+def test_hidden_matrices_and_the_rest_have_rates_of_their_own(muon):
+    model = models.build("distilbert", labels=3)
+    optimizer = lesson.shared_out(model, 0.5, muon=muon, rest_lr=0.25)
+    rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    hidden, others = optim.hidden_matrices(model)
+    assert {rates[p] for p in hidden} == {0.5}
+    assert {rates[p] for p in others} == {0.25}
+    assert len(rates) == len(list(model.parameters()))
+
+
+def test_a_range_says_how_many_diverged():
+    assert lesson.as_range(pd.Series([1.0, 2.0])) == "1.00 to 2.00"
+    assert lesson.as_range(pd.Series([1.0, float("nan"), 2.0])) == "1.00 to 2.00, 1 diverged"
+
+
 @pytest.mark.parametrize("name", contenders())
 def test_the_rate_is_never_zero_within_the_run(name):
     factors = [contenders()[name].factor(step, 91) for step in range(1, 92)]
