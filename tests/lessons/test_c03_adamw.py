@@ -1,10 +1,32 @@
 """Chapter 03: what decay leaves against closed forms, and figures that say what their data say."""
 
+from math import sqrt
+
 import pytest
 import torch
+from figures import title
+from torch import nn
 
+from course_utils import hardware
 from course_utils.lessons import c03_adamw as lesson
 from course_utils.optim import Adam, AdamW
+from course_utils.training import History
+
+
+def test_a_step_is_as_large_as_gradients_agree():
+    """Noise alone gives the root of 1/19, a steady gradient 1, and all between lies on the curve."""
+    assert lesson.predicted_step_size(0.0) == pytest.approx(sqrt(1 / 19))
+    assert lesson.predicted_step_size(1e6) == pytest.approx(1)
+    signals = (0.0, 0.3, 1.0, 10.0)
+    predicted = [lesson.predicted_step_size(signal) for signal in signals]
+    assert lesson.step_sizes(signals, steps=300).tolist() == pytest.approx(predicted, rel=0.05)
+
+
+def test_the_noise_is_that_of_the_seed():
+    def left(seed):
+        return lesson.left_after_noise(lambda p: Adam(p, lr=0.01, weight_decay=0.1), (1.0,), 20, pairs=5, seed=seed)
+
+    assert left(1) == left(1) != left(2)
 
 
 def test_decay_alone_is_what_the_closed_forms_say():
@@ -37,5 +59,43 @@ def test_the_correction_figure_names_first_and_largest():
 
 def test_the_flow_charts_join_decay_at_different_places():
     figure, _ = lesson.decay_paths_figure()
-    places = [next(t.get_position()[0] for t in axes.texts if t.get_text() == "decay λθ") for axes in figure.axes]
-    assert places[0] < 0.2 < 0.8 < places[1]
+    for axes, place in zip(figure.axes, (0.16, 0.86), strict=True):
+        assert [t.get_position()[0] for t in axes.texts if t.get_text().startswith("decay λθ")] == [place] * 2
+    assert [t.get_text() for t in figure.axes[0].texts if "takes" in t.get_text()] == [
+        "decay takes 0.1 α",
+        "decay takes 0.00001 α",
+    ]
+
+
+def small_work():
+    model = nn.Linear(8, 8, bias=False)
+    return model, AdamW(model.parameters()), [torch.ones(8, 8)]
+
+
+def test_the_bytes_of_an_update_are_counted_and_its_seconds_taken():
+    """Twenty numbers of 4 bytes for each parameter, read or written, as the chapter adds them up."""
+    cost = lesson.predict_and_time(small_work, lesson.update, hardware.machine("A100-40GB"))
+    assert cost.moved == pytest.approx(20 * 64 * 4, rel=0.01)
+    assert cost.predicted == pytest.approx(cost.moved / 1555e9)
+    assert cost.measured > 0
+
+
+def test_the_figure_of_seconds_says_where_the_lines_cross():
+    passes = {n: lesson.Cost(n / 1000, n / 1000, 0) for n in (16, 32, 64)}
+    figure, alt = lesson.seconds_figure(
+        passes, {"by hand": lesson.Cost(0.04, 0.04, 0), "fused": lesson.Cost(0.01, 0.01, 0)}
+    )
+    assert title(figure.axes[0]) == "One update, by hand, takes as long as the passes over about 40 tokens"
+    assert "by hand 40 ms, fused 10 ms" in alt
+    figure, _ = lesson.seconds_figure(passes, {"by hand": lesson.Cost(9.0, 9.0, 0)})
+    assert title(figure.axes[0]).endswith("over more than 64 tokens")
+
+
+def test_the_figure_of_losses_draws_both_texts():
+    def run(of_epoch):
+        steps = [{"step": t + 1, "loss": of_epoch} for t in range(4)]
+        return History(steps, [{"epoch": e, "step": 2 * e, "loss": of_epoch + e} for e in (1, 2)])
+
+    figure, alt = lesson.validation_figure({"λ = 0": [run(1.0), run(2.0)], "λ = 10": [run(0.5), run(0.5)]})
+    assert "λ = 0 ends at 1.50 in training and at 3.50 (3.00 to 4.00) in validation" in alt
+    assert [list(line.get_ydata()) for line in figure.axes[1].lines] == [[2.5, 3.5], [1.5, 2.5]]
