@@ -58,14 +58,14 @@ def left_after_noise(
 
 
 def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_decay: float) -> torch.Tensor:
-    """The same for L2 inside Adam's gradient, from its recursion.
-
-    θ loses αλθ / √(σ² + λ²θ²) a step, σ being the gradient's scale.
-    """
+    """The same for L2 inside Adam's gradient: Adam on the means of g and g², which are λθ and σ² + λ²θ²."""
     theta, sigma = torch.ones(len(scales), dtype=torch.float64), torch.tensor(scales, dtype=torch.float64)
-    for _ in range(steps):
-        theta = theta - lr * weight_decay * theta / (sigma**2 + (weight_decay * theta) ** 2).sqrt()
-    return theta.clamp(min=0)
+    m = v = torch.zeros_like(theta)
+    for t in range(1, steps + 1):
+        m = 0.9 * m + 0.1 * weight_decay * theta
+        v = 0.999 * v + 0.001 * (sigma**2 + (weight_decay * theta) ** 2)
+        theta = theta - lr * m / (1 - 0.9**t) / (v / (1 - 0.999**t)).sqrt()
+    return theta
 
 
 def model_with_gradients(kind: Callable) -> tuple:
@@ -233,7 +233,7 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
             f"({held_out[:, -1].min():.2f} to {held_out[:, -1].max():.2f}) in validation"
         )
     for panel, title in zip(panels, ("texts trained on", "texts held out"), strict=True):
-        panel.set(title=title, xlabel="epoch", ylim=(0, None))
+        panel.set(title=title, xlabel="epoch", ylim=(0, None), xticks=epochs)
     panels[0].set(ylabel="loss")
     panels[1].set(xlim=(None, 1.25 * epochs[-1]))
     said_above = " and ".join(f"at {end:.2f} with {name}" for name, end in ends.items())
