@@ -53,7 +53,6 @@ def decay_lowers_the_held_out_loss(seed):
     look = data.batches(_texts("validation", 200)[0], 100)
     runs = {decay: _train(optim.AdamW, seed, 8, decay, 1e-3, evaluate_on=look) for decay in (0, 10)}
     late = {decay: sum(one["loss"] for one in run.evaluations[-4:]) / 4 for decay, run in runs.items()}
-    print(seed, late, flush=True)
     return late[10] < late[0]
 
 
@@ -67,5 +66,4 @@ def the_inverse_of_the_curve_undoes_the_damage(seed):
     )
     apart = max(abs(a - b) for a, b in zip(right.losses[:10], undone.losses[:10], strict=True))
     ends = [sum(run.losses[-5:]) / 5 for run in (right, wrong, undone)]
-    print(seed, apart, ends, flush=True)
     return apart < 1e-4 and ends[1] > 1.8 and max(ends[0], ends[2]) < ends[1] - 0.3
