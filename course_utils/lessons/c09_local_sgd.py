@@ -1,26 +1,84 @@
-"""Chapter 09: ranks that train on shares of the data and keep together in one way or another, and its figures."""
+"""Chapter 09: the ring turn by turn, ranks that keep together in one way or another, their seconds, and the figures."""
 
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from torch import nn
 
-from course_utils.distributed import DDP, QSGD, LocalSGD, counted
+from course_utils.distributed import DDP, QSGD, LocalSGD, counted, ring
 from course_utils.distributed.local_sgd import average_over_ranks, drift
 from course_utils.distributed.torchrun import announce
 from course_utils.distributed.traffic import uncounted
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
-from course_utils.viz.style import COLORS, MARKS, SERIES
+from course_utils.viz.style import COLORS, MARKS, SERIES, writing
 
 BATCH = 16
+
+
+def ring_on_rank() -> list[list[str]]:
+    """To be launched: the ring by hand on one element for each rank; whose parts each element here holds, turn by turn.
+
+    Rank r brings 2ʳ, so a sum in binary says who is in it: "02" are the parts of ranks 0 and 2. The first list is from before
+    the first turn.
+    """
+    ranks = dist.get_world_size()
+    tensor, seen, exchange = torch.full((ranks,), 2.0 ** dist.get_rank()), [], ring._exchange
+
+    def look() -> None:
+        seen.append(["".join(str(r) for r in range(ranks) if int(value) >> r & 1) for value in tensor])
+
+    def watched(outgoing: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
+        look()
+        return exchange(outgoing, incoming)
+
+    with patch.object(ring, "_exchange", watched):
+        ring.all_reduce(tensor)
+    look()
+    return seen
+
+
+def average_seconds_on_rank(elements: int, times: int = 5) -> dict[str, float]:
+    """To be launched on two ranks: seconds of an average of `elements` float32, and of what it does in part.
+
+    "send, both ways" is what a ring of two sends: two messages of half the tensor from each rank, both at the same time.
+    """
+    rank, tensor, answer = dist.get_rank(), torch.ones(elements), torch.ones(1)
+    half, incoming = tensor[: elements // 2], torch.empty(elements // 2)
+
+    def send_one_way() -> None:
+        for message, receiver in ((tensor, 1), (answer, 0)):  # the answer says that all has come
+            dist.recv(message, 1 - rank) if rank == receiver else dist.send(message, 1 - rank)
+
+    def send_both_ways() -> None:
+        for _ in range(2):
+            ring._exchange(half, incoming)
+
+    parts = {"send, one way": send_one_way, "send, both ways": send_both_ways}
+    parts["sum around the ring"] = lambda: ring.all_reduce(tensor)
+    parts["torch's all-reduce"] = lambda: dist.all_reduce(tensor)
+    parts["average of parameters"] = lambda: average_over_ranks([tensor])
+    return {name: _median_seconds(part, times) for name, part in parts.items()}
+
+
+def _median_seconds(call: Callable[[], object], times: int) -> float:
+    """Of `times` calls after a first one; all ranks begin each together."""
+    taken = []
+    for _ in range(times + 1):
+        dist.barrier()
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
 
 
 @dataclass(frozen=True)
@@ -117,6 +175,37 @@ def keep_together(plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer
     return plan.way(model), nothing, nothing, nothing
 
 
+def step_seconds_on_rank(
+    build: Callable, shares: Sequence, optimizer_of: Callable, ways: Mapping[str, Callable | None], steps: int
+) -> dict[str, float]:
+    """To be launched: seconds of a step by way, with its part of the averages; and those of one "average", by itself.
+
+    A way is as in `Plan`, or None for a rank that trains alone. The median of three runs of `steps` steps, in turns.
+    """
+    share, found = shares[dist.get_rank()], {name: [] for name in (*ways, "average")}
+    for _ in range(4):
+        for name, way in ways.items():
+            model = build()
+            optimizer = optimizer_of(model.parameters())
+            alone = (model, lambda: False, lambda: False, lambda: False)
+            forward, after_backward, after_update, finish = (
+                keep_together(Plan(optimizer_of, steps, way), model, optimizer) if way else alone
+            )
+            dist.barrier()
+            start = time.perf_counter()
+            for i in range(steps):
+                rows = slice(BATCH * i % 512, BATCH * i % 512 + BATCH)
+                nn.functional.cross_entropy(forward(share[0][rows]), share[1][rows]).backward()
+                after_backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                after_update()
+            finish()
+            found[name].append((time.perf_counter() - start) / steps)
+        found["average"].append(_median_seconds(partial(average_over_ranks, list(model.parameters())), 20))
+    return {name: statistics.median(taken[1:]) for name, taken in found.items()}
+
+
 @torch.no_grad()
 def loss_of_mean(model: nn.Module, judged_on: tuple) -> float:
     """The loss that the mean of the ranks' parameters has; what this sends is not counted."""
@@ -169,13 +258,65 @@ def accelerate_on_rank(
 # Figures.
 
 
+def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
+    """What `ring_on_rank` saw on all ranks: a panel for each turn, a row for each rank, a column for each piece.
+
+    Digits are the ranks whose parts a piece holds. An arrow comes from the rank before, into the piece that it brought.
+    """
+    ranks = len(turns)
+    figure, grid = subplots(2, ranks, figsize=(7.6, 4.1), layout="constrained")
+    states = [[turns[rank][turn] for rank in range(ranks)] for turn in range(2 * ranks - 1)]
+    panels = [*grid[0], *grid[1][1:]]
+    for turn, (panel, state) in enumerate(zip(panels, states, strict=True)):
+        for rank, row in enumerate(state):
+            for piece, parts in enumerate(row):
+                whole = len(parts) == ranks
+                shade = {
+                    "color": COLORS["third" if whole else "activations"],
+                    "alpha": 0.6 if whole else 0.2 * len(parts),
+                }
+                panel.add_patch(Rectangle((piece + 0.05, rank + 0.07), 0.9, 0.86, linewidth=0, **shade))
+                panel.text(piece + 0.5, rank + 0.5, parts, ha="center", va="center", fontsize=7.5)
+                if turn and parts != states[turn - 1][rank][piece]:
+                    way = {"arrowstyle": "-|>", "color": COLORS["second"], "linewidth": 1.4}
+                    panel.annotate("", (piece + 0.5, rank + 0.24), (piece + 0.5, rank - 0.36), arrowprops=way)
+        title = f"turn {turn}: {'add' if turn < ranks else 'copy'}" if turn else "before"
+        panel.set_title(title, fontsize=9.5)
+        panel.set_xticks([i + 0.5 for i in range(ranks)], range(ranks))
+        panel.set_yticks(
+            [i + 0.5 for i in range(ranks)], [f"rank {i}" for i in range(ranks)] if turn in (0, ranks) else []
+        )
+    for panel in panels:
+        panel.set(xlim=(0, ranks), ylim=(ranks, -0.5))
+        panel.grid(visible=False)
+        panel.tick_params(length=0, labelsize=8)
+        panel.spines[:].set_visible(False)
+    for panel in grid[1]:
+        panel.set_xlabel("piece", fontsize=8.5)
+    note = grid[1][0]
+    note.set_axis_off()
+    words = (
+        f"012: parts of ranks\n0, 1 and 2 are in it\n\ngreen: all {ranks} are in it\n\n"
+        "arrow: came from\nthe rank before\n(the first from\nthe last)"
+    )
+    note.text(0, 0.98, words, transform=note.transAxes, fontsize=8.5, va="top")
+    figure.suptitle(
+        f"{ranks - 1} turns add and {ranks - 1} copy; in each a rank sends 1 of its {ranks} pieces",
+        x=0.01,
+        ha="left",
+        fontsize=11,
+    )
+    said = "; ".join(f"turn {turn}: {', '.join('-'.join(row) for row in state)}" for turn, state in enumerate(states))
+    return figure, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {said}."
+
+
 def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple[Figure, str]:
     """The idea: ranks that send after every step, above ranks that send after `every` steps and diverge in between."""
     sending = 0.8  # of a step's time
     figure, axes = subplots(2, 1, figsize=(7.6, 3.6), layout="constrained", sharex=True)
     titles = (
-        "an average of gradients at each step",
-        f"H = {every}: an average of parameters at each round of {every} steps",
+        f"data parallelism: gradients are averaged at each step, {steps} times",
+        f"local SGD, H = {every}: parameters are averaged after {every} steps, {steps // every} times",
     )
     for panel, h, title in zip(axes, (1, every), titles, strict=True):
         for rank in range(ranks):
@@ -199,130 +340,156 @@ def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple
     )
 
 
-def busy_figure(computing: float, sending: Mapping[str, float], everies: Sequence[int]) -> tuple[Figure, str]:
-    """The share of time in which ranks compute: a row per network, a mark per number of steps between two averages.
+def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) -> tuple[Figure, str]:
+    """The share of time in which ranks compute against H: a panel for each machine, in it a curve for each network.
 
-    `computing` is the seconds of a step, `sending` by network those of one average; nothing overlaps.
+    `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is where H = 9r.
     """
-    figure, axes = subplots(figsize=(7.6, 1.1 + 0.45 * len(sending)), layout="constrained")
-    names = list(sending)
-    for every, color, marker in zip(everies, SERIES, MARKS, strict=False):
-        shares = [computing / (computing + sending[name] / every) for name in names]
-        style = {"color": COLORS[color], "markersize": 9, "markeredgecolor": COLORS["paper"]}
-        axes.plot([100 * s for s in shares], names, marker, label=f"H = {every:,}", clip_on=False, **style)
-    axes.set(xlim=(-2, 102), xlabel="share of time in which the ranks compute, %")
-    axes.invert_yaxis()
-    axes.margins(y=0.15)
-    figure.legend(loc="outside upper center", ncols=len(everies))
-    said = "; ".join(
-        f"{name}: " + ", ".join(f"{computing / (computing + sending[name] / h):.0%} at H = {h:,}" for h in everies)
-        for name in names
-    )
-    return figure, f"A step computes for {format_seconds(computing)}. Share of the time spent computing, {said}."
+    figure, panels = subplots(1, len(computing), figsize=(7.6, 3.4), layout="constrained", sharey=True, squeeze=False)
+    everies, said = np.logspace(0, 5, 200), []
+    for panel, (machine, step) in zip(panels[0], computing.items(), strict=True):
+        panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
+        for (name, average), color, marker in zip(sending.items(), SERIES, MARKS, strict=False):
+            r = average / step
+            panel.plot(everies, 100 * everies / (everies + r), color=COLORS[color], label=name)
+            panel.plot(
+                max(1, 9 * r), 100 * max(1, 9 * r) / (max(1, 9 * r) + r), marker, color=COLORS[color], markersize=8
+            )
+            said.append(f"{machine}, {name}: nine tenths at H = {max(1, round(9 * r)):,}")
+        panel.set(title=f"{machine}: {format_seconds(step)} a step", xscale="log", xlim=(0.8, 1e5), ylim=(0, 105))
+        panel.set(xlabel="H, steps between two averages")
+    panels[0][0].set(ylabel="share of time in which\nthe ranks compute, %")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(sending))
+    title = "Nine tenths of the time go to computing from H = 9r on; a faster machine needs a larger H"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure, f"Share of the time spent computing against H, an S for each network. {'; '.join(said)}."
 
 
-def drift_figure(
-    drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], tops: Mapping[str, float] | None = None
-) -> tuple[Figure, str]:
-    """How far a rank is from the mean of all, against its steps: a panel per group, in it a line per run.
-
-    A line is `(step, distance)` in order. Panels share their height, unless `tops` gives one of them the highest distance it
-    is to show.
-    """
-    figure, panels = subplots(1, len(drifts), figsize=(7.6, 3.2), layout="constrained", sharey=not tops, squeeze=False)
-    names = list(dict.fromkeys(name for lines in drifts.values() for name in lines))
-    colors = dict(zip(names, SERIES, strict=False))
+def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> tuple[Figure, str]:
+    """How far a rank is from the mean of all, against its steps: a panel per group, in it a line per run of (step, distance)."""
+    figure, panels = subplots(1, len(drifts), figsize=(7.6, 3.3), layout="constrained", sharey=True, squeeze=False)
+    said = []
     for axes, (group, lines) in zip(panels[0], drifts.items(), strict=True):
-        # The first lines are the thicker ones, so that a later one on top leaves them visible.
-        for width, (name, points) in zip(range(len(lines), 0, -1), lines.items(), strict=True):
-            axes.plot(*zip(*points, strict=True), color=COLORS[colors[name]], linewidth=0.4 + width, label=name)
+        for color, (name, points) in zip(SERIES, lines.items(), strict=False):
+            axes.plot(*zip(*points, strict=True), color=COLORS[color], label=name)
+            said.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
         axes.set(xlabel="step", title=group)
-    for axes, group in zip(panels[0], drifts, strict=True):
-        top = (tops or {}).get(group, axes.get_ylim()[1])
-        axes.set_ylim(-0.03 * top, top)  # a line at 0 stands clear of the axis
-    panels[0][0].set(ylabel="distance to the mean")
-    handles = {label: h for axes in panels[0] for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(4, len(handles)))
-    said = "; ".join(
-        f"{group}: "
-        + ", ".join(
-            f"{name} at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end"
-            for name, points in lines.items()
-        )
-        for group, lines in drifts.items()
-        if group not in (tops or {})
+    panels[0][0].set(ylabel="distance to the mean", ylim=(0, None))
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    title = "Within a round the ranks part, and an average brings them together"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure, f"Distance of a rank to the mean of all ranks against steps, a sawtooth. {'; '.join(said)}."
+
+
+def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
+    """Distances to the mean as in `drift_figure`, in two panels above each other: what lies above `low`, and what below."""
+    figure, (above, below) = subplots(
+        2, 1, figsize=(7.6, 3.8), layout="constrained", sharex=True, height_ratios=(1, 1.6)
     )
-    return figure, f"Distance of a rank to the mean of all ranks against steps. {said}."
+    for color, style, (name, points) in zip(SERIES, ("-", "-", "--"), lines.items(), strict=False):
+        for panel in (above, below):
+            panel.plot(*zip(*points, strict=True), color=COLORS[color], linestyle=style)
+        last = points[-2][1]  # before the average that may end the run
+        panel = above if last > low else below
+        panel.text(1.01 * points[-1][0], last, name, color=writing(color), va="center")
+    top = max(d for points in lines.values() for _, d in points)
+    above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
+    below.set(ylim=(-0.03 * low, low), xlabel="step (the scale of the distance changes between the panels)")
+    figure.supylabel("distance to the mean", fontsize=10)
+    said = "; ".join(
+        f"{name} begins at {points[0][1]:.2g}, is at most {max(d for _, d in points):.2g}, and ends at {points[-1][1]:.2g}"
+        for name, points in lines.items()
+    )
+    return figure, f"Distance of a rank to the mean of all ranks against steps: {said}."
+
+
+def cost_of_a_loss(run: Run, level: float) -> tuple[int, int, int]:
+    """Steps, bytes sent and messages of a rank when the ranks, who have just sent, first had a loss of `level` or below."""
+    before = [0, *run.sent]
+    first = next(i for i, loss in enumerate(run.losses) if loss <= level and run.sent[i] > before[i])
+    return run.steps[first], run.sent[first], run.messages[first]
 
 
 def losses_of_ways_figure(
     runs: Mapping[str, Run], computing: float, network: tuple[float, float], name: str
 ) -> tuple[Figure, str]:
-    """Loss of the ranks' mean at equal steps, at equal bytes, at equal seconds on a stated network.
+    """Loss of the ranks' mean against steps; beside it the bytes and seconds to the highest of the last losses.
 
     `computing` is the seconds of a step; `network` is bytes a second out of a rank and seconds a message, and has a `name`.
-    The axis of bytes begins with 0, where nothing was sent yet, and goes on in powers of ten.
     """
-    figure, panels = subplots(1, 3, figsize=(7.6, 3.2), layout="constrained", sharey=True)
-    _, size = unit = byte_unit(max(run.sent[-1] for run in runs.values()))
-    bandwidth, latency = network
-    times = {
-        way: [
-            step * computing + sent / bandwidth + messages * latency
-            for step, sent, messages in zip(run.steps, run.sent, run.messages, strict=True)
-        ]
-        for way, run in runs.items()
-    }
-    time_unit, second = second_unit(max(max(line) for line in times.values()))
-    sent = {way: [sent / size for sent in run.sent] for way, run in runs.items()}
-    times_shown = {way: [t / second for t in line] for way, line in times.items()}
-    for (way, run), color in zip(runs.items(), SERIES, strict=False):
-        for panel, x in zip(panels, (run.steps, sent[way], times_shown[way]), strict=True):
-            panel.plot(x, run.losses, color=COLORS[color], label=way)
-    panels[0].set(xlabel="steps", ylabel="loss of the mean")
-    panels[1].set(xlabel=f"sent by a rank, {unit[0]}")
-    panels[2].set(xlabel=f"time, {time_unit}\n({name})")
-    _decades(panels[1], [x for line in sent.values() for x in line])
-    _decades(panels[2], [x for line in times_shown.values() for x in line])
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=min(4, len(runs)))
-    said = "; ".join(
-        f"{way}: {run.losses[-1]:.2f} after {run.steps[-1]} steps, {format_bytes(run.sent[-1])} sent, "
-        f"{format_seconds(times[way][-1])}"
-        for way, run in runs.items()
+    figure, (curves, bytes_, seconds) = subplots(
+        1, 3, figsize=(7.6, 3.3), layout="constrained", width_ratios=(1.5, 1, 1)
     )
-    return figure, f"Loss of the ranks' mean against steps, bytes sent and seconds on {name}. {said}."
-
-
-def _decades(axes: Axes, values: Sequence[float]) -> None:
-    """A scale in powers of ten, with a straight piece down to 0 where some of the values are 0."""
-    low, high = min(v for v in values if v > 0), max(values)
-    zero = [0.0] if 0 in values else []
-    scale = {"value": "symlog", "linthresh": low, "linscale": 0.5} if zero else {"value": "log"}
-    axes.set_xscale(**scale)
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    axes.xaxis.set_major_locator(FixedLocator([*zero, *(10.0**p for p in powers if 10.0**p >= low)]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    level, (bandwidth, latency) = max(run.losses[-1] for run in runs.values()), network
+    costs = {way: cost_of_a_loss(run, level) for way, run in runs.items()}
+    times = {
+        way: step * computing + sent / bandwidth + messages * latency for way, (step, sent, messages) in costs.items()
+    }
+    (unit, size), (time_unit, second) = (
+        byte_unit(max(sent for _, sent, _ in costs.values())),
+        second_unit(max(times.values())),
+    )
+    curves.axhline(level, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
+    rows = range(len(runs))
+    for row, color, marker, (way, run) in zip(rows, SERIES, MARKS, runs.items(), strict=False):
+        look = {"color": COLORS[color]}
+        curves.plot(run.steps, run.losses, label=way, linewidth=1.3, **look)
+        curves.plot(costs[way][0], run.losses[run.steps.index(costs[way][0])], marker, **look)
+        for panel, value, text in (
+            (bytes_, costs[way][1] / size, format_bytes(costs[way][1])),
+            (seconds, times[way] / second, format_seconds(times[way])),
+        ):
+            panel.barh(row, value, 0.6, **look)
+            panel.text(value, row, f" {text}", va="center", fontsize=8.5)
+    curves.set(xlabel="steps", ylabel="loss of the mean", title=f"loss; marks at {level:.2f}")
+    for panel, title, label in (
+        (bytes_, "bytes to there", f"sent by a rank, {unit}"),
+        (seconds, "time to there", time_unit),
+    ):
+        panel.set(title=title, xlabel=label, yticks=rows, ylim=(len(runs) - 0.4, -0.6))
+        panel.set_xlim(0, 1.55 * panel.get_xlim()[1])
+        panel.grid(visible=False, axis="y")
+    bytes_.set_yticklabels(list(runs))
+    seconds.set_yticklabels([])
+    quick, frugal = (min(costs, key=lambda way: costs[way][place]) for place in (0, 1))
+    title = f"To one loss {quick} takes the fewest steps, and {frugal} the fewest bytes ({name})"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    said = "; ".join(
+        f"{way}: {format_counted(step, 'step')}, {format_bytes(sent)} sent, {format_seconds(times[way])}"
+        for way, (step, sent, _) in costs.items()
+    )
+    return figure, f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}. {said}."
 
 
 def losses_against_every_figure(
-    ends: Mapping[str, Mapping[int, float]], levels: Mapping[str, float]
+    ends: Mapping[str, Mapping[int, Sequence[float]]], levels: Mapping[str, Sequence[float]]
 ) -> tuple[Figure, str]:
-    """The loss after equally many steps against H: a line per kind of data, dotted at what averaged gradients give."""
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    for (name, line), color, marker in zip(ends.items(), SERIES, MARKS, strict=False):
-        axes.plot(list(line), list(line.values()), marker=marker, color=COLORS[color], label=name)
-        axes.axhline(levels[name], color=COLORS[color], linestyle=":", linewidth=1.4, label=f"{name}, DDP")
+    """The losses after equally many steps against H, over several seeds: a line per kind of data through the middle ones.
+
+    Strokes and bands reach from the lowest to the highest; a band is what averaged gradients give.
+    """
+    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    for (kind, line), color, marker in zip(ends.items(), SERIES, MARKS, strict=False):
+        look, low, high = {"color": COLORS[color]}, min(levels[kind]), max(levels[kind])
+        middle = [float(np.median(losses)) for losses in line.values()]
+        reach = [[m - min(v) for m, v in zip(middle, line.values(), strict=True)]]
+        reach += [[max(v) - m for m, v in zip(middle, line.values(), strict=True)]]
+        axes.errorbar(list(line), middle, yerr=reach, marker=marker, capsize=4, **look)
+        axes.axhspan(low, high, alpha=0.25, linewidth=0, **look)
+        axes.text(list(line)[-1] * 1.15, middle[-1], kind, color=writing(color), va="center")
     everies = sorted({h for line in ends.values() for h in line})
     axes.set(xscale="log", xlabel="H, steps between two averages", ylabel="loss of the mean\nafter equally many steps")
     axes.set_xticks(everies, [f"{h}" for h in everies])
+    axes.set_xlim(everies[0] / 1.3, everies[-1] * 3.2)
     axes.minorticks_off()
-    figure.legend(loc="outside upper center", ncols=4)
+    title = "At equal steps long rounds cost most where ranks have other data (bands: DDP)"
+    axes.set_title(title)
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{v:.2f} at H = {h}" for h, v in line.items()) + f", DDP {levels[name]:.2f}"
-        for name, line in ends.items()
+        f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "
+        f"DDP {min(levels[kind]):.2f} to {max(levels[kind]):.2f}"
+        for kind, line in ends.items()
     )
-    return figure, f"Loss of the ranks' mean against H. {said}."
+    return figure, f"Lowest and highest loss of the ranks' mean over the seeds against H. {said}."
 
 
 # To play with: ranks that descend in bowls of their own.
@@ -344,26 +511,37 @@ def joint_minimum(matrices: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def local_paths(
-    every: int, matrices: np.ndarray, centers: np.ndarray, rate: float, start=(-2.2, 1.4), steps: int = 60
+    every: int,
+    matrices: np.ndarray,
+    centers: np.ndarray,
+    rate: float,
+    corrected: bool = False,
+    start=(-2.2, 1.4),
+    steps: int = 60,
 ) -> np.ndarray:
     """Every rank's place before and after each of `steps` local steps, [steps + 1, ranks, 2]; after `every` steps all go
-    on from their mean, which is then the place of that step. θ ← θ − α A (θ − c)."""
+    on from their mean, which is then the place of that step. θ ← θ − α A (θ − c).
+
+    `corrected` is SCAFFOLD: from each slope a rank takes its own mean slope of the last round, and adds that of all ranks.
+    """
     place = np.tile(np.asarray(start, dtype=float), (len(centers), 1))
-    places = [place]
+    places, own, began = [place], np.zeros_like(place), place
     for step in range(1, steps + 1):
-        place = place - rate * np.einsum("rij,rj->ri", matrices, place - centers)
+        slope = np.einsum("rij,rj->ri", matrices, place - centers)
+        place = place - rate * (slope + (own.mean(0) - own if corrected else 0))
         places.append(place)
         if step % every == 0:
-            place = np.tile(place.mean(0), (len(place), 1))
+            own = own - own.mean(0) + (began - place) / (every * rate)
+            place = began = np.tile(place.mean(0), (len(place), 1))
     return np.stack(places)
 
 
 def play_local_drift(
-    every: int = 10, heterogeneity: float = 1.0, ranks: int = 3, rate: float = 0.3
+    every: int = 10, heterogeneity: float = 1.0, ranks: int = 3, rate: float = 0.3, corrected: bool = False
 ) -> tuple[Figure, str]:
     """Play: ranks in bowls of their own, where they go between averages, and where their mean ends."""
     matrices, centers = bowls(ranks, heterogeneity)
-    places, lowest = local_paths(every, matrices, centers, rate), joint_minimum(matrices, centers)
+    places, lowest = local_paths(every, matrices, centers, rate, corrected), joint_minimum(matrices, centers)
     figure, (plane, line) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained", width_ratios=(1.5, 1))
     x, y = np.meshgrid(np.linspace(-2.7, 2.7, 80), np.linspace(-2.4, 2.4, 80))
     apart = np.stack([x, y], axis=-1)[None] - centers[:, None, None, :]
@@ -389,10 +567,11 @@ def play_local_drift(
     off = float(np.linalg.norm(places[steps - steps % every].mean(0) - lowest))
     rounds = format_counted(steps // every, "average")
     figure.suptitle(f"{rounds} in {steps} steps; the last is {off:.2f} from the joint minimum", fontsize=11)
+    by = ", drift corrected" if corrected else ""
     return figure, (
-        f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, learning rate {rate:g}. "
-        f"They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} the mean is {off:.2f} from "
-        "the joint minimum."
+        f"{ranks} ranks in bowls whose lowest points are {heterogeneity:g} from the middle, H = {every}, "
+        f"learning rate {rate:g}{by}. They drift at most {max(d for _, d in drifts):.2f} from their mean; after {rounds} the "
+        f"mean is {off:.2f} from the joint minimum."
     )
 
 

@@ -1,15 +1,16 @@
-"""Chapter 09: ranks that follow plans, Accelerate's LocalSGD, counted, and the figures."""
+"""Chapter 09: the ring turn by turn, ranks that follow plans, Accelerate's LocalSGD, counted, and the figures."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from figures import title
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.distributed import QSGD, LocalSGD, launch
+from course_utils.distributed import DDP, QSGD, LocalSGD, launch
 from course_utils.lessons import c09_local_sgd as lesson
 from course_utils.lessons.c09_local_sgd import Plan, Run, accelerate_on_rank, train_on_rank
 
@@ -127,8 +128,66 @@ def test_accelerates_local_sgd_is_on_where_it_knows_of_the_others(announced, per
     assert first["kind"] == ("DistributedType.MULTI_CPU" if announced else "DistributedType.NO")
 
 
-def labels_of(axes):
-    return [line.get_label() for line in axes.lines]
+def ring_by_pencil(ranks):
+    """Whose parts each piece holds, [turn][rank][piece]: rank r passes on piece r, then the one that came last."""
+    state = [[{r} for _ in range(ranks)] for r in range(ranks)]
+    turns = [state]
+    for turn in range(2 * (ranks - 1)):
+        state = [[set(parts) for parts in row] for row in state]
+        for rank in range(ranks):
+            piece = (rank - 1 - turn) % ranks if turn < ranks - 1 else (rank - (turn - ranks + 1)) % ranks
+            got = turns[-1][rank][piece]
+            state[(rank + 1) % ranks][piece] = got | (state[(rank + 1) % ranks][piece] if turn < ranks - 1 else set())
+        turns.append(state)
+    return turns
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_ring_in_real_processes_turns_as_by_pencil(ranks):
+    seen, expected = launch(lesson.ring_on_rank, ranks), ring_by_pencil(ranks)
+    assert {len(turns) for turns in seen} == {2 * (ranks - 1) + 1}
+    for rank, turns in enumerate(seen):
+        for turn, row in enumerate(turns):
+            assert row == ["".join(map(str, sorted(parts))) for parts in expected[turn][rank]]
+    whole = "".join(map(str, range(ranks)))
+    assert [turns[ranks - 1].index(whole) for turns in seen] == list(range(ranks)), (
+        "rank r ends the first half with sum r"
+    )
+    assert all(turns[-1] == [whole] * ranks for turns in seen)
+
+
+def test_the_ring_is_drawn_turn_by_turn_with_an_arrow_for_each_piece_that_came():
+    by_turn = [[["".join(map(str, sorted(p))) for p in row] for row in state] for state in ring_by_pencil(3)]
+    figure, alt = lesson.ring_figure([[state[rank] for state in by_turn] for rank in range(3)])
+    panels = [axes for axes in figure.axes if axes.patches]
+    assert [title(axes) for axes in panels] == [
+        "before",
+        *(f"turn {t}: add" for t in (1, 2)),
+        "turn 3: copy",
+        "turn 4: copy",
+    ]
+    assert [sum(text.get_text() == "" for text in axes.texts) for axes in panels] == [0, 3, 3, 3, 3]
+    assert figure.get_suptitle() == "2 turns add and 2 copy; in each a rank sends 1 of its 3 pieces"
+    assert "turn 4: 012-012-012, 012-012-012, 012-012-012" in alt
+
+
+def test_an_average_is_timed_in_its_parts_on_both_ranks():
+    for found in launch(lesson.average_seconds_on_rank, 2, 1000, 1):
+        assert list(found) == [
+            "send, one way",
+            "send, both ways",
+            "sum around the ring",
+            "torch's all-reduce",
+            "average of parameters",
+        ]
+        assert min(found.values()) > 0
+
+
+def test_steps_are_timed_by_way_and_an_average_by_itself():
+    ways = {"alone": None, "DDP": DDP, "H = 2": partial(LocalSGD, sync_every=2)}
+    for found in launch(lesson.step_seconds_on_rank, 2, build, [share(0), share(1)], SGD, ways, 4):
+        assert list(found) == [*ways, "average"]
+        assert min(found.values()) > 0
 
 
 def test_the_idea_draws_an_average_per_step_above_and_per_round_below():
@@ -139,11 +198,19 @@ def test_the_idea_draws_an_average_per_step_above_and_per_round_below():
     assert "2 times" in alt
 
 
-def test_busy_shares_are_those_of_the_formula():
-    figure, alt = lesson.busy_figure(1.0, {"slow": 9.0, "fast": 0.0}, [1, 9])
-    slow = [line.get_xdata()[0] for line in figure.axes[0].lines]
-    assert slow == pytest.approx([10, 50])
-    assert "slow: 10% at H = 1, 50% at H = 9; fast: 100%" in alt
+def test_busy_shares_are_those_of_the_formula_with_a_mark_at_nine_tenths():
+    figure, alt = lesson.busy_figure({"slow": 1.0, "fast": 0.1}, {"string": 9.0})
+    for axes, r in zip(figure.axes, (9, 90), strict=True):
+        _, curve, mark = axes.lines
+        assert curve.get_ydata() == pytest.approx(100 * curve.get_xdata() / (curve.get_xdata() + r))
+        assert (mark.get_xdata()[0], mark.get_ydata()[0]) == pytest.approx((9 * r, 90))
+    assert "slow, string: nine tenths at H = 81; fast, string: nine tenths at H = 810" in alt
+
+
+def test_a_network_that_costs_little_is_marked_at_one_step():
+    figure, _ = lesson.busy_figure({"here": 1.0}, {"memory": 0.01})
+    mark = figure.axes[0].lines[2]
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == pytest.approx((1, 100 / 1.01))
 
 
 def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
@@ -153,45 +220,52 @@ def test_drift_is_drawn_as_it_was_seen_and_says_its_end():
     assert list(left.lines[0].get_ydata()) == [0, 1, 2, 0]
     assert left.lines[0].get_color() == right.lines[0].get_color() != left.lines[1].get_color()
     assert left.get_ylim() == right.get_ylim()
-    assert left.get_ylim()[0] < 0
     assert left.get_ylim()[1] >= 3
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["H = 2", "DDP"]
-    assert "mixed: H = 2 at most 2, 0 at the end, DDP at most 0" in alt
-    assert "by package: H = 2 at most 3, 3 at the end" in alt
+    assert "mixed, H = 2: at most 2, 0 at the end; mixed, DDP: at most 0" in alt
+    assert "by package, H = 2: at most 3, 3 at the end" in alt
 
 
-def test_drift_can_be_looked_at_near_0_and_is_told_once():
-    lines = {"run": [(0, 250.0), (1, 2.0)]}
-    figure, alt = lesson.drift_figure({"all": lines, "near 0": lines}, tops={"near 0": 5})
-    assert [axes.get_ylim()[1] >= 250 for axes in figure.axes] == [True, False]
-    assert figure.axes[1].get_ylim()[1] == 5
-    assert "near 0" not in alt
+def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
+    lines = {
+        "run A": [(0, 250.0), (1, 250.0), (2, 250.0)],
+        "run B": [(0, 250.0), (1, 250.0), (1, 0.0), (2, 2.0), (2, 0.0)],
+    }
+    figure, alt = lesson.apart_figure(lines, low=5)
+    above, below = figure.axes
+    assert (above.get_ylim()[0], below.get_ylim()[1]) == (5, 5)
+    assert above.get_ylim()[1] > 250
+    assert [[text.get_text() for text in panel.texts] for panel in (above, below)] == [["run A"], ["run B"]]
+    assert "run A begins at 2.5e+02, is at most 2.5e+02, and ends at 2.5e+02; run B" in alt
+    assert alt.endswith("ends at 0.")
 
 
-def test_ways_are_drawn_against_steps_bytes_and_seconds():
-    ddp = Run([10, 20], [2.0, 1.0], [1000, 2000], [20, 40])
+def test_a_loss_costs_what_was_spent_when_it_was_first_reached():
+    run = Run([10, 20, 30], [2.0, 1.0, 1.1], [0, 100, 200], [0, 2, 4])
+    assert lesson.cost_of_a_loss(run, 1.5) == (20, 100, 2)
+    assert lesson.cost_of_a_loss(run, 1.0) == (20, 100, 2)
+    between = Run([10, 20, 30], [2.0, 1.0, 1.0], [100, 100, 200], [2, 2, 4])
+    assert lesson.cost_of_a_loss(between, 1.0) == (30, 200, 4), "nobody had that mean at step 20"
+
+
+def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
+    ddp = Run([10, 20], [1.0, 0.9], [1000, 2000], [20, 40])
     paths = {"DDP": ddp, "H = 20": Run([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
     figure, alt = lesson.losses_of_ways_figure(paths, computing=0.1, network=(1000, 0.5), name="string")
-    assert [labels_of(axes) for axes in figure.axes] == 3 * [["DDP", "H = 20"]]
-    assert figure.axes[2].lines[0].get_xdata() == pytest.approx([1 + 1 + 10, 2 + 2 + 20])
-    assert figure.axes[2].lines[1].get_xdata() == pytest.approx([1, 2 + 0.1 + 1])
-    assert "1.00 after 20 steps" in alt
-    assert "string" in figure.axes[2].get_xlabel()
+    curves, bytes_, seconds = figure.axes
+    assert title(curves) == "loss; marks at 1.10"
+    assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000, 100])
+    assert [bar.get_width() for bar in seconds.patches] == pytest.approx([1 + 1 + 10, 2 + 0.1 + 1])
+    assert figure.get_suptitle() == "To one loss DDP takes the fewest steps, and H = 20 the fewest bytes (string)"
+    assert "DDP: 10 steps, 1000 B sent, 12.0 s; H = 20: 20 steps, 100 B sent, 3.10 s" in alt
 
 
-def test_bytes_begin_with_0_where_some_way_has_sent_nothing_yet():
-    silent, early = Run([1, 2], [2.0, 1.0], [0, 100], [0, 2]), Run([1, 2], [2.0, 1.0], [50, 100], [2, 4])
-    for way, scale in ((silent, "symlog"), (early, "log")):
-        figure, _ = lesson.losses_of_ways_figure({"way": way}, 0.1, (1000, 0.5), "string")
-        assert figure.axes[1].get_xscale() == scale
-        assert (0 in figure.axes[1].get_xticks()) == (scale == "symlog")
-        assert figure.axes[2].get_xscale() == "log"
-
-
-def test_losses_against_every_have_a_level_for_each_kind():
-    figure, alt = lesson.losses_against_every_figure({"mixed": {1: 1.0, 20: 1.5}}, {"mixed": 0.9})
-    assert labels_of(figure.axes[0]) == ["mixed", "mixed, DDP"]
-    assert "1.50 at H = 20, DDP 0.90" in alt
+def test_losses_against_every_have_a_band_for_each_kind_and_strokes_over_the_seeds():
+    figure, alt = lesson.losses_against_every_figure({"mixed": {1: [1.0, 1.2, 1.1], 20: [1.5]}}, {"mixed": [0.9, 0.8]})
+    (axes,) = figure.axes
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([1.1, 1.5])
+    assert axes.patches[0].get_extents().height > 0
+    assert "mixed: 1.00 to 1.20 at H = 1, 1.50 to 1.50 at H = 20, DDP 0.80 to 0.90" in alt
 
 
 @given(st.integers(2, 6), st.floats(0, 2))
@@ -222,10 +296,18 @@ def test_with_equal_bowls_nobody_drifts_and_with_many_local_steps_the_mean_ends_
     assert off[0] < 1e-6 < off[1] < off[2]
 
 
+@pytest.mark.parametrize("every", [1, 10, 20])
+def test_corrected_steps_bring_the_mean_to_the_joint_minimum_with_many_local_steps_too(every):
+    matrices, centers = lesson.bowls(3, 1.0)
+    ends = lesson.local_paths(every, matrices, centers, 0.3, corrected=True, steps=2400)[-1].mean(0)
+    assert np.linalg.norm(ends - lesson.joint_minimum(matrices, centers)) < 1e-3
+
+
 def test_the_figure_to_play_with_says_how_far_the_mean_ends_from_the_minimum():
     figure, alt = lesson.play_local_drift(every=1, heterogeneity=1.0, ranks=3, rate=0.5)
     said = figure.get_suptitle()
     assert said.startswith("60 averages in 60 steps")
     assert "after 60 averages the mean is 0.0" in alt
+    assert "drift corrected" in lesson.play_local_drift(corrected=True)[1]
     for corner in ({"every": 60, "ranks": 8, "heterogeneity": 2.0, "rate": 1.0}, {"heterogeneity": 0.0, "ranks": 2}):
         assert lesson.play_local_drift(**corner)[1]

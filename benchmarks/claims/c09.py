@@ -1,0 +1,148 @@
+"""Chapter 09: its two ranks and its small classifier with a seed of their own, at the scale that the chapter is stored at.
+
+The seed decides the weights and the batches.
+"""
+
+from functools import cache, partial
+
+import torch
+from torch import nn
+
+from benchmarks.claims import claim
+from course_utils import data
+from course_utils.distributed import DDP, QSGD, LocalSGD, OuterNesterov, launch
+from course_utils.lessons.c09_local_sgd import BATCH, Plan, train_on_rank
+from course_utils.settings import SCALES
+
+SCALE, STEPS = SCALES["laptop"], 320
+SGD = partial(torch.optim.SGD, lr=2.0)
+ADAM = partial(torch.optim.AdamW, lr=3e-3)
+
+
+@cache
+def _texts():
+    """Shares by kind, the rows that the mean is judged on, and the id of padding."""
+    functions = data.load_functions()
+    tokenizer = data.tokenizer_for(functions, SCALE.vocabulary)
+    rows = data.tokenize(functions, tokenizer, SCALE.sequence)["train"]
+    inputs, labels = torch.tensor(rows["input_ids"]), torch.tensor(rows["labels"])
+    by_package = [(inputs[part], labels[part]) for part in labels.argsort(stable=True).tensor_split(2)]
+    kinds = {"mixed": [(inputs[rank::2], labels[rank::2]) for rank in range(2)], "by package": by_package}
+    return kinds, (inputs[:1000], labels[:1000]), tokenizer.pad_token_id
+
+
+def _build(seed, vocabulary, padding):
+    torch.manual_seed(seed)
+    words = nn.EmbeddingBag(vocabulary, 32, padding_idx=padding)
+    return nn.Sequential(words, nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 10))
+
+
+def _local(h, **options):
+    return partial(LocalSGD, sync_every=h, **options)
+
+
+def _runs(seed, ways, of=("mixed", "by package"), steps=STEPS, **options):
+    """Runs by kind and name; `ways` are pairs of an optimizer and a way."""
+    kinds, judged_on, padding = _texts()
+    build = partial(_build, seed, SCALE.vocabulary, padding)
+    plans = {name: Plan(by, steps, way, look=steps, seed=seed, **options) for name, (by, way) in ways.items()}
+    return launch(train_on_rank, 2, build, {kind: kinds[kind] for kind in of}, judged_on, plans, seconds=600)[0]
+
+
+def _losses(*arguments, **options):
+    """The same, of each run the last loss of the ranks' mean."""
+    found = _runs(*arguments, **options)
+    return {kind: {name: run.losses[-1] for name, run in of_kind.items()} for kind, of_kind in found.items()}
+
+
+@claim("09-drift")
+def a_longer_round_drifts_further_and_other_data_further_still(seed):
+    found = _runs(seed, {"short": (SGD, _local(5)), "long": (SGD, _local(20))}, steps=80, watch=True)
+    far = {kind: {name: max(d for _, d in run.drifts) for name, run in of.items()} for kind, of in found.items()}
+    longer = all(of["long"] > 1.2 * of["short"] for of in far.values())
+    return longer and all(far["by package"][name] > 1.2 * far["mixed"][name] for name in ("short", "long"))
+
+
+@claim("09-noise")
+def large_batches_take_most_of_the_drift_from_mixed_data_and_little_from_others(seed):
+    """Two ranks in one process; 20 steps, as one round."""
+    kinds, _, padding = _texts()
+
+    def drift(shares, batch):
+        ends = []
+        for rank, (inputs, labels) in enumerate(shares):
+            model, draw = _build(seed, SCALE.vocabulary, padding), torch.Generator().manual_seed(2 * seed + rank)
+            optimizer = SGD(model.parameters())
+            for _ in range(20):
+                rows = torch.randint(len(labels), (batch,), generator=draw)
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+                optimizer.step()
+            ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+        return (ends[0] - ends[1]).norm() / 2
+
+    kept = {kind: drift(shares, 32 * BATCH) / drift(shares, BATCH) for kind, shares in kinds.items()}
+    return kept["mixed"] < 0.5 < kept["by package"]
+
+
+@claim("09-cost")
+def long_rounds_cost_little_on_mixed_data_and_much_by_package(seed):
+    found = _losses(seed, {"DDP": (SGD, DDP)} | {h: (SGD, _local(h)) for h in (5, 80, 320)})
+    mixed, package = found["mixed"], found["by package"]
+    near = all(abs(mixed[h] - mixed["DDP"]) < 0.15 for h in (5, 80))
+    return near and package[5] > package["DDP"] + 0.2 and package[320] > max(package[5], package[80]) + 0.1
+
+
+@claim("09-adam")
+def with_adam_one_local_step_is_not_ddp_and_a_reset_costs(seed):
+    ways = {"DDP": (ADAM, DDP), "H = 1": (ADAM, _local(1))}
+    ways |= {state: (ADAM, _local(20, state=state)) for state in ("keep", "reset")}
+    found = _losses(seed, ways, of=["mixed"])["mixed"]
+    return abs(found["DDP"] - found["H = 1"]) > 0.05 and found["reset"] > found["keep"] + 0.1
+
+
+@claim("09-fair")
+def ddp_with_momentum_is_no_worse_on_mixed_data_and_far_better_by_package(seed):
+    nesterov = partial(torch.optim.SGD, lr=0.5, momentum=0.9, nesterov=True)
+    ways = {"DDP": (SGD, DDP), "fair": (nesterov, DDP), "H = 40": (SGD, _local(40))}
+    ways["DiLoCo"] = (SGD, _local(40, outer_optimizer=OuterNesterov()))
+    found = _losses(seed, ways)
+    mixed, package = found["mixed"], found["by package"]
+    below = all(of["DiLoCo"] < of["H = 40"] - 0.1 for of in (mixed, package))
+    return (
+        below
+        and mixed["DiLoCo"] < mixed["DDP"] - 0.1
+        and mixed["fair"] < mixed["DiLoCo"] + 0.1
+        and package["fair"] < 0.6 * package["DiLoCo"]
+    )
+
+
+@claim("09-factor")
+def without_momentum_a_large_outer_step_fails(seed):
+    outers = [(1.0, 0.0), (1.4, 0.0), (0.7, 0.5), (2.0, 0.0), (7.0, 0.0), (0.7, 0.9)]
+    ways = {outer: (SGD, _local(40, outer_optimizer=OuterNesterov(*outer))) for outer in outers}
+    plain, longer, half, twice, seven, diloco = _losses(seed, ways, of=["mixed"])["mixed"].values()
+    return abs(longer - half) < 0.1 and twice > plain and not seven < 100 and diloco < min(plain, longer, half)
+
+
+@claim("09-bits")
+def error_feedback_makes_up_for_most_of_one_level(seed):
+    nearest = {"levels": 1, "stochastic": False}
+    coarse = {
+        "127": {},
+        "nearest": nearest,
+        "stochastic": {"levels": 1},
+        "feedback": nearest | {"error_feedback": True},
+    }
+    ways = {"32 bits": (SGD, DDP)} | {name: (SGD, partial(QSGD, **options)) for name, options in coarse.items()}
+    found = _losses(seed, ways, of=["mixed"])["mixed"]
+    alike = all(abs(found[name] - found["32 bits"]) < 0.1 for name in ("127", "feedback"))
+    return alike and found["nearest"] > found["32 bits"] + 0.3 and found["stochastic"] > found["nearest"]
+
+
+@claim("09-doubled")
+def the_doubled_rate_fails_with_ddp_too(seed):
+    twice = partial(torch.optim.SGD, lr=4.0)
+    ways = {"right": (SGD, _local(20)), "doubled": (twice, _local(20)), "DDP": (twice, DDP), "right DDP": (SGD, DDP)}
+    found = _losses(seed, ways, of=["by package"], steps=170)["by package"]
+    return found["doubled"] > found["right"] + 0.3 and found["DDP"] > found["right DDP"] + 0.3
