@@ -254,7 +254,7 @@ def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
     figure, alt = lesson.losses_of_ways_figure(paths, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
     assert title(curves) == "loss; marks at 1.10"
-    assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000, 100])
+    assert [bar.get_width() for bar in bytes_.patches] == pytest.approx([1000 / 1024, 100 / 1024])
     assert [bar.get_width() for bar in seconds.patches] == pytest.approx([1 + 1 + 10, 2 + 0.1 + 1])
     assert figure.get_suptitle() == "To one loss DDP takes the fewest steps, and H = 20 the fewest bytes (string)"
     assert "DDP: 10 steps, 1000 B sent, 12.0 s; H = 20: 20 steps, 100 B sent, 3.10 s" in alt
