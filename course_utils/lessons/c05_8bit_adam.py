@@ -1,15 +1,47 @@
 """Chapter 05: what 8 bits do to an average, and the chapter's figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import nn
 
-from course_utils.optim.codebook import dynamic_codebook, linear_codebook
-from course_utils.optim.quantization import dequantize, nearest, quantize, stochastic
+from course_utils.hardware import Machine, Work
+from course_utils.hardware.calibration import seconds_of
+from course_utils.optim import AdamW8bit
+from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value_of_bits
+from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
+from course_utils.settings import settings
+from course_utils.training import History
 from course_utils.units import format_bytes
-from course_utils.viz.parts import arrow, box, subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.parts import box, subplots
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
+
+
+class LinearBook(AdamW8bit):
+    """v in the linear codebook, m as before."""
+
+    codes = linear_codebook(signed=False)
+
+    def codebooks(self, device):
+        """The codebook of m, and `codes` for v."""
+        return super().codebooks(device) | {2: self.codes.to(device)}
+
+
+class LinearWithoutZero(LinearBook):
+    """The same, but the entry 0 is half of the smallest other one."""
+
+    codes = torch.cat([LinearBook.codes[1:2] / 2, LinearBook.codes[1:]])
+
+
+class DynamicWithoutZero(LinearBook):
+    """v in the dynamic codebook, whose entry 0 is half of the smallest other one."""
+
+    codes = torch.cat([dynamic_codebook(False)[1:2] / 2, dynamic_codebook(False)[1:]])
 
 
 def relative_error(values: torch.Tensor, codes: torch.Tensor, block_size: int) -> torch.Tensor:
@@ -17,6 +49,11 @@ def relative_error(values: torch.Tensor, codes: torch.Tensor, block_size: int) -
     back = dequantize(*quantize(values, codes, block_size), codes, block_size)
     written = values != 0
     return (back - values).abs()[written] / values.abs()[written]
+
+
+def vanished(v: torch.Tensor, block_size: int = BLOCK) -> int:
+    """How many values of `v` that are not 0 come back from the dynamic codebook as 0."""
+    return int((relative_error(v.flatten(), dynamic_codebook(False, device=v.device), block_size) == 1).sum())
 
 
 def spread_values(decades: float, count: int = 2**14, outliers: float = 0.0, seed: int = 0) -> torch.Tensor:
@@ -28,6 +65,64 @@ def spread_values(decades: float, count: int = 2**14, outliers: float = 0.0, see
     scales = 10 ** (-decades * torch.rand(count, generator=generator))
     values = scales * torch.randn(count, generator=generator) ** 2
     return torch.where(torch.rand(count, generator=generator) < outliers, 1e6 * values, values)
+
+
+def end_of_path(kind: Callable, decades: float, seed: int = 0, steps: int = 30, **options) -> tuple[torch.Tensor, dict]:
+    """Where a 96 × 64 parameter ends after `steps` of an optimizer of this `kind` at α = 0.001, and its state.
+
+    Each element's gradients are normal numbers of a scale of its own; the scales are spread over `decades` decades.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    spread = 10 ** (-decades * torch.rand(96, 64, generator=draw))
+    parameter = torch.zeros(96, 64, requires_grad=True)
+    optimizer = kind([parameter], lr=1e-3, weight_decay=0, **options)
+    for _ in range(steps):
+        parameter.grad = spread * torch.randn(96, 64, generator=draw)
+        optimizer.step()
+    return parameter.detach(), optimizer.state[parameter]
+
+
+def tensor_with_gradient(kind: Callable, shape: Sequence[int]) -> tuple:
+    """A module of one parameter, an optimizer of it, and its gradient: what `step` takes."""
+    device = settings().device
+    module = nn.ParameterList([nn.Parameter(torch.zeros(shape, device=device))])
+    return module, kind(module.parameters(), lr=1e-4), torch.full(shape, 1e-3, device=device)
+
+
+def step(module: nn.ParameterList, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
+    """The update alone."""
+    module[0].grad = gradient
+    optimizer.step()
+
+
+def seconds_of_update(kind: Callable, shape: Sequence[int]) -> float:
+    """Of one `step` of a tensor that has made its state."""
+    parts = tensor_with_gradient(kind, shape)
+    step(*parts)
+    return seconds_of(lambda: step(*parts))
+
+
+LIBRARY_UPDATE = {
+    "read back m": (5, 4),
+    "read back v": (5, 4),
+    "scale g": (8, 4),
+    "m ← β₁m + (1 − β₁)g": (20, 0),
+    "v ← β₂v + (1 − β₂)g²": (20, 0),
+    "√v, correction, ε": (24, 8),
+    "decay, step": (24, 0),
+    "quantize m": (7, 1),
+    "quantize v": (7, 1),
+}
+"""What bitsandbytes 0.50 does on a CPU (`backends/cpu/ops.py`): bytes read or written for each value, and those in new memory."""
+
+
+def library_seconds(machine: Machine, elements: int) -> float:
+    """Of these operations on so many values, at the machine's rates of memory."""
+    works = (
+        Work("pointwise", bytes=moved * elements, new=new * elements, elements=elements, reach=moved * elements)
+        for moved, new in LIBRARY_UPDATE.values()
+    )
+    return sum(map(machine.seconds, works))
 
 
 def follow(
@@ -54,32 +149,81 @@ def half_spacing(value: float) -> float:
     return ((codes[upper] - codes[upper - 1]) / 2 / value).item()
 
 
-def state_cycle_figure() -> tuple[Figure, str]:
-    """What is 8 bits wide and when: the averages between two steps, and nothing else."""
-    figure, axes = subplots(figsize=(7.6, 2.9), layout="constrained")
-    kept = box(axes, 0.13, 0.74, "m and v, kept:\n1 byte a value\n+ 4 bytes a block", "optimizer state", "ink")
-    wide = box(axes, 0.5, 0.74, "m and v, at work:\n32-bit floats", "ink")
-    new = box(axes, 0.87, 0.74, "m and v, kept:\n1 byte a value\n+ 4 bytes a block", "optimizer state", "ink")
-    theta = box(axes, 0.13, 0.18, "parameter θ and\ngradient g: 32 bits", "parameters", "ink")
-    update = box(axes, 0.5, 0.18, "Adam's update,\nas in chapter 03", "ink")
-    moved = box(axes, 0.87, 0.18, "parameter θ:\n32 bits", "parameters", "ink")
-    for start, end, text, place in (
-        (kept, wide, "codebook[code]\n× scale", (0.315, 0.76)),
-        (wide, new, "÷ largest,\nnearest entry", (0.685, 0.76)),
-        (theta, update, "", None),
-        (update, moved, "", None),
-        (wide, update, "", None),
-    ):
-        arrow(axes, start, end, both_ways=(start, end) == (wide, update))
-        if text:
-            axes.text(*place, text, ha="center", va="bottom", fontsize=8.5)
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[Figure, str]:
+    """A block of m on its way into bytes and back, a row for each value."""
+    block, codes = torch.tensor(values), dynamic_codebook(True)
+    kept, scale = quantize(block, codes, len(values))
+    back = dequantize(kept, scale, codes, len(values))
+    scale = scale.item()
+    heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")
+    places = (0.07, 0.25, 0.44, 0.62, 0.79, 0.94)
+    figure, axes = subplots(figsize=(7.6, 0.42 * len(values) + 1.5), layout="constrained")
+    said = []
+    for row, (value, code, read) in enumerate(zip(values, kept.tolist(), back.tolist(), strict=True)):
+        error = abs(read - value) / abs(value)
+        texts = [*map(_plain, (value, value / scale, codes[code].item())), str(code), _plain(read), f"{error:.1%}"]
+        for place, text, head in zip(places, texts, heads, strict=True):
+            if head.startswith("code"):
+                box(axes, place, -row, text, "optimizer state", "ink")
+            else:
+                color = "warning" if head == "off by" and error > 0.5 else "ink"
+                axes.text(place, -row, text, ha="center", va="center", color=writing(color))
+        said.append(f"{_plain(value)} is kept as {code} and read back as {_plain(read)}")
+    for place, head in zip(places, heads, strict=True):
+        axes.text(place, 0.85, head, ha="center", va="center", fontsize=9.5, fontweight="bold")
+    box(axes, 0.62, -len(values) - 0.05, f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
+    axes.text(0.5, -len(values) - 0.05, "kept for the block  ", ha="right", va="center")
+    axes.set(xlim=(0, 1), ylim=(-len(values) - 0.6, 1.2))
     axes.axis("off")
-    return figure, (
-        "Flow chart of one step. The averages m and v are kept as one byte a value and four bytes a block; for the update "
-        "they are looked up in the codebook and scaled to 32-bit floats; afterwards each is divided by its block's largest "
-        "and the nearest entry's code is kept. Parameter and gradient are 32 bits wide throughout."
+    figure.suptitle(
+        f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost",
+        x=0.01,
+        ha="left",
+        fontsize=11,
     )
+    return figure, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(said)}."
+
+
+def _plain(value: float) -> str:
+    return np.format_float_positional(value, precision=3, fractional=False, trim="-").replace("-", "−")
+
+
+def _power(value: float) -> str:
+    digit, power = f"{value:.0e}".split("e")
+    return rf"${digit}\cdot10^{{{int(power)}}}$"
+
+
+def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
+    """One byte read in the book of m, which has a sign, and in that of v, which has none; a color for each part."""
+    figure, axes = subplots(figsize=(7.6, 3.3), layout="constrained")
+    said = []
+    for row, signed in enumerate((True, False)):
+        y, first = -2.2 * row, int(signed)
+        zeros = len(bits[first:]) - len(bits[first:].lstrip("0"))
+        rest = bits[first + zeros + 1 :]
+        value, steps, step = value_of_bits(bits, signed), 2 ** len(rest), int(rest, 2)
+        middle = 0.1 + 0.9 * (step + 0.5) / steps
+        parts = [
+            ("sign", BIT_COLORS["sign"], 1, f"sign {'−' if bits[0] == '1' else '+'}"),
+            ("zeros", BIT_COLORS["exponent"], zeros, f"{zeros} zeros:\n× $10^{{-{zeros}}}$"),
+            ("end", "grid", 1, "end of\nzeros"),
+            ("step", BIT_COLORS["mantissa"], len(rest), f"step {step} of {steps}\nfrom 0.1 to 1: {middle:.4f}"),
+        ][1 - first :]
+        edge = 0
+        for _, color, width, text in parts:
+            for place in range(edge, edge + width):
+                axes.add_patch(Rectangle((place + 0.05, y), 0.9, 0.9, color=COLORS[color]))
+                axes.text(place + 0.5, y + 0.45, bits[place], ha="center", va="center", fontsize=13, color=BIT_INK)
+            axes.text(edge + width / 2, y - 0.12, text, ha="center", va="top", fontsize=8.5)
+            edge += width
+        name = "m" if signed else "v"
+        axes.text(-0.3, y + 0.45, f"in the book of {name}", ha="right", va="center")
+        axes.text(edge + 0.3, y + 0.45, f"= {value:+.4g}", ha="left", va="center", fontsize=12)
+        said.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
+    axes.set(xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
+    axes.axis("off")
+    figure.suptitle("Zeros say how many powers of ten down, the rest counts steps", x=0.01, ha="left", fontsize=11)
+    return figure, f"The byte {bits}: {'; '.join(said)}."
 
 
 def codebooks_figure() -> tuple[Figure, str]:
@@ -88,53 +232,66 @@ def codebooks_figure() -> tuple[Figure, str]:
     values = torch.logspace(-7, 0, 20_000)
     at = values.view(200, 100)[:, 50]
     figure, (top, below) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", sharex=True, height_ratios=(1, 2))
-    ends = []
+    ends, lost = [], {}
     for row, (name, codes), color in zip((1, 0), books.items(), ("second", "first"), strict=True):
         above_zero = codes[codes > 0]
         top.plot(
             above_zero, torch.full_like(above_zero, row), "|", color=COLORS[color], markersize=16, markeredgewidth=0.8
         )
         error = relative_error(values, codes, len(values))
-        below.plot(at, error.view(200, 100).amax(1), color=COLORS[color], label=f"{name} codebook")
-        usable = values[error > 0.5].max().item()
+        below.plot(at, error.view(200, 100).amax(1), color=COLORS[color])
+        lost[name] = values[error > 0.5].max().item()
         decades = [(codes >= 10.0**-d).sum() - (codes >= 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
         counts = ", ".join(str(int(count)) for count in decades)
         ends.append(
             f"the {name} book has {counts} entries in the three uppermost decades and loses more than half of a value "
-            f"below {usable:.1g}"
+            f"below {lost[name]:.1g}"
         )
-    top.set(yticks=(1, 0), yticklabels=("linear", "dynamic"), ylim=(-0.6, 1.6), title="Where the entries lie")
+    top.set(yticks=(1, 0), yticklabels=("linear", "dynamic"), ylim=(-0.6, 1.6))
+    top.set_title("Where the 256 entries lie", fontsize=10)
     top.grid(visible=False)
     below.set(xscale="log", yscale="log", ylim=(1e-3, 2), xlabel="value / largest of its block")
-    below.set(ylabel="largest relative error", title="Error of the nearest entry (1: the value becomes 0)")
-    below.legend(loc="lower left")
+    below.set(ylabel="largest relative error")
+    below.set_title("Error of the nearest entry; 1: the value becomes 0", fontsize=10)
+    for name, color, x, y in (("linear", "second", 0.012, 0.2), ("dynamic", "first", 8e-5, 0.3)):
+        below.text(x, y, name, color=writing(color), ha="left", va="bottom")
+    figure.suptitle(
+        f"The linear book loses what is below {lost['linear']:.1g}, the dynamic one below {_power(lost['dynamic'])}",
+        x=0.01,
+        ha="left",
+        fontsize=11,
+    )
     return figure, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}."
 
 
 def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> tuple[Figure, str]:
     """Median relative error of `values` in the dynamic book, by size of the block, with one outlier and without.
 
-    The outlier is one value, 10⁶ times the largest. The last column is one scale for the whole tensor.
+    The outlier is one value, 10⁶ times the largest. The last row is one scale for the whole tensor.
     """
     with_outlier = values.clone().flatten()
     with_outlier[0] = 1e6 * values.max()
-    names = [*(f"blocks of {size:,}" for size in sizes), "one scale\nfor the tensor"]
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
+    names = [*(f"blocks of {size:,}" for size in sizes), "one scale for all"]
+    figure, axes = subplots(figsize=(7.6, 2.6), layout="constrained")
     said = []
-    for shift, (label, tensor, color) in enumerate(
-        (("as they are", values.flatten(), "first"), ("with one outlier", with_outlier, "second"))
-    ):
+    kinds = (
+        ("as they are", values.flatten(), "first", "o", 10),
+        ("with one outlier", with_outlier, "second", "D", -16),
+    )
+    for label, tensor, color, mark, above in kinds:
         errors = [
             relative_error(tensor, dynamic_codebook(False), size).median().item() for size in (*sizes, values.numel())
         ]
-        bars = axes.bar(
-            [i + 0.38 * shift - 0.19 for i in range(len(names))], errors, 0.36, color=COLORS[color], label=label
-        )
-        axes.bar_label(bars, [f"{error:.1%}" for error in errors], fontsize=9)
+        axes.plot(errors, range(len(names)), mark, color=COLORS[color], markersize=8, label=label)
+        for row, error in enumerate(errors):
+            name = f"{label}: " if row == len(names) - 1 else ""
+            at = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 9}
+            axes.annotate(f"{name}{error:.1%}", (error, row), color=writing(color), **at)
         said.append(f"{label}: " + ", ".join(f"{error:.1%}" for error in errors))
-    axes.set(xticks=range(len(names)), xticklabels=names, ylabel="median relative error", ylim=(0, 1.12))
-    axes.grid(visible=False, axis="x")
-    figure.legend(loc="outside upper center", ncols=2)
+    axes.set(xscale="log", xlim=(0.004, 3), yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
+    axes.set_xticks([0.01, 0.1, 1], ["1%", "10%", "100%"])
+    axes.minorticks_off()
+    axes.set(xlabel="median relative error of v", title="In blocks, one outlier spoils only its own block")
     return (
         figure,
         f"Median relative error for blocks of {', '.join(map(str, sizes))} and the whole tensor. {'; '.join(said)}.",
@@ -142,31 +299,59 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
 
 
 def stagnation_figure(
-    start: float = 0.25, target: float = 0.01, steps: int = 3000, beta: float = 0.999
+    cases: Mapping[str, tuple[float, float]] | None = None, steps: int = 3000, beta: float = 0.999
 ) -> tuple[Figure, str]:
-    """An average whose input falls from `start` to `target`, kept in 32 bits, in 8 rounded to nearest, and stochastically."""
+    """Averages whose input has changed, kept in 32 bits, in 8 rounded to the nearest entry, and stochastically.
+
+    `cases` gives start and new input by the title of a panel.
+    """
+    cases = cases or {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}
     generator = torch.Generator().manual_seed(0)
 
     def by_chance(values, codes):
         return stochastic(values, codes, generator)
 
-    curves = {
-        "32 bits": ("predicted", follow(start, target, steps, beta, None)),
-        "8 bits, nearest entry": ("second", follow(start, target, steps, beta, nearest)),
-        "8 bits, stochastic (mean of 200)": ("first", follow(start, target, steps, beta, by_chance, copies=200)),
-    }
-    figure, axes = subplots()
-    for name, (color, curve) in curves.items():
-        width = 5 if name == "32 bits" else 1.8  # the mean of the stochastic ones lies on it
-        axes.plot(range(1, steps + 1), curve, color=COLORS[color], linewidth=width, label=name)
-    axes.axhline(target, color=COLORS["ink"], linestyle=":", linewidth=1.2, label="what g² is now")
-    axes.set(xlabel="step", ylabel="v, relative to its block's largest", ylim=(0, 1.15 * max(start, target)))
-    axes.legend()
-    ends = "; ".join(f"{name} {curve[-1]:.3f}" for name, (_, curve) in curves.items())
-    return (
-        figure,
-        f"v starts at {start:g} and its input is {target:g}; after {steps} steps with β₂ = {beta:g} it is: {ends}.",
-    )
+    figure, panels = subplots(1, len(cases), figsize=(7.6, 3.8), layout="constrained")
+    said = []
+    for panel, (title, (start, target)) in zip(np.atleast_1d(panels), cases.items(), strict=True):
+        curves = {
+            "32 bits": ("predicted", 5, follow(start, target, steps, beta, None)),
+            "8 bits, nearest": ("second", 2, follow(start, target, steps, beta, nearest)),
+            "by chance, one run": ("activations", 1, follow(start, target, steps, beta, by_chance)),
+            "by chance, mean of 200": ("first", 1.8, follow(start, target, steps, beta, by_chance, copies=200)),
+        }
+        for name, (color, width, curve) in curves.items():
+            panel.plot(range(1, steps + 1), curve, color=COLORS[color], linewidth=width, label=name)
+        ends = {name: curve[-1].item() for name, (*_, curve) in curves.items()}
+        ratio = sqrt(ends["32 bits"] / ends["8 bits, nearest"])
+        step = f"steps {ratio:.1f} times too long" if ratio > 1 else f"steps {1 / ratio:.1f} times too short"
+        panel.set_title(f"{title}: {step}", fontsize=10)
+        panel.set(xlabel="step", ylim=(0, 1.15 * max(start, target)))
+        told = "; ".join(f"{name} {end:.3f}" for name, end in ends.items())
+        said.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {told}; {step}")
+    np.atleast_1d(panels)[0].set(ylabel="v / largest of its block")
+    handles, labels = np.atleast_1d(panels)[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    figure.suptitle("Rounded to the nearest entry, v freezes: too high or too low", x=0.01, ha="left", fontsize=11)
+    return figure, f"With β₂ = {beta:g}. {'. '.join(said)}."
+
+
+def zero_figure(runs: Mapping[str, History], window: int = 3) -> tuple[Figure, str]:
+    """Training losses on a logarithmic axis, each the mean of its last `window` steps, named at its end."""
+    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    said = []
+    for (name, history), style, (color, above) in zip(
+        runs.items(), ("-", "-", "--"), (("first", -14), ("second", 6), ("third", 7)), strict=True
+    ):
+        smooth = history.frame()["loss"].rolling(window, min_periods=1).mean()
+        axes.plot(smooth.index, smooth, style, color=COLORS[color], label=name)
+        at = {"xytext": (0, above), "textcoords": "offset points", "ha": "right", "color": writing(color)}
+        axes.annotate(name, (smooth.index[-1], smooth.iloc[-1]), **at)
+        said.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
+    axes.set(yscale="log", xlabel="step", ylabel="training loss", title="Without its 0 the linear book trains, too")
+    axes.set_ylim(axes.get_ylim()[0] * 0.6, axes.get_ylim()[1] * 1.4)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, f"Training loss against steps, on a logarithmic axis: {'; '.join(said)}."
 
 
 def codebook_figure(
@@ -181,22 +366,37 @@ def codebook_figure(
     lost = (error > 0.5).float().mean().item()
     scales = quantize(values, codes, block_size)[1]
     bits = total_bits + 32 * len(scales) / values.numel()
-    figure, (top, below) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", height_ratios=(1, 3))
-    top.plot(
-        codes[codes > 0],
-        torch.zeros_like(codes[codes > 0]),
-        "|",
-        color=COLORS["first"],
-        markersize=22,
-        markeredgewidth=0.8,
-    )
+    figure, (top, below) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", height_ratios=(1, 4))
+    entries = codes[codes > 0]
+    top.plot(entries, torch.zeros_like(entries), "|", color=COLORS["first"], markersize=16, markeredgewidth=0.8)
     top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
-    top.set(title=f"{kind}, {total_bits} bits, blocks of {block_size:,}: {bits:.2f} bits a value")
-    below.plot(values, error.clamp(min=1e-4), ".", color=COLORS["first"], markersize=2, rasterized=True)
-    below.set(xscale="log", yscale="log", xlim=(1e-10, None), ylim=(1e-4, 3))
-    below.set(xlabel="value", ylabel="relative error", title=f"median {error.median():.1%}; {lost:.1%} lose over half")
+    _draw_shares(below, values, error)
+    title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost:.1%} lose more than half"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure, (
         f"A {kind} book of {len(codes)} entries, blocks of {block_size} values, {bits:.2f} bits a value with scales. Of "
         f"{format_bytes(values.nbytes)} of values over six decades, the median relative error is {error.median():.1%}, "
         f"and {lost:.1%} lose more than half."
     )
+
+
+def _draw_shares(axes, values: torch.Tensor, error: torch.Tensor) -> None:
+    """A bar for each decade of `values`: how many lose up to a tenth, up to a half, and more."""
+    decades = range(-8, 1)
+    groups = values.log10().floor().clamp(min(decades), max(decades))
+    bottom = np.zeros(len(decades))
+    limits = (
+        ("lose up to 10 %", -1, 0.1, "first"),
+        ("10 to 50 %", 0.1, 0.5, "activations"),
+        ("more", 0.5, 9, "second"),
+    )
+    for label, low, high, color in limits:
+        inside = (error > low) & (error <= high)
+        share = np.array([(inside & (groups == decade)).sum() / max(1, (groups == decade).sum()) for decade in decades])
+        axes.bar(list(decades), share, 0.85, bottom=bottom, color=COLORS[color], label=label)
+        bottom += share
+    names = [f"$10^{{{decade}}}$" for decade in decades[1:-1]]
+    axes.set_xticks(list(decades), ["less", *names, "≥ 1"])
+    axes.set(xlabel="size of the value, by powers of ten", ylabel="share of the values", ylim=(0, 1))
+    axes.grid(visible=False)
+    axes.figure.legend(loc="outside lower center", ncols=3)

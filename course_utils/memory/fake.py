@@ -28,6 +28,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
 from course_utils.memory.scratch import try_out
+from course_utils.optim.codebook import dynamic_codebook
+from course_utils.optim.quantization import lookup_table
 
 _aten = torch.ops.aten
 SAME_QUESTION = 5000
@@ -39,6 +41,8 @@ _WHOLE, _FLOATING = 2**20, 2**10
 @contextmanager
 def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
     """Tensors made inside are fake, for at most so many seconds; raises `CourseError` after them, naming the line."""
+    for signed in (True, False):  # their functions keep them for good, and must not keep fake ones
+        lookup_table(dynamic_codebook(signed, device=torch.device("cpu")))
     with ExitStack() as entered:
         entered.enter_context(torch.random.fork_rng([]))
         entered.enter_context(_silence_libraries())

@@ -6,7 +6,7 @@ import torch
 
 
 def value_of_bits(bits: str, signed: bool = True, max_exponent_bits: int = 7) -> float:
-    """The number that a pattern such as "10010110" stands for in the dynamic data type (Dettmers et al. 2022, section 1.3).
+    """The number that a pattern such as "10010110" stands for in the dynamic data type (Dettmers et al. 2022, 1.3 and 2.2).
 
     Where `signed`, the first bit is the sign. The number of zeros that follow, z, sets the scale 10⁻ᶻ; a 1 ends them; the
     bits that are left count equal steps from 0.1 to 1, each read as its middle. All zeros are 0, and the pattern that

@@ -2,10 +2,31 @@
 
 import pytest
 import torch
+from bitsandbytes.optim import AdamW8bit
 
+from course_utils import optim
+from course_utils.hardware import Machine, OperatorWatch
 from course_utils.lessons import c05_8bit_adam as lesson
 from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import nearest
+from course_utils.training import History
+
+
+def test_the_journey_of_four_values_is_computed():
+    figure, alt = lesson.journey_figure([0.8, -0.2, 0.01, 2e-7])
+    assert "0.8 is kept as 255 and read back as 0.8" in alt
+    assert "−0.2 is kept as 53 and read back as −0.198" in alt
+    assert "0.0000002 is kept as 127 and read back as 0." in alt
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert {"159", "0.00913", "8.7%", "100.0%", "scale 0.8: 4 bytes"} <= set(texts)
+
+
+def test_a_byte_is_read_in_both_books():
+    figure, alt = lesson.byte_figure("00010110")
+    assert "in the book of m, 2 zeros, a 1 and step 6 of 16 make it 0.004656" in alt
+    assert "in the book of v, 3 zeros, a 1 and step 6 of 16 make it 0.0004656" in alt
+    assert len(figure.axes[0].patches) == 16
+    assert "step 56 of 64 make it -0.8945" in lesson.byte_figure("11111000")[1]
 
 
 def test_the_books_are_drawn_entry_by_entry():
@@ -18,19 +39,30 @@ def test_the_books_are_drawn_entry_by_entry():
 def test_an_outlier_spoils_its_own_block_only():
     values = lesson.spread_values(decades=2, count=4096)
     figure, alt = lesson.blocks_figure(values)
-    heights = [patch.get_height() for patch in figure.axes[0].patches]
-    plain, spoiled = heights[:3], heights[3:]
+    plain, spoiled = (line.get_xdata() for line in figure.axes[0].lines)
     assert spoiled[2] == 1
     assert spoiled[0] < 1.2 * plain[0]
     assert "100.0%" in alt
 
 
-def test_nearest_rounding_stagnates_and_stochastic_does_not():
-    figure, _ = lesson.stagnation_figure(steps=1000)
-    true, frozen, unbiased = (line.get_ydata() for line in figure.axes[0].lines[:3])
-    assert frozen[-1] == pytest.approx(frozen[0])
-    assert abs(true - unbiased).max() < 0.01
-    assert true[-1] < 0.5 * frozen[-1]
+def test_nearest_rounding_stagnates_both_ways_and_stochastic_does_not():
+    figure, alt = lesson.stagnation_figure(steps=1000)
+    for panel in figure.axes:
+        true, frozen, run, unbiased = (line.get_ydata() for line in panel.lines)
+        assert frozen[-1] == pytest.approx(frozen[0])
+        assert abs(true - unbiased).max() < 0.02
+        assert abs(true - run).max() > abs(true - unbiased).max()
+        assert abs(true[-1] - frozen[-1]) > 0.1
+    assert "too short" in alt
+    assert "too long" in alt
+
+
+def test_v_moves_where_the_new_square_is_further_than_3_5_times_the_largest():
+    """Half a step between 0.1 and 1 is 0.0035 of the block's largest, and v moves by a thousandth of the distance."""
+    assert lesson.half_spacing(0.25) * 0.25 == pytest.approx(0.9 / 256, rel=1e-5)
+    for further, moves in ((3.4, False), (3.7, True)):
+        middle = dynamic_codebook(False)[160].item()
+        assert (lesson.follow(middle, middle + further, 5, 0.999, nearest)[-1] > middle + 1e-6) == moves
 
 
 def test_a_faster_average_does_not_stagnate():
@@ -45,10 +77,79 @@ def test_relative_error_is_at_most_half_a_step():
     assert error.max() <= 0.0352
 
 
+def test_only_values_that_were_not_0_can_vanish():
+    v = torch.tensor([[1.0, 0.0, 1e-7, 1e-6], [1e-7, 1e-7, 0.0, 1e-7]])
+    assert lesson.vanished(v, 4) == 1  # the second block has a scale of its own
+    assert lesson.vanished(v, 8) == 4
+
+
+@pytest.mark.parametrize("kind", [lesson.LinearWithoutZero, lesson.DynamicWithoutZero])
+def test_a_book_without_zero_differs_in_that_entry_only(kind):
+    whole = lesson.LinearBook.codes if kind is lesson.LinearWithoutZero else dynamic_codebook(False)
+    assert kind.codes[0] == whole[1] / 2
+    assert torch.equal(kind.codes[1:], whole[1:])
+
+
+def test_a_path_ends_where_adamw_s_does_if_nothing_is_rounded():
+    right = lesson.end_of_path(optim.AdamW, 3)[0]
+    assert torch.equal(lesson.end_of_path(optim.AdamW8bit, 3, min_8bit_size=10_000)[0], right)
+    rounded, state = lesson.end_of_path(optim.AdamW8bit, 3)
+    assert state["state2"].dtype == torch.uint8
+    assert not torch.equal(rounded, right)
+    assert not torch.equal(lesson.end_of_path(optim.AdamW, 3, seed=1)[0], right)
+
+
+def test_the_library_s_seconds_are_its_bytes_over_the_rate():
+    assert sum(moved for moved, _ in lesson.LIBRARY_UPDATE.values()) == 120
+    machine = Machine("a machine", "", 2**30, 1e9, {}, 1e9, "", 1e9)
+    assert lesson.library_seconds(machine, 10**6) == pytest.approx(0.12)
+
+
+def test_the_library_still_does_what_its_table_says():
+    """Its own Python, operator by operator: what is read and written for each value, and what is new."""
+    from bitsandbytes.backends.cpu.ops import _optimizer_update_8bit_blockwise_cpu
+
+    module, optimizer, gradient = lesson.tensor_with_gradient(AdamW8bit, (1024, 256))
+    lesson.step(module, optimizer, gradient)
+    state, p = optimizer.state[module[0]], module[0].detach()
+    books = [state[name] for name in ("qmap1", "qmap2", "absmax1", "absmax2")]
+    with OperatorWatch() as watch:
+        _optimizer_update_8bit_blockwise_cpu(
+            "adam", gradient, p, state["state1"], state["state2"], 0.9, 0.999, 0, 0, 1e-8, 2, 1e-4, *books, 0.01, 1.0
+        )
+    works = [work for _, work in watch.operators]
+    moved, new = (sum(each) for each in zip(*lesson.LIBRARY_UPDATE.values(), strict=True))
+    copied_to_itself = 8  # θ, at the end: the watch counts it, PyTorch returns at once
+    assert sum(work.bytes for work in works) / p.numel() - copied_to_itself == pytest.approx(moved, rel=0.02)
+    assert sum(work.new for work in works) / p.numel() == pytest.approx(new, rel=0.02)
+
+
+def test_the_update_is_timed_on_a_tensor_that_has_state():
+    module, optimizer, gradient = lesson.tensor_with_gradient(optim.AdamW8bit, (64, 96))
+    lesson.step(module, optimizer, gradient)
+    assert optimizer.state[module[0]]["state1"].dtype == torch.uint8
+    assert lesson.seconds_of_update(optim.AdamW, (8, 8)) > 0
+
+
+def test_the_run_that_explodes_is_named_at_its_end():
+    runs = {}
+    for name, last in (("dynamic", 2.0), ("linear", 80.0), ("linear without 0", 2.1)):
+        losses = (2.3, 2.2, last, last, last)
+        steps = [{"step": i + 1, "loss": loss, "tokens": 1, "seconds": i} for i, loss in enumerate(losses)]
+        runs[name] = History(steps=steps)
+    figure, alt = lesson.zero_figure(runs)
+    assert figure.axes[0].get_yscale() == "log"
+    assert "linear from 2.30 to 80.00" in alt
+
+
 @pytest.mark.parametrize("changed", [{"kind": "linear"}, {"total_bits": 4}, {"exponent_bits": 2}, {"block_size": 2048}])
 def test_the_playing_figure_follows_each_control(changed):
     assert lesson.codebook_figure()[1] != lesson.codebook_figure(**changed)[1]
 
 
-def test_the_cycle_tells_what_stays_in_32_bits():
-    assert "Parameter and gradient are 32 bits wide throughout" in lesson.state_cycle_figure()[1]
+def test_the_bars_of_the_playing_figure_are_whole():
+    bars = lesson.codebook_figure()[0].axes[1].patches
+    tops = {}
+    for bar in bars:
+        tops[bar.get_x()] = tops.get(bar.get_x(), 0) + bar.get_height()
+    assert all(top == pytest.approx(1) for top in tops.values())

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, fake, measure
+from course_utils.optim import AdamW8bit, codebook, quantization
 
 
 def net(width=64):
@@ -214,3 +215,19 @@ def test_libraries_are_as_they_were_afterwards():
     halves = torch.ones(4, dtype=torch.bfloat16).softmax(0, dtype=torch.float32)
     assert halves.tolist() == [0.25] * 4, "CUDA's kernels are gone again"
     assert type(torch.ones(2) + 1) is torch.Tensor
+
+
+def test_codebooks_that_are_kept_for_good_are_real():
+    """Made in a dry run they would be fake in every later step of the process."""
+    codebook.dynamic_codebook.cache_clear()
+    quantization.lookup_table.cache_clear()
+
+    def build():
+        model = net()
+        return model, AdamW8bit(model.parameters(), lr=1e-3, min_8bit_size=0), torch.randn(8, 64)
+
+    dry_run(build, trained)
+    kept = codebook.dynamic_codebook(False, device=torch.device("cpu"))
+    assert not fake.is_fake(kept)
+    assert quantization.lookup_table(kept) is not None
+    trained(*build())

@@ -1,0 +1,67 @@
+"""Chapter 05: what is lost of v, and what helps, with seeds of their own, at the scale that the chapter is stored at."""
+
+from functools import cache
+
+from benchmarks.claims import claim
+from course_utils import data, models, optim, training
+from course_utils.lessons import c05_8bit_adam as lesson
+from course_utils.settings import SCALES
+
+SCALE = SCALES["laptop"]
+
+
+@cache
+def _task() -> tuple:
+    functions = data.load_functions()
+    rows = data.tokenize(functions, data.tokenizer_for(functions, SCALE.vocabulary), SCALE.sequence)["train"]
+    return rows.select(range(20 * SCALE.batch_size)), functions["train"].features["label"].num_classes
+
+
+def _train(kind, seed: int, epochs: int = 1) -> tuple:
+    """The model and its run; the seed decides the weights, the order of the texts and the dropout."""
+    rows, labels = _task()
+    model = models.build("distilbert", labels=labels, scale=SCALE, seed=seed)
+    optimizer = kind(optim.decay_groups(model, 0.01), lr=1e-3)
+    batches = data.batches(rows, SCALE.batch_size, seed=seed)
+    return model, training.train(model, optimizer, batches, epochs=epochs, seed=seed, progress=False)
+
+
+@claim("05-vanish")
+def fewer_than_half_vanish_in_blocks_of_one_row(seed):
+    """Less than a thousandth of all, and most of them in the word embeddings."""
+    model, history = _train(optim.AdamW, seed)
+    v = {n: history.optimizer.state[p]["exp_avg_sq"] for n, p in model.named_parameters() if p.numel() >= 4096}
+    lost = {name: lesson.vanished(values) for name, values in v.items()}
+    in_rows = sum(lesson.vanished(values, SCALE.width) for values in v.values())
+    most = lost["distilbert.embeddings.word_embeddings.weight"] > sum(lost.values()) / 2
+    return most and 2 * in_rows < sum(lost.values()) < 0.001 * sum(values.numel() for values in v.values())
+
+
+@claim("05-zero")
+def the_linear_book_trains_without_its_zero(seed):
+    """It is the zero that spoils the run: all other entries are left as they are."""
+    loss = {
+        kind: _train(kind, seed)[1].frame()["loss"][-3:].mean()
+        for kind in (optim.AdamW8bit, lesson.LinearBook, lesson.LinearWithoutZero)
+    }
+    right, broken, cured = loss.values()
+    return broken > 5 * right and abs(cured - right) < 0.2
+
+
+def _off(seed: int, kind=optim.AdamW8bit, **options) -> float:
+    right = lesson.end_of_path(optim.AdamW, 4, seed)[0]
+    theta = lesson.end_of_path(kind, 4, seed, **options)[0]
+    return ((theta - right).norm() / right.norm()).item()
+
+
+@claim("05-dynamic-zero")
+def zeros_of_the_dynamic_book_throw_parameters(seed):
+    return _off(seed) > 10 * _off(seed, lesson.DynamicWithoutZero)
+
+
+@claim("05-ways")
+def smaller_blocks_hardly_help_and_a_larger_epsilon_moves_adamw_too(seed):
+    """32 bits for that tensor are right."""
+    blocks = _off(seed, block_size=16) > _off(seed) / 4
+    epsilon = _off(seed, eps=1e-6) > 1 and 0.05 < _off(seed, optim.AdamW, eps=1e-4) < _off(seed, eps=1e-4) < 1
+    return blocks and epsilon and _off(seed, min_8bit_size=10_000) < 1e-4
