@@ -218,7 +218,9 @@ def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
             edge += width
         name = "m" if signed else "v"
         axes.text(-0.3, y + 0.45, f"in the book of {name}", ha="right", va="center")
-        axes.text(edge + 0.3, y + 0.45, f"= {value:+.4g}", ha="left", va="center", fontsize=12)
+        axes.text(
+            edge + 0.3, y + 0.45, f"= {value:+.4g}" if signed else f"= {value:.4g}", ha="left", va="center", fontsize=12
+        )
         said.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
     axes.set(xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
     axes.axis("off")
@@ -256,7 +258,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     for name, color, x, y in (("linear", "second", 0.012, 0.2), ("dynamic", "first", 8e-5, 0.3)):
         below.text(x, y, name, color=writing(color), ha="left", va="bottom")
     figure.suptitle(
-        f"The linear book loses what is below {lost['linear']:.1g}, the dynamic one below {_power(lost['dynamic'])}",
+        f"More than half is lost below {lost['linear']:.1g} in the linear book, below {_power(lost['dynamic'])} in the dynamic",
         x=0.01,
         ha="left",
         fontsize=11,
