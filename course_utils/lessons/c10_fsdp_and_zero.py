@@ -4,10 +4,12 @@ Each way is measured: bytes at the peak, bytes on the wire, the parameters after
 """
 
 import logging
+import statistics
+import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from itertools import product
@@ -16,6 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import nn
@@ -23,12 +26,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, counted
+from course_utils.distributed.fsdp import all_gather
 from course_utils.distributed.torchrun import announce
-from course_utils.memory import Recipe, distinct_bytes, dry_run, estimate
+from course_utils.hardware import Machine
+from course_utils.memory import Recipe, Workload, distinct_bytes, estimate, predict_seconds
 from course_utils.memory.allocator import allocator_of, quiet
 from course_utils.memory.plan import most
 from course_utils.memory.sharded import units_of
-from course_utils.memory.usage import Usage
 from course_utils.settings import set_variable
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
@@ -66,6 +70,12 @@ def adamw(parameters) -> torch.optim.AdamW:
 def ddp(model: nn.Module) -> Setup:
     """Everything on every rank."""
     wrapped = DDP(model)
+    return Setup(wrapped, adamw(wrapped.parameters()), model.state_dict)
+
+
+def torch_ddp(model: nn.Module, **options) -> Setup:
+    """PyTorch's own DDP."""
+    wrapped = nn.parallel.DistributedDataParallel(model, **options)
     return Setup(wrapped, adamw(wrapped.parameters()), model.state_dict)
 
 
@@ -139,7 +149,9 @@ class Seen:
 
 
 STEPS = 5
-"""Of training, the same for every way; after them one is counted, and as many more are recorded."""
+"""Of training, the same for every way; after them one is counted."""
+RECORDED = 8
+"""Steps whose allocations are recorded; the lowest peak counts."""
 
 
 def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
@@ -155,7 +167,7 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     with counted() as traffic:
         setup.step(batch)
     above = []
-    for _ in range(STEPS):
+    for _ in range(RECORDED):
         allocator = allocator_of(torch.device("cpu"))
         with allocator.recording(), allocator.measured():
             setup.step(batch)
@@ -174,20 +186,89 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     )
 
 
+def time_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe, times: int = 12) -> dict[str, float]:
+    """To be launched: seconds of a step in each way, a name of `WAYS` and its options; the quickest of `times`.
+
+    The ways take turns, so that whatever else the machine does meets all of them alike. A step is timed from the moment when
+    all ranks are ready.
+    """
+    setups = {name: WAYS[way](models.from_configuration(config), **options) for name, (way, options) in ways.items()}
+    batch, found = batch_of(config, recipe, dist.get_rank()), {name: [] for name in ways}
+    for _ in range(times):
+        for name, setup in setups.items():
+            dist.barrier()
+            begin = time.perf_counter()
+            setup.step(batch)
+            found[name].append(time.perf_counter() - begin)
+    return {name: min(seconds) for name, seconds in found.items()}
+
+
+def computing_seconds(config, recipe: Recipe, machine: Machine) -> tuple[float, float]:
+    """Predicted of a step on `machine`: the seconds of forward and backward, and those of the update of all parameters."""
+    work = Workload(config, recipe)
+
+    def build() -> tuple:
+        model, _, batches = work.build()
+        return model, batches
+
+    def passes(model: nn.Module, batches: list) -> None:
+        for batch in batches:
+            model(**batch).loss.backward()
+        model.zero_grad()
+
+    of_passes = predict_seconds(build, passes, machine).seconds
+    return of_passes, predict_seconds(work.build, work.step, machine).seconds - of_passes
+
+
+def seconds_of_message(times: int = 200) -> float:
+    """To be launched on two ranks: what the smallest all-gather takes, one message each way; the median."""
+    mine, both, found = torch.ones(1), torch.empty(dist.get_world_size()), []
+    for _ in range(times):
+        begin = time.perf_counter()
+        all_gather(both, mine)
+        found.append(time.perf_counter() - begin)
+    return statistics.median(found)
+
+
+def peaks_of_torch_ddp(config, recipe: Recipe) -> dict[str, int]:
+    """To be launched: the peak of a step under PyTorch's DDP by `gradient_as_bucket_view`, the buckets that it keeps included.
+
+    The lowest of `RECORDED` steps, as in `measure_way`.
+    """
+    found = {}
+    for name, view in {"default": False, "bucket view": True}.items():
+        allocator = allocator_of(torch.device("cpu"))
+        with allocator.recording():  # from before the model is made: the buckets live as long as it does
+            setup = torch_ddp(models.from_configuration(config), gradient_as_bucket_view=view)
+            batch = batch_of(config, recipe, dist.get_rank())
+            for _ in range(2):
+                setup.step(batch)
+            with allocator.measured():
+                for number in range(RECORDED):
+                    allocator.begin_phase(str(number))
+                    setup.step(batch)
+        account = allocator.account()
+        found[name] = account.at_start + min(account.by_phase.values())
+        del setup
+    return found
+
+
 def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]:
     """To be launched: `measure_way` for one way after the other."""
     return {way: measure_way(way, config, recipe) for way in ways}
 
 
-def predict_way(way: str, config, recipe: Recipe, ranks: int) -> Usage:
-    """The fullest rank's memory: `way` itself on tensors without values, as each of `ranks`, while the others are pretended."""
+def peak_of_rank(ranks: int, parameters: int, blocks: int, block: int, head: int, waiting: float) -> float:
+    """Bytes at the peak of a rank under `FSDP` with AdamW in 32 bits.
 
-    def build() -> tuple:
-        setup = WAYS[way](models.from_configuration(config))
-        return setup.model, setup.optimizer, setup, batch_of(config, recipe, 0)
-
-    step = lambda model, optimizer, setup, batch: setup.step(batch)  # noqa: E731
-    return max((dry_run(build, step, ranks=ranks, rank=rank) for rank in range(ranks)), key=lambda usage: usage.peak)
+    Of all `parameters` there are `block` in each of so many `blocks`, and `head` in the output layer, which is in the root unit.
+    `waiting` bytes wait for each block until backward reaches it: its activations, and under ZeRO-2 its parameters too.
+    """
+    root, shard = parameters - blocks * block, 4 * block / ranks
+    last_block, first_block = blocks * shard, shard + (blocks - 1) * waiting  # that backward reaches
+    in_a_block = 12 * parameters / ranks + 4 * root + 4 * head + 12 * block + max(last_block, first_block)
+    in_the_root = 16 * parameters / ranks + 12 * root
+    return max(in_a_block, in_the_root)
 
 
 def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
@@ -197,15 +278,24 @@ def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
     """
     model = models.from_configuration(config)
     optimizer = adamw(model.parameters())
+    with threads_of_a_rank(ranks):
+        for _ in range(STEPS):
+            for rank in range(ranks):
+                (model(**batch_of(config, recipe, rank)).loss / ranks).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model.state_dict()
+
+
+@contextmanager
+def threads_of_a_rank(ranks: int) -> Iterator[None]:
+    """Within, torch has the threads that `launch` gives to each of `ranks`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // ranks))
-    for _ in range(STEPS):
-        for rank in range(ranks):
-            (model(**batch_of(config, recipe, rank)).loss / ranks).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    torch.set_num_threads(threads)
-    return model.state_dict()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def batch_of(config, recipe: Recipe, rank: int) -> dict[str, torch.Tensor]:
@@ -389,6 +479,29 @@ def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> t
     return (too_long + 1, longest) if longest > too_long else None
 
 
+def largest_batch(config, recipe: Recipe, length: int, budget: float) -> int:
+    """How many sequences of `length` tokens fit into `budget` bytes, by the same formulas; 0 where not even one does."""
+    finder = estimate(config, replace(recipe, batch=8, sequence=length)).finder
+    return most(lambda batch: finder.guess(batch, length).peak <= budget, 8, 10_000) or 0
+
+
+def block_activations(config, recipe: Recipe) -> int:
+    """What one block saves for its backward pass: a model's activations with and without its last block."""
+    saved = []
+    for blocks in (config.num_hidden_layers, config.num_hidden_layers - 1):
+        shallow = type(config)(**{**config.to_dict(), "num_hidden_layers": blocks})
+        saved.append(estimate(shallow, recipe).by_instant()["forward"]["activations"])
+    return saved[0] - saved[1]
+
+
+def tokens_that_hide(flops: float, bandwidth: float, ranks: int, itemsize: int = 2) -> float:
+    """From how many tokens a rank on computing a unit takes as long as gathering the next one, whatever their size.
+
+    A gather sends (N − 1)/N · itemsize bytes a parameter, a token costs two operations a parameter.
+    """
+    return (ranks - 1) / ranks * itemsize / 2 * flops / bandwidth
+
+
 # Figures.
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -426,92 +539,286 @@ def sharding_figure(ranks: int = 4) -> tuple[Figure, str]:
     )
 
 
-def lanes_figure(ranks: Sequence[Sequence[Activity]], title: str) -> tuple[Figure, str]:
-    """What each rank did in a real step: a lane for what it computed, one for its collectives. All lanes share one clock."""
-    zero = min(activity.start for lane in ranks for activity in lane)
-    end = max(activity.end for lane in ranks for activity in lane) - zero
-    unit, size = second_unit(end)
-    figure, axes = subplots(figsize=(7.6, 1.2 + 0.85 * len(ranks)), layout="constrained")
-    jobs = [
-        (rank, a.what, (a.start - zero) / size, (a.end - zero) / size) for rank, lane in enumerate(ranks) for a in lane
+def unit_life(unit: float, ranks: int, activations: float) -> list[tuple[str, str, dict[str, float]]]:
+    """What happens to one unit in a step of ZeRO-3: (what, on which lane, bytes of it on a rank meanwhile by kind).
+
+    `unit` are the bytes of its parameters, `activations` those that it saves. Lanes are "wire", "computes" and "waits".
+    """
+    shard, whole, saved = {"shard": unit / ranks}, {"gathered": unit}, {"activations": activations}
+    three_times = {"gradient": unit, "flat row": unit, "arriving sum": unit}
+    return [
+        ("all-gather", "wire", shard | whole),
+        ("forward", "computes", shard | whole | saved),
+        ("other units", "waits", shard | saved),
+        ("all-gather", "wire", shard | whole | saved),
+        ("backward", "computes", shard | whole | saved | {"gradient": unit}),
+        ("reduce-scatter", "wire", shard | three_times | {"gradient shard": unit / ranks}),
+        ("other units", "waits", shard | {"gradient shard": unit / ranks}),
     ]
-    _draw_lanes(figure, axes, jobs, range(len(ranks)))
-    axes.set(xlim=(0, end / size), xlabel=f"time, {unit}", title=title)
+
+
+LIFE = {
+    "shard": ("parameters", ""),
+    "gathered": ("recomputed", ""),
+    "activations": ("activations", ""),
+    "gradient": ("gradients", ""),
+    "flat row": ("communication", ""),
+    "arriving sum": ("temporaries", ""),
+    "gradient shard": ("gradients", "///"),
+}
+"""Of what lies there of a unit: color and hatch."""
+
+
+def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figure, str]:
+    """The life of a unit from left to right: above what is done with it, below its bytes on a rank, stacked."""
+    life = unit_life(unit, ranks, activations)
+    size_name, size = byte_unit(unit)
+    figure, (above, below) = subplots(2, figsize=(7.6, 4.4), layout="constrained", sharex=True, height_ratios=(1, 5))
+    colors, seen = {"wire": "warning", "computes": "third", "waits": "not attributed"}, set()
+    for place, (what, lane, held) in enumerate(life):
+        above.add_patch(
+            Rectangle((place - 0.47, 0), 0.94, 1, facecolor="none", edgecolor=COLORS[colors[lane]], linewidth=1.6)
+        )
+        above.text(place, 0.5, f"{what}\n({lane})", ha="center", va="center", fontsize=8, color=writing(colors[lane]))
+        bottom = 0.0
+        for kind, count in held.items():
+            color, hatch = LIFE[kind]
+            look = {"color": COLORS[color], "hatch": hatch, "edgecolor": COLORS["paper"], "linewidth": 0.8}
+            below.bar(place, count / size, 0.94, bottom=bottom, **look)
+            if kind not in seen:
+                frame = {"boxstyle": "round,pad=0.15", "facecolor": COLORS["paper"], "edgecolor": "none"}
+                below.text(place, bottom + count / size / 2, kind, ha="center", va="center", fontsize=8, bbox=frame)
+                seen.add(kind)
+            bottom += count / size
+        below.text(place, bottom, f"{bottom:.2f}", ha="center", va="bottom", fontsize=9)
+    above.set(xlim=(-0.6, len(life) - 0.4), ylim=(-0.1, 1.1))
+    above.axis("off")
+    most_held = max(sum(held.values()) for *_, held in life) / size
+    below.set(ylabel=f"of this unit on a rank, {size_name}", xticks=[], ylim=(0, 1.12 * most_held))
+    below.grid(axis="x", visible=False)
+    title = "A block is whole twice in a step, and at its end its gradient lies there three times"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    said = "; ".join(
+        f"{what} ({lane}): " + ", ".join(f"{kind} {format_bytes(count)}" for kind, count in held.items())
+        for what, lane, held in life
+    )
+    return figure, f"One unit's life under ZeRO-3 on {ranks} ranks, and its bytes on a rank. {said}."
+
+
+def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], ranks: int) -> tuple[Figure, str]:
+    """Seconds to compute a block of `parameters` forward against tokens a rank, beside those to gather the next, in 16 bits.
+
+    `flops` a second that the device reaches; `links` are bytes a second by name.
+    """
+    figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
+    tokens = np.geomspace(100, 100_000, 50)
+    axes.plot(tokens, 1e3 * 2 * parameters * tokens / flops, color=COLORS["third"])
+    axes.text(1_300, 1.6e3 * 2 * parameters * 1_300 / flops, "computing a block", color=writing("third"), rotation=28)
     said = []
-    for rank, lane in enumerate(ranks):
+    for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
+        gather, crossing = (ranks - 1) / ranks * 2 * parameters / bandwidth, tokens_that_hide(flops, bandwidth, ranks)
+        axes.axhline(1e3 * gather, color=COLORS[color], linestyle="--")
+        place, side = (95_000, "right") if crossing < 3000 else (105, "left")
+        axes.text(place, 1.12e3 * gather, f"gathering the next, {name}", color=writing(color), ha=side, va="bottom")
+        axes.plot(crossing, 1e3 * gather, "o", color=COLORS[color], markersize=7)
+        axes.annotate(
+            f"{crossing:,.0f} tokens", (crossing, 1e3 * gather), (6, -6), textcoords="offset points", va="top"
+        )
+        said.append(f"{crossing:,.0f} ({name})")
+    axes.set(xscale="log", yscale="log", xlabel="tokens of a rank in a step", ylabel="milliseconds")
+    axes.set_title(f"A gather hides behind computing from {' or '.join(said)} tokens on", fontsize=10)
+    return figure, (
+        f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
+        f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(said)} tokens."
+    )
+
+
+def bucket_figure(peaks: Mapping[str, int]) -> tuple[Figure, str]:
+    """Gradients beside DDP's bucket, and as views into it; `peaks` of a rank with the first way and with the second."""
+    figure, axes = subplots(figsize=(7.6, 2.7), layout="constrained")
+    widths, (before, after) = (1.4, 0.8, 2.2, 1.1), (format_bytes(peak) for peak in peaks.values())
+    left = bucket = 2.6
+    for number, width in enumerate(widths):
+        _labeled_box(axes, left, 0, width, f"grad {number}", "gradients")
+        _labeled_box(axes, bucket, 0.97, width, "", "communication")
+        _labeled_box(axes, bucket, 1.9, width, f"grad {number}", "gradients")
+        arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2}
+        axes.annotate("", (bucket + width / 2, 0.95), (left + width / 2, 0.52), arrowprops=arrow)
+        left, bucket = left + width + 0.12, bucket + width
+    for middle, words, peak in (
+        (0.75, "default:\ngradients, and copies", before),
+        (2.15, "as bucket views:\nonly the bucket", after),
+    ):
+        axes.text(2.4, middle, words, ha="right", va="center", fontsize=9)
+        axes.text(8.7, middle, f"peak {peak}", va="center", weight="bold")
+    axes.text(2.6, 1.52, "bucket, which is sent", va="top", fontsize=8, color=writing("communication"))
+    axes.set(xlim=(0, 10.6), ylim=(2.6, -0.2))
+    axes.axis("off")
+    axes.set_title("Gradients that are windows into the bucket save one copy of all of them")
+    said = f"DDP copies each gradient into a bucket and sends that: peak {before}."
+    return figure, f"{said} As views the gradients are the bucket: peak {after}."
+
+
+def _labeled_box(axes, x: float, y: float, width: float, text: str, color: str) -> None:
+    axes.add_patch(Rectangle((x, y), width, 0.5, facecolor=COLORS[color], edgecolor=COLORS["paper"], linewidth=1.5))
+    axes.text(x + width / 2, y + 0.25, text, ha="center", va="center", fontsize=8)
+
+
+def number_units(activities: Sequence[Activity], blocks: int) -> list[str]:
+    """For which unit each activity is, by the order of the calls: "R" for the root, then blocks from 1; "" for a phase.
+
+    A step gathers root and blocks, in backward root and blocks from the last on, and reduces blocks and root. Where other
+    numbers of collectives are found, none is named.
+    """
+    forward, back = [str(block + 1) for block in range(blocks)], [str(blocks - block) for block in range(blocks)]
+    orders = {"all-gather": ["R", *forward, "R", *back], "reduce-scatter": [*back, "R"]}
+    found = Counter(activity.what for activity in activities)
+    units = {what: iter(order) for what, order in orders.items() if found[what] == len(order)}
+    return [next(units[activity.what], "") if activity.what in units else "" for activity in activities]
+
+
+def lanes_figure(runs: Mapping[str, Sequence[Activity]], blocks: int) -> tuple[Figure, str]:
+    """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
+    jobs, said, end = [], [], 0.0
+    for row, lane in enumerate(runs.values()):
+        zero = min(activity.start for activity in lane)
+        end = max(end, max(activity.end for activity in lane) - zero)
+        numbers = number_units(lane, blocks)
+        jobs += [(row, a.what, a.start - zero, a.end - zero, unit) for a, unit in zip(lane, numbers, strict=True)]
+    unit_name, size = second_unit(end)
+    jobs = [(row, what, start / size, stop / size, unit) for row, what, start, stop, unit in jobs]
+    figure, axes = subplots(figsize=(7.6, 1.2 + 0.95 * len(runs)), layout="constrained")
+    _draw_lanes(figure, axes, jobs, [name for run in runs for name in (f"{run}: computes", "sends, receives")])
+    axes.set(xlim=(0, end / size), xlabel=f"time of a step of rank 0, {unit_name}; numbers are blocks, R the root")
+    shares = " and ".join(f"{overlap(lane):.0%} ({name})" for name, lane in runs.items())
+    axes.set_title(f"Rank 0 also computes in {shares} of the time of its collectives", fontsize=10)
+    for name, lane in runs.items():
         sent = ", ".join(f"{count} {what}" for what, count in Counter(a.what for a in lane if not a.computes).items())
         computed = format_seconds(sum(a.end - a.start for a in lane if a.computes))
-        said.append(f"rank {rank} computes {computed} and takes part in {sent}")
-    return figure, f"{title}: {'; '.join(said)}."
+        said.append(
+            f"{name}: computes {computed} and takes part in {sent}, {overlap(lane):.0%} of their time while it computes"
+        )
+    return figure, f"A step of rank 0 on one time axis. {'; '.join(said)}."
 
 
-def _draw_lanes(figure: Figure, axes, jobs: Sequence[tuple[int, str, float, float]], ranks: Iterable[int]) -> None:
-    """`jobs` are (rank counted from the top, what, start, end); `ranks` their numbers."""
-    for rank, what, start, end in jobs:
+def _draw_lanes(figure: Figure, axes, jobs: Sequence[tuple], names: Sequence[str]) -> None:
+    """`jobs` are (pair of lanes from the top, what, start, end, unit or ""); `names` those of the lanes."""
+    shades = sorted({job[4] for job in jobs} - {""}, key=lambda unit: (unit != "R", unit.zfill(3)))
+    for row, what, start, end, unit in jobs:
         color, hatch = LOOKS[what]
-        look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.3}
-        axes.add_patch(Rectangle((start, 2 * rank + (what not in PHASES) - 0.38), end - start, 0.76, **look))
-    names = [name for rank in ranks for name in (f"rank {rank} computes", "sends, receives")]
+        face = _SHADES((shades.index(unit) + 0.5) / len(shades)) if unit else COLORS[color]
+        hatch = hatch if what == "reduce-scatter" or not unit else ""
+        look = {"facecolor": face, "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.3}
+        place = 2 * row + (what not in PHASES)
+        axes.add_patch(Rectangle((start, place - 0.38), end - start, 0.76, **look))
+        if unit and end - start > 0.012 * max(job[3] for job in jobs):
+            look = {"color": _ink_on(face), "fontsize": 7, "weight": "bold"}
+            axes.text((start + end) / 2, place, unit, ha="center", va="center", **look)
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
     axes.grid(axis="y", visible=False)
     used = {what: look for what, look in LOOKS.items() if any(job[1] == what for job in jobs)}
-    handles = [Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=COLORS["paper"]) for color, hatch in used.values()]
+    handles = [
+        Patch(facecolor=_SHADES(0.5) if shades and what not in PHASES else COLORS[color],
+              hatch="" if shades and what == "all-gather" else hatch, edgecolor=COLORS["paper"])
+        for what, (color, hatch) in used.items()
+    ]  # fmt: skip
     figure.legend(handles, list(used), loc="outside upper center", ncols=len(used))
 
 
-def units_figure(table: pd.DataFrame) -> tuple[Figure, str]:
+_SHADES = colormaps["viridis"]
+
+
+def _ink_on(color: tuple) -> str:
+    """Black or white, whichever is read more easily on `color` (WCAG 2.2: by relative luminance)."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color[:3])
+    return COLORS["buffers" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "paper"]
+
+
+def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     """Peak and predicted seconds against the number of units: `table` has columns `units`, `peak`, `gathered` (bytes) and
-    one of seconds for each network."""
-    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.2), layout="constrained")
+    one of seconds for each network. `shards` are the bytes that stay however small the units."""
+    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.4), layout="constrained")
     unit, size = byte_unit(table["peak"].max())
-    left.plot(table["units"], table["peak"] / size, "o-", color=COLORS["measured"], label="peak of a rank, measured")
-    left.plot(table["units"], table["gathered"] / size, "s--", color=COLORS["temporaries"], label="largest unit")
-    left.set(xlabel="units", ylabel=unit, ylim=(0, None), xscale="log")
+    units, peaks, gathered = table["units"], table["peak"] / size, table["gathered"] / size
+    left.plot(units, peaks, "o-", color=COLORS["measured"])
+    left.plot(units, gathered, "s--", color=COLORS["temporaries"])
+    left.axhline(shards / size, color=COLORS["ink"], linestyle=":")
+    left.text(units.iloc[0], shards / size, "all shards", va="top", fontsize=9)
+    look = {"va": "bottom", "ha": "right", "fontsize": 9}
+    left.text(units.iloc[-1], 1.08 * peaks.iloc[-1] + 1, "peak, measured", color=writing("measured"), **look)
+    left.text(units.iloc[-1], gathered.iloc[-1] + 1.2, "largest unit", color=writing("temporaries"), **look)
+    left.set(xlabel="units", ylabel=f"{unit} of a rank", ylim=(0, None), xscale="log")
+    left.set_title(f"Memory falls from {peaks.iloc[0]:.0f} to {peaks.iloc[-1]:.0f} {unit} …", fontsize=10)
     networks = [name for name in table if name not in ("units", "peak", "gathered")]
     for name, marker, color in zip(networks, "ovD", ("first", "second", "third"), strict=False):
-        right.plot(table["units"], table[name], f"{marker}-", color=COLORS[color], label=name)
-    right.set(xlabel="units", ylabel="seconds of a step on the wire", yscale="log", xscale="log")
+        right.plot(units, 1e3 * table[name], f"{marker}-", color=COLORS[color])
+        right.text(units.iloc[-1], 1.4e3 * table[name].iloc[-1], name, color=writing(color), **look)
+    right.set(xlabel="units", ylabel="milliseconds on the wire, predicted", yscale="log", xscale="log")
+    right.set_ylim(None, 5e3 * table[networks].to_numpy().max())
+    more = " and ".join(f"{table[name].iloc[-1] / table[name].iloc[0]:.2g}" for name in networks)
+    right.set_title(f"… seconds grow {more} times", fontsize=10)
     for axes in (left, right):
-        axes.set_xticks(table["units"], [f"{count}" for count in table["units"]])
+        axes.set_xticks(units, [f"{count}" for count in units])
         axes.minorticks_off()
-        axes.legend()
     said = "; ".join(
         f"{format_counted(row.units, 'unit')}: peak {format_bytes(row.peak)}, largest unit {format_bytes(row.gathered)}, "
         + ", ".join(f"{name} {format_seconds(table.loc[row.Index, name])}" for name in networks)
         for row in table.itertuples()
     )
-    return figure, f"Peak of a rank and seconds on the wire against the number of units. {said}."
+    started = (
+        f"Peak of a rank and seconds on the wire against the number of units; all shards take {format_bytes(shards)}"
+    )
+    return figure, f"{started}. {said}."
 
 
-def lengths_figure(consistent: Mapping[str, tuple[int, int] | None], longest: int) -> tuple[Figure, str]:
+def lengths_figure(consistent: Mapping[str, tuple[int, int] | None], marked: Mapping[int, str]) -> tuple[Figure, str]:
     """For each row of a table of largest batches, the lengths of a sequence (shortest, longest) that agree with it, or None.
 
-    `longest` is the most tokens that the model takes.
+    `marked` are lengths drawn as lines, with what is to be said about them.
     """
-    figure, axes = subplots(figsize=(7.6, 0.9 + 0.4 * len(consistent)), layout="constrained")
+    figure, axes = subplots(figsize=(7.6, 1.6 + 0.36 * len(consistent)), layout="constrained")
     words = {name: f"{found[0]} to {found[1]}" if found else "none" for name, found in consistent.items()}
     for row, (name, found) in enumerate(consistent.items()):
         start, end = found or (0, 0)
         axes.barh(row, end - start + bool(found), left=start, height=0.6, color=COLORS["measured"])
-        axes.text(end + 0.012 * longest, row, words[name], va="center")
-    last = max((found[1] for found in consistent.values() if found), default=longest)
-    axes.set(yticks=range(len(consistent)), yticklabels=list(consistent), ylim=(len(consistent) - 0.5, -0.5))
-    axes.set(xlabel="tokens of a sequence that agree with the row", xlim=(0, min(longest, 1.35 * last)))
+        axes.text(1.04 * (end or 20), row, words[name], va="center", fontsize=9)
+    for length, remark in marked.items():
+        axes.axvline(length, color=COLORS["warning"], linestyle="--", linewidth=1.4)
+        look = {"color": writing("warning"), "fontsize": 9, "va": "bottom"}
+        axes.text(length, -0.8, f" {remark} ", ha="left" if length < 100 else "right", **look)
+    axes.set(yticks=range(len(consistent)), yticklabels=list(consistent), ylim=(len(consistent) - 0.5, -1.7))
+    axes.set(xscale="log", xlim=(8, 1500), xlabel="tokens of a sequence that agree with the row, by our estimate")
+    ticks = (10, 30, 100, 300, 1000)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
     axes.grid(axis="y", visible=False)
+    ranges = list(consistent.values())
+    shared = all(ranges) and max(start for start, _ in ranges) <= min(end for _, end in ranges)
+    axes.set_title("One length agrees with every row" if shared else "No one length agrees with every row")
     said = "; ".join(f"{name}: {length}" for name, length in words.items())
-    return figure, f"Lengths of the sequence that agree with each row. {said}."
+    lines = "; ".join(f"{length} tokens: {remark}" for length, remark in marked.items())
+    return figure, f"Lengths of the sequence that agree with each row. {said}. Marked: {lines}."
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
 
 
+HELD = ("parameters", "optimizer state", "gathered", "gradients", "activations", "communication")
+"""What a rank holds, from the bottom up; `communication` are copies of gradients under way."""
+
+
 @dataclass
 class Schedule:
-    """`jobs` of the first and the last rank as (rank, what, start, end); of the first, memory from each of `times` on."""
+    """`jobs` of the first and the last rank as (rank, what, start, end); what the first `held` from each of `times` on."""
 
     jobs: list[tuple[int, str, float, float]]
     times: list[float]
-    memory: list[float]
+    held: dict[str, list[float]]
+
+    @property
+    def memory(self) -> list[float]:
+        """All kinds together."""
+        return [sum(sizes) for sizes in zip(*self.held.values(), strict=True)]
 
     @property
     def end(self) -> float:
@@ -529,23 +836,22 @@ def step_on_paper(
     ranks: int,
     units: int,
     wire: float = 1.0,
-    latency: float = 0.01,
+    latency: float = 0.001,
     prefetch: bool = True,
     slowest: float = 1.0,
 ) -> Schedule:
     """A step of `units` equal units under ZeRO `stage` 0 to 3.
 
-    `wire` is what sending the parameters to another rank takes, `latency` what each collective takes on top. With `prefetch`
-    the next unit is gathered while this one computes. The last rank computes `slowest` times as long as the others.
+    `wire` is what sending the parameters to another rank takes, `latency` what each message takes on top: a collective sends
+    N − 1 on a ring, an all-reduce twice as many. With `prefetch` the next unit is gathered while this one computes. The last
+    rank computes `slowest` times as long as the others. Gradients are copied to be sent as in `FSDP` and `DDP`.
     """
     pace, kept = np.array([1.0, slowest][:ranks]), (1 / ranks if stage >= 2 else 1)
-    around = wire * (ranks - 1) / ranks / units + latency * (ranks > 1)
+    around = wire * (ranks - 1) / ranks / units + latency * (ranks - 1)
     free = {"compute": np.zeros(len(pace)), "wire": np.zeros(len(pace))}
-    jobs, changes, gathered = (
-        [],
-        [(0.0, kept + (2 / ranks if stage else 2))],
-        {},
-    )  # AdamW: twice the parameters
+    # AdamW keeps twice the parameters.
+    jobs, changes = [], [(0.0, "parameters", kept), (0.0, "optimizer state", 2 / ranks if stage else 2)]
+    gathered, copied = {}, 0.0
 
     def work(what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
         """On each rank as soon as it is ready and its lane is free; a collective waits for all. Returns starts and ends."""
@@ -556,17 +862,17 @@ def step_on_paper(
         jobs.extend((rank, what, float(a), float(b)) for rank, (a, b) in enumerate(zip(start, free[lane], strict=True)))
         return start, free[lane]
 
-    def hold(start: np.ndarray, size: float) -> None:
-        changes.append((float(start[0]), size))
+    def hold(start: np.ndarray, kind: str, size: float) -> None:
+        changes.append((float(start[0]), kind, size))
 
     def gather(unit: int, ready: np.ndarray) -> np.ndarray:
         gathered[unit], end = work("all-gather", ready, around)
-        hold(gathered[unit], 1 / units)
+        hold(gathered[unit], "gathered", 1 / units)
         return end
 
     def reshard(unit: int, time: np.ndarray) -> None:
         if gathered.pop(unit, None) is not None:
-            hold(time, -1 / units)
+            hold(time, "gathered", -1 / units)
 
     for what, order, length in (("forward", range(units), 1), ("backward", range(units)[::-1], 2)):
         gathers = ranks > 1 and (stage == 3 or (stage == 2 and what == "forward"))
@@ -576,21 +882,27 @@ def step_on_paper(
             more = gathers and following is not None
             ready = gather(following, start) if more and prefetch else end
             if what == "forward":
-                hold(start, ACTIVATIONS / units)
+                hold(start, "activations", ACTIVATIONS / units)
                 if stage == 3:
                     reshard(unit, end)
             else:
-                hold(end, -ACTIVATIONS / units)
+                hold(end, "activations", -ACTIVATIONS / units)
                 reshard(unit, end)
-                hold(start, 1 / units)  # the unit's whole gradient, until it is reduced
-                done = end
+                hold(start, "gradients", 1 / units)  # the unit's whole gradient, until it is reduced
                 if ranks > 1:
                     sends = ("reduce-scatter", around) if stage >= 2 else ("all-reduce", 2 * around)
                     done = work(sends[0], end, sends[1])[1]
-                hold(done, kept / units - 1 / units)
+                    copies = (1, 0, 2, 2)[stage] / units  # DDP's bucket; the flat row and the sum that arrives
+                    hold(end, "communication", copies)
+                    copied += copies
+                    if stage >= 2:
+                        hold(done, "communication", -copies)
+                        hold(done, "gradients", kept / units - 1 / units)
+                        copied -= copies
             if more and not prefetch:
                 ready = gather(following, end)
-    end = work("update", np.maximum(free["compute"], free["wire"]), 0.1 / (ranks if stage else 1))[1]
+    begin, end = work("update", np.maximum(free["compute"], free["wire"]), 0.1 / (ranks if stage else 1))
+    hold(begin, "communication", -copied)  # DDP's buckets
     if stage == 1 and ranks > 1:
         work("all-gather", end, around * units)
     return Schedule(jobs, *_add_up(changes))
@@ -600,37 +912,47 @@ ACTIVATIONS = 0.5
 """Of the whole model, in sizes of its parameters."""
 
 
-def _add_up(changes: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Times, and the sum from each of them on; changes at one instant count together."""
-    totals, total, last = {}, 0.0, -1.0
-    for time, change in sorted(changes):
-        total += change
-        last = time if time - last > 1e-6 else last
-        totals[last] = total
-    return list(totals), list(totals.values())
+def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], dict[str, list[float]]]:
+    """Times, and by kind the sum from each of them on; changes at one instant count together."""
+    totals, total, last = {}, dict.fromkeys(HELD, 0.0), -1.0
+    for time_, kind, change in sorted(changes):
+        total[kind] += change
+        last = time_ if time_ - last > 1e-6 else last
+        totals[last] = dict(total)
+    return list(totals), {kind: [one[kind] for one in totals.values()] for kind in HELD}
 
 
 def play_sharding(
-    stage: int = 3, ranks: int = 8, units: int = 6, wire: float = 1.0, latency: float = 0.02, prefetch: bool = True,
+    stage: int = 3, ranks: int = 8, units: int = 6, wire: float = 1.0, latency: float = 0.002, prefetch: bool = True,
     slowest: float = 1.0,
 ) -> tuple[Figure, str]:  # fmt: skip
-    """Play: the lanes of the first and the last rank in a step on paper; below, the first rank's memory."""
+    """Play: the lanes of the first and the last rank in a step on paper; below, the first rank's memory by kind."""
     plan, followed = step_on_paper(stage, ranks, units, wire, latency, prefetch, slowest), [0, ranks - 1][:ranks]
-    size = (7.6, 3.6 + 0.8 * len(followed))
+    size = (7.6, 4.0 + 0.8 * len(followed))
     figure, (above, below) = subplots(
-        2, figsize=size, layout="constrained", sharex=True, height_ratios=(0.75 * len(followed), 1.7)
+        2, figsize=size, layout="constrained", sharex=True, height_ratios=(0.75 * len(followed), 2.0)
     )
-    _draw_lanes(figure, above, plan.jobs, followed)
+    names = [name for rank in followed for name in (f"rank {rank} computes", "sends, receives")]
+    _draw_lanes(figure, above, [(*job, "") for job in plan.jobs], names)
+    low, times = np.zeros(len(plan.times) + 1), [*plan.times, plan.end]
+    for kind, sizes in plan.held.items():
+        high = low + np.array([*sizes, sizes[-1]])
+        if max(sizes) > 1e-9:
+            color = COLORS["recomputed" if kind == "gathered" else kind]
+            name = "copies of gradients" if kind == "communication" else kind
+            below.fill_between(times, low, high, step="post", color=color, linewidth=0, label=name)
+        low = high
     peak = max(plan.memory)
-    below.fill_between(plan.times, plan.memory, step="post", color=COLORS["activations"], alpha=0.5)
-    below.step(plan.times, plan.memory, where="post", color=COLORS["ink"], linewidth=1.2)
     below.axhline(peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
     below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=writing("warning"))
     below.set(ylabel="memory of rank 0\n(parameters = 1)", ylim=(0, max(2.0, 1.2 * peak)), xlim=(0, plan.end))
     below.set_xlabel("time (forward pass of the model = 1)")
+    figure.legend(*below.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
     counted_ranks = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}"
     said = f"{counted_ranks}: a step takes {plan.end:.2f}, of which rank 0 waits {plan.waiting:.0%}"
     above.set_title(said)
     slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""
     made = f"{sum(job[0] == 0 for job in plan.jobs)} jobs of a rank with {format_counted(units, 'unit')}{slow}"
-    return figure, f"{said}; {made}; the memory peaks at {peak:.2f}."
+    top = plan.memory.index(peak)
+    there = ", ".join(f"{kind} {sizes[top]:.2f}" for kind, sizes in plan.held.items() if sizes[top] > 0.005)
+    return figure, f"{said}; {made}; the memory peaks at {peak:.2f}: {there}."

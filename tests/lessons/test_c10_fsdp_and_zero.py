@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils import models, viz
+from course_utils import hardware, models, viz
 from course_utils.distributed import communication, launch
 from course_utils.lessons import c10_fsdp_and_zero as lesson
 from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities, step_on_paper
-from course_utils.memory import Recipe, Workload, dry_run
+from course_utils.memory import Recipe, Workload, dry_run, predict_seconds
 
 WIDTH = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}
 LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=8)
@@ -54,10 +54,48 @@ def test_what_is_sent_is_what_the_formula_says(ranks, way):
     assert sent == pytest.approx(communication(METHODS[way], P, 2).bytes, rel=0.01)
 
 
+def peak_of_dry_run(way, config, recipe, ranks):
+    """The fullest rank: `way` itself on tensors without values, as each of `ranks`, while the others are pretended."""
+
+    def build():
+        setup = lesson.WAYS[way](models.from_configuration(config))
+        return setup.model, setup.optimizer, setup, lesson.batch_of(config, recipe, 0)
+
+    step = lambda model, optimizer, setup, batch: setup.step(batch)  # noqa: E731
+    return max(dry_run(build, step, ranks=ranks, rank=rank).peak for rank in range(ranks))
+
+
 @pytest.mark.parametrize("way", METHODS)
 def test_the_peak_of_a_rank_is_the_predicted_one(ranks, way):
     measured = max(seen[way].peak for seen, _ in ranks)
-    assert measured == pytest.approx(lesson.predict_way(way, LLAMA, RECIPE, 2).peak, rel=0.05)
+    assert measured == pytest.approx(peak_of_dry_run(way, LLAMA, RECIPE, 2), rel=0.05)
+
+
+def by_formula(way, config, recipe, ranks):
+    network = models.from_configuration(config)
+    blocks = lesson.units_of(network)
+    whole, block = models.parameter_count(network), models.parameter_count(blocks[0])
+    waiting = lesson.block_activations(config, recipe) + 4 * block * (way == "ZeRO-2")
+    return lesson.peak_of_rank(ranks, whole, len(blocks), block, network.lm_head.weight.numel(), waiting)
+
+
+@pytest.mark.parametrize(
+    ("way", "ranks", "changed"),
+    [
+        ("ZeRO-3", 2, {}),
+        ("ZeRO-3", 4, {}),
+        ("ZeRO-2", 2, {}),
+        ("ZeRO-2", 4, {"num_hidden_layers": 4}),
+        ("ZeRO-3", 2, {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5}),
+        ("ZeRO-3", 3, {"num_hidden_layers": 2, "vocab_size": 8000}),  # the root is the largest unit
+    ],
+)
+def test_the_formula_gives_the_peak_of_a_dry_run(way, ranks, changed):
+    config = models.configuration("llama", **{**WIDTH, "vocab_size": 1000, "num_hidden_layers": 8, **changed})
+    recipe = Recipe(batch=1, sequence=32, keeps_outputs=False)
+    assert by_formula(way, config, recipe, ranks) == pytest.approx(
+        peak_of_dry_run(way, config, recipe, ranks), rel=0.015
+    )
 
 
 def test_what_stays_gathered_is_seen(ranks):
@@ -222,14 +260,76 @@ def test_the_idea_shares_out_one_kind_more_at_each_stage():
     assert "What each of 3 ranks keeps" in alt
 
 
-def test_the_lanes_have_one_clock():
-    rank_0 = [Activity("forward", 5.0, 5.4), Activity("all-gather", 5.1, 5.2)]
-    rank_1 = [Activity("forward", 5.2, 5.5), Activity("reduce-scatter", 5.5, 6.0)]
-    figure, alt = lesson.lanes_figure([rank_0, rank_1], "a run")
-    lefts = [round(patch.get_x(), 6) for patch in figure.axes[0].patches]
-    assert min(lefts) == 0
-    assert lefts == [0, 0.1, 0.2, 0.5]
-    assert alt.startswith("a run: rank 0 computes 400 ms and takes part in 1 all-gather; rank 1 computes 300 ms")
+def test_runs_share_one_time_axis_and_collectives_bear_their_unit():
+    one_block = [
+        "all-gather",
+        "all-gather",
+        "forward",
+        "all-gather",
+        "all-gather",
+        "backward",
+        "reduce-scatter",
+        "reduce-scatter",
+    ]
+    by_hand = [Activity(what, 5 + i, 6 + i) for i, what in enumerate(one_block)]
+    other = [Activity("forward", 70.0, 70.5), Activity("all-gather", 70.1, 70.2)]
+    figure, alt = lesson.lanes_figure({"by hand": by_hand, "other": other}, blocks=1)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["R", "1", "R", "1", "1", "R"]
+    assert [round(patch.get_x(), 6) for patch in figure.axes[0].patches] == [*range(8), 0, 0.1]
+    assert "by hand: computes 2.00 s and takes part in 4 all-gather, 2 reduce-scatter, 0% of their time" in alt
+    assert "other: computes 500 ms and takes part in 1 all-gather, 100% of their time" in alt
+
+
+def test_units_of_a_real_run_are_known(ranks):
+    for name in ("ours", "torch's"):
+        lane = ranks[0][1][name]
+        units = lesson.number_units(lane, blocks=8)
+        reduced = [unit for unit, a in zip(units, lane, strict=True) if a.what == "reduce-scatter"]
+        assert reduced == ["8", "7", "6", "5", "4", "3", "2", "1", "R"]
+
+
+def test_a_unit_is_whole_twice_and_its_gradient_three_times():
+    life = lesson.unit_life(unit=12, ranks=4, activations=5)
+    assert [what for what, lane, _ in life if lane == "wire"] == ["all-gather", "all-gather", "reduce-scatter"]
+    assert [sum(held.values()) for *_, held in life] == [15, 20, 8, 20, 32, 42, 6]
+    _, alt = lesson.unit_life_figure(12 * 2**20, 4, 5 * 2**20)
+    assert "reduce-scatter (wire): shard 3.00 MiB, gradient 12.0 MiB, flat row 12.0 MiB, arriving sum 12.0 MiB" in alt
+
+
+def test_a_gather_and_a_product_take_equally_long_at_the_tokens_that_hide():
+    flops, bandwidth, ranks, parameters = 156e12, 12.5e9, 8, 202e6
+    tokens = lesson.tokens_that_hide(flops, bandwidth, ranks)
+    assert 2 * parameters * tokens / flops == pytest.approx(7 / 8 * 2 * parameters / bandwidth)
+    _, alt = lesson.hiding_figure(parameters, flops, {"a network": bandwidth, "NVLink": 300e9}, ranks)
+    assert alt.endswith("They cross at 10,920 (a network), 455 (NVLink) tokens.")
+
+
+def test_bucket_views_save_a_copy_of_the_gradients():
+    seen = launch(lesson.peaks_of_torch_ddp, 2, LLAMA, RECIPE)
+    default, view = (min(rank[name] for rank in seen) for name in ("default", "bucket view"))
+    assert default == pytest.approx(20 * P, rel=0.05)
+    assert 16 * P < view < 0.92 * default
+    _, alt = lesson.bucket_figure({"default": 20 * 2**20, "bucket view": 16 * 2**20})
+    assert "sends that: peak 20.0 MiB. As views the gradients are the bucket: peak 16.0 MiB." in alt
+
+
+def test_computing_is_the_passes_and_the_update():
+    machine = hardware.machine("A100-40GB")
+    work, (passes, update) = Workload(SMALL, SHORT), lesson.computing_seconds(SMALL, SHORT, machine)
+    assert passes > 0
+    assert update > 0
+    assert passes + update == pytest.approx(predict_seconds(work.build, work.step, machine).seconds)
+
+
+def test_a_message_and_a_step_in_each_way_take_time():
+    def both():
+        runs = {"all": ("DDP", {}), "one unit": ("ZeRO-3", {"least": 10**9})}
+        return lesson.seconds_of_message(5), lesson.time_each(runs, SMALL, SHORT, times=2)
+
+    for message, steps in launch(both, 2):
+        assert message > 0
+        assert list(steps) == ["all", "one unit"]
+        assert all(seconds > 0 for seconds in steps.values())
 
 
 @pytest.mark.parametrize(
@@ -247,9 +347,29 @@ def test_one_rank_sends_nothing():
 
 def test_units_and_networks_are_said():
     table = pd.DataFrame({"units": [1, 8], "peak": [4e6, 2e6], "gathered": [2e6, 1e6], "slow": [0.1, 0.2]})
-    figure, alt = lesson.units_figure(table)
-    assert list(figure.axes[1].lines[0].get_ydata()) == [0.1, 0.2]
+    figure, alt = lesson.units_figure(table, shards=1e6)
+    assert list(figure.axes[1].lines[0].get_ydata()) == [100, 200]
+    assert "seconds grow 2 times" in figure.axes[1].get_title()
+    assert "all shards take 977 KiB. 1 unit:" in alt
     assert "8 units: peak 1.91 MiB, largest unit 977 KiB, slow 200 ms" in alt
+
+
+def test_the_peak_on_paper_has_every_kind():
+    plan = step_on_paper(3, ranks=4, units=4)
+    peak = plan.memory.index(max(plan.memory))
+    there = {kind: sizes[peak] for kind, sizes in plan.held.items()}
+    assert there["communication"] == pytest.approx(2 / 4)  # a unit's flat row, and the sum that arrives
+    assert there["parameters"] == pytest.approx(1 / 4)
+    assert "the memory peaks at" in lesson.play_sharding()[1]
+
+
+def test_each_message_pays_the_latency():
+    def on_the_wire(ranks):
+        jobs = jobs_of_rank_0(3, ranks, units=4, wire=0, latency=0.01)
+        return sum(end - start for what, start, end in jobs if what not in PHASES)
+
+    assert on_the_wire(2) == pytest.approx(0.01 * 3 * 4)  # of each of three collectives of four units one message
+    assert on_the_wire(5) == pytest.approx(4 * on_the_wire(2))
 
 
 SMALL_GPT2 = models.configuration("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=12)
@@ -267,12 +387,31 @@ def test_the_ends_of_the_lengths_are_where_dry_runs_begin_and_cease_to_fit():
     assert peak(3, shortest - 1) <= budget < peak(3, shortest)
 
 
+def test_so_many_texts_fit_and_not_one_more():
+    def peak(batch):
+        work = Workload(SMALL_GPT2, Recipe(batch=batch, sequence=8))
+        return dry_run(work.build, work.step).peak
+
+    assert lesson.largest_batch(SMALL_GPT2, Recipe(), 8, peak(5) + 10) == 5
+
+
+def test_a_block_saves_what_its_model_saves_more():
+    saved = [lesson.block_activations(SMALL, Recipe(batch=batch, sequence=8)) for batch in (1, 2)]
+    assert 0 < saved[0] < saved[1] < 2.1 * saved[0]
+
+
 @pytest.mark.parametrize("budget", [1, 1e12])
 def test_where_nothing_fits_or_everything_does_no_length_agrees(budget):
     assert lesson.consistent_lengths(SMALL_GPT2, Recipe(), 2, budget) is None
 
 
 def test_lengths_are_said_and_none_is_none():
-    figure, alt = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": None}, longest=1024)
+    figure, alt = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": None}, {12: "printed"})
     assert [patch.get_width() for patch in figure.axes[0].patches] == [21, 0]
-    assert alt.endswith("a: 7: 100 to 120; b: 9: none.")
+    assert figure.axes[0].get_title() == "No one length agrees with every row"
+    assert alt.endswith("a: 7: 100 to 120; b: 9: none. Marked: 12 tokens: printed.")
+
+
+def test_lengths_that_overlap_are_said_to():
+    figure, _ = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": (110, 140)}, {})
+    assert figure.axes[0].get_title() == "One length agrees with every row"
