@@ -497,7 +497,7 @@ def block_activations(config, recipe: Recipe) -> int:
 def tokens_that_hide(flops: float, bandwidth: float, ranks: int, itemsize: int = 2) -> float:
     """From how many tokens a rank on computing a unit takes as long as gathering the next one, whatever their size.
 
-    A gather sends (N − 1)/N · itemsize bytes a parameter, a token costs two operations a parameter.
+    A gather sends (N − 1)/N · `itemsize` bytes a parameter, a token costs two operations a parameter.
     """
     return (ranks - 1) / ranks * itemsize / 2 * flops / bandwidth
 
