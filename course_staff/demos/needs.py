@@ -25,33 +25,39 @@ _DEFINING = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 def plan(demo: Demo) -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
     """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
 
-    No cell is run unseen twice. Raises `CourseError` where a step names a cell that the chapter has not, or has none to click in.
+    Code of the demo's own stands behind the chapter's cells. No cell is run unseen twice. Raises `CourseError` where a step
+    names a cell that the chapter has not, or has none to click in.
     """
+    from nbformat.v4 import new_code_cell
+
     from course_staff.notebooks.files import read_notebook
 
     code = [cell for cell in read_notebook(demo.notebook).cells if cell.cell_type == "code"]
+    own = {number: f"step-{number}" for number, step in enumerate(demo.steps, start=1) if step.code}
+    code += [new_code_cell(demo.steps[number - 1].code, id=name) for number, name in own.items()]
     places = {cell.id: place for place, cell in enumerate(code)}
     done = {}
     for number, step in enumerate(demo.steps, start=1):
-        wanted = [*step.needs, *([step.cell] if step.cell else [])]
+        shown = step.cell or own.get(number)
+        wanted = [*step.needs, *([shown] if shown else [])]
         for name in wanted:
             if name not in places:
                 raise CourseError(
                     f"{demo.path.name}, step {number}: {demo.notebook.name} has no code cell {name!r}; name one that it has."
                 )
-        if step.click and not step.cell:
+        if step.click and not shown:
             raise CourseError(
                 f"{demo.path.name}, step {number} clicks, but shows no cell; name the cell of the figure."
             )
         needed = {at: {_WHOLE} for at in (*range(is_setup(code[0])), *map(places.get, step.needs))}
         for name in wanted:
             _add_needs(places[name], code, needed)
-        if step.cell:
-            done.setdefault(places[step.cell], set()).add(_WHOLE)
+        if shown:
+            done.setdefault(places[shown], set()).add(_WHOLE)
         parts = [_part(code[at], needed[at], done.setdefault(at, set())) for at in sorted(needed)]
         for at, names in needed.items():
             done[at] |= names
-        yield step, [cell for cell in parts if cell is not None], code[places[step.cell]] if step.cell else None
+        yield step, [cell for cell in parts if cell is not None], code[places[shown]] if shown else None
 
 
 def _add_needs(place: int, code: list, needed: dict[int, set]) -> None:

@@ -27,8 +27,8 @@ class Number:
 
 @dataclass(frozen=True)
 class Step:
-    """One page: `say` are the presenter's words, `then` those after the class has seen; `cell` is run and shown, or waits
-    `covered` until everybody has made a bet; `click` sets controls of its figure by name.
+    """One page: `say` are the presenter's words, `then` those after the class has seen; `cell` of the chapter, or `code` of the
+    demo's own, is run and shown, or waits `covered` until everybody has made a bet; `click` sets controls of its figure by name.
 
     Expected are words in the cell's output (`text`), words in the description of its last picture after the clicks
     (`picture`), and `numbers` in the kernel.
@@ -40,6 +40,7 @@ class Step:
     then: str = ""
     covered: bool = False
     cell: str | None = None
+    code: str | None = None
     needs: Sequence[str] = ()
     click: Mapping = field(default_factory=dict)
     text: Sequence[str] = ()
@@ -50,6 +51,8 @@ class Step:
         for name in ("title", "say"):
             if not getattr(self, name):
                 raise ValueError(f"{name!r} is empty")
+        if self.cell and self.code:
+            raise ValueError("it has a cell and code of its own; one of them is shown")
         if not self.minutes > 0:
             raise ValueError("'minutes' is not above 0")
 

@@ -1,5 +1,6 @@
 """Chapter 08: what formats lose of a model's gradients, which types a run computes in, a slow data loader; and the figures."""
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +18,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 from traitlets import Tuple
 
+from course_utils.hardware import Machine, OperatorWatch, Prediction
+from course_utils.hardware.calibration import seconds_of
 from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.units import format_seconds
 from course_utils.viz.parts import arrow, box, patches, second_unit, subplots
-from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, writing
+from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, LINES, MARKS, SERIES, writing
 
 
 def in_decimal(value: float) -> str:
@@ -36,10 +39,10 @@ def in_binary(value: float) -> str:
     return f"{2 * mantissa:+} · 2^{exponent - 1}" if value else "+0.0"
 
 
-def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
-    """Every gradient that a backward pass of `loss()` computes at a linear layer: of its output and of its parameters.
+def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Every gradient that a backward pass of `loss()` computes at a linear layer: those of outputs, those of parameters.
 
-    Those of the outputs are what autocast computes in a narrow type. Nothing is left in the parameters.
+    Under autocast both are computed in a narrow type. Nothing is left in the parameters.
     """
     found: list[torch.Tensor] = []
     layers = nn.ModuleList(module for module in model.modules() if isinstance(module, nn.Linear))
@@ -53,9 +56,73 @@ def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> list[tor
     loss().backward()
     for hook in hooks:
         hook.remove()
-    found += [p.grad.clone() for p in layers.parameters() if p.grad is not None]  # a shared weight comes once
+    of_parameters = [p.grad.clone() for p in layers.parameters() if p.grad is not None]  # a shared weight comes once
     model.zero_grad()
-    return found
+    return found, of_parameters
+
+
+@dataclass
+class Rounded:
+    """How many numbers other than 0 were rounded, and how many of them became 0."""
+
+    all: int = 0
+    vanished: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share that became 0."""
+        return self.vanished / max(1, self.all)
+
+
+def round_output_gradients(model: nn.Module) -> Rounded:
+    """From now on the gradient of every linear layer's output passes through fp16; all else stays as it is."""
+    seen = Rounded()
+
+    def through_fp16(gradient):
+        rounded = gradient.half().float()
+        seen.all += int((gradient != 0).sum())
+        seen.vanished += int(((gradient != 0) & (rounded == 0)).sum())
+        return rounded
+
+    def watch_output(module, inputs, output):
+        if output.requires_grad:
+            output.register_hook(through_fp16)
+
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(watch_output)
+    return seen
+
+
+def error_by_rounding(model: nn.Module, batch: dict, scale: float) -> dict[str, float]:
+    """How far each parameter's gradient is off when the outputs' gradients, `scale` times as large, pass through fp16."""
+    exact = _gradients(model.eval(), batch, 1.0)
+    rounded = copy.deepcopy(model)
+    round_output_gradients(rounded)
+    found = _gradients(rounded, batch, scale)
+    return {name: relative_error(found[name], exact[name]) for name in exact}
+
+
+def _gradients(model: nn.Module, batch: dict, scale: float) -> dict[str, torch.Tensor]:
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad(scale * model(**batch).loss, parameters)
+    return {name: gradient / scale for name, gradient in zip(names, found, strict=True)}
+
+
+def time_call(call: Callable[[], object], machine: Machine) -> dict[str, float]:
+    """Milliseconds of `call`: predicted from its operators' FLOPs and bytes and the machine's rates, and measured."""
+    with OperatorWatch() as watch:
+        call()
+    predicted = sum(machine.seconds(work) for _, work in watch.operators)
+    return {"predicted": 1000 * predicted, "measured": 1000 * seconds_of(call)}
+
+
+def seconds_by_kind(prediction: Prediction) -> dict[str, float]:
+    """A step's predicted milliseconds in products of matrices, in conversions from type to type, and in the rest."""
+    seconds = 1000 * prediction.frame()["seconds"]
+    kinds = {"products": ["mm", "addmm", "bmm", "baddbmm"], "conversions": ["_to_copy"]}
+    split = {kind: seconds.reindex([f"aten.{name}" for name in names]).sum() for kind, names in kinds.items()}
+    return split | {"the rest": seconds.sum() - sum(split.values())}
 
 
 def exponent_counts(tensors: Iterable[torch.Tensor]) -> Counter:
@@ -226,7 +293,7 @@ def operator_seconds_figure(table: pd.DataFrame, top: int = 8) -> tuple[Figure, 
 def formats_figure() -> tuple[Figure, str]:
     """The fields of each format, bit by bit, and its range beside it."""
     figure, (left, right) = subplots(
-        1, 2, figsize=(7.6, 3.1), layout="constrained", sharey=True, width_ratios=(1.35, 1)
+        1, 2, figsize=(7.6, 3.5), layout="constrained", sharey=True, width_ratios=(1.35, 1)
     )
     facts = []
     for row, number in enumerate(FORMATS.values()):
@@ -236,66 +303,102 @@ def formats_figure() -> tuple[Figure, str]:
             f"{number.name}: {number.exponent_bits} exponent and {number.mantissa_bits} mantissa bits, largest "
             f"{number.largest:.3g}, smallest normal {number.smallest_normal:.2g}, spacing at 1 {number.spacing(1):.2g}"
         )
-    left.set(yticks=range(len(FORMATS)), yticklabels=FORMATS, xlim=(0, 32.5), xlabel="bits", ylim=(5.6, -0.6))
-    right.set(xlabel="range, as powers of two")
+    _name_fields(left, FORMATS["fp32"], -0.75, 0.7)
+    last = len(FORMATS) - 0.5
+    left.set(yticks=range(len(FORMATS)), yticklabels=FORMATS, xlim=(0, 32.5), xlabel="bits", ylim=(last, -1.3))
+    right.text(24, last - 1.5, "subnormal\nnumbers are pale", va="center", fontsize=8)
+    right.set(xlabel="range, as powers of two", xlim=(-158, 138))
     right.tick_params(left=False)
     left.grid(visible=False)
     right.grid(visible=False, axis="y")
-    squares = [Rectangle((0, 0), 1, 1, color=COLORS[color]) for color in BIT_COLORS.values()]
-    figure.legend(squares, list(BIT_COLORS), loc="outside upper left", ncols=3)
-    return figure, f"Number formats. {'; '.join(facts)}."
+    title = "Exponent bits buy range, mantissa bits buy precision"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure, f"{title}. {'; '.join(facts)}."
 
 
 def mixed_precision_figure() -> tuple[Figure, str]:
-    """One step of mixed precision: what is narrow, what is wide, where the loss scale comes in and goes out."""
+    """One step of mixed precision: what is narrow, what is wide; below, what the loss scale does to a small gradient."""
+    figure, (axes, line) = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained", height_ratios=(2.4, 1))
     wide, narrow = "parameters", "gradients"
     stations = (
-        (0.12, 0.76, "parameters θ\n(master weights)", wide),
-        (0.12, 0.22, "copy of θ", narrow),
-        (0.37, 0.22, "forward:\nproducts", narrow),
-        (0.59, 0.22, "loss × S", wide),
-        (0.85, 0.22, "backward: gradients,\nS times as large", narrow),
-        (0.85, 0.76, "gradients ÷ S:\nall finite?", wide),
-        (0.47, 0.76, "yes: clip, update θ, S may grow\nno: skip the update, halve S", wide),
+        (0.20, 0.76, "parameters θ\n(master weights)", wide),
+        (0.20, 0.24, "copy of θ", narrow),
+        (0.41, 0.24, "forward:\nproducts", narrow),
+        (0.59, 0.62, "loss × S", wide),
+        (0.80, 0.24, "backward: gradients,\nS times as large", narrow),
+        (0.84, 0.76, "gradients ÷ S:\nall finite?", wide),
+        (0.50, 0.90, "yes: clip, update θ; S may grow\nno: skip the update, halve S", wide),
     )
-    figure, axes = subplots(figsize=(7.6, 3.0), layout="constrained")
+    for low, high, color, name in ((0.48, 1.02, wide, "32 bits"), (0.04, 0.44, narrow, "16 bits")):
+        axes.axhspan(low, high, color=COLORS[color], alpha=0.1, linewidth=0)
+        axes.text(0.01, (low + high) / 2, name, va="center", color=writing(color), fontsize=11, fontweight="bold")
     boxes = [box(axes, *station, letters="ink") for station in stations]
     for start, end in zip(boxes, [*boxes[1:], boxes[0]], strict=True):
         arrow(axes, start, end)
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlim=(0, 1), ylim=(0.02, 1.04))
     axes.axis("off")
-    handles = [
-        Rectangle((0, 0), 1, 1, facecolor="none", edgecolor=COLORS[color], linewidth=2) for color in (wide, narrow)
-    ]
-    figure.legend(handles, ["32 bits", "16 bits"], loc="outside upper left", ncols=2)
+    _draw_rescue(line)
     return figure, (
         "Cycle of one step. Parameters are kept in 32 bits, the master weights; a 16-bit copy goes through the products of "
         "the forward pass; the loss, in 32 bits, is multiplied by S; the backward pass computes 16-bit gradients that are S "
         "times as large; in 32 bits they are divided by S. If all are finite they are clipped and the parameters updated, and "
-        "S may grow; if not, the update is skipped and S is halved."
+        "S may grow; if not, the update is skipped and S is halved. Below, fp16's range from 2^-24 to 2^16: a gradient of "
+        "2^-28 lies left of it and becomes 0; times S = 2^16 it is 2^-12 and lies inside."
     )
 
 
-def exponents_figure(counts: Counter) -> tuple[Figure, str]:
-    """How many numbers lie in each power of two, under bars with the ranges of formats."""
-    names = ("fp16", "bf16", "fp8 e4m3", "fp8 e5m2")
-    total, levels = sum(counts.values()), sorted(counts)
-    figure, (top, below) = subplots(
-        2, 1, figsize=(7.6, 4.2), layout="constrained", sharex=True, height_ratios=(1.28, 2)
+def _draw_rescue(axes) -> None:
+    """fp16's range on a line of powers of two, a gradient beside it, and where the loss scale takes it."""
+    _draw_range(axes, 0, FORMATS["fp16"])
+    axes.text(1, 0, "fp16", ha="center", va="center", color=BIT_INK, fontweight="bold")
+    axes.text(-19, 0, "subnormal", ha="center", va="center", fontsize=9)
+    axes.plot([-28], [0], "o", color=COLORS["warning"], markersize=9)
+    axes.plot([-12], [0], "o", color=COLORS["first"], markersize=9)
+    leap = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.3", "shrinkA": 6, "shrinkB": 6, "linewidth": 1.4}
+    axes.annotate("", (-12, 0.1), (-28, 0.1), arrowprops=leap | {"color": COLORS["ink"]})
+    axes.text(-20, 0.95, "× S = 2¹⁶", ha="center", va="center")
+    axes.text(-28, -0.55, "a gradient 2⁻²⁸\nbecomes 0", ha="center", va="center", color=writing("warning"), fontsize=9)
+    axes.text(-12, -0.55, "2⁻¹²\nis kept", ha="center", va="center", color=writing("first"), fontsize=9)
+    axes.set(xlim=(-34, 18), ylim=(-0.9, 1.15), yticks=(), xlabel="size of a gradient, as power of two")
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+
+
+def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str]:
+    """How many gradients of layers' outputs and of parameters lie in each power of two, under the ranges of formats."""
+    names = ("fp16", "bf16", "fp8 e5m2", "fp8 e4m3")
+    levels = sorted(outputs | parameters)
+    edge = log2(FORMATS["fp16"].smallest_subnormal) - 1  # what is smaller than half of the smallest is rounded to 0
+    figure, (top, *panels) = subplots(
+        3, 1, figsize=(7.6, 5.2), layout="constrained", sharex=True, height_ratios=(1.1, 1.5, 1.5)
     )
-    below.bar([e + 0.5 for e in levels], [100 * counts[e] / total for e in levels], 0.9, color=COLORS["first"])
-    below.set(xlabel="size of the gradients, as power of two", ylabel="% of those that are not 0")
-    below.set(xlim=(max(levels[0] - 2, -64), max(levels[-1], 18) + 2))
+    lost, said, left = [], [], max(levels[0] - 2, -52)
+    for axes, counts, name in zip(panels, (outputs, parameters), ("outputs", "parameters"), strict=True):
+        total = sum(counts.values())
+        lost.append(sum(n for e, n in counts.items() if e < edge) / total)
+        colors = [COLORS["warning" if e < edge else "first"] for e in counts]
+        axes.bar([e + 0.5 for e in counts], [100 * n / total for n in counts.values()], 0.9, color=colors)
+        words = {"transform": axes.get_xaxis_transform(), "va": "top"}
+        axes.text(left + 1, 0.97, f"{_percent(lost[-1])} vanish", color=writing("warning"), **words)
+        axes.text(levels[-1] + 2, 0.97, f"gradients of\n{name}", **words)
+        axes.set(ylabel="% of them")
+        said.append(f"of {total:,} gradients of {name} {_percent(lost[-1])} lie below 2^{edge:.0f}")
     for row, name in enumerate(names):
         _draw_range(top, row, FORMATS[name])
-    top.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
+    for axes in (top, *panels):
+        axes.axvline(edge, color=COLORS["ink"], linewidth=1, linestyle="--")
+    top.text(left + 0.5, 1, "◂ to 2⁻¹³³", va="center", ha="left", fontsize=8, color=BIT_INK)
+    top.text(left + 0.5, 0, "subnormal numbers are pale", va="center", fontsize=8)
+    top.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.3, -0.6))
     top.grid(visible=False, axis="y")
-    top.set_title("Ranges of formats (pale: subnormal numbers, which lose mantissa bits)")
-    vanishing = sum(n for e, n in counts.items() if e < -25) / total
-    return figure, (
-        f"Histogram of {total:,} gradients over powers of two, from 2^{levels[0]} to 2^{levels[-1] + 1}; "
-        f"{vanishing:.1%} lie below 2^-25, half of fp16's smallest."
-    )
+    panels[1].set(xlabel="size of a gradient, as power of two", xlim=(left, 20))
+    title = f"In fp16 {_percent(lost[0])} of the outputs' gradients vanish, and {_percent(lost[1])} of the parameters'"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure, f"{title}. Histograms over powers of two: {'; '.join(said)}, half of fp16's smallest."
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.095 or share == 0 else f"{share:.2%}"
 
 
 def scale_window_figure(
@@ -304,17 +407,97 @@ def scale_window_figure(
     """The shares of gradients that vanish, lose bits and overflow in a format, against the loss scale."""
     losses = [underflow_in(gradients, number, 2.0**power) for power in powers]
     figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    for label, color in (("vanished", "first"), ("subnormal", "third"), ("overflowed", "second")):
-        shares = [100 * getattr(loss, label) for loss in losses]
-        axes.plot(powers, shares, color=COLORS[color], label=label, marker="o", markersize=3)
-    axes.set(xlabel="loss scale S, as power of two", ylabel="% of the gradients that are not 0")
-    axes.legend()
-    good = [p for p, loss in zip(powers, losses, strict=True) if loss.vanished < 0.01 and loss.overflowed == 0]
-    window = f"from 2^{good[0]} to 2^{good[-1]} less than 1 % vanish and none overflows" if good else "no S suits all"
-    return figure, (
-        f"Shares of the gradients in {number.name} against S. At 2^{powers[0]} {losses[0].vanished:.1%} vanish, at "
-        f"2^{powers[-1]} {losses[-1].overflowed:.1%} overflow; {window}."
+    curves = (
+        ("vanished", "vanish", "first"),
+        ("subnormal", "lose bits", "third"),
+        ("overflowed", "overflow", "second"),
     )
+    for name, label, color in curves:
+        shares = [100 * getattr(loss, name) for loss in losses]
+        axes.plot(powers, shares, color=COLORS[color], marker="o", markersize=3)
+        place = {"vanished": 0, "subnormal": len(powers) // 3, "overflowed": -1}[name]
+        look = {
+            "xytext": (-4 if place else 4, 5),
+            "textcoords": "offset points",
+            "ha": "left" if place >= 0 else "right",
+        }
+        axes.annotate(label, (powers[place], shares[place]), color=writing(color), **look)
+    axes.set(xlabel="loss scale S, as power of two", ylabel="% of the gradients that are not 0", ylim=(-3, 108))
+    good = [p for p, loss in zip(powers, losses, strict=True) if loss.vanished < 0.01 and loss.overflowed == 0]
+    title = f"No scale suits all in {number.name}"
+    if good:
+        axes.axvspan(good[0], good[-1], color=COLORS["third"], alpha=0.15, linewidth=0)
+        title = f"From S = 2^{good[0]} to 2^{good[-1]} less than 1 % vanish in {number.name}, and none overflows"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure, (
+        f"{title}. Shares of the gradients against S: at 2^{powers[0]} {losses[0].vanished:.1%} vanish, at "
+        f"2^{powers[-1]} {losses[-1].overflowed:.1%} overflow."
+    )
+
+
+def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
+    """How many times as fast as in float32 each call is in the narrow types: bars measured, marks predicted.
+
+    `times` has a row for each call and type, such as ("product", "bfloat16"), and the columns "predicted" and "measured".
+    """
+    calls, kinds = (list(dict.fromkeys(times.index.get_level_values(level))) for level in (0, 1))
+    narrow = kinds[1:]
+    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
+    speed, places = {}, {}
+    for number, kind in enumerate(narrow):
+        for place, call in enumerate(calls):
+            y = place + 0.4 * (number - 0.5 * (len(narrow) - 1))
+            speed[call, kind] = times.loc[(call, kinds[0])] / times.loc[(call, kind)]
+            places[call, kind] = y
+            axes.barh(y, speed[call, kind]["measured"], 0.34, color=COLORS[SERIES[number]])
+            axes.plot(speed[call, kind]["predicted"], y, "D", color=COLORS["ink"], markerfacecolor=COLORS["paper"])
+    most = max(max(both) for both in speed.values())
+    for (call, kind), both in speed.items():
+        text = f"{kind}: {both['measured']:.2g} times"
+        axes.text(max(both) + 0.02 * most, places[call, kind], text, va="center", fontsize=9)
+    axes.axvline(1, color=COLORS["ink"], linewidth=1, linestyle="--")
+    axes.set(yticks=range(len(calls)), yticklabels=calls, xlim=(0, 1.35 * most))
+    axes.set(xlabel="speed as a multiple of float32's; ◇ predicted")
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    figure.suptitle(_speed_conclusion(speed, calls, narrow), x=0.01, ha="left", fontsize=11)
+    said = "; ".join(
+        f"{call} in {kind} {both['measured']:.2g} times (predicted {both['predicted']:.2g})"
+        for (call, kind), both in speed.items()
+    )
+    return figure, f"Speeds as multiples of float32's: {said}."
+
+
+def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
+    """What can be said of every narrow type."""
+    faster = [call for call in calls if all(speed[call, kind]["measured"] > 1.1 for kind in narrow)]
+    rest = [call for call in calls if call not in faster]
+    if not faster:
+        return "Here no call is faster in both narrow types"
+    said = f"Faster here in both narrow types: {' and '.join(faster)}"
+    return f"{said}. Not so: {' and '.join(rest)}" if rest else said
+
+
+def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
+    """The error of a product's other rows against one value of a factor, which grows; a line for each way to quantize.
+
+    `errors` has a row for each size of that value, as a multiple of the largest of the others, and a column for each way.
+    """
+    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    for number, (name, shares) in enumerate(errors.items()):
+        look = {"color": COLORS[SERIES[number]], "linestyle": LINES[number], "marker": MARKS[number], "markersize": 5}
+        axes.plot(errors.index, 100 * shares, **look)
+        place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "color": writing(SERIES[number])}
+        axes.annotate(name, (errors.index[-1], 100 * shares.iloc[-1]), **place)
+    axes.set(xscale="log", xlim=(errors.index[0] * 0.8, errors.index[-1] * 12), ylim=(0, 105))
+    axes.set(xlabel="one value of x, as a multiple of the largest of the others", ylabel="error of the other rows, %")
+    axes.set_xticks(errors.index, [f"{size:,.0f}" for size in errors.index])
+    axes.minorticks_off()
+    worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
+    title = f"One large value: errors up to {worst:.0%} with one scale a tensor, up to {best:.0%} with blocks"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    said = "; ".join(f"{name} {shares.iloc[0]:.1%} to {shares.iloc[-1]:.1%}" for name, shares in errors.items())
+    return figure, f"Errors of the other rows, as one value grows to {errors.index[-1]:,.0f} times the largest: {said}."
 
 
 class NumberPicker(VBox):
@@ -377,7 +560,7 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
     name, pattern, asked_for = number
     kind = FORMATS[name]
     value = kind.value(pattern)
-    figure, (bits, line, span) = subplots(3, 1, figsize=(7.6, 4.4), layout="constrained", height_ratios=(1, 1.2, 0.9))
+    figure, (bits, line, span) = subplots(3, 1, figsize=(7.6, 4.4), layout="constrained", height_ratios=(1.3, 1.2, 0.8))
     _draw_bits(bits, kind, pattern)
     text = f"{value:.9g} = {in_binary(value)}" if isfinite(value) else f"{value}"
     bits.set_title(f"{name}: {text}")
@@ -392,7 +575,7 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
     if value and isfinite(value):
         span.plot([log2(abs(value))], [0], "o", color=COLORS["first"], markersize=9)
     span.set(yticks=(), xlim=(-155, 135), ylim=(-0.6, 0.6))
-    span.set(xlabel="range of the format, as powers of two (pale: subnormal)")
+    span.set(xlabel="range of the format, as powers of two; subnormal numbers are pale")
     span.grid(visible=False, axis="y")
     return figure, (
         f"{name}, pattern {pattern:0{kind.bits}b}: {text}. Asked for {asked_for:.9g}. Spacing "
@@ -403,10 +586,23 @@ def number_figure(number: tuple[str, int, float]) -> tuple[Figure, str]:
 
 def _draw_fields(axes, row: int, number: Format) -> None:
     left = 0
-    for color, width in zip(BIT_COLORS.values(), (1, number.exponent_bits, number.mantissa_bits), strict=True):
+    for color, width in zip(BIT_COLORS.values(), _widths(number), strict=True):
         for place in range(left, left + width):
             axes.add_patch(Rectangle((place, row - 0.35), 0.9, 0.7, color=COLORS[color]))
         left += width
+
+
+def _name_fields(axes, number: Format, y: float, letter: float) -> None:
+    """The names of the fields of `number` above its bits, side by side; a letter is about `letter` bits wide."""
+    left, free = 0, 0.0
+    for name, width in zip(BIT_COLORS, _widths(number), strict=True):
+        free = max(left, free)
+        axes.text(free, y, name, va="center", fontsize=9)
+        free, left = free + letter * (len(name) + 1), left + width
+
+
+def _widths(number: Format) -> tuple[int, int, int]:
+    return 1, number.exponent_bits, number.mantissa_bits
 
 
 def _draw_range(axes, row: int, number: Format) -> None:
@@ -422,9 +618,10 @@ def _draw_bits(axes, number: Format, pattern: int) -> None:
         axes.text(place + 0.45, 0, bit, ha="center", va="center", color=BIT_INK, fontsize=10)
     sign, exponent, mantissa = number.fields(pattern)
     power = max(exponent, 1) - number.bias
+    _name_fields(axes, number, -0.75, 0.33)
     caption = f"sign {sign}; exponent field {exponent}, so times 2^{power}; mantissa field {mantissa}"
     axes.text(0, 0.8, caption, va="center", fontsize=9)
-    axes.set(xlim=(-0.5, 32.5), ylim=(1.2, -0.6))
+    axes.set(xlim=(-0.5, 32.5), ylim=(1.2, -1.2))
     axes.axis("off")
 
 
@@ -435,12 +632,15 @@ def _draw_neighbors(axes, number: Format, value: float, asked_for: float) -> Non
     while marks[-1] < min(high, number.largest):
         below = nextafter(abs(marks[-1]), 0) if marks[-1] < 0 else marks[-1]
         marks.append(marks[-1] + number.spacing(below))
-    axes.plot(marks, [0] * len(marks), "|", color=COLORS["ink"], markersize=22, label=f"numbers of {number.name}")
-    axes.plot([value], [0], "o", color=COLORS["first"], markersize=9, label="the number it is")
+    axes.plot(marks, [0] * len(marks), "|", color=COLORS["ink"], markersize=22)
+    axes.plot([value], [0], "o", color=COLORS["first"], markersize=9)
+    words = {"ha": "center", "va": "center", "fontsize": 9}
+    axes.text(value, -0.42, "the number it is", color=writing("first"), **words)
     if low <= asked_for <= high:
-        axes.plot([asked_for], [0.25], "v", color=COLORS["second"], markersize=9, label="the number asked for")
-    axes.set(xlim=(low, high), ylim=(-0.5, 0.6), yticks=())
+        axes.plot([asked_for], [0.3], "v", color=COLORS["second"], markersize=9)
+        axes.text(asked_for, 0.52, "the number asked for", color=writing("second"), **words)
+    axes.text(low, -0.42, f"│ numbers of {number.name}", ha="left", va="center", fontsize=9)
+    axes.set(xlim=(low, high), ylim=(-0.6, 0.7), yticks=())
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.locator_params(axis="x", nbins=5)
     axes.grid(visible=False)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3)

@@ -1,7 +1,7 @@
 """Floating-point formats: what a bit pattern means, and rounding to a format by arithmetic alone.
 
 A number is (−1)^sign · 1.mantissa · 2^(exponent − bias). With an exponent field of zeros it is *subnormal*,
-(−1)^sign · 0.mantissa · 2^(1 − bias). IEEE 754-2019, section 3.4; Micikevicius et al. (2022), table 1, for eight bits.
+(−1)^sign · 0.mantissa · 2^(1 − bias), as in IEEE 754.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,13 @@ import torch
 
 @dataclass(frozen=True)
 class Format:
-    """Without `infinities` the largest exponent holds numbers too, and only the pattern of all ones is NaN, as in E4M3."""
+    """Without `infinities` only the pattern of all ones is NaN, as in E4M3; without `nan` it is a number too, as in E2M1."""
 
     name: str
     exponent_bits: int
     mantissa_bits: int
     infinities: bool = True
+    nan: bool = True
 
     @property
     def bits(self) -> int:
@@ -33,7 +34,7 @@ class Format:
     def largest(self) -> float:
         """The largest finite number."""
         all_ones = 2 ** (self.bits - 1) - 1
-        return self.value(all_ones - (2**self.mantissa_bits if self.infinities else 1))
+        return self.value(all_ones - (2**self.mantissa_bits if self.infinities else int(self.nan)))
 
     @property
     def smallest_normal(self) -> float:
@@ -57,7 +58,7 @@ class Format:
         is_top = exponent == 2**self.exponent_bits - 1
         if is_top and self.infinities:
             size = nan if mantissa else inf
-        elif is_top and mantissa == 2**self.mantissa_bits - 1:
+        elif is_top and self.nan and mantissa == 2**self.mantissa_bits - 1:
             size = nan
         elif exponent == 0:
             size = ldexp(fraction, 1 - self.bias)
@@ -92,21 +93,17 @@ class Format:
         return self._overflow((values.double() / spacings).round() * spacings).to(values.dtype)
 
     def stochastic(self, values: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Each element rounded up or down at random, so that the mean is right: *stochastic rounding*.
-
-        The probability of rounding up is the share of the spacing that lies below the element (Gupta et al. 2015).
-        """
+        """Each element rounded up or down at random, up as often as keeps the mean: *stochastic rounding*."""
         spacings = self.spacings(values)
         draws = torch.rand(values.shape, generator=generator, device=values.device, dtype=torch.float64)
         return self._overflow((values.double() / spacings + draws).floor() * spacings).to(values.dtype)
 
     def _overflow(self, rounded: torch.Tensor) -> torch.Tensor:
-        """What is larger than the largest number becomes infinite, or NaN where the format has no infinities."""
-        beyond = torch.full_like(rounded, inf if self.infinities else nan).copysign(rounded)
-        return torch.where(rounded.abs() > self.largest, beyond, rounded)
+        """What is larger than the largest number becomes infinite, or NaN where there is no infinity, or the largest."""
+        beyond = inf if self.infinities else nan if self.nan else self.largest
+        return torch.where(rounded.abs() > self.largest, beyond * rounded.sign(), rounded)
 
 
-# tf32 is no format of memory: matrix units of GPUs round float32 factors to it.
 FORMATS = {
     number.name: number
     for number in (
@@ -116,5 +113,6 @@ FORMATS = {
         Format("fp16", 5, 10),
         Format("fp8 e4m3", 4, 3, infinities=False),
         Format("fp8 e5m2", 5, 2),
+        Format("fp4 e2m1", 2, 1, infinities=False, nan=False),
     )
 }

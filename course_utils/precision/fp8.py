@@ -1,10 +1,11 @@
-"""Products of matrices in eight bits, emulated: quantize with a scale for each tensor, multiply in float32, divide.
+"""Products of matrices in eight and in four bits, emulated: quantize with scales, multiply in float32, divide.
 
-Micikevicius et al. (2022), *FP8 Formats for Deep Learning*: E4M3 for weights and activations, E5M2 for gradients.
+Micikevicius et al. (2022), *FP8 Formats for Deep Learning*, for one scale a tensor: E4M3 for weights and activations, E5M2 for
+gradients. Transformer Engine's documentation of MXFP8 and NVFP4 for one scale a block.
 """
 
-from collections import deque
-from math import inf, isfinite
+from collections.abc import Callable
+from math import inf
 
 import torch
 
@@ -16,36 +17,38 @@ def fitting_scale(largest: float, number: Format) -> float:
     return number.largest / largest if 0 < largest < inf else 1.0
 
 
-class DelayedScale:
-    """The scale of one tensor of a model, from the largest values ("amax") of its last `history` uses.
-
-    So a tensor can be quantized while it is computed, without a first pass that only looks for its largest value
-    (Transformer Engine's delayed scaling). The first use takes its own. A use with an infinity or a NaN is not remembered.
-    """
-
-    def __init__(self, number: Format, history: int = 16):
-        self.number, self.largest = number, deque(maxlen=history)
-
-    def next(self, values: torch.Tensor) -> float:
-        """The scale for `values`, whose own largest enters the history for later uses."""
-        own = values.abs().max().item()
-        scale = fitting_scale(max(self.largest, default=own), self.number)
-        if isfinite(own):
-            self.largest.append(own)
-        return scale
-
-
-def fake_quantize(values: torch.Tensor, number: Format, scale: float) -> torch.Tensor:
+def fake_quantize(values: torch.Tensor, number: Format, scale: float | None = None) -> torch.Tensor:
     """`values` as they come back from the format: times the scale, rounded, divided. What is too large is clamped.
 
-    In float64 in between: the scale of a tensor of very small values is too large for float32.
+    By default the scale is the one that fits the largest value ("amax"). In float64 in between: the scale of a tensor of very
+    small values is too large for float32.
     """
+    scale = fitting_scale(values.abs().max().item(), number) if scale is None else scale
     scaled = (values.double() * scale).clamp(-number.largest, number.largest)
     return (number.nearest(scaled) / scale).to(values.dtype)
 
 
-def matmul(
-    a: torch.Tensor, b: torch.Tensor, formats: tuple[Format, Format], scales: tuple[float, float]
-) -> torch.Tensor:
-    """a @ b with both factors quantized; sums are float32, as in the matrix units of a GPU. (m, k) and (k, n) to (m, n)."""
-    return fake_quantize(a, formats[0], scales[0]) @ fake_quantize(b, formats[1], scales[1])
+def fake_quantize_blocks(values: torch.Tensor, number: Format, size: int, steps: Format | None = None) -> torch.Tensor:
+    """The same with a scale for each `size` neighbors in a row, which makes their largest the format's largest.
+
+    A scale is stored in eight bits. MXFP8 rounds it to a power of two, so that nothing is clamped. NVFP4 rounds it to a number of
+    `steps`, which is E4M3, in units of one scale of the whole tensor.
+    """
+    blocks = values.double().unflatten(-1, (-1, size))
+    unit = blocks.abs().amax(-1, keepdim=True) / number.largest  # what a 1 of the format stands for
+    if steps is None:
+        unit = unit.log2().ceil().exp2()
+    else:
+        whole = unit.max() / steps.largest
+        unit = steps.nearest(unit / whole) * whole
+    unit = torch.where(unit > 0, unit, 1.0)
+    scaled = (blocks / unit).clamp(-number.largest, number.largest)
+    return (number.nearest(scaled) * unit).flatten(-2).to(values.dtype)
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, *quantize: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """a @ b with both factors quantized, by one function or by one each; (m, k) and (k, n) to (m, n).
+
+    Both get the axis that is summed over last, along which blocks run. Sums are float32, as in the matrix units of a GPU.
+    """
+    return quantize[0](a) @ quantize[-1](b.mT).mT

@@ -1,11 +1,15 @@
 """Chapter 08's experiments, held against torch's casts and autocast, and its figures against their data."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from course_utils.hardware import Operator, Prediction, Work, machine
 from course_utils.lessons import c08_mixed_precision as lesson
 from course_utils.precision import FORMATS
 from course_utils.training.profile import LOADING, Trace
@@ -56,24 +60,26 @@ def test_what_a_format_loses_is_what_torch_s_cast_loses(scale):
 def test_gradients_of_outputs_and_parameters_are_collected():
     model = make_model()
     x = torch.randn(5, 3)
-    found = lesson.gradients_of(model, lambda: model(x).sum())
-    assert sorted(tuple(g.shape) for g in found) == sorted([(5, 2), (5, 4), (4, 3), (4,), (2, 4), (2,)])
-    assert torch.equal(next(g for g in found if g.shape == (5, 2)), torch.ones(5, 2))
+    outputs, parameters = lesson.gradients_of(model, lambda: model(x).sum())
+    assert sorted(tuple(g.shape) for g in outputs) == [(5, 2), (5, 4)]
+    assert [tuple(g.shape) for g in parameters] == [tuple(p.shape) for p in model.parameters()]
+    assert torch.equal(next(g for g in outputs if g.shape == (5, 2)), torch.ones(5, 2))
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_a_layer_that_needs_no_gradient_is_left_out():
     model = make_model()
     model[0].requires_grad_(False)
-    found = lesson.gradients_of(model, lambda: model(torch.ones(5, 3)).sum())
-    assert sorted(tuple(g.shape) for g in found) == [(2,), (2, 4), (5, 2)]
+    outputs, parameters = lesson.gradients_of(model, lambda: model(torch.ones(5, 3)).sum())
+    assert [[tuple(g.shape) for g in found] for found in (outputs, parameters)] == [[(5, 2)], [(2, 4), (2,)]]
 
 
 def test_a_weight_that_two_layers_share_is_counted_once():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
-    found = lesson.gradients_of(model, lambda: model(torch.ones(5, 3)).sum())
-    assert sorted(tuple(g.shape) for g in found) == [(3,), (3,), (3, 3), (5, 3), (5, 3)]
+    outputs, parameters = lesson.gradients_of(model, lambda: model(torch.ones(5, 3)).sum())
+    assert [tuple(g.shape) for g in outputs] == [(5, 3), (5, 3)]
+    assert sorted(tuple(g.shape) for g in parameters) == [(3,), (3,), (3, 3)]
 
 
 def test_gradients_are_those_without_checkpointing():
@@ -88,15 +94,79 @@ def test_gradients_are_those_without_checkpointing():
     for reentrant in (True, False):
         model, x = Checkpointed(reentrant), torch.ones(5, 3, requires_grad=True)
         expected = lesson.gradients_of(model.inner, lambda model=model, x=x: model.inner(x).sum())
-        found = lesson.gradients_of(model, lambda model=model, x=x: model(x).sum())
-        parameters = [p for p in found if p.shape[0] != 5]
-        assert all(torch.equal(a, b) for a, b in zip(parameters, expected[2:], strict=True))
-        assert len(found) >= len(expected) - 1
+        outputs, parameters = lesson.gradients_of(model, lambda model=model, x=x: model(x).sum())
+        assert all(torch.equal(a, b) for a, b in zip(parameters, expected[1], strict=True))
+        assert len(outputs) >= len(expected[0])
 
 
 def test_the_share_that_did_not_move():
     before = [torch.zeros(3), torch.zeros(1)]
     assert lesson.unmoved_share(before, [torch.tensor([0.0, 1.0, 0.0]), torch.ones(1)]) == 0.5
+
+
+def test_gradients_of_outputs_pass_through_fp16_and_what_vanishes_is_counted():
+    model, x = make_model(), torch.randn(5, 3)
+    seen = lesson.round_output_gradients(model)
+    sizes = torch.tensor([1.0, 1e-9])
+    (model(x) * sizes).sum().backward()
+    hidden = sizes[0] * model[2].weight[:1].expand(5, -1) * (model[0](x) > 0)  # that of 1e-9 is gone
+    assert torch.equal(model[2].bias.grad, torch.tensor([5.0, 0.0]))
+    assert torch.allclose(model[0].bias.grad, hidden.half().float().sum(0))
+    assert seen == lesson.Rounded(10 + int((hidden != 0).sum()), 5)
+    assert seen.share == seen.vanished / seen.all
+
+
+def test_the_error_by_rounding_is_small_with_a_good_scale_and_all_with_none_left():
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = make_model()
+
+        def forward(self, x):
+            return SimpleNamespace(loss=1e-3 * self.inner(x).square().mean())
+
+    model, batch = WithLoss(), {"x": torch.randn(5, 3)}
+    good, none = (lesson.error_by_rounding(model, batch, scale) for scale in (2.0**10, 2.0**-40))
+    assert good.keys() == dict(model.named_parameters()).keys()
+    assert all(0 < error < 2.0**-10 for error in good.values())
+    assert set(none.values()) == {1.0}
+    loss = model(**batch).loss  # the hooks were hung on a copy
+    assert torch.autograd.grad(loss, model.inner[2].bias)[0].abs().max() > 0
+
+
+def test_a_call_is_predicted_from_its_work_and_timed():
+    x = torch.ones(1000)
+    times = lesson.time_call(lambda: x.clone(), machine("T4"))
+    assert times["predicted"] == pytest.approx(1000 * 8000 / machine("T4").bandwidth)
+    assert times["measured"] > 0
+
+
+def test_a_steps_seconds_are_split_into_three_kinds():
+    works = [
+        ("aten.mm", Work("mm NN", flops=3)),
+        ("aten._to_copy", Work("copy", bytes=5)),
+        ("aten.add", Work("add", bytes=7)),
+    ]
+    here = replace(machine("T4"), flops={"float32": 1.0}, bandwidth=1.0)
+    split = lesson.seconds_by_kind(Prediction(here, tuple(Operator(*each) for each in works)))
+    assert split == {"products": 3000, "conversions": 5000, "the rest": 7000}
+
+
+def test_speeds_are_ratios_to_float32_and_the_title_says_what_is_faster():
+    index = pd.MultiIndex.from_product([["product", "copy"], ["float32", "bfloat16", "float16"]])
+    times = pd.DataFrame({"predicted": [8, 4, 80, 4, 2, 2], "measured": [8, 2, 80, 3, 2, 1]}, index)
+    figure, alt = lesson.speed_figure(times)
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [4, 1.5, 0.1, 3]
+    assert figure.get_suptitle() == "Faster here in both narrow types: copy. Not so: product"
+    assert "product in bfloat16 4 times (predicted 2)" in alt
+
+
+def test_the_outliers_figure_draws_a_line_for_each_way():
+    errors = pd.DataFrame({"e2m1, one scale": [0.2, 1.0], "NVFP4, blocks of 16": [0.13, 0.15]}, [1, 100])
+    figure, alt = lesson.outlier_figure(errors)
+    assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[20, 100], [13, 15]]
+    assert "up to 100% with one scale a tensor, up to 15% with blocks" in figure.get_suptitle()
+    assert "e2m1, one scale 20.0% to 100.0%" in alt
 
 
 def test_an_eighth_in_decimal_and_in_binary():
@@ -117,13 +187,16 @@ def test_each_format_has_as_many_boxes_as_bits():
     assert "bf16: 8 exponent and 7 mantissa bits" in alt
 
 
-def test_the_histogram_is_the_counts():
-    counts = lesson.exponent_counts([torch.tensor([1.0, 1.5, 2.0**-30, 0.25])])
-    figure, alt = lesson.exponents_figure(counts)
-    heights = [patch.get_height() for patch in figure.axes[1].patches]
-    assert heights == [25.0, 25.0, 50.0]
-    assert "25.0% lie below 2^-25" in alt
-    assert "from 2^-30 to 2^1" in alt
+def test_the_histograms_are_the_counts_and_what_vanishes_is_marked():
+    """Half of fp16's smallest number, 2^-25, is rounded to 0 as well, so a number at it is counted as not smaller."""
+    outputs = lesson.exponent_counts([torch.tensor([2.0**-30, 1.5 * 2.0**-25, 0.25, 1.0, 1.5])])
+    parameters = lesson.exponent_counts([torch.tensor([0.5, 0.25])])
+    figure, alt = lesson.exponents_figure(outputs, parameters)
+    bars = [{round(bar.get_x() + 0.45 - 0.5): bar for bar in axes.patches} for axes in figure.axes[1:]]
+    assert {e: bar.get_height() for e, bar in bars[0].items()} == {-30: 20, -25: 20, -2: 20, 0: 40}
+    assert {e: bar.get_height() for e, bar in bars[1].items()} == {-1: 50, -2: 50}
+    assert bars[0][-30].get_facecolor() != bars[0][-25].get_facecolor() == bars[0][0].get_facecolor()
+    assert "In fp16 20% of the outputs' gradients vanish, and 0% of the parameters'" in alt
 
 
 def test_the_window_of_scales_is_what_the_format_loses():
@@ -133,7 +206,12 @@ def test_the_window_of_scales_is_what_the_format_loses():
     for place, power in enumerate((0, 10, 30)):
         lost = lesson.underflow_in(gradients, FORMATS["fp16"], 2.0**power)
         assert (vanished[place], overflowed[place]) == (100 * lost.vanished, 100 * lost.overflowed)
-    assert "from 2^10 to 2^10 less than 1 % vanish" in alt
+    assert "From S = 2^10 to 2^10 less than 1 % vanish" in alt
+
+
+def test_where_no_scale_suits_all_the_figure_says_so():
+    wide = [10.0 ** torch.linspace(-30, 2, 200, dtype=torch.float64)]
+    assert "No scale suits all in fp16" in lesson.scale_window_figure(wide, FORMATS["fp16"])[1]
 
 
 @pytest.mark.parametrize("name", FORMATS)

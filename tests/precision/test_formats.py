@@ -123,14 +123,24 @@ def test_stochastic_rounding_leaves_a_number_of_the_format():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_too_large_is_infinite_or_nan(name):
+def test_too_large_is_infinite_or_nan_or_the_largest(name):
     number = FORMATS[name]
     beyond = number.nearest(torch.tensor([2.1 * number.largest, -math.inf], dtype=torch.float64))
-    assert beyond.isinf().all() if number.infinities else beyond.isnan().all()
+    if number.nan:
+        assert beyond.isinf().all() if number.infinities else beyond.isnan().all()
+    else:
+        assert beyond.tolist() == [number.largest, -number.largest]
     assert number.nearest(torch.tensor(math.nan)).isnan()
 
 
+def test_four_bits_are_the_numbers_of_the_open_standard():
+    number = FORMATS["fp4 e2m1"]
+    assert [number.value(pattern) for pattern in range(8)] == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    assert all(number.pattern(number.value(pattern)) == pattern for pattern in range(16))
+
+
 def test_a_format_may_be_made_up():
-    tiny = Format("fp4 e2m1", 2, 1, infinities=False)
+    tiny = Format("fp4 with a NaN", 2, 1, infinities=False)
     positive = [tiny.value(pattern) for pattern in range(7)]
     assert positive == [0, 0.5, 1, 1.5, 2, 3, 4]
+    assert math.isnan(tiny.value(7))

@@ -100,6 +100,27 @@ def test_all_demos_keep_their_word(capfd):
     )
 
 
+def test_code_of_the_demos_own_uses_the_chapters_names_and_those_of_earlier_steps(write, capfd):
+    steps = """
+[[steps]]
+title = "Twice as much"
+minutes = 1
+code = "y = 2 * x"
+say = "Nothing is shown."
+[steps.expect]
+numbers = [{ of = "y", is = 4 }]
+[[steps]]
+title = "And one more"
+minutes = 1
+code = "print('y is', y + 1)"
+say = "The step before has made y."
+[steps.expect]
+text = ["y is 5"]
+"""
+    assert rehearse([write(("minutes = 3\n", "minutes = 5\n"), text=DEMO + steps)], seconds=100) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 4
+
+
 BROKEN = """
 [[steps]]
 title = "Stuck"
@@ -154,6 +175,7 @@ WRONG = {
     "unknown key": ([("click =", "press =")], "step 2: .* unexpected keyword argument 'press'"),
     "nothing said": ([('say = "And now?"', 'say = " "')], "step 2: 'say' is empty"),
     "no title": ([('title = "A bar"\n', "")], "step 2: .* missing .* argument: 'title'"),
+    "a cell and code": ([('cell = "play"', 'cell = "play"\ncode = "1"')], "step 2: it has a cell and code of its own"),
     "no TOML": ([("title", "[title")], "cannot be read as TOML"),
     "no minutes": ([("minutes = 1\n", "minutes = 0\n")], "step 1: 'minutes' is not above 0"),
 }
