@@ -1,4 +1,4 @@
-"""Chapter 08: what formats lose of a model's gradients, which types a run computes in, a slow data loader; and the figures."""
+"""Chapter 08: what formats lose of gradients, types and seconds of a run, the demo's slow data loader; and the figures."""
 
 import copy
 import time
@@ -338,6 +338,8 @@ def mixed_precision_figure() -> tuple[Figure, str]:
     axes.set(xlim=(0, 1), ylim=(0.02, 1.04))
     axes.axis("off")
     _draw_rescue(line)
+    title = "Between the loss and the update, S keeps small gradients within fp16's range"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure, (
         "Cycle of one step. Parameters are kept in 32 bits, the master weights; a 16-bit copy goes through the products of "
         "the forward pass; the loss, in 32 bits, is multiplied by S; the backward pass computes 16-bit gradients that are S "
