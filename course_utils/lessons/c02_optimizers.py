@@ -236,7 +236,10 @@ STEERED = {
 
 
 def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str = "") -> tuple[Figure, str]:
-    """Up to four paths over a surface, and beside them the loss against steps. Raises `CourseError` for more."""
+    """Up to four paths over a surface, and beside them the loss against steps; `title` says what they show.
+
+    Raises `CourseError` for more than four.
+    """
     if not 0 < len(paths) <= 4:
         raise CourseError(f"One figure shows 1 to 4 paths, not {len(paths)}; draw several figures.")
     figure, (plan, curve) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained")
@@ -261,12 +264,12 @@ def six_figure(
 
     `found` holds by name and surface what `fewest_steps` said, `makers` what it was said of.
     """
-    figure, panels = subplots(2, 3, figsize=(7.6, 4.4), layout="constrained", sharex=True, sharey=True)
+    figure, panels = subplots(2, 3, figsize=(7.6, 5.6), layout="constrained", sharex=True, sharey=True)
     for axes, (name, ways) in zip(panels.flat, found.items(), strict=True):
         _draw_contours(axes, replace(RAVINE, view=((-5, 2), (-3.2, 1.7))))
         for surface, look in ((RAVINE, "second"), (TURNED_RAVINE, "first")):
             count, rate = ways[surface.name]
-            x, y = path(partial(makers[name], lr=rate), surface, min(count, 300)).T
+            x, y = path(partial(makers[name], lr=rate), surface, count).T
             if surface is TURNED_RAVINE:
                 x, y = (x + y) / sqrt(2), (y - x) / sqrt(2)
             width, mark = (3.5, 0) if surface is RAVINE else (1, 2.5)
@@ -291,25 +294,29 @@ def six_figure(
 
 
 def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figure, str]:
-    """`gradient_sizes`, the largest on top; tensors of the same name in several layers share a row."""
+    """`gradient_sizes` of an untrained model, the largest on top; tensors of the same name in several layers share a row.
+
+    Left out, and counted, are those whose size is below `least`.
+    """
+    shown = {name: size for name, size in sizes.items() if size > least}
     grouped: dict[str, list[float]] = {}
-    for name, size in sizes.items():
-        if size > least:
-            short = re.sub(r"^distilbert\.|transformer\.layer\.\d+\.|embeddings\.(?=[wp])", "", name)
-            grouped.setdefault(re.sub(r"transformer\.layer\.\d+\.", "", short), []).append(size)
+    for name, size in shown.items():
+        grouped.setdefault(re.sub(r"^distilbert\.|transformer\.layer\.\d+\.", "", name), []).append(size)
     names = sorted(grouped, key=lambda name: max(grouped[name]))
-    largest, smallest = max(map(max, grouped.values())), min(map(min, grouped.values()))
+    largest, smallest = max(shown.values()), min(shown.values())
     figure, axes = subplots(figsize=(7.6, 0.8 + 0.19 * len(names)), layout="constrained")
     for row, name in enumerate(names):
         axes.plot([smallest / 3, max(grouped[name])], [row, row], color=COLORS["grid"], linewidth=1)
         axes.plot(grouped[name], [row] * len(grouped[name]), "o", color=COLORS["first"], markersize=5)
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    title = f"From tensor to tensor, gradients differ by up to {largest / smallest:,.0f} times"
-    axes.set(xscale="log", xlabel="size of the tensor's gradient (root mean square, log)", title=title)
+    title = f"Before training, gradients differ by up to {largest / smallest:,.0f} times from tensor to tensor"
+    left_out = f"{len(sizes) - len(shown)} of {len(sizes)} tensors are left out: their gradient is below {least:g}"
+    axes.set(xscale="log", xlabel=f"size of the tensor's gradient (root mean square, log)\n{left_out}")
+    axes.set_title(title, fontsize=11)
     axes.set(xlim=(smallest / 3, largest * 3), ylim=(-1, len(names)))
     return figure, (
-        f"Root mean square of the gradient of {sum(map(len, grouped.values()))} tensors: from {smallest:.2g} for "
-        f"{names[0]} to {largest:.2g} for {names[-1]}."
+        f"Root mean square of the gradient of {len(shown)} tensors before training: from {smallest:.2g} for {names[0]} "
+        f"to {largest:.2g} for {names[-1]}. {left_out}."
     )
 
 
@@ -319,7 +326,9 @@ def steering_figure(
     """One optimizer, by its name in `STEERED`, on the surface of that name, from (x, y); noise as `Surface.noise` says."""
     make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
     here = SURFACES[surface]
-    return paths_figure(here, {optimizer: path(make, here, steps, start=(x, y))})
+    places = path(make, here, steps, start=(x, y))
+    before, after = heights(here, places)[[0, -1]].tolist()
+    return paths_figure(here, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
 
 
 def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
@@ -328,7 +337,7 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         "warm-up, then constant": partial(schedules.warm_up, warmup=warmup),
         "inverse square root": partial(schedules.inverse_sqrt, warmup=warmup),
         "exponential": partial(schedules.exponential, gamma=0.01 ** (1 / total)),
-        "step": partial(schedules.staircase, every=max(1, total // 3), gamma=0.3),
+        "step": partial(schedules.staircase, every=total // 3 + 1, gamma=0.3),
         "cosine with warm-up": partial(schedules.cosine, total=total, warmup=warmup),
     }
     looks = zip((*SERIES[:4], "gradients"), (":", "-", "-", "-", "--"), strict=True)
@@ -338,30 +347,37 @@ def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
         drawn_as = "steps-post" if name == "step" else "default"
         axes.plot(steps, [factor(step) for step in steps], line, color=COLORS[color], label=name, drawstyle=drawn_as)
     axes.set(xlabel="update", ylabel="factor on α", ylim=(0, 1.08), xlim=(0, total))
+    axes.set_title("Only the cosine ends at zero")
     figure.legend(loc="outside upper center", ncols=3)
     ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in drawn.items())
     return figure, f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
 
 
-def noise_figure(sizes: Sequence[int], variances: Sequence[float]) -> tuple[Figure, str]:
-    """Variance of a batch's gradient against the batch's size, and the line through the first point that falls as 1 / size."""
-    predicted = [variances[0] * sizes[0] / size for size in sizes]
+def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> tuple[Figure, str]:
+    """Variance of a batch's gradient against the batch's size, and the line through the first point that falls as 1 / size.
+
+    `repeated` holds several independent measurements for each size: a point is their mean, its bar two standard errors.
+    """
+    found = torch.tensor(repeated, dtype=torch.float64)
+    means, errors = found.mean(1), found.std(1) / found.shape[1] ** 0.5
+    predicted = means[0] * sizes[0] / torch.tensor(sizes)
     figure, axes = subplots(figsize=(7.6, 3.0))
     axes.plot(sizes, predicted, color=COLORS["predicted"], label="through the first point, as 1 / batch size")
-    axes.plot(sizes, variances, "o", color=COLORS["first"], label="measured")
+    look = {"fmt": "o", "color": COLORS["first"], "capsize": 4}
+    axes.errorbar(sizes, means, 2 * errors, label="measured, with two standard errors", **look)
     axes.set(xlabel="batch size (log)", ylabel="variance of the gradient (log)", xscale="log", yscale="log")
     axes.set(title="Twice the batch, half the variance")
     axes.set_xticks(list(sizes), [str(size) for size in sizes])
     round_ones = [
-        m * 10.0**e for e in range(-3, 4) for m in (1, 2, 5) if min(variances) / 2 < m * 10.0**e < 2 * max(variances)
+        m * 10.0**e for e in range(-3, 4) for m in (1, 2, 5) if means.min() / 2 < m * 10.0**e < 2 * means.max()
     ]
     axes.set_yticks(round_ones, [f"{tick:g}" for tick in round_ones])
     axes.minorticks_off()
     axes.legend()
-    ratios = ", ".join(f"{m / p:.2f}" for m, p in zip(variances, predicted, strict=True))
+    ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
     return figure, (
-        f"Variance of a batch's gradient for batch sizes {', '.join(map(str, sizes))}, falling from {variances[0]:.3g} to "
-        f"{variances[-1]:.3g}; measured over predicted: {ratios}."
+        f"Variance of a batch's gradient for batch sizes {', '.join(map(str, sizes))}, falling from {means[0]:.3g} to "
+        f"{means[-1]:.3g}; measured over predicted, with two standard errors: {ratios}."
     )
 
 

@@ -150,8 +150,13 @@ def test_gradient_sizes_are_by_tensor():
     sizes = gradient_sizes(Linear(3), {"x": torch.tensor([[3.0, 0.0, 4.0]], dtype=torch.float64)})
     assert sizes == {"w": pytest.approx(sqrt(25 / 3))}
     drawn, alt = lesson.sizes_figure({"a.0.w": 1e-3, "b": 2.0, "zero": 0.0})
-    assert title(drawn.axes[0]) == "From tensor to tensor, gradients differ by up to 2,000 times"
-    assert "of 2 tensors: from 0.001 for a.0.w to 2 for b" in alt
+    assert title(drawn.axes[0]) == "Before training, gradients differ by up to 2,000 times from tensor to tensor"
+    assert "of 2 tensors before training: from 0.001 for a.0.w to 2 for b" in alt
+    assert "1 of 3 tensors are left out" in alt
+    names = ("distilbert.embeddings.word_embeddings.weight", "distilbert.transformer.layer.1.ffn.lin1.bias")
+    drawn, _ = lesson.sizes_figure(dict(zip(names, (1.0, 2.0), strict=True)))
+    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert labels == ["embeddings.word_embeddings.weight", "ffn.lin1.bias"]
 
 
 def test_six_paths_are_drawn_on_both_ravines():
@@ -160,6 +165,7 @@ def test_six_paths_are_drawn_on_both_ravines():
     figure, alt = lesson.six_figure(found, dict.fromkeys(lesson.STEERED, steered))
     straight, turned = (line.get_xydata() for line in figure.axes[0].lines[:2])
     assert straight == pytest.approx(turned)
+    assert len(straight) == 21
     assert "Adam 20, 20" in alt
 
 
@@ -181,6 +187,7 @@ def test_every_position_of_the_controls_draws(surface, optimizer):
     figure, alt = lesson.steering_figure(surface, optimizer, lr=1.0, beta1=0.0, beta2=0.0, x=-1.0, y=0.5, steps=20)
     assert surface in alt
     assert optimizer in figure.legends[0].texts[0].get_text()
+    assert figure.legends[0].get_title().get_text().startswith("20 steps take the loss from ")
 
 
 def test_schedules_are_drawn_from_the_functions():
@@ -189,13 +196,16 @@ def test_schedules_are_drawn_from_the_functions():
     assert len(drawn) == 5
     assert drawn["inverse square root"][24] == schedules.inverse_sqrt(24, warmup=6) == 0.5
     assert "inverse square root 0, 1, 0.32" in alt
+    at_the_end = [name for name, factors in drawn.items() if factors[-1] == pytest.approx(0)]
+    assert at_the_end == ["cosine with warm-up"]
+    assert title(figure.axes[0]) == "Only the cosine ends at zero"
 
 
 def test_noise_is_held_against_one_over_the_size():
-    figure, alt = lesson.noise_figure([1, 2, 4], [8.0, 4.0, 2.2])
-    predicted, measured = figure.axes[0].lines
-    assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([8, 4, 2], [8, 4, 2.2])
-    assert "1.00, 1.00, 1.10" in alt
+    figure, alt = lesson.noise_figure([1, 2, 4], [[9.0, 7.0], [4.0, 4.0], [2.0, 2.4]])
+    predicted, measured = figure.axes[0].lines[:2]
+    assert (list(predicted.get_ydata()), list(measured.get_ydata())) == ([8, 4, 2], [8, 4, pytest.approx(2.2)])
+    assert "1.00 ± 0.25, 1.00 ± 0.00, 1.10 ± 0.20" in alt
 
 
 def test_the_family_names_everyone():
