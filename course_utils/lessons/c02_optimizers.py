@@ -304,18 +304,19 @@ def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figur
         grouped.setdefault(re.sub(r"^distilbert\.|transformer\.layer\.\d+\.", "", name), []).append(size)
     names = sorted(grouped, key=lambda name: max(grouped[name]))
     largest, smallest = max(shown.values()), min(shown.values())
+    lowest = min(names, key=lambda name: min(grouped[name]))
     figure, axes = subplots(figsize=(7.6, 0.8 + 0.19 * len(names)), layout="constrained")
     for row, name in enumerate(names):
         axes.plot([smallest / 3, max(grouped[name])], [row, row], color=COLORS["grid"], linewidth=1)
         axes.plot(grouped[name], [row] * len(grouped[name]), "o", color=COLORS["first"], markersize=5)
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    title = f"Before training, gradients differ by up to {largest / smallest:,.0f} times from tensor to tensor"
+    title = f"Before training, tensors' gradients differ by up to {float(f'{largest / smallest:.2g}'):,.0f} times"
     left_out = f"{len(sizes) - len(shown)} of {len(sizes)} tensors are left out: their gradient is below {least:g}"
     axes.set(xscale="log", xlabel=f"size of the tensor's gradient (root mean square, log)\n{left_out}")
     axes.set_title(title, fontsize=11)
     axes.set(xlim=(smallest / 3, largest * 3), ylim=(-1, len(names)))
     return figure, (
-        f"Root mean square of the gradient of {len(shown)} tensors before training: from {smallest:.2g} for {names[0]} "
+        f"Root mean square of the gradient of {len(shown)} tensors before training: from {smallest:.2g} for {lowest} "
         f"to {largest:.2g} for {names[-1]}. {left_out}."
     )
 
