@@ -9,11 +9,8 @@ from math import log, sqrt
 import torch
 from matplotlib.figure import Figure
 
-from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.hardware.calibration import seconds_of
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
-from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, subplots
 from course_utils.viz.style import COLORS, SERIES, writing
 
@@ -174,26 +171,6 @@ def gradient_sizes(model: torch.nn.Module, batch: dict) -> dict[str, float]:
     parameters = dict(model.named_parameters())
     found = torch.autograd.grad(model(**batch).loss, list(parameters.values()))
     return {name: g.square().mean().sqrt().item() for name, g in zip(parameters, found, strict=True)}
-
-
-def model_with_gradients(kind: Callable) -> tuple:
-    """DistilBERT-base, an optimizer of it, and a gradient for each parameter: what `update` takes."""
-    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
-    return model, kind(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
-
-
-def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: Sequence[torch.Tensor]) -> None:
-    """The update alone, without forward and backward pass."""
-    for p, gradient in zip(model.parameters(), gradients, strict=True):
-        p.grad = gradient
-    optimizer.step()
-
-
-def seconds_of_update(kind: Callable) -> float:
-    """Of one `update` with an optimizer of this kind, on a model that has made its state."""
-    parts = model_with_gradients(kind)
-    update(*parts)
-    return seconds_of(lambda: update(*parts))
 
 
 def settled_variance(

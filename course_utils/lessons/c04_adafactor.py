@@ -127,18 +127,20 @@ def growing(model: torch.nn.Module, layer: torch.nn.Linear, batches: Sequence[Ma
 
 
 def growing_figure(found: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
-    """A column for each matrix of `found`: the matrix above, with its row and column means beside it; V̂ / V below."""
+    """A column for each matrix of `found`: the matrix over its mean above, V̂ / V below."""
     figure, axes = subplots(2, len(found), figsize=(7.6, 4.6), layout="constrained", sharex=True, sharey=True)
     errors = {}
     for (name, squares), (above, below) in zip(found.items(), axes.T, strict=True):
         guess = estimate(squares)
         errors[name] = relative_error(squares, guess)
-        low, high = _color_limits(squares[:_DRAWN, :_DRAWN])
-        _draw_heat(above, squares.log10(), low, high, "viridis", f"{name}\nerror {errors[name]:.0%}")
+        size = _draw_heat(
+            above, (squares / squares.mean()).log10(), -3, 1, "viridis", f"{name}\nerror {errors[name]:.0%}"
+        )
         ratio = _draw_heat(below, (guess / squares).log10(), -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
         above.set_xlabel("")
     axes[0, 0].set_ylabel("g²: row")
     axes[1, 0].set_ylabel("ratio: row")
+    figure.colorbar(size, ax=axes[0].tolist(), label="log₁₀ of g² / its mean", extend="both", aspect=12)
     figure.colorbar(ratio, ax=axes[1].tolist(), label="log₁₀ of V̂ / V", extend="both", aspect=12)
     said = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
     figure.suptitle("One token is exact; sums of tokens are not", x=0.01, ha="left")
@@ -177,7 +179,7 @@ def factoring_figure(rows: int = 4, columns: int = 5) -> tuple[Figure, str]:
     )
 
 
-def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]:
+def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "") -> tuple[Figure, str]:
     """A matrix V, its estimate from rows and columns, and the ratio of the two, all on logarithmic scales of color.
 
     Everything is computed from all of V; of a large one the first rows and columns are drawn. Where V is 0 the picture is
@@ -199,7 +201,8 @@ def estimate_figure(squares: torch.Tensor, name: str = "") -> tuple[Figure, str]
     known = ratio[ratio.isfinite()]
     error, near = relative_error(squares, estimated), (known.abs() <= log10(2)).double().mean().item()
     figure.suptitle(
-        f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{_crop(squares)}",
+        (f"{conclusion}\n" if conclusion else "")
+        + f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{_crop(squares)}",
         x=0.01,
         ha="left",
     )
@@ -217,24 +220,24 @@ def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: in
 
 
 def adafactor_schedules_figure(steps: int = 100_000, lr: float = 1e-2, beta2: float = 0.999) -> tuple[Figure, str]:
-    """What share a new g² has in the average, in Adafactor and in Adam; and the relative step size, with its warm-up."""
+    """What share a new g² has in the average, in Adafactor and in Adam; and the relative step size."""
     t = torch.logspace(0, torch.tensor(float(steps)).log10().item(), 200, dtype=torch.float64)
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
     share, adam = t**-0.8, (1 - beta2) / (1 - beta2**t)
     left.plot(t, share, color=COLORS["first"], label="Adafactor: 1 − β₂ₜ = t⁻⁰·⁸")
     left.plot(t, adam, color=COLORS["second"], linestyle="--", label=f"Adam, β₂ = {beta2}, corrected")
-    left.set(ylabel="share of the newest g²", title="How fast the past is forgotten")
-    bound, warm = torch.minimum(torch.full_like(t, lr), t**-0.5), torch.minimum(1e-6 * t, t**-0.5)
-    right.plot(t, bound, color=COLORS["first"], label=f"min({lr:g}, 1/√t)")
-    right.plot(t, warm, color=COLORS["third"], linestyle="--", label="min(10⁻⁶ t, 1/√t)")
-    right.set(ylabel="relative step size ρ", title="How far a step goes")
+    left.set(ylabel="1 − β₂ₜ, share of the newest g²", title="Adafactor forgets ever more slowly")
+    right.plot(t, torch.minimum(torch.full_like(t, lr), t**-0.5), color=COLORS["first"], label=f"min({lr:g}, 1/√t)")
+    right.set(ylabel="relative step size ρ", ylim=(1e-3, 0.05), title=f"ρ falls from step {lr**-2:,.0f} on")
     for axes in (left, right):
         axes.set(xscale="log", yscale="log", xlabel="step t")
-        axes.legend()
+        axes.legend(loc="upper right")
+    right.set_yticks([0.001, 0.003, 0.01, 0.03], ["0.001", "0.003", "0.01", "0.03"])
+    right.minorticks_off()
     return figure, (
         f"Left: the share of the newest squared gradient in the average falls from {share[0]:.0f} at step 1 to {share[-1]:.1e} "
         f"at step {steps} in Adafactor, and from {adam[0]:.0f} to {adam[-1]:.1e} in Adam. Right: the relative step size is "
-        f"{lr:g} up to step {lr**-2:.0f} and then falls as one over the root; with warm-up it grows from 1e-6 to {warm[-1]:.1e}."
+        f"{lr:g} up to step {lr**-2:.0f} and then falls as one over the root of the step."
     )
 
 
@@ -243,8 +246,9 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     figure, axes = subplots(layout="constrained")
     for (name, values), color, style in zip(lost.items(), SERIES, LINES, strict=False):
         axes.plot(scales, values, color=COLORS[color], linestyle=style, marker="o", markersize=3, label=name)
-    axes.set(xscale="log", xlabel="scale of the gradients", ylabel="change of the steps, relative", ylim=(-0.02, None))
-    axes.set_title("Below some scale ε₁ decides, not the gradient")
+    axes.set(xscale="log", xlabel="scale of the gradients", ylim=(-0.02, None))
+    axes.set(ylabel="change of the steps\n0: the same, 1: as far off as no step")
+    axes.set_title("Below some scale ε decides, not the gradient")
     axes.legend()
     ends = "; ".join(
         f"{name}: {values[0]:.2f} at {scales[0]:.0e}, {values[-1]:.2f} at {scales[-1]:.0e}"
@@ -260,7 +264,7 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
         instant, parts = max(plan.items(), key=lambda one: sum(one[1].values()))
         fullest[f"{name}: {instant}"] = parts
     (before, after) = (sum(parts.values()) for parts in fullest.values())
-    return instants_figure(fullest, f"Adafactor's peak is {after / before:.0%} of AdamW's")
+    return instants_figure(fullest, f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's")
 
 
 def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from course_utils.training.loop import Run, train, train_step
 from course_utils.training.profile import Profile, throughput
 from course_utils.training.scaling import ScaleLoss
 from course_utils.training.schedules import linear_decay
+from course_utils.training.updates import model_with_gradients, seconds_of_update, update
 
 # Imported when first used: they load Accelerate and Transformers' Trainer.
 _LATER = {"with_accelerate": ("train_with_accelerate",), "with_trainer": ("train_with_trainer",)}
@@ -29,13 +30,16 @@ __all__ = [
     "accumulated_step",
     "evaluate",
     "linear_decay",
+    "model_with_gradients",
     "num_loss_tokens",
     "num_updates",
+    "seconds_of_update",
     "throughput",
     "train",
     "train_step",
     "train_with_accelerate",
     "train_with_trainer",
+    "update",
 ]
 
 __getattr__, __dir__, _ = import_when_used(__name__, _LATER)

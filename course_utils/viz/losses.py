@@ -42,12 +42,13 @@ def losses_over_seeds(
     seconds: bool = False,
     reference: str | None = None,
     level: tuple[str, float] | None = None,
+    title: str | None = None,
 ) -> tuple[Figure, str]:
     """Training loss against steps, with `seconds` against seconds too: the mean over the runs of each name, and their range.
 
     A loss is the mean of its last `window` steps. With `reference` it is how far each other name's loss lies above that of
-    the reference, seed by seed. `level` names a loss to compare with. Raises `CourseError` for more than seven names, and
-    for runs of a name that are not equally long.
+    the reference, seed by seed. `level` names a loss to compare with, `title` stands above. Raises `CourseError` for more than
+    seven names, and for runs of a name that are not equally long.
     """
     _require_few(runs)
     for name, histories in runs.items():
@@ -81,7 +82,7 @@ def losses_over_seeds(
             panel.set(ylim=(0, None))
     said += _draw_level(panels[0, 0], level)
     panels[0, 0].set(ylabel=what)
-    figure.legend(loc="outside upper center", ncols=min(len(runs), 3))
+    figure.legend(loc="outside upper center", ncols=min(len(runs), 3), title=title)
     seeds = format_counted(max(map(len, runs.values())), "seed")
     return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(said)}."
 

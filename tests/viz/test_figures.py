@@ -55,7 +55,9 @@ def test_bands_reach_from_the_least_to_the_most_of_the_runs():
     assert (band.min(), band.max()) == (1.0, 4.0)
     assert "A ends at 2.00 (1.00 to 3.00) after 1.0 s" in alt
     assert labels_are_there(figure)
-    assert len(viz.losses_over_seeds(runs)[0].axes) == 1
+    titled = viz.losses_over_seeds(runs, title="A is lower")[0]
+    assert len(titled.axes) == 1
+    assert titled.legends[0].get_title().get_text() == "A is lower"
 
 
 def test_losses_apart_are_paired_by_seed():

@@ -1,0 +1,29 @@
+"""The update of DistilBERT-base alone, without forward and backward pass, to be predicted and timed."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from course_utils import models
+from course_utils.hardware.calibration import seconds_of
+from course_utils.settings import settings
+
+
+def model_with_gradients(kind: Callable) -> tuple:
+    """DistilBERT-base, an optimizer of it, and a gradient for each parameter: what `update` takes."""
+    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
+    return model, kind(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
+
+
+def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: Sequence[torch.Tensor]) -> None:
+    """The update alone, with these gradients."""
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        p.grad = gradient
+    optimizer.step()
+
+
+def seconds_of_update(kind: Callable) -> float:
+    """Of one `update` with an optimizer of this kind, on a model that has made its state."""
+    parts = model_with_gradients(kind)
+    update(*parts)
+    return seconds_of(lambda: update(*parts))
