@@ -68,19 +68,6 @@ def predicted_left_l2(scales: Sequence[float], steps: int, lr: float, weight_dec
     return theta
 
 
-def model_with_gradients(kind: Callable) -> tuple:
-    """DistilBERT-base, an optimizer of it, and a gradient for each parameter: what `update` takes."""
-    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
-    return model, kind(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
-
-
-def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, gradients: Sequence[torch.Tensor]) -> None:
-    """The update alone, without forward and backward pass."""
-    for p, gradient in zip(model.parameters(), gradients, strict=True):
-        p.grad = gradient
-    optimizer.step()
-
-
 def model_with_text(tokens: int) -> tuple:
     """DistilBERT-base and one text of that many tokens: what `forward_backward` takes."""
     device = settings().device

@@ -7,7 +7,7 @@ import torch
 from figures import title
 from torch import nn
 
-from course_utils import hardware
+from course_utils import hardware, training
 from course_utils.lessons import c03_adamw as lesson
 from course_utils.optim import Adam, AdamW
 from course_utils.training import History
@@ -74,7 +74,7 @@ def small_work():
 
 def test_the_bytes_of_an_update_are_counted_and_its_seconds_taken():
     """Twenty numbers of 4 bytes for each parameter, read or written, as the chapter adds them up."""
-    cost = lesson.predict_and_time(small_work, lesson.update, hardware.machine("A100-40GB"))
+    cost = lesson.predict_and_time(small_work, training.update, hardware.machine("A100-40GB"))
     assert cost.moved == pytest.approx(20 * 64 * 4, rel=0.01)
     assert cost.predicted == pytest.approx(cost.moved / 1555e9)
     assert cost.measured > 0
