@@ -12,7 +12,7 @@ from torch import nn
 from course_utils.techniques import blocks_of, segment_ranges
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit, subplots
-from course_utils.viz.style import COLORS, MARKS, SERIES
+from course_utils.viz.style import COLORS
 
 ITEMSIZE = 4  # bytes of a float32 number
 
@@ -32,14 +32,16 @@ def count_forwards(model: nn.Module) -> Iterator[Counter]:
         hook.remove()
 
 
-def peak(blocks: int, segments: int | None, per_block: float) -> float:
+def peak(blocks: int, segments: int | None, per_block: float, gradients: float = 0.0) -> float:
     """The peak in boundaries, where a block saves `per_block` times what its input, a boundary, has.
 
-    When segment j of n blocks is recomputed, j boundaries and n · `per_block` lie there. None is without a checkpoint.
+    When segment j of n blocks is recomputed, j boundaries and n · `per_block` lie there, and the `gradients`, in boundaries,
+    of every later block. 0 is for gradients that were there before. None is without a checkpoint; then gradients are left out.
     """
     if segments is None:
         return blocks * per_block
-    return max(j + len(run) * per_block for j, run in enumerate(segment_ranges(blocks, segments), 1))
+    ranges = enumerate(segment_ranges(blocks, segments), 1)
+    return max(j + len(run) * per_block + gradients * (blocks - run.stop) for j, run in ranges)
 
 
 def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int, float, float]]:
@@ -99,38 +101,49 @@ def segment_curves_figure(
 ) -> tuple[Figure, str]:
     """Peak bytes against the number of segments: a panel per model with r · n, and the lines `predicted` and `measured`.
 
-    The lowest measured point is marked, and so is the root of r · n.
+    The root of r · n is marked, and the title says how far the lowest measured point is from it.
     """
     figure, panels = subplots(1, len(curves), figsize=(7.8, 3.1), layout="constrained", squeeze=False)
-    texts = []
+    texts, off = [], []
     for axes, (title, (product, lines)) in zip(panels[0], curves.items(), strict=True):
         unit, size = byte_unit(max(max(line.values()) for line in lines.values()))
         for name, look in (("predicted", {"linewidth": 4.0}), ("measured", {"linestyle": "", "marker": "o"})):
             line = lines[name]
             axes.plot(list(line), [value / size for value in line.values()], color=COLORS[name], label=name, **look)
         lowest, root = min(line, key=line.get), sqrt(product)
+        off.append(abs(lowest / min(root, max(line)) - 1))
         axes.axvline(root, color=COLORS["warning"], linestyle=":", linewidth=1.4, label="√(r·n)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="segments s", ylabel=f"peak, {unit}", ylim=(0, None))
+        axes.set(xlabel="segments c", ylabel=f"peak, {unit}", ylim=(0, None))
         axes.set_title(f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}", fontsize=10)
         values = ", ".join(f"{segments}: {format_bytes(value)}" for segments, value in line.items())
         texts.append(f"{title}, √(r·n) = {root:.3g}, measured: {values}; lowest at {lowest}.")
     panels[0][0].legend(fontsize=8, loc="center right")
-    return figure, "Peak memory against the number of segments. " + " ".join(texts)
+    conclusion = f"The peak is lowest within {max(off):.0%} of √(r·n) segments, or at one per block where that is fewer"
+    figure.suptitle(conclusion, x=0.01, ha="left", fontsize=11)
+    return figure, f"{conclusion}. Peak memory against the number of segments. " + " ".join(texts)
 
 
 def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Figure, str]:
-    """A point per way to train: its memory and its time, both relative to the first one's."""
-    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    for (name, (memory, seconds)), color, mark in zip(ways.items(), ("ink", *SERIES), MARKS, strict=False):
-        label = f"{name}: {memory:.2f}, {seconds:.2f}"
-        axes.plot(memory, seconds, mark, color=COLORS[color], markersize=8, label=label)
-    axes.set(xlabel="peak, relative", ylabel="seconds of a step, relative", xlim=(0, 1.1))
-    axes.set_title("Each saving of memory costs time")
-    axes.set_ylim(0, 1.15 * max(seconds for _, seconds in ways.values()))
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title="memory, time", alignment="left")
+    """A row per way to train: its memory and its time, both relative to the first one's."""
+    figure, panels = subplots(1, 2, figsize=(7.8, 0.9 + 0.31 * len(ways)), layout="constrained", sharey=True)
+    rows, saving = range(len(ways)), list(ways)[1:]
+    for panel, xlabel in zip((0, 1), ("peak, relative", "seconds of a step, relative"), strict=True):
+        axes, values = panels[panel], [point[panel] for point in ways.values()]
+        axes.axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
+        axes.hlines(rows, 1, values, color=COLORS["activations" if panel == 0 else "recomputed"], linewidth=2)
+        axes.plot(values, rows, "o", color=COLORS["measured"], markersize=6)
+        for row, value in zip(rows, values, strict=True):
+            axes.annotate(f"{value:.2f}", (value, row), (8, 0), textcoords="offset points", va="center", fontsize=9)
+        axes.set(xlabel=xlabel, yticks=list(rows), yticklabels=list(ways), ylim=(len(ways) - 0.5, -0.5))
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.15)
+    least, fastest = (min(saving, key=lambda name: ways[name][panel]) for panel in (0, 1))
+    both = f"{least}: least memory and, of those that save memory, least time"
+    title = both if least == fastest else f"{least}: least memory; {fastest}: least time of those that save memory"
+    figure.suptitle(title[0].upper() + title[1:], x=0.01, ha="left", fontsize=11)
     listed = "; ".join(f"{name}: {m:.2f} of the memory, {s:.2f} of the time" for name, (m, s) in ways.items())
-    return figure, f"Time of a step against its peak, both relative. {listed}."
+    return figure, f"{title[0].upper() + title[1:]}. Both relative to the first. {listed}."
 
 
 def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_block: float = 36.0) -> tuple[Figure, str]:
@@ -162,7 +175,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     right.plot(list(peaks), [value / size for value in peaks.values()], ".-", color=COLORS["predicted"])
     right.plot(segments, now / size, "o", color=COLORS["warning"], markersize=9)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set(xlabel="segments s", ylabel=f"peak, {unit}", title=f"Lowest at s = {lowest}", ylim=(0, None))
+    right.set(xlabel="segments c", ylabel=f"peak, {unit}", title=f"Lowest at c = {lowest}", ylim=(0, None))
     return figure, (
         f"{blocks} blocks in {segments} segments, batch {batch}, {per_block:g} boundaries to a block: at most "
         f"{format_bytes(now)} are kept instead of {format_bytes(without)}; {blocks} blocks are computed "

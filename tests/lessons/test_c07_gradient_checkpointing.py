@@ -51,6 +51,21 @@ def test_equal_segments_are_lowest_at_the_root_of_r_n(length, per_block):
     assert all(lesson.peak(blocks, s, per_block) == value for s, value in equal.items())
 
 
+@given(SIZES, st.floats(0, 1))
+def test_every_block_is_best_where_its_gradients_outweigh_a_boundary_but_not_what_it_saves(sizes, part):
+    blocks, _, per_block = sizes
+    per_block = max(per_block, 1.0)
+    gradients = 1 + part * (per_block - 1)
+    peaks = {s: lesson.peak(blocks, s, per_block, gradients) for s in range(1, blocks + 1)}
+    assert peaks[blocks] <= min(peaks.values()) + 1e-9
+    assert peaks[blocks] == pytest.approx(1 + per_block + gradients * (blocks - 1))
+
+
+def test_fewer_segments_are_best_where_a_boundary_is_larger_than_the_gradients():
+    of = {q: [lesson.peak(48, s, 23, q) for s in (33, 48)] for q in (12 * 128 / (64 * 16), 12 * 128 / (64 * 128))}
+    assert list(of.values()) == [[116, 94.5], [64.375, 71]]
+
+
 def test_unequal_segments_do_a_little_better():
     assert [lesson.peak(36, s, 4) for s in (12, 14, 18)] == [24, 22, 26]
     assert min(range(1, 65), key=lambda s: lesson.peak(64, s, 16)) == 40
@@ -60,6 +75,7 @@ def test_unequal_segments_do_a_little_better():
 def test_the_curves_mark_the_lowest_point_and_the_root():
     line = {1: 9e6, 4: 3e6, 16: 5e6}
     figure, alt = lesson.segment_curves_figure({"a chain": (25, {"predicted": line, "measured": line})})
+    assert alt.startswith("The peak is lowest within 20% of √(r·n) segments")
     assert alt.endswith("lowest at 4.")
     drawn = figure.axes[0].lines
     assert list(drawn[1].get_xdata()) == [1, 4, 16]
@@ -67,11 +83,13 @@ def test_the_curves_mark_the_lowest_point_and_the_root():
 
 
 def test_time_and_memory_are_said():
-    figure, alt = lesson.time_and_memory_figure({"plain": (1, 1), "checkpointed": (0.3, 1.25)})
+    figure, alt = lesson.time_and_memory_figure({"plain": (1, 1), "checkpointed": (0.3, 1.25), "kept": (0.6, 1.2)})
+    assert alt.startswith("Checkpointed: least memory; kept: least time of those that save memory.")
     assert "checkpointed: 0.30 of the memory, 1.25 of the time" in alt
-    assert [line.get_xydata().tolist() for line in figure.axes[0].lines] == [[[1, 1]], [[0.3, 1.25]]]
-    of_eight, _ = lesson.time_and_memory_figure({f"way {n}": (1 - n / 10, 1 + n / 10) for n in range(8)})
-    assert len(of_eight.axes[0].lines) == 8
+    drawn = [axes.lines[1].get_xydata().tolist() for axes in figure.axes]
+    assert drawn == [[[1, 0], [0.3, 1], [0.6, 2]], [[1, 0], [1.25, 1], [1.2, 2]]]
+    _, alt = lesson.time_and_memory_figure({"plain": (1, 1), "filed": (0.3, 1.1), "kept": (0.6, 1.2)})
+    assert alt.startswith("Filed: least memory and, of those that save memory, least time.")
 
 
 def test_the_playing_figure_draws_the_walk():
