@@ -118,7 +118,7 @@ def segment_curves_figure(
         axes.set_title(f"{title}\nlowest at {lowest}, √(r·n) = {root:.3g}", fontsize=10)
         values = ", ".join(f"{segments}: {format_bytes(value)}" for segments, value in line.items())
         texts.append(f"{title}, √(r·n) = {root:.3g}, measured: {values}; lowest at {lowest}.")
-    panels[0][0].legend(fontsize=8, loc="center right")
+    panels[0][-1].legend(fontsize=8, loc="upper right")
     conclusion = f"The peak is lowest within {max(off):.0%} of √(r·n) segments, or at one per block where that is fewer"
     figure.suptitle(conclusion, x=0.01, ha="left", fontsize=11)
     return figure, f"{conclusion}. Peak memory against the number of segments. " + " ".join(texts)
@@ -128,16 +128,17 @@ def time_and_memory_figure(ways: Mapping[str, tuple[float, float]]) -> tuple[Fig
     """A row per way to train: its memory and its time, both relative to the first one's."""
     figure, panels = subplots(1, 2, figsize=(7.8, 0.9 + 0.31 * len(ways)), layout="constrained", sharey=True)
     rows, saving = range(len(ways)), list(ways)[1:]
-    for panel, xlabel in zip((0, 1), ("peak, relative", "seconds of a step, relative"), strict=True):
+    for panel, side, xlabel in ((0, -1, "peak, relative"), (1, 1, "seconds of a step, relative")):
         axes, values = panels[panel], [point[panel] for point in ways.values()]
         axes.axvline(1, color=COLORS["ink"], linestyle=":", linewidth=1)
         axes.hlines(rows, 1, values, color=COLORS["activations" if panel == 0 else "recomputed"], linewidth=2)
         axes.plot(values, rows, "o", color=COLORS["measured"], markersize=6)
         for row, value in zip(rows, values, strict=True):
-            axes.annotate(f"{value:.2f}", (value, row), (8, 0), textcoords="offset points", va="center", fontsize=9)
+            place = {"xytext": (8 * side, 0), "textcoords": "offset points", "ha": "right" if side < 0 else "left"}
+            axes.annotate(f"{value:.2f}", (value, row), **place, va="center", fontsize=9)
         axes.set(xlabel=xlabel, yticks=list(rows), yticklabels=list(ways), ylim=(len(ways) - 0.5, -0.5))
         axes.grid(visible=False, axis="y")
-        axes.margins(x=0.15)
+        axes.margins(x=0.28)
     least, fastest = (min(saving, key=lambda name: ways[name][panel]) for panel in (0, 1))
     both = f"{least}: least memory and, of those that save memory, least time"
     title = both if least == fastest else f"{least}: least memory; {fastest}: least time of those that save memory"
