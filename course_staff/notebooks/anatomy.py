@@ -148,9 +148,7 @@ def summary(chapter: Chapter) -> Remarks:
     if lines != 5:
         yield last, f"the summary takes five numbered lines, not {lines}."
     names = [heading.text for heading in markdown.headings(text)]
-    parts = [name for name in names if name in ("Questions", "Problems", "Sources")]
-    if parts == ["Questions", "Sources"]:
-        return  # a chapter from before there were problems
+    parts = [name for name in names if name in ("Problems", "Sources")]
     if parts != ["Problems", "Sources"]:
         yield last, "the summary needs the parts '### Problems' and '### Sources', in this order."
     elif (folded := text.partition("### Problems")[2].partition("\n### ")[0].count("<details>")) != 3:
@@ -168,9 +166,8 @@ def length_of_prose(chapter: Chapter) -> Remarks:
     """A chapter is read in one sitting."""
     read = [re.sub(r"^### Problems$.*?(?=^### |\Z)", "", text, flags=re.M | re.S) for _, text in chapter.prose]
     words = sum(markdown.count_words(without_successor(text)) for text in read)
-    most = MOST_WORDS if any("### Problems" in text for _, text in chapter.prose) else 2_500
-    if words >= most:
-        yield 0, f"its prose has {words:,} words; bring it under {most:,}."
+    if words >= MOST_WORDS:
+        yield 0, f"its prose has {words:,} words; bring it under {MOST_WORDS:,}."
 
 
 def length_of_code(chapter: Chapter) -> Remarks:
