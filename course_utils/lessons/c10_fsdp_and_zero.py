@@ -137,10 +137,12 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 class Seen:
     """What one rank saw: `peak` bytes of a step, all that it keeps included; `traffic` of a step.
 
-    `kept` are elements of parameters and of optimizer state between steps; `full` the parameters at the end.
+    `peak` is that of the lowest of `RECORDED` steps, `highest` that of the highest. `kept` are elements of parameters and of
+    optimizer state between steps; `full` the parameters at the end.
     """
 
     peak: int
+    highest: int
     kept: dict[str, int]
     kinds: tuple[str, ...]
     traffic: Traffic
@@ -157,7 +159,7 @@ RECORDED = 8
 def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     """To be launched: `STEPS` steps of the model of `config` in one of `WAYS`, with other batches on each rank.
 
-    The bytes of a step are those of steps after them. `peak` is what the tensors take that a rank keeps (parameters, buffers,
+    The bytes of a step are those of steps after them. A peak is what the tensors take that a rank keeps (parameters, buffers,
     optimizer state, batch), and what the allocator saw on top of what was there when the step began.
     """
     setup = WAYS[way](models.from_configuration(config), **options)
@@ -175,9 +177,11 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     inner = setup.optimizer.optimizer if way == "ZeRO-1" else setup.optimizer
     state = [v for values in inner.state.values() for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
+    kept = distinct_bytes(map(_local, tensors))
     return Seen(
-        # The lowest, because a thread of gloo's may hold a row of gradients a moment longer than the step needs it.
-        distinct_bytes(map(_local, tensors)) + min(above),
+        # The lowest is what the step needs; in others a thread of gloo's holds a row of gradients a moment longer.
+        kept + min(above),
+        kept + max(above),
         {"parameters": _elements(setup.model.parameters()), "optimizer state": _elements(s for s in state if s.dim())},
         tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         traffic,
@@ -259,7 +263,7 @@ def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]
 
 
 def peak_of_rank(ranks: int, parameters: int, blocks: int, block: int, head: int, waiting: float) -> float:
-    """Bytes at the peak of a rank under `FSDP` with AdamW in 32 bits.
+    """Bytes at the peak of a rank under `FSDP` with AdamW in 32 bits, where gloo reduces: it makes the third copy of gradients.
 
     Of all `parameters` there are `block` in each of so many `blocks`, and `head` in the output layer, which is in the root unit.
     `waiting` bytes wait for each block until backward reaches it: its activations, and under ZeRO-2 its parameters too.
@@ -843,8 +847,9 @@ def step_on_paper(
     """A step of `units` equal units under ZeRO `stage` 0 to 3.
 
     `wire` is what sending the parameters to another rank takes, `latency` what each message takes on top: a collective sends
-    N − 1 on a ring, an all-reduce twice as many. With `prefetch` the next unit is gathered while this one computes. The last
-    rank computes `slowest` times as long as the others. Gradients are copied to be sent as in `FSDP` and `DDP`.
+    N − 1 on a ring, an all-reduce twice as many. Only stage 0 makes an all-reduce; the others have its two halves. With
+    `prefetch` the next unit is gathered while this one computes. The last rank computes `slowest` times as long as the others.
+    Gradients are copied to be sent as in `FSDP` and `DDP`.
     """
     pace, kept = np.array([1.0, slowest][:ranks]), (1 / ranks if stage >= 2 else 1)
     around = wire * (ranks - 1) / ranks / units + latency * (ranks - 1)
@@ -890,7 +895,7 @@ def step_on_paper(
                 reshard(unit, end)
                 hold(start, "gradients", 1 / units)  # the unit's whole gradient, until it is reduced
                 if ranks > 1:
-                    sends = ("reduce-scatter", around) if stage >= 2 else ("all-reduce", 2 * around)
+                    sends = ("reduce-scatter", around) if stage else ("all-reduce", 2 * around)
                     done = work(sends[0], end, sends[1])[1]
                     copies = (1, 0, 2, 2)[stage] / units  # DDP's bucket; the flat row and the sum that arrives
                     hold(end, "communication", copies)

@@ -69,6 +69,7 @@ def peak_of_dry_run(way, config, recipe, ranks):
 def test_the_peak_of_a_rank_is_the_predicted_one(ranks, way):
     measured = max(seen[way].peak for seen, _ in ranks)
     assert measured == pytest.approx(peak_of_dry_run(way, LLAMA, RECIPE, 2), rel=0.05)
+    assert all(seen[way].peak <= seen[way].highest for seen, _ in ranks)
 
 
 def by_formula(way, config, recipe, ranks):
@@ -232,8 +233,19 @@ def test_prefetch_never_makes_a_step_longer(step):
 def test_stages_send_what_they_say(stage, gathers):
     jobs = jobs_of_rank_0(stage, ranks=4, units=6)
     assert [what for what, *_ in jobs].count("all-gather") == gathers
-    reductions = "reduce-scatter" if stage >= 2 else "all-reduce"
+    reductions = "reduce-scatter" if stage else "all-reduce"
     assert [what for what, *_ in jobs].count(reductions) == 6
+
+
+@pytest.mark.parametrize("latency", [0, 0.01])
+def test_stages_1_and_2_send_as_much_as_ddp_and_stage_3_half_as_much_again(latency):
+    def on_the_wire(stage):
+        jobs = jobs_of_rank_0(stage, ranks=8, units=6, latency=latency)
+        return sum(end - start for what, start, end in jobs if what not in PHASES)
+
+    wire = [on_the_wire(stage) for stage in range(4)]
+    assert wire == pytest.approx([wire[0], wire[0], wire[0], 1.5 * wire[0]])
+    assert wire[0] == pytest.approx(2 * 7 / 8 + 2 * 7 * 6 * latency)
 
 
 def test_no_unit_is_computed_before_it_is_there():
