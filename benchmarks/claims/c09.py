@@ -16,6 +16,7 @@ from course_utils.settings import SCALES
 
 SCALE, STEPS = SCALES["laptop"], 320
 SGD = partial(torch.optim.SGD, lr=2.0)
+NESTEROV = partial(torch.optim.SGD, lr=0.5, momentum=0.9, nesterov=True)
 ADAM = partial(torch.optim.AdamW, lr=3e-3)
 
 
@@ -103,13 +104,22 @@ def with_adam_one_local_step_is_not_ddp_and_a_reset_costs(seed):
 
 @claim("09-fair")
 def ddp_with_momentum_is_no_worse_on_mixed_data_and_far_better_by_package(seed):
-    nesterov = partial(torch.optim.SGD, lr=0.5, momentum=0.9, nesterov=True)
-    ways = {"DDP": (SGD, DDP), "fair": (nesterov, DDP), "H = 40": (SGD, _local(40))}
+    ways = {"DDP": (SGD, DDP), "fair": (NESTEROV, DDP), "H = 40": (SGD, _local(40))}
     ways["DiLoCo"] = (SGD, _local(40, outer_optimizer=OuterNesterov()))
     found = _losses(seed, ways)
     mixed, package = found["mixed"], found["by package"]
     lower = mixed["DiLoCo"] < min(mixed["DDP"], mixed["H = 40"]) - 0.1
     return lower and mixed["fair"] < mixed["DiLoCo"] + 0.1 and package["fair"] < 0.6 * package["DiLoCo"]
+
+
+@claim("09-inside")
+def momentum_inside_does_as_well_as_diloco_on_mixed_data_and_fails_by_package(seed):
+    ways = {"plain": (SGD, _local(40)), "inside": (NESTEROV, _local(40))}
+    ways["DiLoCo"] = (SGD, _local(40, outer_optimizer=OuterNesterov()))
+    found = _losses(seed, ways)
+    mixed, package = found["mixed"], found["by package"]
+    near = mixed["inside"] < mixed["plain"] and abs(mixed["inside"] - mixed["DiLoCo"]) < 0.2
+    return near and package["inside"] > 2 > 1.2 > package["DiLoCo"]
 
 
 @claim("09-factor")
@@ -133,6 +143,20 @@ def error_feedback_makes_up_for_most_of_one_level(seed):
     found = _losses(seed, ways, of=["mixed"])["mixed"]
     alike = all(abs(found[name] - found["32 bits"]) < 0.1 for name in ("127", "feedback"))
     return alike and found["nearest"] > found["32 bits"] + 0.3 and found["stochastic"] > found["nearest"]
+
+
+@claim("09-noisy")
+def one_level_rounded_at_random_trains_with_a_smaller_rate(seed):
+    ways = {lr: (partial(torch.optim.SGD, lr=lr), partial(QSGD, levels=1)) for lr in (0.25, 2.0)}
+    found = _losses(seed, ways, of=["mixed"])["mixed"]
+    return found[0.25] < 2 < found[2.0]
+
+
+@claim("09-empty")
+def adam_reset_at_each_average_ends_higher_by_package(seed):
+    ways = {state: (ADAM, _local(20, state=state)) for state in ("keep", "reset")}
+    found = _losses(seed, ways, of=["by package"], steps=170)["by package"]
+    return found["reset"] > found["keep"] + 0.05
 
 
 @claim("09-doubled")

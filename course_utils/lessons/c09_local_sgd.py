@@ -1,5 +1,6 @@
 """Chapter 09: the ring turn by turn, ranks that keep together in one way or another, their seconds, and the figures."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -343,7 +344,7 @@ def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple
 def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) -> tuple[Figure, str]:
     """The share of time in which ranks compute against H: a panel for each machine, in it a curve for each network.
 
-    `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is where H = 9r.
+    `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is at the first H from 9r on.
     """
     figure, panels = subplots(1, len(computing), figsize=(7.6, 3.4), layout="constrained", sharey=True, squeeze=False)
     everies, said = np.logspace(0, 5, 200), []
@@ -352,10 +353,11 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
         for (name, average), color, marker in zip(sending.items(), SERIES, MARKS, strict=False):
             r = average / step
             panel.plot(everies, 100 * everies / (everies + r), color=COLORS[color], label=name)
-            panel.plot(
-                max(1, 9 * r), 100 * max(1, 9 * r) / (max(1, 9 * r) + r), marker, color=COLORS[color], markersize=8
-            )
-            said.append(f"{machine}, {name}: nine tenths at H = {max(1, round(9 * r)):,}")
+            enough = max(
+                1, math.ceil(round(9 * r, 6))
+            )  # rounded, so that a sum of floats does not ask for one step more
+            panel.plot(enough, 100 * enough / (enough + r), marker, color=COLORS[color], markersize=8)
+            said.append(f"{machine}, {name}: nine tenths at H = {enough:,}")
         panel.set(title=f"{machine}: {format_seconds(step)} a step", xscale="log", xlim=(0.8, 1e5), ylim=(0, 105))
         panel.set(xlabel="H, steps between two averages")
     panels[0][0].set(ylabel="share of time in which\nthe ranks compute, %")
@@ -482,7 +484,7 @@ def losses_against_every_figure(
     axes.set_xticks(everies, [f"{h}" for h in everies])
     axes.set_xlim(everies[0] / 1.3, everies[-1] * 3.2)
     axes.minorticks_off()
-    title = "At equal steps long rounds cost most where ranks have other data (bands: DDP)"
+    title = "At equal steps local steps cost loss where ranks have other data (bands: DDP)"
     axes.set_title(title)
     said = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "

@@ -207,6 +207,12 @@ def test_busy_shares_are_those_of_the_formula_with_a_mark_at_nine_tenths():
     assert "slow, string: nine tenths at H = 81; fast, string: nine tenths at H = 810" in alt
 
 
+def test_the_mark_is_at_a_whole_number_of_steps_that_is_enough():
+    figure, alt = lesson.busy_figure({"here": 1.0}, {"string": 4.495})
+    assert figure.axes[0].lines[2].get_xdata()[0] == 41  # 9r = 40.46
+    assert "nine tenths at H = 41" in alt
+
+
 def test_a_network_that_costs_little_is_marked_at_one_step():
     figure, _ = lesson.busy_figure({"here": 1.0}, {"memory": 0.01})
     mark = figure.axes[0].lines[2]
