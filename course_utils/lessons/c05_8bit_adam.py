@@ -243,7 +243,7 @@ def codebooks_figure() -> tuple[Figure, str]:
         error = relative_error(values, codes, len(values))
         below.plot(at, error.view(200, 100).amax(1), color=COLORS[color])
         lost[name] = values[error > 0.5].max().item()
-        decades = [(codes >= 10.0**-d).sum() - (codes >= 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
+        decades = [(codes > 10.0**-d).sum() - (codes > 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
         counts = ", ".join(str(int(count)) for count in decades)
         ends.append(
             f"the {name} book has {counts} entries in the three uppermost decades and loses more than half of a value "

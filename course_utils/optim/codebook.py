@@ -9,8 +9,9 @@ def value_of_bits(bits: str, signed: bool = True, max_exponent_bits: int = 7) ->
     """The number that a pattern such as "10010110" stands for in the dynamic data type (Dettmers et al. 2022, 1.3 and 2.2).
 
     Where `signed`, the first bit is the sign. The number of zeros that follow, z, sets the scale 10⁻ᶻ; a 1 ends them; the
-    bits that are left count equal steps from 0.1 to 1, each read as its middle. All zeros are 0, and the pattern that
-    would be a second zero is 1. With fewer than 7 exponent bits, that many zeros need no 1 after them.
+    bits that are left count equal steps from 0.1 to 1, each read as its middle. All zeros are 0. One pattern is 1, so that
+    the largest value is exact: "10000000" where `signed`, which would be a second zero, else "00000001". With fewer than
+    7 exponent bits, that many zeros need no 1 after them.
     """
     sign, rest = (-1 if bits[0] == "1" else 1, bits[1:]) if signed else (1, bits)
     exponent_bits = min(max_exponent_bits, len(bits) - 1)

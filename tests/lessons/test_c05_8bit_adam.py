@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from bitsandbytes import functional
 from bitsandbytes.optim import AdamW8bit
 
 from course_utils import optim
@@ -33,7 +34,7 @@ def test_the_books_are_drawn_entry_by_entry():
     figure, alt = lesson.codebooks_figure()
     drawn = [len(line.get_xdata()) for line in figure.axes[0].lines]
     assert drawn == [255, 255]  # all but 0
-    assert "the dynamic book has 128, 64, 32 entries in the three uppermost decades" in alt
+    assert "the dynamic book has 129, 64, 32 entries in the three uppermost decades" in alt
 
 
 def test_an_outlier_spoils_its_own_block_only():
@@ -63,6 +64,33 @@ def test_v_moves_where_the_new_square_is_further_than_3_5_times_the_largest():
     for further, moves in ((3.4, False), (3.7, True)):
         middle = dynamic_codebook(False)[160].item()
         assert (lesson.follow(middle, middle + further, 5, 0.999, nearest)[-1] > middle + 1e-6) == moves
+
+
+def test_no_v_falls_while_its_scale_stays():
+    """A step takes at most a thousandth off; half a step of the book downward is more, below every entry."""
+    entries = dynamic_codebook(False)[1:].double()
+    below = dynamic_codebook(False)[:-1].double()
+    assert ((entries - below) / 2 / entries).min() > 0.0017
+    entries = entries.float()
+    assert torch.equal(dynamic_codebook(False)[nearest(0.999 * entries, dynamic_codebook(False)).long()], entries)
+
+
+def test_the_library_reads_0_back_as_more_than_0_on_a_cpu():
+    """So a parameter whose gradient was always 0 moves, if a neighbor in its block has one."""
+    values = torch.full((256,), 2.9e-5)
+    values[0], values[1] = 1, 0
+    for signed, least in ((False, 1.5625e-5), (True, 2.125e-5)):
+        book = dynamic_codebook(signed)
+        codes = functional.quantize_blockwise(values, book, blocksize=256)[0]
+        assert book[codes.long()][1:].unique().tolist() == pytest.approx([least])
+    theta = torch.zeros(4096, requires_grad=True)
+    optimizer = AdamW8bit([theta], lr=1e-3, weight_decay=0)
+    for _ in range(20):
+        theta.grad = torch.zeros(4096)
+        theta.grad[0] = 1
+        optimizer.step()
+    assert theta[1].item() == pytest.approx(-8.9e-5, rel=0.01)
+    assert theta[256:].count_nonzero() == 0
 
 
 def test_a_faster_average_does_not_stagnate():
