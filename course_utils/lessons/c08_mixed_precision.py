@@ -330,7 +330,7 @@ def mixed_precision_figure() -> tuple[Figure, str]:
         (0.59, 0.62, "loss × S", wide),
         (0.80, 0.24, "backward: gradients,\nS times as large", narrow),
         (0.84, 0.76, "gradients ÷ S:\nall finite?", wide),
-        (0.50, 0.90, "yes: clip, update θ; S may grow\nno: skip the update, halve S", wide),
+        (0.50, 0.90, "yes: update θ; S may grow\nno: skip the update, halve S", wide),
     )
     for low, high, color, name in ((0.48, 1.02, wide, "32 bits"), (0.04, 0.44, narrow, "16 bits")):
         axes.axhspan(low, high, color=COLORS[color], alpha=0.1, linewidth=0)
@@ -346,8 +346,8 @@ def mixed_precision_figure() -> tuple[Figure, str]:
     return figure, (
         "Cycle of one step. Parameters are kept in 32 bits, the master weights; a 16-bit copy goes through the products of "
         "the forward pass; the loss, in 32 bits, is multiplied by S; the backward pass computes 16-bit gradients that are S "
-        "times as large; in 32 bits they are divided by S. If all are finite they are clipped and the parameters updated, and "
-        "S may grow; if not, the update is skipped and S is halved. Below, fp16's range from 2^-24 to 2^16: a gradient of "
+        "times as large; in 32 bits they are divided by S. If all are finite the parameters are updated, and S may "
+        "grow; if not, the update is skipped and S is halved. Below, fp16's range from 2^-24 to 2^16: a gradient of "
         "2^-28 lies left of it and becomes 0; times S = 2^16 it is 2^-12 and lies inside."
     )
 

@@ -41,8 +41,8 @@ def fake_quantize_blocks(values: torch.Tensor, number: Format, size: int, steps:
     else:
         whole = unit.max() / steps.largest
         unit = steps.nearest(unit / whole) * whole
-    unit = torch.where(unit > 0, unit, 1.0)
-    scaled = (blocks / unit).clamp(-number.largest, number.largest)
+    unit = torch.where(unit > 0, unit, 0.0)  # 0 of a block of zeros, and where the scale itself is rounded to 0
+    scaled = torch.where(unit > 0, blocks / unit, 0.0).clamp(-number.largest, number.largest)
     return (number.nearest(scaled) * unit).flatten(-2).to(values.dtype)
 
 

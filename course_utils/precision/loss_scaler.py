@@ -1,6 +1,6 @@
 """Dynamic loss scaling: a factor S that lifts gradients out of fp16's underflow and adapts itself.
 
-Micikevicius et al. (2018), *Mixed Precision Training*, section 3.2.
+Micikevicius et al. (2018), *Mixed Precision Training*, for the loss scale.
 """
 
 import torch

@@ -84,6 +84,17 @@ def test_an_empty_block_stays_zero_and_a_large_neighbor_spoils_its_own_block_onl
     assert relative_error(after[0, 16:32], values[0, 16:32]) < 0.2
 
 
+def test_a_block_whose_scale_is_rounded_to_zero_is_lost():
+    """The smallest scale of E4M3 is 2^-9 of a unit, and the largest 448: what is under half of that has no scale."""
+    values = normal(2, 16).clamp(-1, 1)
+    values[:, 0] = 1.0
+    for factor, is_lost in ((2.0**-18, False), (2.0**-20, True)):
+        both = torch.cat([values[0], factor * values[1]])
+        found = fp8.fake_quantize_blocks(both, E2M1, 16, E4M3)[16:]
+        assert bool((found == 0).all()) == is_lost
+    assert (fp8.fake_quantize_blocks(torch.zeros(1, 32), E2M1, 16, E4M3) == 0).all()
+
+
 def test_without_a_scale_small_gradients_vanish():
     gradient = 1e-7 * normal(8, 8)
     assert (fp8.fake_quantize(gradient, E5M2, 1.0) == 0).all()
