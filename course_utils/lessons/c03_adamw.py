@@ -102,15 +102,15 @@ def decay_paths_figure() -> tuple[Figure, str]:
     """The idea in numbers: of two parameters at 1 with λ = 0.001, one has gradients of about 0.01, the other of about 100."""
     figure, panels = subplots(2, 1, figsize=(7.6, 4.6), layout="constrained")
     titles = (
-        "L2 inside Adam: the decay is divided, and 0.001 becomes 0.1 or 0.00001",
-        "AdamW: the decay goes around the division, and stays 0.001",
+        "L2 inside Adam: the decay is divided, and 0.001 α becomes 0.1 α or 0.00001 α",
+        "AdamW: the decay goes around the division, and stays 0.001 α",
     )
     _draw_flow(panels[0], titles[0], "second", joins=0, loses=("0.1", "0.00001"))
     _draw_flow(panels[1], titles[1], "first", joins=2, loses=("0.001", "0.001"))
     return figure, (
         "Two flow charts, each from gradients over a division to what a parameter loses, for gradients of about 0.01 and of "
-        "about 100. In the upper one the decay of 0.001 joins the gradient: divided by 0.01 it becomes 0.1, divided by 100 it "
-        "becomes 0.00001. In the lower one it goes to the parameter directly, and stays 0.001 for both."
+        "about 100. In the upper one the decay of 0.001 joins the gradient: divided by 0.01 it takes 0.1 α, divided by 100 "
+        "0.00001 α. In the lower one it goes to the parameter directly, and takes 0.001 α from both."
     )
 
 
@@ -119,7 +119,7 @@ _STATIONS = (0.16, 0.5, 0.86)
 
 def _draw_flow(axes, title: str, color: str, joins: int, loses: tuple[str, str]) -> None:
     for y, size, lost in zip((0.62, 0.12), ("0.01", "100"), loses, strict=True):
-        texts = f"gradients of ± {size}", f"÷ √v̂ = {size}", f"decay takes {lost} α"
+        texts = f"gradients of ± {size}", f"÷ √v̂ = {size}", f"θ: decay takes {lost} α"
         stations = [box(axes, x, y, text) for x, text in zip(_STATIONS, texts, strict=True)]
         for start, end in zip(stations[:-1], stations[1:], strict=True):
             arrow(axes, start, end)

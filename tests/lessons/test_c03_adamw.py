@@ -62,8 +62,8 @@ def test_the_flow_charts_join_decay_at_different_places():
     for axes, place in zip(figure.axes, (0.16, 0.86), strict=True):
         assert [t.get_position()[0] for t in axes.texts if t.get_text().startswith("decay λθ")] == [place] * 2
     assert [t.get_text() for t in figure.axes[0].texts if "takes" in t.get_text()] == [
-        "decay takes 0.1 α",
-        "decay takes 0.00001 α",
+        "θ: decay takes 0.1 α",
+        "θ: decay takes 0.00001 α",
     ]
 
 
