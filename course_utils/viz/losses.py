@@ -93,7 +93,7 @@ def _draw_level(axes, level: tuple[str, float] | None) -> list[str]:
         return []
     name, height = level
     axes.axhline(height, color=COLORS["ink"], linestyle=":", linewidth=1.2)
-    place = {"xytext": (-4, -3), "va": "top", "textcoords": "offset points", "ha": "right", "fontsize": 9}
+    place = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 9}
     axes.annotate(f"{name}: {height:.2f}", (1, height), xycoords=axes.get_yaxis_transform(), **place)
     return [f"{name} is at {height:.2f}"]
 
