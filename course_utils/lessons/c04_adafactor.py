@@ -15,12 +15,12 @@ from course_utils.viz.style import COLORS, LINES, SERIES
 
 
 def row_means(squares: torch.Tensor) -> torch.Tensor:
-    """R: the mean of each row, of shape (…, n, 1) for n rows."""
+    """R: the mean of each row, of shape (…, rows, 1)."""
     return squares.mean(-1, keepdim=True)
 
 
 def column_means(squares: torch.Tensor) -> torch.Tensor:
-    """C: the mean of each column, of shape (…, 1, m) for m columns."""
+    """C: the mean of each column, of shape (…, 1, columns)."""
     return squares.mean(-2, keepdim=True)
 
 

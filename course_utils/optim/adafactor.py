@@ -97,7 +97,7 @@ def mean_of_squares(gradient: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def rank_one(rows: torch.Tensor, columns: torch.Tensor, floor: float = 0.0) -> torch.Tensor:
-    """V̂ᵢⱼ = Rᵢ Cⱼ / mean(R), of shape (…, n, m); no mean counts as smaller than `floor`.
+    """V̂ᵢⱼ = Rᵢ Cⱼ / mean(R), of shape (…, rows, columns); no mean counts as smaller than `floor`.
 
     mean(R) is the mean of the whole matrix, and so is mean(C). With sums in place of means it is the same matrix; sums and
     means mixed are wrong by a factor. Divided before multiplied, so that small numbers do not vanish on the way.
