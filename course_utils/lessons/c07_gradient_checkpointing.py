@@ -37,6 +37,7 @@ def peak(blocks: int, segments: int | None, per_block: float, gradients: float =
 
     When segment j of n blocks is recomputed, j boundaries and n · `per_block` lie there, and the `gradients`, in boundaries,
     of every later block. 0 is for gradients that were there before. None is without a checkpoint; then gradients are left out.
+    Only the moments of recomputing are looked at: with `gradients` above `per_block` the end of backward is higher still.
     """
     if segments is None:
         return blocks * per_block
