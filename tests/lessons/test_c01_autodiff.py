@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from figures import title
 
 from course_utils import autodiff
 from course_utils.autodiff import Variable
@@ -11,10 +12,6 @@ from course_utils.lessons import c01_autodiff as lesson
 
 def boxes(figure):
     return [patch.get_bbox() for patch in figure.axes[0].patches]
-
-
-def title_of(figure):
-    return figure.axes[0].get_title() or figure.axes[0].get_title(loc="left")  # as the style has it
 
 
 def texts(figure):
@@ -54,10 +51,10 @@ def test_the_cost_figure_shows_values_gradients_and_local_derivatives():
     assert {"C:  −", "max(0, ·)", "grad −3", "−4"} <= set(texts(figure))
     assert "w = 2, gradient −3, saved" in alt
     assert "max(0, ·) to C:  − −1" in alt
-    assert "gradients pass" in title_of(figure)
+    assert "gradients pass" in title(figure.axes[0])
     figure, alt = lesson.cost_figure(b=-7)
     assert "w = 2, gradient 0, saved" in alt
-    assert "max stops all" in title_of(figure)
+    assert "max stops all" in title(figure.axes[0])
 
 
 def test_arrays_show_their_numbers_or_their_shape():

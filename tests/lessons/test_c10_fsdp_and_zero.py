@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pandas as pd
 import pytest
+from figures import title
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -361,7 +362,7 @@ def test_units_and_networks_are_said():
     table = pd.DataFrame({"units": [1, 8], "peak": [4e6, 2e6], "gathered": [2e6, 1e6], "slow": [0.1, 0.2]})
     figure, alt = lesson.units_figure(table, shards=1e6)
     assert list(figure.axes[1].lines[0].get_ydata()) == [100, 200]
-    assert "seconds grow 2 times" in figure.axes[1].get_title()
+    assert "seconds grow 2 times" in title(figure.axes[1])
     assert "all shards take 977 KiB. 1 unit:" in alt
     assert "8 units: peak 1.91 MiB, largest unit 977 KiB, slow 200 ms" in alt
 
@@ -420,10 +421,10 @@ def test_where_nothing_fits_or_everything_does_no_length_agrees(budget):
 def test_lengths_are_said_and_none_is_none():
     figure, alt = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": None}, {12: "printed"})
     assert [patch.get_width() for patch in figure.axes[0].patches] == [21, 0]
-    assert figure.axes[0].get_title() == "No one length agrees with every row"
+    assert title(figure.axes[0]) == "No one length agrees with every row"
     assert alt.endswith("a: 7: 100 to 120; b: 9: none. Marked: 12 tokens: printed.")
 
 
 def test_lengths_that_overlap_are_said_to():
     figure, _ = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": (110, 140)}, {})
-    assert figure.axes[0].get_title() == "One length agrees with every row"
+    assert title(figure.axes[0]) == "One length agrees with every row"

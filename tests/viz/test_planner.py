@@ -6,6 +6,7 @@ from importlib import import_module
 
 import pytest
 import torch
+from figures import title
 from transformers import LlamaForCausalLM
 
 from course_utils import models, viz
@@ -27,10 +28,6 @@ FEW = {"batch": 2, "sequence": 16}
 LARGE = [m for m in PLANNER_MODELS if m not in (*models.FAMILIES, "convnet")]
 
 
-def title_of(figure):
-    return figure.axes[0].get_title(loc="left") or figure.axes[0].get_title()
-
-
 def rows_of(working):
     """The table's rows: what, formula, size."""
     return [line.strip("| ").split(" | ") for line in working.splitlines()[4:]]
@@ -48,7 +45,7 @@ def value_of(formula, letters):
 def test_every_model_has_a_picture_with_its_peak(model):
     figure, alt = viz.planner_figure(model, **FEW)
     toy = {"convnet": " (toy)"} | dict.fromkeys(models.FAMILIES, " (toy, smoke scale)")
-    assert title_of(figure).startswith(f"{model}{toy.get(model, '')}: peak ")
+    assert title(figure.axes[0]).startswith(f"{model}{toy.get(model, '')}: peak ")
     assert "← peak" in "".join(text.get_text() for text in figure.axes[0].texts)
     assert "At the peak, " in alt
 
@@ -62,7 +59,7 @@ def test_the_bars_are_those_of_an_estimate(optimizer):
     drawn = sum(bar.get_width() for bar in figure.axes[0].patches)
     unit = {"KiB": 2**10, "MiB": 2**20}[figure.axes[0].get_xlabel()[-3:]]
     assert drawn * unit == pytest.approx(sum(instant.bytes for instant in expected.instants))
-    assert title_of(figure) == f"{OWN}: peak {format_bytes(expected.peak)}"
+    assert title(figure.axes[0]) == f"{OWN}: peak {format_bytes(expected.peak)}"
 
 
 @pytest.mark.parametrize("model", [SMALL, DEEP], ids=["sizes of one's own", "many blocks"])
@@ -84,10 +81,10 @@ def test_a_card_is_a_line_and_a_verdict():
     memory = MACHINES["RTX 4090"].memory
     small, _ = viz.planner_figure("gpt2", "RTX 4090", **FEW)
     assert models.parameter_count(models.build("gpt2")) * 16 < memory / 1000, "parameters, gradients and Adam's states"
-    assert title_of(small).endswith(", fits on RTX 4090")
+    assert title(small.axes[0]).endswith(", fits on RTX 4090")
     large, _ = viz.planner_figure(LlamaSizes(layers=6, width=8192), "RTX 4090", **FEW)
     assert memory < 6 * (4 * 8192**2 + 3 * 8192 * 5504) * 12
-    assert title_of(large).endswith(", does not fit on RTX 4090")
+    assert title(large.axes[0]).endswith(", does not fit on RTX 4090")
     (line,) = large.axes[0].lines
     assert large.axes[0].get_xlabel().endswith("GiB")
     assert set(line.get_xdata()) == {memory / 2**30}
@@ -99,7 +96,7 @@ def test_without_a_stage_nothing_is_shared_whatever_the_ranks():
         viz.planner_figure(SMALL, **FEW, ranks=ranks, zero_stage=stage) for ranks, stage in ((1, 0), (8, 0), (8, 3))
     )
     assert one[1] == eight[1]
-    assert title_of(shared[0]).endswith("on each of 8 devices")
+    assert title(shared[0].axes[0]).endswith("on each of 8 devices")
 
 
 @pytest.mark.parametrize(
