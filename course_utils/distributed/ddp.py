@@ -14,7 +14,8 @@ class DDP(nn.Module):
     """`module` whose gradients are the mean over all ranks when `backward()` returns.
 
     Every rank starts with rank 0's parameters and buffers. Gradients travel in buckets of about `bucket_bytes`. A bucket is
-    sent as soon as its last gradient is there, while backward goes on. A parameter that backward does not reach counts as zero.
+    sent while backward goes on, as soon as its last gradient is there and those before it are sent. A parameter that backward
+    does not reach counts as zero.
     """
 
     def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20):

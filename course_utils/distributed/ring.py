@@ -1,8 +1,8 @@
 """Collectives by hand: messages between neighbors in a ring (Patarasuk & Yuan 2009).
 
-Rank r sends to rank r + 1 and receives from rank r − 1, all at the same time, N − 1 times. So every link carries the same
-bytes, and never more than (N − 1)/N of the tensor. Each piece is summed in one order and then handed around, so all N ranks
-end with the same bits.
+Rank r sends to rank r + 1 and receives from rank r − 1, all at the same time, N − 1 times. So in each half of an
+all-reduce every link carries about (N − 1)/N of the tensor. Each piece is summed in one order and then handed around, so all
+N ranks end with the same bits.
 """
 
 import torch

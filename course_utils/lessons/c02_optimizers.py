@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
+from course_utils.settings import settings
 from course_utils.viz.parts import arrow, box, subplots
 from course_utils.viz.style import COLORS, SERIES, writing
 
@@ -54,8 +55,8 @@ TURNED_RAVINE = Surface(
 )  # the ravine and its start, turned by 45°
 SADDLE = Surface("saddle", _saddle, (1.5, 0.01), ((-1.0, 2.0), (-0.5, 1.5)))
 BOWL = Surface("noisy bowl", _bowl, (3.0, 2.0), ((-1.5, 3.5), (-1.5, 2.5)), noise=1.0)
-RATES = [10 ** (k / 10) for k in range(-30, 11)]
-"""Learning rates to choose from, ten in each factor of ten."""
+RATES = [10 ** (k / 10) for k in range(-30, 11, 5 if settings().scale.name == "smoke" else 1)]
+"""Learning rates to choose from, ten in each factor of ten; two at the smoke scale."""
 SURFACES = {surface.name: surface for surface in (RAVINE, TURNED_RAVINE, SADDLE, BOWL)}
 
 

@@ -73,7 +73,7 @@ def model_with_text(tokens: int) -> tuple:
     device = settings().device
     ids = torch.ones(1, tokens, dtype=torch.long, device=device)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.ones_like(ids[:, 0])}
-    return models.build("distilbert-base-cased", labels=2).to(device), batch
+    return models.distilbert_base().to(device), batch
 
 
 def forward_backward(model: torch.nn.Module, batch: dict) -> None:

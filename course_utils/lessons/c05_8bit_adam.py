@@ -258,7 +258,7 @@ def codebooks_figure() -> tuple[Figure, str]:
     for name, color, x, y in (("linear", "second", 0.012, 0.2), ("dynamic", "first", 8e-5, 0.3)):
         below.text(x, y, name, color=writing(color), ha="left", va="bottom")
     figure.suptitle(
-        f"More than half is lost below {lost['linear']:.1g} in the linear book, below {_power(lost['dynamic'])} in the dynamic",
+        f"Off by more than half below {lost['linear']:.1g} in the linear book, below {_power(lost['dynamic'])} in the dynamic",
         x=0.01,
         ha="left",
         fontsize=11,

@@ -484,9 +484,21 @@ def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> t
 
 
 def largest_batch(config, recipe: Recipe, length: int, budget: float) -> int:
-    """How many sequences of `length` tokens fit into `budget` bytes, by the same formulas; 0 where not even one does."""
-    finder = estimate(config, replace(recipe, batch=8, sequence=length)).finder
-    return most(lambda batch: finder.guess(batch, length).peak <= budget, 8, 10_000) or 0
+    """How many sequences of `length` tokens fit into `budget` bytes, by dry runs; 0 where not even one does.
+
+    Where activations decide, bytes grow in proportion to the batch: two runs of many sequences give a first guess.
+    """
+
+    def peak(batch: int) -> int:
+        return estimate(config, replace(recipe, batch=batch, sequence=length)).peak
+
+    many, twice = peak(100), peak(200)
+    batch = max(0, 100 + int(100 * (budget - many) / (twice - many)))
+    while batch and peak(batch) > budget:
+        batch -= 1
+    while peak(batch + 1) <= budget:
+        batch += 1
+    return batch
 
 
 def block_activations(config, recipe: Recipe) -> int:

@@ -4,7 +4,7 @@
 sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that name on the Hub, with fresh random values.
 """
 
-from course_utils.models.building import build, from_configuration, parameter_bytes, parameter_count
+from course_utils.models.building import build, distilbert_base, from_configuration, parameter_bytes, parameter_count
 from course_utils.models.configurations import FAMILIES, PUBLISHED, configuration, from_json
 from course_utils.models.convnet import ConvNet, ConvNetConfig
 from course_utils.models.public import PUBLIC
@@ -17,6 +17,7 @@ __all__ = [
     "ConvNetConfig",
     "build",
     "configuration",
+    "distilbert_base",
     "from_configuration",
     "from_json",
     "parameter_bytes",

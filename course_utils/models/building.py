@@ -29,6 +29,11 @@ def build(
     return from_configuration(configuration(name, labels=labels, scale=scale, **changes), seed)
 
 
+def distilbert_base() -> nn.Module:
+    """DistilBERT-base with two labels, whose steps chapters time; at the smoke scale the small one, which is soon timed."""
+    return build("distilbert" if settings().scale.name == "smoke" else "distilbert-base-cased", labels=2)
+
+
 def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | None = None) -> nn.Module:
     """A model with fresh weights from a configuration: a `ConvNetConfig`, or Transformers'.
 

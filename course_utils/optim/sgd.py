@@ -33,7 +33,7 @@ class Momentum(SGD):
 
 
 class Nesterov(Momentum):
-    """Momentum that looks a step ahead (Nesterov 1983, in the form of Sutskever et al. 2013)."""
+    """Momentum that looks a step ahead (Nesterov 1983, in the form of Bengio et al. 2012)."""
 
     def update(self, parameter, gradient, state, group):
         """θ ← θ − α (g + μb)."""

@@ -11,7 +11,7 @@ from course_utils.settings import settings
 
 def model_with_gradients(kind: Callable) -> tuple:
     """DistilBERT-base, an optimizer of it, and a gradient for each parameter: what `update` takes."""
-    model = models.build("distilbert-base-cased", labels=2).to(settings().device)
+    model = models.distilbert_base().to(settings().device)
     return model, kind(model.parameters()), [torch.full_like(p, 1e-3) for p in model.parameters()]
 
 
