@@ -5,6 +5,14 @@ import pytest
 from course_utils import settings as settings_room
 
 
+def pytest_terminal_summary(terminalreporter):
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "sandbox" in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(
+            f"{len(skipped)} tests of strangers' code were skipped, for want of a sandbox: apt install bubblewrap.", yellow=True
+        )
+
+
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))

@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out)
     try:
-        records = [*planned.saved, *_grade(planned.todo, papers, kind, results, arguments.jobs)]
+        private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
+        records = [*planned.saved, *_grade(planned.todo, papers, kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
         raise
@@ -104,7 +105,7 @@ def _describe(plan, submitted: Mapping, folder: Path) -> None:
         )
 
 
-def _grade(todo: Mapping, papers, kind: str, results, jobs: int) -> list[dict]:
+def _grade(todo: Mapping, papers, kind: str, results, jobs: int, private: list[Path]) -> list[dict]:
     """The records of these submissions, each written as it is finished."""
     from tqdm import tqdm
 
@@ -119,7 +120,7 @@ def _grade(todo: Mapping, papers, kind: str, results, jobs: int) -> list[dict]:
             bar.update()
 
         if todo:
-            grade_all({student: one.path for student, one in todo.items()}, papers, kind, jobs, done)
+            grade_all({student: one.path for student, one in todo.items()}, papers, kind, jobs, done, private)
     return records
 
 

@@ -6,7 +6,8 @@ from, one to write to, and a lifeline whose closing at the other end ends the qu
 process that runs no learner's code and ends the question when it grows beyond its limits.
 
 Conversation: the job and the question, then the answer `{"notes", "outcome"}` after the cells have run, and for each case the
-inputs, answered by an outcome. What comes from the grader is a pickle; what goes back is `encoding`'s, which cannot run code.
+inputs, answered by an outcome. A job of `sources` alone is answered by what they are, and that is all. What comes from the grader
+is a pickle; what goes back is `encoding`'s, which cannot run code.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from importlib import import_module
 
 from course_staff.grading import isolate
 from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
+from course_staff.grading.submission import parsed
 from course_utils.grading.judge import Outcome
 
 LONGEST_TEXT = 400
@@ -151,8 +153,12 @@ def _and_exit(work, *arguments) -> None:
 
 
 def converse(read: int, write: int) -> None:
-    """Run the job's cells, then each case as it comes, until the other side has heard enough."""
+    """Parse the job's sources; or run its cells, then each case as it comes, until the other side has heard enough."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
+    if "sources" in job:
+        isolate.limit(**job["limits"])
+        said = [parsed(source) for source in job["sources"]]
+        return send(write, dump([[each.is_check, sorted(each.defines)] for each in said]))
     question = pickle.loads(receive(read, _LONGEST_JOB))
     isolate.limit(**job["limits"])
     notebook = Notebook(job, question)
@@ -166,6 +172,7 @@ def converse(read: int, write: int) -> None:
             except EncodingError as error:
                 message = dump(_describe(Outcome("unsafe", text=str(error))))
             send(write, message)
+    return None
 
 
 def _describe(outcome: Outcome) -> dict:

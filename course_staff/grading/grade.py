@@ -10,7 +10,7 @@ import pickle
 import queue
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from course_staff.grading.sandbox import SAFE, Lane, NotStartedError, SandboxErr
 from course_staff.grading.source import load_solutions
 from course_staff.grading.submission import (
     Answer,
+    Parsed,
     UnreadableError,
     answer_to,
     content_of,
@@ -37,6 +38,7 @@ from course_utils.grading.run import SECONDS
 CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
 """Time limit of one cell that is no answer, and of all a question's cells together."""
 _CASES = 10  # times the limit of one case is what all cases together may take
+_PARSE_SECONDS = 10.0  # for all cells of a submission
 _GRACE = 5.0  # seconds that a process gets to say itself that its time was up
 _VERSION = 3  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
@@ -149,13 +151,20 @@ def identify(path: Path, papers: Papers, kind: str) -> Submitted:
 
 
 def grade_all(
-    submissions: Mapping[str, Path], papers: Papers, kind: str, jobs: int, done: Callable[[str, dict], None]
+    submissions: Mapping[str, Path],
+    papers: Papers,
+    kind: str,
+    jobs: int,
+    done: Callable[[str, dict], None],
+    private: Iterable[Path] = (),
 ) -> None:
     """Grade in `jobs` lanes of the sandbox's `kind` and call `done(student, record)` as each is finished, in this thread.
 
-    Whatever happens to one submission, the others are graded; when this is interrupted nothing is left running.
+    No submission sees another, nor the files and folders that are `private`. Whatever happens to one submission, the others
+    are graded; when this is interrupted nothing is left running.
     """
-    lanes = [Lane(kind) for _ in range(min(jobs, len(submissions)))]
+    hidden = {*private, *(path.absolute().parent for path in submissions.values())}
+    lanes = [Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))]
     free: queue.SimpleQueue = queue.SimpleQueue()
     for lane in lanes:
         free.put(lane)
@@ -185,7 +194,7 @@ def grade_all(
 
 def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:
     """The record of one submission, as JSON holds it: points, notes, and for each question its verdicts and diagnosis."""
-    submission = read_submission(path)
+    submission = read_submission(path, lambda sources: _parse(sources, lane))
     questions = []
     for paper in papers.papers:
         answer = answer_to(submission, paper.entry)
@@ -193,7 +202,12 @@ def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:
             outcomes, notes = _run(answer, paper, papers.seconds, lane)
         else:
             outcomes, notes = [Outcome(answer.state)] * len(paper.cases), []
-        questions.append(_record(paper, outcomes, [*answer.notes, *notes]))
+        try:
+            record = _record(paper, outcomes, [*answer.notes, *notes])
+        except Exception as error:  # a fault of the judge costs this question's points, and no other's
+            nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(paper.cases)
+            record = _record(paper, nothing, list(answer.notes))
+        questions.append(record)
     ids = [paper.question.id for paper in papers.papers]
     return {
         "points": sum(question["points"] for question in questions),
@@ -228,6 +242,21 @@ def _record(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
 
 
 # ---- one answer in a process of its own, which may say anything
+
+
+def _parse(sources: list[str], lane: Lane) -> list[Parsed]:
+    """What each cell is, said by a process of the sandbox; nothing is known of cells that keep the parser busy too long."""
+    try:
+        with lane.question() as talk, talk.within(_PARSE_SECONDS):
+            said = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
+        return [
+            Parsed(is_check is True, frozenset(map(str, names)))
+            for (is_check, names), _ in zip(said, sources, strict=True)
+        ]
+    except NotStartedError:
+        raise
+    except (SandboxError, encoding.TornError, encoding.EncodingError, TypeError, ValueError):
+        return [Parsed()] * len(sources)
 
 
 def _run(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
@@ -271,6 +300,7 @@ def _converse(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple
     return outcomes + outcomes[-1:] * (len(paper.cases) - len(outcomes)), notes
 
 
+_NOT_JUDGED = "The judge itself stopped on what this answer gave ({}): please report this, with the notebook."
 _FORGED = Outcome("unsafe", text="What came back is no outcome of a case.")
 _TOO_LONG = Outcome("unsafe", text=f"All cases together gave more than the {encoding.LONGEST:,} bytes that are judged.")
 

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -110,11 +110,12 @@ class Talk:
 class Lane:
     """A place where one question runs after the other; `stop` alone may be called meanwhile, from another thread.
 
-    `kind` is one of the module's table. `excess` says which limit ended the last question's process, where one did.
+    `kind` is one of the module's table. Files and folders that are `private` are not seen in a safe one, wherever they lie.
+    `excess` says which limit ended the last question's process, where one did.
     """
 
-    def __init__(self, kind: str):
-        self.kind, self.excess, self.stopped = kind, "", False
+    def __init__(self, kind: str, private: Iterable[Path] = ()):
+        self.kind, self.private, self.excess, self.stopped = kind, tuple(private), "", False
         self._server: _Server | None = None
         self._process: subprocess.Popen | None = None
 
@@ -123,7 +124,7 @@ class Lane:
         """A process for one question; nothing is left of it when the block ends. Raises `SandboxError`."""
         self.excess = ""
         if self.kind != "fresh" and not self.stopped:
-            self._server = self._server or _Server(self.kind)
+            self._server = self._server or _Server(self.kind, self.private)
         if self.stopped:
             raise SandboxError("The grading was stopped.")
         if self.kind == "fresh":
@@ -157,12 +158,12 @@ class Lane:
 class _Server:
     """The process that has imported everything and forks for each question."""
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, private: Iterable[Path] = ()):
         self.control, theirs = socket.socketpair()
         mode = "namespaces" if kind == "namespaces" else "plain"
         program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), mode]
         self.process = subprocess.Popen(
-            [*(_bwrap() if kind in SAFE else []), *program],
+            [*(_bwrap(private) if kind in SAFE else []), *program],
             env=_environment(kind in SAFE),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -262,15 +263,12 @@ def _kill(process: subprocess.Popen) -> None:
         process.wait(_END_SECONDS)
 
 
-def _bwrap() -> list[str]:
+def _bwrap(private: Iterable[Path] = ()) -> list[str]:
     """The sandbox: no network, no other process; Python, its packages and the course, for reading; one small empty folder."""
-    package, staff = (Path(room.__file__).resolve().parent for room in (course_utils, course_staff))
-    size = str(isolate.LIMITS["folder"])
+    package, size = Path(course_utils.__file__).resolve().parent, str(isolate.LIMITS["folder"])
     return [
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session"),
-        *_visible(),
-        *("--ro-bind", str(package), str(package), "--tmpfs", str(package / "grading" / "sets")),
-        *("--ro-bind", str(staff), str(staff)),
+        *_visible({*map(Path.resolve, map(Path, private)), *_own_secrets()}),
         *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *("--size", size, "--tmpfs", isolate.BOX, "--dir", isolate.STAGE),
         *(() if package.is_relative_to("/tmp") else ("--symlink", isolate.BOX, "/tmp")),
@@ -278,26 +276,39 @@ def _bwrap() -> list[str]:
     ]
 
 
-def _visible() -> list[str]:
-    """Arguments that show the system's libraries, Python and its packages; links stay links, as `/bin` mostly is one."""
-    arguments, seen = [], []
+def _own_secrets() -> set[Path]:
+    """The released sets, and a checkout, which holds solutions; its packages are shown all the same."""
+    package = Path(course_utils.__file__).resolve().parent
+    root = package.parent
+    return {package / "grading" / "sets", *([root] if (root / "solutions").is_dir() else [])}
+
+
+def _visible(private: set[Path]) -> list[str]:
+    """Arguments that show the system's libraries, Python, its packages and the course, and cover what is `private` among them.
+
+    From the outermost place inwards: one within a shown place is shown with it, one within a covered place has to be shown, or
+    is hidden with it. Links stay links, as `/bin` mostly is one.
+    """
     packages = [*site.getsitepackages(), site.getusersitepackages()]
-    for place in [
-        *_LIBRARIES,
-        sys.base_prefix,
-        sys.prefix,
-        *packages,
-        os.path.dirname(os.path.realpath(sys.executable)),
-    ]:
-        path = Path(place)
-        if not path.exists() or any(path.is_relative_to(other) for other in seen):
+    rooms = [Path(room.__file__).resolve().parent for room in (course_utils, course_staff)]
+    python = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    public = {*map(Path, (*_LIBRARIES, *python, *packages)), *rooms}
+    private = private - public
+    arguments, shown, covered = [], {}, []
+    for path in sorted((path for path in public | private if path.exists()), key=lambda path: len(path.parts)):
+        is_shown = next((shown[place] for place in path.parents if place in shown), False)
+        if is_shown is (path not in private):
             continue
-        if path.is_symlink():
-            arguments += ["--symlink", os.readlink(path), place]
+        if path in private:
+            arguments += ["--tmpfs", str(path)]
+            covered += ["--remount-ro", str(path)]
+        elif path.is_symlink():
+            arguments += ["--symlink", os.readlink(path), str(path)]
+            continue
         else:
-            arguments += ["--ro-bind", place, place]
-            seen.append(path)
-    return arguments
+            arguments += ["--ro-bind", str(path), str(path)]
+        shown[path] = path not in private
+    return arguments + covered
 
 
 def _environment(safe: bool) -> dict[str, str]:

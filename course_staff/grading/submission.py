@@ -4,8 +4,8 @@ import ast
 import json
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from course_utils.grading.run import is_untouched
@@ -26,11 +26,21 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell: its number among all cells from 1 on, its source, and the ids of the questions that it answers."""
+    """A code cell: its number among all cells from 1 on, its source, the ids of the questions that it answers, and the names
+    that it defines."""
 
     number: int
     source: str
     answers: tuple[str, ...] = ()
+    defines: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What Python's parser says of a cell: whether it does nothing but call `check(...)`, and which names it defines."""
+
+    is_check: bool = False
+    defines: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -51,20 +61,35 @@ class Answer:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_submission(path: Path) -> Submission:
-    """The submission in the file at `path`. Never raises: a file that cannot be read has no cells, and a note says why."""
+def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
+    """The submission in the file at `path`. Never raises: a file that cannot be read has no cells, and a note says why.
+
+    `parse` says of each source what `parsed` does. Strangers' code is parsed where a limit holds: text can be made that keeps
+    the parser busy for minutes.
+    """
     try:
-        return read_text(_decoded(content_of(path)))
+        return read_text(_decoded(content_of(path)), parse)
     except UnreadableError as error:
         return Submission(notes=(str(error),))
 
 
-def read_text(text: str) -> Submission:
+def read_text(text: str, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
     """As `read_submission`, from the file's text."""
     try:
-        return Submission(tuple(_cells(_notebook(text)["cells"])))
+        cells = list(_cells(_notebook(text)["cells"]))
     except UnreadableError as error:
         return Submission(notes=(str(error),))
+    found = zip(cells, parse([cell.source for cell in cells]), strict=True)
+    return Submission(tuple(replace(cell, defines=each.defines) for cell, each in found if not each.is_check))
+
+
+def parsed(source: str) -> Parsed:
+    """What Python's parser says of a cell; of one that it does not understand, nothing."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # magics, half-written code, text to break parsers
+        return Parsed()
+    return Parsed(bool(body) and all(map(_is_check, body)), frozenset(_defined(body)))
 
 
 def content_of(path: Path) -> bytes:
@@ -147,7 +172,7 @@ def _cells(raw: list):
             raise UnreadableError(
                 f"The code has more than the {LONGEST_CODE:,} characters that are read; hand in less of it."
             )
-        if source.strip() and not _QUESTION.match(source) and not _is_check(source):
+        if source.strip() and not _QUESTION.match(source):
             yield Cell(number, source, tuple(dict.fromkeys(_ANSWER.findall(source))))
 
 
@@ -159,40 +184,24 @@ def _source(cell: dict) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode()
 
 
-def _is_check(source: str) -> bool:
-    """Whether a cell does nothing but call `check(...)`."""
-    tree = _parsed(source)
-    return bool(tree and tree.body) and all(
+def _is_check(node: ast.stmt) -> bool:
+    return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Name)
         and node.value.func.id == "check"
-        for node in tree.body
     )
-
-
-def _parsed(source: str) -> ast.Module | None:
-    try:
-        return ast.parse(source)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # magics, half-written code, text made to break parsers
-        return None
 
 
 def _unmarked(submission: Submission, entry: Mapping) -> list[Cell]:
     """Cells without a marker that define the answer's name: the marker was lost."""
-    return [cell for cell in submission.cells if not cell.answers and entry["answer"] in _defined(cell.source)]
+    return [cell for cell in submission.cells if not cell.answers and entry["answer"] in cell.defines]
 
 
-def _defined(source: str) -> set[str]:
-    """Names that the top level of a cell defines by `def`, `class` or an assignment (an import is no answer)."""
-    tree = _parsed(source)
+def _defined(body: list[ast.stmt]) -> set[str]:
+    """Names that a cell's statements define by `def`, `class` or an assignment (an import is no answer)."""
     names = set()
-    for node in tree.body if tree else []:
+    for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):

@@ -249,3 +249,11 @@ def test_whole_numbers_of_a_fingerprint_are_exact():
         assert diagnose(entry, {"c": Outcome("values", {"bytes": number})}) == "one too few"
     for number in (497_759_824, 497_759_824.0, 497_759_527):
         assert diagnose(entry, {"c": Outcome("values", {"bytes": number})}) is None
+
+
+def test_values_of_another_form_than_the_authors_are_recognized_as_nothing():
+    """An author's own function reads the values as its question gives them, and what strangers send has any form."""
+    question = doubling(recognize=lambda right, got: f"{right['result']} is not {got['result']['deep']}")
+    cases = question.cases()
+    result = grade(question, cases, [Outcome("values", {"result": {"shallow": 1}}), Outcome("values", {})])
+    assert (result.points, result.diagnosis) == (0, "")

@@ -2,22 +2,29 @@
 
 import math
 import os
+import shutil
+import site
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny_set import SEED, SET, answer_with, grade_class, kinds, points, submission, write_class
 
+import course_utils
 from course_staff.grading import encoding, grade, isolate, sandbox
 from course_staff.grading.report import Results, file_name
+from course_staff.grading.submission import Parsed
 from course_utils.grading.released import SETS
 
 RIGHT = "return x * factor"
 FORGE = """import os, struct
+import course_utils
 from course_staff.grading import encoding
 said = {"kind": "values", "values": {"result": x * 0}, "text": "", "line": "", "mutated": []}
 said = encoding.dump({**said, "passed": True, "points": 99})
@@ -189,6 +196,71 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
     assert "SECRET" not in told
     assert "1 stopped with an exception" in told
     assert all("<script>" not in path.read_text() for path in results.rglob("*.html"))
+
+
+def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe, monkeypatch):
+    """A name of many combining letters is put in order by a sort whose time grows with the square of their number."""
+    monkeypatch.setattr(grade, "_PARSE_SECONDS", 1.0)
+    letters = "a" + "\u0301\u0323" * 100_000
+    lane = sandbox.Lane(safe)
+    try:
+        assert grade._parse([f"{letters} = 1", "f = 1"], lane) == [Parsed(), Parsed()]
+        assert grade._parse(["check('q1')", "f = 1"], lane) == [Parsed(True), Parsed(defines=frozenset({"f"}))]
+    finally:
+        lane.close()
+
+
+LOOK = """import os, sys
+for folder, _, files in os.walk(sys.argv[1]):
+    for file in files: print(os.path.relpath(os.path.join(folder, file), sys.argv[1]))"""
+
+
+@pytest.mark.parametrize(
+    ("private", "seen"),
+    [
+        ([], {"lib/so", "src/course/solutions/03", "src/course/.venv/torch", "src/course/.venv/results/a", "in/a"}),
+        (["in"], {"lib/so", "src/course/solutions/03", "src/course/.venv/torch", "src/course/.venv/results/a"}),
+        (["in", "src/course"], {"lib/so", "src/course/.venv/torch", "src/course/.venv/results/a"}),
+        (["in", "src/course", "src/course/.venv/results"], {"lib/so", "src/course/.venv/torch"}),
+        (["in", "src"], {"lib/so", "src/course/.venv/torch", "src/course/.venv/results/a"}),
+    ],
+)
+def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monkeypatch):
+    """A checkout below the system's libraries, with its environment within, and other submissions beside them."""
+    place = Path(tempfile.mkdtemp(dir=Path(course_utils.__file__).resolve().parents[1]))
+    try:
+        for file in (
+            "lib/so",
+            "src/course/solutions/03",
+            "src/course/.venv/torch",
+            "src/course/.venv/results/a",
+            "in/a",
+        ):
+            (place / file).parent.mkdir(parents=True, exist_ok=True)
+            (place / file).write_text("x")
+        monkeypatch.setattr(sandbox, "_LIBRARIES", (*sandbox._LIBRARIES, str(place)))
+        packages = [*site.getsitepackages(), str(place / "src/course/.venv")]
+        monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: packages)
+        command = [*sandbox._bwrap([place / folder for folder in private]), sys.executable, "-c", LOOK, str(place)]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert set(said.split()) == seen
+    finally:
+        shutil.rmtree(place)
+
+
+def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch, safe):
+    def faulty(question, *rest, **more):
+        if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
+            raise KeyError("step")
+        return judge_room.grade(question, *rest, **more)
+
+    judge_room = grade.judge
+    monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "grade": faulty}))
+    submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
+    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), safe)["a"]
+    assert points(record) == [0, 1]
+    assert "failed" not in record
+    assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
 
 
 @pytest.mark.slow

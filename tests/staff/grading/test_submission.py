@@ -4,12 +4,21 @@ import json
 
 import pytest
 
-from course_staff.grading.submission import answer_to, notes_on_set, read_submission, read_text
+from course_staff.grading import submission
+from course_staff.grading.submission import answer_to, notes_on_set, parsed
 
 STUB = "# EXERCISE q1\ndef f(x):\n    raise NotImplementedError('write your answer here')"
 RIGHT = "# EXERCISE q1\ndef f(x):\n    return x"
 OTHER = "# EXERCISE q2\ng = 1"
 ENTRY = {"id": "q1", "stub": STUB, "answer": "f"}
+
+
+def read_text(text):
+    return submission.read_text(text, lambda sources: list(map(parsed, sources)))
+
+
+def read_submission(path):
+    return submission.read_submission(path, lambda sources: list(map(parsed, sources)))
 
 
 def cell(source, kind="code", **more):
