@@ -9,7 +9,8 @@ def pytest_terminal_summary(terminalreporter):
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if "sandbox" in str(report.longrepr)]
     if skipped:
         terminalreporter.write_line(
-            f"{len(skipped)} tests of strangers' code were skipped, for want of a sandbox: apt install bubblewrap.", yellow=True
+            f"{len(skipped)} tests of strangers' code were skipped, for want of a sandbox: apt install bubblewrap.",
+            yellow=True,
         )
 
 
