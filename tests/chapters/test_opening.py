@@ -60,7 +60,11 @@ def test_another_seed_draws_other_numbers(monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("seed 7\n")
 
 
-@pytest.mark.parametrize("before", ["", "import datasets, transformers\n"], ids=["first", "imported before"])
+@pytest.mark.parametrize(
+    "before",
+    ["", pytest.param("import datasets, transformers\n", marks=pytest.mark.slow)],
+    ids=["first", "imported before"],
+)
 def test_the_libraries_keep_quiet_but_for_errors(before):
     """Whether they are imported before or after; the chapter's beginning waits for none of them."""
     said = subprocess.run(

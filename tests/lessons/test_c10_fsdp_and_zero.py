@@ -85,10 +85,15 @@ def by_formula(way, config, recipe, ranks):
     ("way", "ranks", "changed"),
     [
         ("ZeRO-3", 2, {}),
-        ("ZeRO-3", 4, {}),
+        pytest.param("ZeRO-3", 4, {}, marks=pytest.mark.slow),
         ("ZeRO-2", 2, {}),
-        ("ZeRO-2", 4, {"num_hidden_layers": 4}),
-        ("ZeRO-3", 2, {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5}),
+        pytest.param("ZeRO-2", 4, {"num_hidden_layers": 4}, marks=pytest.mark.slow),
+        pytest.param(
+            "ZeRO-3",
+            2,
+            {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5},
+            marks=pytest.mark.slow,
+        ),
         ("ZeRO-3", 3, {"num_hidden_layers": 2, "vocab_size": 8000}),  # the root is the largest unit
     ],
 )

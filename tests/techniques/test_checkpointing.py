@@ -221,7 +221,7 @@ def test_an_error_in_the_second_run_leaves_the_random_numbers_and_autocast_alone
 
 
 @BOTH
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_allocator_counts_what_it_counts_for_torchs(ours, depth):
     """Also nested: then the inner inputs are dropped too."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Tanh()) for _ in range(6)))
