@@ -10,9 +10,8 @@ STAMP := .venv/.complete-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
 
 # The notebooks come first (in test-all, then strangers'): they are the longest pieces, and at the end short ones fill both processes.
 # Every process has one thread. There are more of them than two cores, because many tests wait for processes of their own; each
-# imports all there is. Memory is kept when tensors are freed, in large pages, which saves page faults.
-PYTEST := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
-	OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+# imports all there is.
+PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 NOTEBOOKS := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 $(wildcard notebooks solutions)
 
 .PHONY: help lab run test rehearse test-all test-browser lint constraints clean
