@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out)
     try:
+        out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
         records = [*planned.saved, *_grade(planned.todo, papers, kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:

@@ -160,7 +160,7 @@ def grade_all(
 ) -> None:
     """Grade in `jobs` lanes of the sandbox's `kind` and call `done(student, record)` as each is finished, in this thread.
 
-    No submission sees another, nor the files and folders that are `private`. Whatever happens to one submission, the others
+    No submission sees another, nor the folders that are `private`. Whatever happens to one submission, the others
     are graded; when this is interrupted nothing is left running.
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}

@@ -110,7 +110,7 @@ class Talk:
 class Lane:
     """A place where one question runs after the other; `stop` alone may be called meanwhile, from another thread.
 
-    `kind` is one of the module's table. Files and folders that are `private` are not seen in a safe one, wherever they lie.
+    `kind` is one of the module's table. Folders that are `private` and there are not seen in a safe one, wherever they lie.
     `excess` says which limit ended the last question's process, where one did.
     """
 

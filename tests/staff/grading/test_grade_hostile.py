@@ -24,7 +24,6 @@ from course_utils.grading.released import SETS
 
 RIGHT = "return x * factor"
 FORGE = """import os, struct
-import course_utils
 from course_staff.grading import encoding
 said = {"kind": "values", "values": {"result": x * 0}, "text": "", "line": "", "mutated": []}
 said = encoding.dump({**said, "passed": True, "points": 99})
@@ -227,7 +226,9 @@ for folder, _, files in os.walk(sys.argv[1]):
 )
 def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monkeypatch):
     """A checkout below the system's libraries, with its environment within, and other submissions beside them."""
-    place = Path(tempfile.mkdtemp(dir=Path(course_utils.__file__).resolve().parents[1]))
+    build = Path(course_utils.__file__).resolve().parents[1] / "build"
+    build.mkdir(exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=build))
     try:
         for file in (
             "lib/so",
