@@ -12,7 +12,9 @@ STAMP := .venv/.complete-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
 # Every process has one thread. There are more of them than two cores, because many tests wait for processes of their own; each
 # imports all there is.
 PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
-NOTEBOOKS := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 $(wildcard notebooks solutions)
+# tests/kernels.py imports for all of them what each would import.
+KERNEL := $(if $(filter Linux,$(shell uname -s)),--nbval-kernel-name=forked,--nbval-current-env)
+NOTEBOOKS := --nbval-lax $(KERNEL) --nbval-cell-timeout=300 $(wildcard notebooks solutions)
 
 .PHONY: help lab run test rehearse test-all test-browser lint constraints clean
 

@@ -1,8 +1,14 @@
 """Every test gets its own home folder and the smallest scale, whatever the machine's environment says."""
 
+import kernels
 import pytest
 
 from course_utils import settings as settings_room
+
+
+def pytest_configure(config):
+    if getattr(config.option, "nbval_kernel_name", None) == kernels.NAME and not hasattr(config, "workerinput"):
+        config.add_cleanup(kernels.offer())
 
 
 def pytest_terminal_summary(terminalreporter):
