@@ -131,9 +131,9 @@ def question(read: int, write: int, namespaces: bool) -> int:
 
 def _watch(first: int, lifeline: int, seconds: float) -> int:
     """Look every `seconds` until process `first` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
-    process = os.pidfd_open(first)
+    process, family = os.pidfd_open(first), isolate.Family(os.getpid())
     while not select.select([process, lifeline], [], [], seconds)[0]:
-        if code := isolate.excess(os.getpid(), **isolate.LIMITS):
+        if code := family.excess(**isolate.LIMITS):
             return code
     return 0
 

@@ -10,13 +10,16 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 BOX, STAGE = "/box", "/stage"
 """Folders that the sandbox holds ready: the working directory of a question, and a place to prepare its `/proc`."""
 
-LIMITS = {"memory": 3 * 2**30, "file": 64 * 2**20, "folder": 256 * 2**20, "processes": 64}
-"""Bytes of memory (of each process, and twice that of all together), of a file, of all files, and processes at once."""
+LIMITS = {"memory": 3 * 2**30, "file": 64 * 2**20, "folder": 256 * 2**20, "processes": 64, "ahead": 10.0}
+"""Bytes of memory (of each process, and twice that of all together), of a file, of all files; processes at once; seconds of
+processor time by which all together may be ahead of one busy core, which is a question's share."""
 
 _USER, _PIDS, _MOUNTS, _IPC = 0x10000000, 0x20000000, 0x00020000, 0x08000000  # CLONE_NEW…, sched.h
 _NOSUID_NODEV, _BIND, _MOVE, _PRIVATE = 0x6, 0x1000, 0x2000, 0x40000 | 0x4000  # MS_…, sys/mount.h
@@ -26,11 +29,12 @@ _KEYCTL = {"x86_64": 250, "aarch64": 219}  # its number, asm/unistd.h
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
 _FILES = 20_000  # in each folder; their names and owners take memory that no size counts
 
-TOO_MANY_PROCESSES, TOO_MUCH_MEMORY = 81, 82
+TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, TOO_MUCH_TIME = 81, 82, 83
 """Exit codes of a guard that ended its question."""
 WHY = {
     TOO_MANY_PROCESSES: "it started more processes than it may",
     TOO_MUCH_MEMORY: "it took more memory than it may",
+    TOO_MUCH_TIME: "its processes together took more processor time than one core has",
 }
 
 
@@ -144,31 +148,52 @@ def _call(name: str, *arguments) -> None:
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def excess(root: int, memory: int, processes: int, **_) -> int:
-    """0, or the exit code for what all descendants of process `root` together have too much of."""
-    family = descendants(root)
-    if len(family) > processes:
-        return TOO_MANY_PROCESSES
-    return TOO_MUCH_MEMORY if sum(map(_own_bytes, family)) > 2 * memory else 0
+class Family:
+    """All descendants of process `root`, and the processor time that they took, those that have ended included."""
+
+    def __init__(self, root: int):
+        self.root, self._start, self._took = root, time.monotonic(), {}
+
+    def excess(self, memory: int, processes: int, ahead: float, **_) -> int:
+        """0, or the exit code for what they together have too much of."""
+        family = descendants(self.root)
+        self._took |= {(each.number, each.began): each.took for each in family}
+        if len(family) > processes:
+            return TOO_MANY_PROCESSES
+        if sum(self._took.values()) > time.monotonic() - self._start + ahead:
+            return TOO_MUCH_TIME
+        return TOO_MUCH_MEMORY if sum(_own_bytes(each.number) for each in family) > 2 * memory else 0
 
 
-def descendants(root: int) -> list[int]:
-    """Process numbers of the children of `root`, theirs, and so on."""
-    children: dict[int, list[int]] = {}
+class Process(NamedTuple):
+    """A process: its number and its parent's, when it began in clock ticks, and the seconds of processor time that it took."""
+
+    number: int
+    parent: int
+    began: int
+    took: float
+
+
+def descendants(root: int) -> list[Process]:
+    """The children of process `root`, theirs, and so on."""
+    children: dict[int, list[Process]] = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
-            children.setdefault(parent, []).append(int(entry.name))
+        if entry.name.isdigit() and (found := _process(entry)):
+            children.setdefault(found.parent, []).append(found)
     found, open_ones = [], [root]
     while open_ones:
         below = children.get(open_ones.pop(), [])
         found += below
-        open_ones += below
+        open_ones += [each.number for each in below]
     return found
 
 
-def _parent(entry: Path) -> int | None:
+def _process(entry: Path) -> Process | None:
+    """What `proc_pid_stat(5)` says of it."""
     try:
-        return int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        ticks = int(words[11]) + int(words[12])
+        return Process(int(entry.name), int(words[1]), int(words[19]), ticks / os.sysconf("SC_CLK_TCK"))
     except (OSError, IndexError, ValueError):  # it has ended meanwhile
         return None
 
@@ -185,9 +210,9 @@ def _own_bytes(process: int) -> int:
 def kill_descendants() -> None:
     """End everything below this process, which has adopted its orphans, until nothing is left; what was ended is reaped."""
     while family := descendants(os.getpid()):
-        for process in family:
+        for each in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(each.number, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
