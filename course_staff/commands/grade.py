@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*planned.saved, *_grade(planned.todo, papers, kind, results, arguments.jobs, private)]
+        records = [*planned.saved, *_grade(planned, papers, kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
         raise
@@ -106,22 +106,27 @@ def _describe(plan, submitted: Mapping, folder: Path) -> None:
         )
 
 
-def _grade(todo: Mapping, papers, kind: str, results, jobs: int, private: list[Path]) -> list[dict]:
-    """The records of these submissions, each written as it is finished."""
+def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) -> list[dict]:
+    """The records of what is to be graded, each written as its public cases are through, and when it is finished."""
     from tqdm import tqdm
 
     from course_staff.grading.grade import grade_all
 
-    records = []
+    todo, records, begun = planned.todo, [], set(planned.begun)
     with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr) as bar:
 
         def done(student: str, record: dict) -> None:
+            begun.add(student)
             of_file = {"key": todo[student].key, "file": todo[student].digest, "seed": papers.seed}
-            records.append(results.save(student, {**of_file, **record}))
-            bar.update()
+            saved = results.save(student, {**record, **of_file})
+            if not record.get("open"):
+                records.append(saved)
+                bar.update()
+            bar.set_postfix_str(f"public cases of {len(begun)}")
 
         if todo:
-            grade_all({student: one.path for student, one in todo.items()}, papers, kind, jobs, done, private)
+            paths = {student: one.path for student, one in todo.items()}
+            grade_all(paths, papers, kind, jobs, done, private, planned.begun)
     return records
 
 

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 from importlib import import_module
 
@@ -158,7 +159,8 @@ def converse(read: int, write: int) -> None:
     if "sources" in job:
         isolate.limit(**job["limits"])
         said = [parsed(source) for source in job["sources"]]
-        return send(write, dump([[each.is_check, sorted(each.defines)] for each in said]))
+        names = ("defines", "gives", "uses", "changes")
+        return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in said]))
     question = pickle.loads(receive(read, _LONGEST_JOB))
     isolate.limit(**job["limits"])
     notebook = Notebook(job, question)
@@ -184,7 +186,7 @@ def _describe(outcome: Outcome) -> dict:
 class Notebook:
     """A learner's notebook in a shell of its own. After `run`, `outcome` says why there is no answer, or is None.
 
-    `notes` are pairs of a cell's number and what stopped it.
+    `notes` are pairs of a cell's number and what stopped it, empty where it was not run.
     """
 
     def __init__(self, job: dict, question):
@@ -195,12 +197,20 @@ class Notebook:
         self.shell = _quiet_shell()
 
     def run(self) -> None:
-        """Every cell in its order; the answer's once more at the end where it did not find what stands below it."""
+        """Every cell in its order; the answer's once more at the end where it did not find what stands below it.
+
+        The answer has a cell's time for itself, whatever the others took of theirs; one that no time is left for is not run.
+        """
+        left = self.job["cells_seconds"]
         for number, source, is_answer in self.job["cells"]:
+            begun = time.monotonic()
             if is_answer:
                 self._run_answer(source)
-            elif failure := self._run_cell(source):
-                self.notes.append([number, failure.text[:LONGEST_TEXT]])
+                continue
+            failure = self._run_cell(source, min(left, self.job["cell_seconds"])) if left > 0 else None
+            if failure or left <= 0:
+                self.notes.append([number, failure.text[:LONGEST_TEXT] if failure else ""])
+            left -= time.monotonic() - begun
         if self.outcome and self.outcome.kind == "exception":
             self._run_answer(next(source for _, source, is_answer in self.job["cells"] if is_answer))
 
@@ -214,18 +224,17 @@ class Notebook:
     def _run_answer(self, source: str) -> None:
         name, names = self.question.answer, self.shell.user_ns
         before = names.get(name, _UNDEFINED)
-        failure = self._run_cell(source)
+        failure = self._run_cell(source, self.job["cell_seconds"])
         after = names.get(name, _UNDEFINED)
         if after is _UNDEFINED or (failure and after is before):
             self.outcome = failure or Outcome("missing")
         else:
             self.outcome, self.answer = None, after
 
-    def _run_cell(self, source: str) -> Outcome | None:
+    def _run_cell(self, source: str, seconds: float) -> Outcome | None:
         """What stopped the cell, if anything did."""
         from course_utils.grading.run import OutOfTime, outcome_of, time_limit
 
-        seconds = self.job["cell_seconds"]
         try:
             with time_limit(seconds):
                 done = self.shell.run_cell(source, store_history=False)

@@ -19,11 +19,13 @@ class Submitted:
 @dataclass(frozen=True)
 class Plan:
     """`todo`, student to what is graded now; `saved`, the records that stay as they are; `waiting`, students that are new or
-    changed and are not graded now, because another one was requested."""
+    changed and are not graded now, because another one was requested; `begun`, records of `todo` whose hidden cases are to be
+    run yet."""
 
     todo: Mapping[str, Submitted]
     saved: tuple[dict, ...]
     waiting: tuple[str, ...]
+    begun: Mapping[str, dict]
 
 
 def plan(
@@ -40,8 +42,9 @@ def plan(
     _check_seed([record for student, record in earlier.items() if student not in anew], seed)
     open_ = [student for student, one in submitted.items() if student in anew or not _holds(earlier.get(student), one)]
     todo = {student: submitted[student] for student in open_ if not only or student == only}
-    saved = tuple(record for student, record in earlier.items() if student not in todo)
-    return Plan(todo, saved, tuple(student for student in open_ if student not in todo))
+    saved = tuple(record for student, record in earlier.items() if student not in todo and not record.get("open"))
+    begun = {name: earlier[name] for name, one in todo.items() if name not in anew and _is_of(earlier.get(name), one)}
+    return Plan(todo, saved, tuple(student for student in open_ if student not in todo), begun)
 
 
 def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> None:
@@ -60,6 +63,11 @@ def check_set(earlier: Mapping[str, dict], name: str, folder: Path) -> None:
 
 
 def _holds(record: Mapping | None, one: Submitted) -> bool:
+    """Whether the record is whole, and of this very file."""
+    return _is_of(record, one) and not record.get("open")
+
+
+def _is_of(record: Mapping | None, one: Submitted) -> bool:
     """Whether the record is of this very file, graded by the same questions, seed and limits."""
     return record is not None and record["key"] == one.key and not record.get("failed")
 

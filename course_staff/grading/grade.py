@@ -1,27 +1,29 @@
 """Grading many notebooks: learners' code runs elsewhere and gives values; here alone is what is right.
 
-A question of a submission is independent of everything else: it has a process of its own, gets its cases one by one, the public
-ones first, and its verdict depends neither on the order of the files nor on the other questions.
+A question of a submission is independent of everything else: it has a process of its own, gets its cases one by one, and its
+verdict depends neither on the order of the files nor on the other questions. Everybody's public cases are run before anybody's
+hidden ones, so that no hidden input can reach what a student is shown; what ran out of time without having computed for half of
+it is run once more when nothing else runs.
 """
 
 import hashlib
+import html
+import json
 import os
-import pickle
 import queue
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_staff.grading import encoding, isolate
+from course_staff.grading.asking import ask, parse
 from course_staff.grading.earlier import Submitted
-from course_staff.grading.sandbox import SAFE, Lane, NotStartedError, SandboxError
+from course_staff.grading.sandbox import SAFE, Lane
 from course_staff.grading.source import load_solutions
 from course_staff.grading.submission import (
     Answer,
-    Parsed,
     UnreadableError,
     answer_to,
     content_of,
@@ -30,17 +32,14 @@ from course_staff.grading.submission import (
 )
 from course_utils.errors import CourseError
 from course_utils.grading import judge
-from course_utils.grading.judge import KINDS, Outcome
+from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import Case, Question
 from course_utils.grading.released import SETS, load_set, question_from
 from course_utils.grading.run import SECONDS
 
-CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
-"""Time limit of one cell that is no answer, and of all a question's cells together."""
-_CASES = 10  # times the limit of one case is what all cases together may take
-_PARSE_SECONDS = 10.0  # for all cells of a submission
-_GRACE = 5.0  # seconds that a process gets to say itself that its time was up
-_VERSION = 3  # of a student's record
+_ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
+_LONGEST_RECORD = 100_000  # characters, as a page would hold them
+_VERSION = 4  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
 
 
@@ -157,183 +156,240 @@ def grade_all(
     jobs: int,
     done: Callable[[str, dict], None],
     private: Iterable[Path] = (),
+    begun: Mapping[str, dict] | None = None,
 ) -> None:
-    """Grade in `jobs` lanes of the sandbox's `kind` and call `done(student, record)` as each is finished, in this thread.
+    """Grade in `jobs` lanes of the sandbox's `kind`; `done(student, record)` is called in this thread, first when a student's
+    public cases are through, then, where hidden ones are `open` in the record, when those are.
 
-    No submission sees another, nor the folders that are `private`. Whatever happens to one submission, the others
-    are graded; when this is interrupted nothing is left running.
+    `begun` are records with open questions of an earlier run, which go on from there. No submission sees another, nor the
+    folders that are `private`. Whatever happens to one submission, the others are graded; when this is interrupted nothing is
+    left running.
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}
-    lanes = [Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))]
-    free: queue.SimpleQueue = queue.SimpleQueue()
-    for lane in lanes:
-        free.put(lane)
+    begun = begun or {}
+    works = {student: Work(path, papers, begun.get(student)) for student, path in submissions.items()}
 
-    def grade(path: Path) -> dict:
-        lane = free.get()
-        try:
-            return grade_submission(path, papers, lane)
-        except Exception as error:  # a fault of the grader itself is written down, and costs no other submission
-            why = f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
-            return {"points": 0, "of": papers.points, "notes": [why], "questions": [], "failed": True}
-        finally:
-            free.put(lane)
+    def go_through(students: list[str], step: Callable[[Work, Lane], None]) -> None:
+        late = []
+        for student in lanes.each(students, lambda student, lane: works[student].guarded(step, lane)):
+            late += [student] if works[student].late else []
+            if student not in late:
+                done(student, works[student].record)
+        for student in late:
+            works[student].guarded(Work.again, lanes.first)
+            done(student, works[student].record)
 
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        students = {pool.submit(grade, path): student for student, path in submissions.items()}
-        try:
-            for graded in as_completed(students):
-                done(students[graded], graded.result())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for lane in lanes:
-                lane.stop()
-    for lane in lanes:
-        lane.close()
+    with _lanes(kind, min(jobs, len(submissions)), hidden) as lanes:
+        go_through([student for student in works if student not in begun], Work.begin)
+        go_through([student for student, work in works.items() if work.record.get("open")], Work.finish)
 
 
 def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:
-    """The record of one submission, as JSON holds it: points, notes, and for each question its verdicts and diagnosis."""
-    submission = read_submission(path, lambda sources: _parse(sources, lane))
-    questions = []
-    for paper in papers.papers:
-        answer = answer_to(submission, paper.entry)
-        if answer.state == "written":
-            outcomes, notes = _run(answer, paper, papers.seconds, lane)
-        else:
-            outcomes, notes = [Outcome(answer.state)] * len(paper.cases), []
+    """The record of one submission alone, as JSON holds it: points, notes, and for each question verdicts and diagnosis."""
+    work = Work(path, papers)
+    for step in (Work.begin, Work.finish):
+        step(work, lane)
+    return work.record
+
+
+@dataclass
+class Work:
+    """A submission on its way. `record` is what is known so far, as JSON holds it; `open` in it are the positions of questions
+    whose hidden cases are still to be run. `late` are those of questions that are to be run again, alone."""
+
+    path: Path
+    papers: Papers
+    record: dict | None = None
+    late: set[int] = field(default_factory=set)
+    _answers: list[Answer] = field(default_factory=list)
+
+    def guarded(self, step: Callable, lane: Lane) -> None:
+        """`step(self, lane)`; a fault of the grader itself is written down, and costs no other submission."""
         try:
-            record = _record(paper, outcomes, [*answer.notes, *notes])
-        except Exception as error:  # a fault of the judge costs this question's points, and no other's
-            nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(paper.cases)
-            record = _record(paper, nothing, list(answer.notes))
-        questions.append(record)
-    ids = [paper.question.id for paper in papers.papers]
-    return {
-        "points": sum(question["points"] for question in questions),
-        "of": papers.points,
-        "notes": [*submission.notes, *notes_on_set(submission, papers.name, ids)],
-        "questions": questions,
-    }
+            step(self, lane)
+        except Exception as error:
+            why = f"Not graded, because the grader itself failed ({type(error).__name__}: {error}); please report this."
+            self.late.clear()
+            self.record = {
+                "points": 0,
+                "of": self.papers.points,
+                "notes": [why[:_LONGEST_NOTE]],
+                "questions": [],
+                "open": [],
+                "failed": True,
+            }
+
+    def begin(self, lane: Lane) -> None:
+        """Every question on its public cases."""
+        self.record = {"of": self.papers.points, "questions": [], "open": []}
+        self.record["notes"] = self._read(lane)
+        for position in range(len(self.papers.papers)):
+            self.record["questions"].append({})
+            self._public(position, lane)
+        self._sum_up()
+
+    def finish(self, lane: Lane) -> None:
+        """What is open, on the hidden cases."""
+        if not self._answers:
+            self._read(lane)
+        for position in self.record["open"]:
+            self._hidden(position, lane)
+        self.record["open"] = []
+        self._sum_up()
+
+    def again(self, lane: Lane) -> None:
+        """What was late, in the lane that alone is in use, with more time; that counts."""
+        late, self.late = sorted(self.late), set()
+        for position in late:
+            step = self._hidden if self.record["questions"][position]["hidden"] else self._public
+            step(position, lane, _ALONE)
+        self._sum_up()
+
+    def _read(self, lane: Lane) -> list[str]:
+        """Find the answers; gives notes on the whole."""
+        submission = read_submission(self.path, lambda sources: parse(sources, lane))
+        self._answers = [answer_to(submission, paper.entry) for paper in self.papers.papers]
+        ids = [paper.question.id for paper in self.papers.papers]
+        return [*submission.notes, *notes_on_set(submission, self.papers.name, ids)]
+
+    def _public(self, position: int, lane: Lane, patience: float = 1.0) -> None:
+        paper, answer = self.papers.papers[position], self._answers[position]
+        if answer.state == "written":
+            found, starved = self._looked_at(paper, answer, False, lane, patience)
+            ended = {verdict["kind"] for verdict in found["public"]} & {*ENDLESS, "died"}
+            if found["state"] != "passed" and answer.whole != answer.cells and not ended:
+                other, late = self._looked_at(paper, answer, True, lane, patience)
+                if _passed(other["public"]) > _passed(found["public"]):  # it rests on what the parser did not see
+                    found, starved = other, late
+            if starved and patience == 1.0:
+                self.late.add(position)
+        else:
+            found = _public_part(paper, [Outcome(answer.state)] * paper.public, list(answer.notes))
+        passed = _passed(found["public"])
+        is_open = passed and (found["parts"] or passed == paper.public) and len(paper.cases) > paper.public
+        self.record["open"] = sorted({*self.record["open"]} - {position} | ({position} if is_open else set()))
+        self.record["questions"][position] = found
+
+    def _looked_at(self, paper: Paper, answer: Answer, whole: bool, lane: Lane, patience: float) -> tuple[dict, bool]:
+        inputs, cells = paper.inputs[: paper.public], answer.whole if whole else answer.cells
+        heard = ask(cells, paper.asked, inputs, patience * self.papers.seconds, lane)
+        found = _public_part(paper, heard.outcomes, [*answer.notes, *heard.notes])
+        return found | {"whole": whole}, heard.starved
+
+    def _hidden(self, position: int, lane: Lane, patience: float = 1.0) -> None:
+        paper, answer = self.papers.papers[position], self._answers[position]
+        question = self.record["questions"][position]
+        cells = answer.whole if question["whole"] else answer.cells
+        heard = ask(cells, paper.asked, paper.inputs[paper.public :], patience * self.papers.seconds, lane)
+        if heard.starved and patience == 1.0:
+            self.late.add(position)
+        result = _judged(paper, paper.cases[paper.public :], heard.outcomes)
+        question["hidden"] = _verdicts(result)
+        question["diagnosis"] = question["diagnosis"] or result.diagnosis
+        question["state"] = "passed" if question["state"] == "passed" and result.passed else "failed"
+
+    def _sum_up(self) -> None:
+        """Points, of what is there; a record of more than a page's length keeps none of the words."""
+        for paper, question in zip(self.papers.papers, self.record["questions"], strict=True):
+            passed = _passed(question["public"] + question["hidden"])
+            question["points"] = judge.points(paper.question, passed, len(paper.cases))
+            question["not_run"] = len(paper.cases) - paper.public - len(question["hidden"])
+        self.record["points"] = sum(question["points"] for question in self.record["questions"])
+        if len(html.escape(json.dumps(self.record))) > _LONGEST_RECORD:
+            for question in self.record["questions"]:
+                question |= {"notes": [], "diagnosis": "", "shown": {**question["shown"], "diagnosis": ""}}
+                for verdict in question["public"] + question["hidden"]:
+                    verdict["sentence"] = verdict["sentence"] and "What it gave is too long to be told."
 
 
-def _record(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
-    question, public = paper.question, paper.public
-    result = judge.grade(question, paper.cases, outcomes, paper.entry)
-    shown = judge.grade(question, paper.cases[:public], outcomes[:public], paper.entry, tries=2)
-    verdicts = [{"case": v.case, "passed": v.passed, "kind": v.kind, "sentence": v.sentence} for v in result.verdicts]
+_LONGEST_NOTE = 400
+_NOT_JUDGED = "The judge itself stopped on what this answer gave ({}): please report this, with the notebook."
+
+
+def _public_part(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
+    """A question's record after its public cases."""
+    question = paper.question
+    result = _judged(paper, paper.cases[: paper.public], outcomes)
     kinds = {verdict.kind for verdict in result.verdicts}
     nothing = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
     return {
         "id": question.id,
         "title": question.title,
-        "points": result.points,
         "of": result.of,
         "parts": question.parts,
         "state": "passed" if result.passed else nothing,
         "mistake": result.mistake,
         "diagnosis": result.diagnosis,
-        "shown": {"diagnosis": shown.diagnosis, "hint": shown.hint},
+        "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
         "counted": list(question.counted),
-        "public": verdicts[:public],
-        "hidden": verdicts[public:],
+        "public": _verdicts(result),
+        "hidden": [],
         "notes": notes,
     }
 
 
-# ---- one answer in a process of its own, which may say anything
-
-
-def _parse(sources: list[str], lane: Lane) -> list[Parsed]:
-    """What each cell is, said by a process of the sandbox; nothing is known of cells that keep the parser busy too long."""
+def _judged(paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
+    """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
     try:
-        with lane.question() as talk, talk.within(_PARSE_SECONDS):
-            said = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
-        return [
-            Parsed(is_check is True, frozenset(map(str, names)))
-            for (is_check, names), _ in zip(said, sources, strict=True)
-        ]
-    except NotStartedError:
-        raise
-    except (SandboxError, encoding.TornError, encoding.EncodingError, TypeError, ValueError):
-        return [Parsed()] * len(sources)
+        return judge.grade(paper.question, cases, outcomes, paper.entry, tries=2)
+    except Exception as error:
+        nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
+        return judge.grade(paper.question, cases, nothing, paper.entry, tries=2)
 
 
-def _run(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
-    """What the cases gave, and notes. A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing."""
+def _verdicts(result: judge.Result) -> list[dict]:
+    return [
+        {"case": v.case, "passed": v.passed, "kind": v.kind, "sentence": v.sentence, "brief": v.brief}
+        for v in result.verdicts
+    ]
+
+
+def _passed(verdicts: list[dict]) -> int:
+    return sum(verdict["passed"] for verdict in verdicts)
+
+
+class _Lanes:
+    """Lanes, and the threads that work in them."""
+
+    def __init__(self, lanes: list[Lane]):
+        self.all, self.first = lanes, lanes[0]
+        self._free: queue.SimpleQueue = queue.SimpleQueue()
+        for lane in lanes:
+            self._free.put(lane)
+
+    def each(self, students: list[str], step: Callable[[str, Lane], None]) -> Iterator[str]:
+        """Take the step for each student, as many at once as there are lanes; gives those that are through, as they are."""
+
+        def take(student: str) -> None:
+            lane = self._free.get()
+            try:
+                step(student, lane)
+            finally:
+                self._free.put(lane)
+
+        with ThreadPoolExecutor(len(self.all)) as pool:
+            pending = {pool.submit(take, student): student for student in students}
+            try:
+                for through in as_completed(pending):
+                    through.result()
+                    yield pending[through]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        for lane in self.all:
+            lane.stop()
+
+
+@contextmanager
+def _lanes(kind: str, count: int, private: Iterable[Path]) -> Iterator[_Lanes]:
+    """So many lanes, of which nothing is left at the end."""
+    lanes = _Lanes([Lane(kind, private) for _ in range(count)])
     try:
-        return _converse(answer, paper, seconds, lane)
-    except SandboxError:
-        pass
-    try:
-        return _converse(answer, paper, seconds, lane)
-    except NotStartedError:
-        raise
-    except SandboxError as error:
-        return [Outcome("died", text=str(error))] * len(paper.cases), []
-
-
-def _converse(answer: Answer, paper: Paper, seconds: float, lane: Lane) -> tuple[list[Outcome], list[str]]:
-    cells = [[cell.number, cell.source, is_answer] for cell, is_answer in answer.cells]
-    job = {"cells": cells, "seconds": seconds, "cell_seconds": CELL_SECONDS, "limits": isolate.LIMITS}
-    outcomes: list[Outcome] = []
-    notes: list[str] = []
-    limit, bytes_left = CELLS_SECONDS, encoding.LONGEST
-    with lane.question() as talk:
-        try:
-            with talk.within(limit):
-                no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), paper.asked))
-            if no_answer:
-                return [no_answer] * len(paper.cases), notes
-            limit, end = seconds, time.monotonic() + _CASES * seconds
-            for inputs in paper.inputs:
-                with talk.within(min(seconds + _GRACE, end - time.monotonic())):
-                    message = talk.ask(inputs)
-                bytes_left -= len(message)
-                outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)
-                if outcomes[-1] is _TOO_LONG or outcomes[-1].kind in judge.ENDLESS:
-                    break  # nobody waits for the same endless loop a dozen times
-        except encoding.TornError:
-            outcomes.append(Outcome("timeout", text=f"{limit:g} s") if talk.timed_out else Outcome("died"))
-    if lane.excess and outcomes[-1].kind == "died":
-        outcomes[-1] = Outcome("died", text=lane.excess)
-    return outcomes + outcomes[-1:] * (len(paper.cases) - len(outcomes)), notes
-
-
-_NOT_JUDGED = "The judge itself stopped on what this answer gave ({}): please report this, with the notebook."
-_FORGED = Outcome("unsafe", text="What came back is no outcome of a case.")
-_TOO_LONG = Outcome("unsafe", text=f"All cases together gave more than the {encoding.LONGEST:,} bytes that are judged.")
-
-
-def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
-    """What a process says after its cells have run: an outcome where there is no answer, and what stopped which cell."""
-    try:
-        match encoding.load(message):
-            case {"outcome": said, "notes": list(notes)}:
-                return None if said is None else _outcome(said), [_note(note) for note in notes[:20]]
-    except encoding.EncodingError:
-        pass
-    return _FORGED, []
-
-
-def _note(note) -> str:
-    match note:
-        case [int(number), str(text)]:
-            return f"Cell {number} stopped with {text[:400]}."
-    raise encoding.EncodingError("This is no note.")
-
-
-def _read_outcome(message: bytes) -> Outcome:
-    try:
-        return _outcome(encoding.load(message))
-    except encoding.EncodingError as error:
-        return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
-
-
-def _outcome(said) -> Outcome:
-    """An outcome from plain values."""
-    match said:
-        case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:
-            if kind in KINDS and all(type(name) is str for name in names):
-                return Outcome(kind, values, text[:400], line[:400], tuple(names[:20]))
-    return _FORGED
+        yield lanes
+    finally:
+        lanes.stop()
+        for lane in lanes.all:
+            lane.close()

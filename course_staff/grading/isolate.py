@@ -27,6 +27,7 @@ _DUMPABLE, _PARENT_DEATH, _SUBREAPER = 4, 1, 36  # PR_SET_…, sys/prctl.h
 _CAPABILITIES_V3 = 0x20080522  # linux/capability.h
 _KEYCTL = {"x86_64": 250, "aarch64": 219}  # its number, asm/unistd.h
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
+_TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01  # seconds, in proc_pid_stat(5)
 _FILES = 20_000  # in each folder; their names and owners take memory that no size counts
 
 TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, TOO_MUCH_TIME = 81, 82, 83
@@ -166,12 +167,23 @@ class Family:
 
 
 class Process(NamedTuple):
-    """A process: its number and its parent's, when it began in clock ticks, and the seconds of processor time that it took."""
+    """A process: its number and its parent's, when it began as `now` gives it, and the seconds of processor time that it took."""
 
     number: int
     parent: int
-    began: int
+    began: float
     took: float
+
+
+def now() -> float:
+    """Seconds since the machine was started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+def computed(root: int, since: float) -> float:
+    """Seconds of processor time that process `root` and its descendants have taken, those of them that began after `since`."""
+    family = [*filter(None, [_process(Path(f"/proc/{root}"))]), *descendants(root)]
+    return sum(each.took for each in family if each.began > since - _TICK)
 
 
 def descendants(root: int) -> list[Process]:
@@ -192,8 +204,8 @@ def _process(entry: Path) -> Process | None:
     """What `proc_pid_stat(5)` says of it."""
     try:
         words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        ticks = int(words[11]) + int(words[12])
-        return Process(int(entry.name), int(words[1]), int(words[19]), ticks / os.sysconf("SC_CLK_TCK"))
+        user, system, began = (int(words[i]) * _TICK for i in (11, 12, 19))
+        return Process(int(entry.name), int(words[1]), began, user + system)
     except (OSError, IndexError, ValueError):  # it has ended meanwhile
         return None
 

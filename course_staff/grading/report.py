@@ -75,10 +75,13 @@ class Results:
         return {record["student"]: record for record in records}
 
     def save(self, student: str, record: Mapping) -> dict:
-        """Write the record, whole or not at all, and the student's page; returns it with the name and the set."""
+        """Write the record, whole or not at all, and once nothing of it is open the student's page; returns it with the name and
+        the set.
+        """
         whole = {"student": student, "set": self.set_name, **record}
         _write(self._record(student), _json(whole))
-        _write(self.folder / "students" / f"{file_name(student)}.html", page(whole))
+        if not record.get("open"):
+            _write(self.folder / "students" / f"{file_name(student)}.html", page(whole))
         return whole
 
     def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = ()) -> str:
@@ -247,14 +250,20 @@ def _commonest(records: list[dict]) -> list[tuple[str, list[tuple[int, str]]]]:
     return [(title, [(-count, name) for count, _, name in shared[:_MOST]])]
 
 
-def _public_lines(question: Mapping) -> list[Line]:
-    """The cases as a check shows them in a notebook; of an answer that is right only how many there are."""
+def _public_lines(question: Mapping, words: bool) -> list[Line]:
+    """The cases as a check shows them in a notebook, or without an exception's own `words`; of an answer that is right only how
+    many there are."""
     count = len(question["public"])
     if question["state"] == "passed" and count > 1:
         return [Line("passed", f"{'Both' if count == 2 else f'All {count}'} public cases are right.")]
     if question["state"] == "missing" and question["notes"]:
         return []
-    return case_lines([Verdict(v["case"], v["passed"], v["sentence"], kind=v["kind"]) for v in question["public"]])
+    return case_lines(
+        [
+            Verdict(v["case"], v["passed"], v["sentence" if words else "brief"], kind=v["kind"])
+            for v in question["public"]
+        ]
+    )
 
 
 def _hidden_fates(question: Mapping) -> list[tuple[str, int]]:

@@ -80,10 +80,21 @@ class NotStartedError(SandboxError):
 
 
 class Talk:
-    """A conversation with the process of one question. `timed_out` is True when it was ended because its time was up."""
+    """A conversation with the process of one question. `timed_out` is True when it was ended because its time was up.
 
-    def __init__(self, read: int, write: int, end):
-        self.read, self.write, self.end, self.timed_out = read, write, end, False
+    `starved`: by then it had computed for less than half of the time, because others were busy, or because it waited.
+    `number` is that of the process itself, or of one that it descends from.
+    """
+
+    def __init__(self, read: int, write: int, end, number: int):
+        self.read, self.write, self.end, self.number = read, write, end, number
+        self.timed_out = self.starved = False
+        self.start = isolate.now()
+
+    def look(self) -> None:
+        """Find out whether it is `starved`; nothing is known of it but on Linux."""
+        if sys.platform == "linux":
+            self.starved = isolate.computed(self.number, self.start) < (isolate.now() - self.start) / 2
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -104,6 +115,7 @@ class Talk:
 
     def _time_out(self) -> None:
         self.timed_out = True
+        self.look()
         self.end()
 
 
@@ -194,7 +206,7 @@ class _Server:
             for pipe in (jobs, outcomes, theirs):
                 os.close(pipe)
         try:
-            yield Talk(read, write, end)
+            yield Talk(read, write, end, self.process.pid)
         finally:
             over.set()
             ends.close()
@@ -241,7 +253,7 @@ def _start_process() -> Iterator[tuple[Talk, subprocess.Popen]]:
         start_new_session=True,
     )
     try:
-        yield Talk(process.stdout.fileno(), process.stdin.fileno(), lambda: _kill(process)), process
+        yield Talk(process.stdout.fileno(), process.stdin.fileno(), lambda: _kill(process), process.pid), process
     finally:
         _kill(process)
         process.stdout.close()

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import stat
+import symtable
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,10 @@ from course_utils.grading.run import is_untouched
 LARGEST, LONGEST_CODE = 50 * 2**20, 500_000
 """Bytes of a notebook file that is still read, and characters of all its code: Python's parser takes minutes and gigabytes
 for as much code as a file may hold."""
+
+_MOST_NUMBERS = 20  # of cells in a note
+_UNSEEN = {"exec", "eval", "globals", "locals", "vars", "setattr"}
+"""What can give or change a name that the parser does not see."""
 
 _ANSWER = re.compile(r"^[ \t]*#+[ \t]*EXERCISE[ \t:]+(\w+)[ \t:]*$", re.MULTILINE | re.IGNORECASE)
 _QUESTION = re.compile(r"\s*# QUESTION \w+\s*$", re.MULTILINE)
@@ -25,22 +30,26 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True)
+class Parsed:
+    """What Python's parser says of a cell: whether it does nothing but call `check(...)`, and which names it defines (by `def`,
+    `class` or an assignment), gives in any way, uses from elsewhere, and changes in place. `opaque`: it may give any."""
+
+    is_check: bool = False
+    defines: frozenset[str] = frozenset()
+    gives: frozenset[str] = frozenset()
+    uses: frozenset[str] = frozenset()
+    changes: frozenset[str] = frozenset()
+    opaque: bool = False
+
+
+@dataclass(frozen=True)
 class Cell:
-    """A code cell: its number among all cells from 1 on, its source, the ids of the questions that it answers, and the names
-    that it defines."""
+    """A code cell: its number among all cells from 1 on, its source, the ids of the questions that it answers, and what it is."""
 
     number: int
     source: str
     answers: tuple[str, ...] = ()
-    defines: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What Python's parser says of a cell: whether it does nothing but call `check(...)`, and which names it defines."""
-
-    is_check: bool = False
-    defines: frozenset[str] = frozenset()
+    parsed: Parsed = Parsed()
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,12 @@ class Submission:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is to be run for one question: pairs (cell, whether it is the answer's). `state` is `"written"`, `"untouched"` or
-    `"missing"`."""
+    """What is to be run for one question: pairs (cell, whether it is the answer's), those alone that the answer rests on, and
+    `whole`, with all that answers nothing. `state` is `"written"`, `"untouched"` or `"missing"`."""
 
     state: str
     cells: tuple[tuple[Cell, bool], ...] = ()
+    whole: tuple[tuple[Cell, bool], ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 
@@ -80,16 +90,26 @@ def read_text(text: str, parse: Callable[[list[str]], list[Parsed]]) -> Submissi
     except UnreadableError as error:
         return Submission(notes=(str(error),))
     found = zip(cells, parse([cell.source for cell in cells]), strict=True)
-    return Submission(tuple(replace(cell, defines=each.defines) for cell, each in found if not each.is_check))
+    return Submission(tuple(replace(cell, parsed=each) for cell, each in found if not each.is_check))
 
 
 def parsed(source: str) -> Parsed:
-    """What Python's parser says of a cell; of one that it does not understand, nothing."""
+    """What Python's parser says of a cell, once IPython has read its magics; of one that it does not understand, nothing."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
     try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # magics, half-written code, text to break parsers
+        python = TransformerManager().transform_cell(source)
+        tree, table = ast.parse(python), symtable.symtable(python, "cell", "exec")
+        nodes = list(ast.walk(tree))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # half-written code, text to break parsers
         return Parsed()
-    return Parsed(bool(body) and all(map(_is_check, body)), frozenset(_defined(body)))
+    return Parsed(
+        bool(tree.body) and all(map(_is_check, tree.body)),
+        frozenset(_defined(tree.body)),
+        *map(frozenset, _gives_and_uses(table)),
+        frozenset(filter(None, map(_changed, nodes))),
+        any(map(_is_opaque, nodes)),
+    )
 
 
 def content_of(path: Path) -> bytes:
@@ -122,12 +142,18 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
     written = [cell for cell in own if not is_untouched(_unmark(cell.source), _unmark(entry["stub"]))]
     chosen = (written or own)[-1]
     if len(own) > 1:
-        numbers = ", ".join(str(cell.number) for cell in own)
+        numbers = ", ".join(str(cell.number) for cell in own[-_MOST_NUMBERS:])
         notes.append(
             f"Cells {numbers} all answer {entry['id']}; cell {chosen.number}, the last one written, was graded."
         )
-    state = "written" if written else "untouched"
-    return Answer(state, tuple(_to_run(submission, chosen)), tuple(notes))
+    if not written:
+        return Answer("untouched", notes=tuple(notes))
+    needed = _needed(submission.cells, chosen)
+    cells, whole = (
+        tuple((cell, cell is chosen) for cell in submission.cells if cell in needed or (every and not cell.answers))
+        for every in (False, True)
+    )
+    return Answer("written", cells, whole, tuple(notes))
 
 
 def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
@@ -195,7 +221,7 @@ def _is_check(node: ast.stmt) -> bool:
 
 def _unmarked(submission: Submission, entry: Mapping) -> list[Cell]:
     """Cells without a marker that define the answer's name: the marker was lost."""
-    return [cell for cell in submission.cells if not cell.answers and entry["answer"] in cell.defines]
+    return [cell for cell in submission.cells if not cell.answers and entry["answer"] in cell.parsed.defines]
 
 
 def _defined(body: list[ast.stmt]) -> set[str]:
@@ -210,12 +236,64 @@ def _defined(body: list[ast.stmt]) -> set[str]:
     return names
 
 
+def _gives_and_uses(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
+    """Names that a cell binds at its top level, and those that it takes from there, in functions and classes too."""
+    gives, uses = set(), set()
+    open_ones = [table]
+    while open_ones:
+        inner = open_ones.pop()
+        open_ones += inner.get_children()
+        for symbol in inner.get_symbols():
+            if inner is table or symbol.is_global():
+                if symbol.is_assigned() or symbol.is_imported():
+                    gives.add(symbol.get_name())
+                if symbol.is_referenced():
+                    uses.add(symbol.get_name())
+    return gives, uses
+
+
+def _changed(node: ast.AST) -> str | None:
+    """The name of what an assignment to an attribute or an item changes."""
+    if not (isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)):
+        return None
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _is_opaque(node: ast.AST) -> bool:
+    return (isinstance(node, ast.alias) and node.name == "*") or (isinstance(node, ast.Name) and node.id in _UNSEEN)
+
+
+def _needed(cells: Sequence[Cell], chosen: Cell) -> set[Cell]:
+    """The chosen cell and those that it rests on: whatever gives or changes a name that is used; of the cells that answer a
+    question, those alone that give what no other gives."""
+    plain = [cell for cell in cells if not cell.answers]
+    gives, changes = _by_name(plain, "gives"), _by_name(plain, "changes")
+    elsewhere = _by_name([cell for cell in cells if cell.answers], "gives")
+    own = chosen.parsed.gives
+    needed = {
+        chosen,
+        *(cell for cell in plain if cell.parsed.opaque),
+        *(cell for n in own for cell in changes.get(n, ())),
+    }
+    open_ones, seen = list(needed), set(own)
+    while open_ones:
+        for name in open_ones.pop().parsed.uses - seen:
+            seen.add(name)
+            found = {*changes.get(name, ()), *(gives.get(name) or elsewhere.get(name, ()))} - needed
+            needed |= found
+            open_ones += found
+    return needed
+
+
+def _by_name(cells: Sequence[Cell], what: str) -> dict[str, list[Cell]]:
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        for name in getattr(cell.parsed, what):
+            found.setdefault(name, []).append(cell)
+    return found
+
+
 def _unmark(source: str) -> str:
     return _ANSWER.sub("", source)
-
-
-def _to_run(submission: Submission, chosen: Cell):
-    """The answer's cell and every cell that answers nothing else, in the notebook's order."""
-    for cell in submission.cells:
-        if cell is chosen or not cell.answers:
-            yield cell, cell is chosen

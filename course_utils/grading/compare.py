@@ -214,7 +214,7 @@ def _wrong(path, problem: str, guarded: str = "", expected=None, got=None, dista
         elif isinstance(part, int):
             names[-1:] = [f"{names[-1]}[{part}]" if names else f"[{part}]"]
         else:
-            names.append(part)
+            names.append(part[:_MOST_LETTERS])
     shown = (value if type(value) in (str, bool, int, float) else None for value in (expected, got))
     return Difference(" · ".join(names) or "the answer", problem, guarded or problem, step, index, *shown, distance)
 

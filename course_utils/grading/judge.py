@@ -3,8 +3,10 @@
 Nothing of a learner's decides: every value is of an exact built-in type or a tensor (see `values.plain`).
 """
 
+import builtins
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from course_utils.grading.compare import Difference, compare
 from course_utils.grading.prints import diagnose
@@ -15,6 +17,7 @@ ENDLESS = ("timeout", "stuck")
 """Kinds that the next case would end in too, after as long a time."""
 _UNENDED = (*ENDLESS, "died")
 """Kinds that say nothing about the idea of an answer, so that no hint goes with them."""
+_LONGEST = 600  # letters of a sentence
 _HINT_FROM_TRY = (2, 4, 6)
 """A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth."""
 
@@ -36,13 +39,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One case's verdict; `sentence` says why it failed and is empty where it passed."""
+    """One case's verdict; `sentence` says why it failed and is empty where it passed.
+
+    `brief` is the sentence without what an exception of the answer's own says: its type and its line alone.
+    """
 
     case: str
     passed: bool
     sentence: str = ""
     difference: Difference | None = None
     kind: str = "values"
+    brief: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,12 +82,14 @@ class Result:
 def judge(question: Question, case: Case, outcome: Outcome, expected: dict | None = None) -> Verdict:
     """The verdict on one case; `expected` where it is at hand already, else it is computed here."""
     if outcome.kind != "values":
-        return Verdict(case.name, False, explain(question, outcome), kind=outcome.kind)
+        sentences = [_cut(explain(question, each)) for each in (outcome, _without_words(outcome))]
+        return Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
     expected = question.expected(case.inputs) if expected is None else expected
     difference = compare(expected, outcome.values, question.tolerance)
     sentences = [difference.sentence(question.reveal)] if difference else []
     sentences += [_mutation(question, outcome)] if outcome.mutated else []
-    return Verdict(case.name, not sentences, " ".join(sentences), difference)
+    said = _cut(" ".join(sentences))
+    return Verdict(case.name, not sentences, said, difference, brief=said)
 
 
 def explain(question: Question, outcome: Outcome) -> str:
@@ -122,13 +131,28 @@ def grade(
     name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, entry or {})
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
     sentence = sentence or _recognized(question, verdicts, expected, outcomes)
-    points = _points(question, verdicts)
-    return Result(question.id, verdicts, points, question.points, sentence, hint, public_only, name)
+    reached = points(question, sum(verdict.passed for verdict in verdicts), len(verdicts))
+    return Result(question.id, verdicts, reached, question.points, _cut(sentence), hint, public_only, name)
 
 
-def _points(question: Question, verdicts: Sequence[Verdict]) -> float:
-    share = sum(verdict.passed for verdict in verdicts) / len(verdicts) if verdicts else 0.0
+def points(question: Question, passed: int, cases: int) -> float:
+    """What so many right ones of all its cases are worth."""
+    share = passed / cases if cases else 0.0
     return round(question.points * (share if question.parts else float(share == 1)), 2)
+
+
+def _without_words(outcome: Outcome) -> Outcome:
+    """The outcome without what the answer says in its own words, by which it could tell anything."""
+    if outcome.kind not in ("exception", "stuck"):
+        return outcome
+    name = outcome.text.partition(":")[0]
+    number = re.match(r"line \d{1,6}", outcome.line)
+    known = isinstance(getattr(builtins, name, None), type)
+    return replace(outcome, text=name if known else "an exception", line=number[0] if number else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _named(cases, outcomes, entry: Mapping) -> str:

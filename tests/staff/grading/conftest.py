@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny_set import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, notebook
 
-from course_staff.grading import grade, sandbox, source
+from course_staff.grading import asking, grade, sandbox, source
 from course_staff.grading.release import set_entry
 from course_utils.grading import released as released_sets
 
@@ -30,7 +30,7 @@ def release(tmp_path, monkeypatch):
 @pytest.fixture
 def tiny(release, monkeypatch):
     """The released set of two questions and the folder of its solutions."""
-    monkeypatch.setattr(grade, "_GRACE", 1.5)
+    monkeypatch.setattr(asking, "_GRACE", 1.5)
     return release(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
 
 

@@ -2,14 +2,17 @@
 
 import csv
 import json
+import re
+import sys
 
 import psutil
 import pytest
 from tiny_set import ANSWER, NEXT, SEED, SET, SETUP, answer_with, grade_class, notebook, points, submission, write_class
 from wrapper_answers import DDP
 
-from course_staff.grading import grade, sandbox
+from course_staff.grading import asking, grade, sandbox
 from course_staff.grading.report import Results, file_name
+from course_staff.grading.submission import Cell
 from course_utils.cli import main
 from course_utils.errors import CourseError
 
@@ -37,6 +40,30 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     ),
     "needs an import below": (
         notebook(ANSWER.replace("def", "torch.manual_seed(0)\ndef"), "import torch", NEXT),
+        [2, 1],
+        "",
+    ),
+    "import and helper in another question's cell": (
+        notebook(
+            SETUP,
+            "# EXERCISE q2\nimport operator\ndef double(n): return 2 * n\ndef following(n): return n + 1",
+            "# EXERCISE q1\ndef scale(x, factor):\n    return operator.mul(x, double(factor)) / 2",
+        ),
+        [2, 1],
+        "",
+    ),
+    "names that no parser sees": (
+        notebook(
+            "globals().update(product=lambda a, b: a * b)",
+            "get_ipython().push({'two': 2})",
+            "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, two * factor) / 2",
+            NEXT,
+        ),
+        [2, 1],
+        "",
+    ),
+    "experiments that never end": (
+        notebook(SETUP, ANSWER, "for n in range(10**9): last = scale(n, 2)", NEXT, "while True: following(1)"),
         [2, 1],
         "",
     ),
@@ -86,12 +113,50 @@ def test_honest_and_broken_submissions(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_helper_that_never_ends_is_stopped_and_the_answers_are_graded(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(grade, "CELL_SECONDS", 1.0)
-    endless = write_class(tmp_path / "class", {"loop": notebook("while True: pass", SETUP, ANSWER, NEXT)})
+def test_cells_that_never_end_take_only_their_own_time(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(asking, "CELL_SECONDS", 1.0)
+    monkeypatch.setattr(asking, "CELLS_SECONDS", 1.5)
+    loop = "while True: globals()"  # it might give what the answers use
+    endless = write_class(tmp_path / "class", {"loop": notebook(loop, loop, loop, SETUP, ANSWER, NEXT)})
     (record,) = grade_class(endless, grade.prepare(SET, tiny, SEED), sandbox.best_kind(trust=True)).values()
     assert points(record) == [2, 1]
     assert "Cell 1 stopped" in json.dumps(record)
+    assert "Cell 3 was not run: the cells above it took all their 1.5 s." in json.dumps(record)
+
+
+class Starved(sandbox.Talk):
+    """A talk that finds its process starved, as often as `left` says."""
+
+    left = 0
+
+    def look(self):
+        Starved.left -= 1
+        self.starved = Starved.left >= 0
+
+
+@pytest.mark.parametrize(("left", "wins"), [(1, True), (0, False)])
+def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_path, monkeypatch, left, wins):
+    """The answer needs twice its limit, so that only the second run with three times the limit can give it the points."""
+    monkeypatch.setattr(sandbox, "Talk", Starved)
+    monkeypatch.setattr(Starved, "left", left)
+    submissions = write_class(
+        tmp_path / "class", {"slow": answer_with("import time\ntime.sleep(1)\nreturn x * factor")}
+    )
+    papers = grade.prepare(SET, tiny, seconds=0.5)
+    (record,) = grade_class(submissions, papers, sandbox.best_kind(trust=True)).values()
+    assert points(record) == [2 * wins, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
+@pytest.mark.parametrize(("body", "starved"), [("time.sleep(9)", True), ("while True: pass", False)])
+def test_what_waits_is_starved_and_what_computes_is_not(tiny, body, starved):
+    paper, lane = grade.prepare(SET, tiny).papers[0], sandbox.Lane("fork")
+    cell = Cell(1, f"import time\ndef scale(x, factor):\n    {body}")
+    try:
+        heard = asking.ask([(cell, True)], paper.asked, paper.inputs[:1], 1.0, lane)
+    finally:
+        lane.close()
+    assert (heard.outcomes[0].kind, heard.starved) == ("timeout", starved)
 
 
 @pytest.mark.slow
@@ -209,8 +274,8 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     before = (out / "results.csv").read_bytes()
     write_class(tmp_path / "class", {"late": HONEST["right"][0]})
     run_on = []
-    whole = grade.grade_submission
-    monkeypatch.setattr(grade, "grade_submission", lambda path, *rest: run_on.append(path.stem) or whole(path, *rest))
+    begin = grade.Work.begin
+    monkeypatch.setattr(grade.Work, "begin", lambda work, lane: run_on.append(work.path.stem) or begin(work, lane))
     assert run_command(tmp_path, tiny) == 0
     assert run_on == ["late"]
     assert "5 of 6 were graded before" in capsys.readouterr().err
@@ -326,18 +391,23 @@ def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_
 
 
 def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
-    write_class(
-        tmp_path / "class", {"ten": answer_with("raise ValueError(f'<i>{x.tolist()}')"), "copy": "[]", "other": "[]"}
-    )
+    """Neither hidden inputs, nor anything that an exception says where there are any, is on a student's page."""
+    tells = "raise ValueError(f'<i>{x.tolist()}')"
+    texts = {"ten": answer_with(f"if len(x) == 3: {tells}\nreturn x * factor"), "eleven": answer_with(tells)}
+    write_class(tmp_path / "class", {**texts, "copy": "[]", "other": "[]"})
     assert run_command(tmp_path, tiny) == 0
     out = tmp_path / "class-results"
     assert {path.suffix for path in (out / "students").iterdir()} == {".html"}
-    page = (out / "students" / f"{file_name('ten')}.html").read_text("utf-8")
-    (record,) = (one for one in json.loads((out / "results.json").read_text("utf-8")) if one["student"] == "ten")
-    assert "&lt;i&gt;" in page
-    for verdict in record["questions"][0]["hidden"]:
-        assert verdict["sentence"].partition("[")[2][:8] not in page
-        assert verdict["case"] not in page
+    page, eleven = ((out / "students" / f"{file_name(name)}.html").read_text("utf-8") for name in texts)
+    assert re.search(
+        r"stopped with <code>ValueError</code> at your line \d\.|stopped with ValueError at your line \d\.", eleven
+    )
+    assert "i&gt;" not in page + eleven
+    record = next(one for one in json.loads((out / "results.json").read_text("utf-8")) if one["student"] == "ten")
+    (verdict,) = record["questions"][0]["hidden"]
+    assert "<i>[" in verdict["sentence"]
+    assert verdict["case"] not in page
+    assert "1 stopped with an exception" in page
     summary = (out / "summary.html").read_text("utf-8")
     assert "copy, other" in summary
     assert f"students/{file_name('ten')}.html" in summary

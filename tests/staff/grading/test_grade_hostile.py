@@ -17,7 +17,7 @@ import torch
 from tiny_set import SEED, SET, answer_with, grade_class, kinds, points, submission, write_class
 
 import course_utils
-from course_staff.grading import encoding, grade, isolate, sandbox
+from course_staff.grading import asking, encoding, grade, isolate, sandbox
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Parsed
 from course_utils.grading.released import SETS
@@ -199,14 +199,31 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
 
 def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe, monkeypatch):
     """A name of many combining letters is put in order by a sort whose time grows with the square of their number."""
-    monkeypatch.setattr(grade, "_PARSE_SECONDS", 1.0)
+    monkeypatch.setattr(asking, "_PARSE_SECONDS", 1.0)
     letters = "a" + "\u0301\u0323" * 100_000
     lane = sandbox.Lane(safe)
     try:
-        assert grade._parse([f"{letters} = 1", "f = 1"], lane) == [Parsed(), Parsed()]
-        assert grade._parse(["check('q1')", "f = 1"], lane) == [Parsed(True), Parsed(defines=frozenset({"f"}))]
+        assert asking.parse([f"{letters} = 1", "f = 1"], lane) == [Parsed(), Parsed()]
+        name = frozenset({"f"})
+        assert asking.parse(["f = 1"], lane) == [Parsed(defines=name, gives=name)]
     finally:
         lane.close()
+
+
+HOGS = """import os
+for _ in range(58):
+    if os.fork() == 0:
+        while True: pass
+while True: pass"""
+
+
+@pytest.mark.slow
+def test_many_endless_programs_take_no_time_from_their_neighbors(tiny, tmp_path, safe):
+    texts = {"hogs": answer_with(HOGS), **dict.fromkeys(("one", "two"), answer_with(RIGHT))}
+    submissions = write_class(tmp_path / "class", texts)
+    records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
+    assert {name: points(record) for name, record in records.items()} == {"hogs": [0, 1], "one": [2, 1], "two": [2, 1]}
+    assert "more processor time than one core has" in records["hogs"]["questions"][0]["public"][0]["sentence"]
 
 
 LOOK = """import os, sys
@@ -287,8 +304,8 @@ def test_in_the_plain_sandbox_a_stopped_guard_is_noticed_and_root_has_no_rights(
     ids=str,
 )
 def test_a_forged_message_is_no_fault_of_the_grader(said):
-    assert grade._read_opening(encoding.dump(said))[0].kind == "unsafe"
-    assert grade._read_outcome(encoding.dump(said)).kind == "unsafe"
+    assert asking._read_opening(encoding.dump(said))[0].kind == "unsafe"
+    assert asking._read_outcome(encoding.dump(said)).kind == "unsafe"
 
 
 def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
@@ -306,13 +323,15 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")
-def test_too_many_processes_and_too_much_memory_are_seen():
-    assert isolate.excess(os.getpid(), memory=2**40, processes=10**6) == 0
+def test_too_many_processes_and_too_much_memory_or_time_are_seen():
+    family, enough = isolate.Family(os.getpid()), {"memory": 2**40, "processes": 10**6, "ahead": 10.0**6}
+    assert family.excess(**enough) == 0
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        assert child.pid in isolate.descendants(os.getpid())
-        assert isolate.excess(os.getpid(), memory=2**40, processes=0) == isolate.TOO_MANY_PROCESSES
-        assert isolate.excess(os.getpid(), memory=0, processes=10**6) == isolate.TOO_MUCH_MEMORY
+        assert child.pid in {each.number for each in isolate.descendants(os.getpid())}
+        assert family.excess(**enough | {"processes": 0}) == isolate.TOO_MANY_PROCESSES
+        assert family.excess(**enough | {"memory": 0}) == isolate.TOO_MUCH_MEMORY
+        assert family.excess(**enough | {"ahead": -(10.0**6)}) == isolate.TOO_MUCH_TIME
     finally:
         child.kill()
         child.communicate()

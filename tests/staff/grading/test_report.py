@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from course_staff.grading import report
-from course_utils.grading.judge import Outcome, Verdict, _points
+from course_utils.grading.judge import Outcome, points
 from course_utils.grading.released import load_set, question_from, set_names
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
@@ -17,7 +17,7 @@ def question(number=1, state="failed", diagnosis="", kind="values", **more):
         "case": "c",
         "passed": state == "passed",
         "kind": kind,
-        "sentence": "" if state == "passed" else "It is so.",
+        **dict.fromkeys(("sentence", "brief"), "" if state == "passed" else "It is so."),
     }
     whole = {
         "id": f"q{number}",
@@ -28,7 +28,14 @@ def question(number=1, state="failed", diagnosis="", kind="values", **more):
         "state": state,
         "diagnosis": diagnosis,
     }
-    shown = {"shown": {"diagnosis": "", "hint": ""}, "counted": [], "public": [said], "hidden": [], "notes": []}
+    shown = {
+        "shown": {"diagnosis": "", "hint": ""},
+        "counted": [],
+        "public": [said],
+        "hidden": [],
+        "not_run": 0,
+        "notes": [],
+    }
     return {**whole, **shown, **more}
 
 
@@ -71,8 +78,9 @@ def test_points_come_about_as_the_guide_says(name):
         assert not (entry["parts"] and entry["has_hidden"]), "a guide that says so would be wrong"
         asked = question_from(entry)
         cases = len(asked.cases())
-        one_wrong = [Verdict("", number > 0) for number in range(cases)]
-        assert _points(asked, one_wrong) == (round(asked.points * (cases - 1) / cases, 2) if entry["parts"] else 0)
+        assert points(asked, cases - 1, cases) == (
+            round(asked.points * (cases - 1) / cases, 2) if entry["parts"] else 0
+        )
 
 
 def test_the_guides_examples_of_points_are_those_of_the_set():

@@ -34,17 +34,48 @@ def answer(*sources, **more):
     return answer_to(read_text(notebook(*sources, **more)), ENTRY)
 
 
-def sources_of(found):
-    return [(cell.source, is_answer) for cell, is_answer in found.cells]
+def sources_of(cells):
+    return [(cell.source, is_answer) for cell, is_answer in cells]
 
 
-def test_the_answer_is_run_with_every_cell_that_answers_nothing_else():
+def test_the_answer_is_run_alone_and_else_with_every_cell_that_answers_nothing():
     found = answer(
         "import torch", cell("text", "markdown"), RIGHT, 'check("q1")', OTHER, "# QUESTION q1\nx = 1", "y = 2"
     )
     assert found.state == "written"
-    assert sources_of(found) == [("import torch", False), (RIGHT, True), ("y = 2", False)]
+    assert sources_of(found.cells) == [(RIGHT, True)]
+    assert sources_of(found.whole) == [("import torch", False), (RIGHT, True), ("y = 2", False)]
     assert found.notes == ()
+
+
+USES = "# EXERCISE q1\ndef f(x):\n    y = 1\n    return helper(math.sqrt(x + y))"
+NEEDED = {
+    "above": ("import math", "def helper(x): return x"),
+    "below, and through another": ("helper = lambda x: other(x)", "def other(x): return math.sqrt(x)", "import math"),
+    "in another question's cell": ("# EXERCISE q2\nimport math\ng = 1", "# EXERCISE q3\ndef helper(x): return x"),
+    "by a magic's side": ("%matplotlib inline\nimport math", "%load_ext x\nhelper = 1"),
+    "changed": ("import math\nhelper = type('H', (), {})", "helper.a['b'] = 1"),
+    "what nobody can see": ("from torch import *", "exec('helper = 1')"),
+}
+IDLE = ("y = 2", "optimizer = f(3)\nx = [f(x) for x in range(9)]", "print(f(1))\n%timeit f(2)", "def g(): return 1 +")
+
+
+@pytest.mark.parametrize("cells", NEEDED.values(), ids=NEEDED)
+def test_what_an_answer_rests_on_is_run_with_it_wherever_it_stands_and_no_experiment(cells):
+    found = answer(IDLE[0], cells[0], *IDLE[1:3], USES, *cells[1:], IDLE[3])
+    assert [source for source, _ in sources_of(found.cells)] == [cells[0], USES, *cells[1:]]
+
+
+def test_of_another_answers_cell_only_what_no_plain_cell_gives_is_taken():
+    plain, other = "import math\ndef helper(x): return x", "# EXERCISE q2\ndef helper(x): return -x"
+    assert sources_of(answer(other, plain, USES).cells) == [(plain, False), (USES, True)]
+
+
+def test_a_chain_of_thousands_is_followed_at_once():
+    chain = [f"a{i} = a{i + 1}" for i in range(5000)]
+    cells = [submission.Cell(i, source, (), parsed(source)) for i, source in enumerate(chain)]
+    first = submission.Cell(9999, RIGHT, ("q1",), submission.Parsed(uses=frozenset({"a0"})))
+    assert len(submission._needed([*cells, first], first)) == 5001
 
 
 @pytest.mark.parametrize("source", [STUB, STUB + "\n\n", STUB.replace("\n", "\r\n"), "#EXERCISE q1" + STUB[13:]])
@@ -71,13 +102,13 @@ def test_a_marker_that_was_edited_is_still_one(marker):
 def test_an_answer_whose_marker_is_lost_is_found_by_its_name(source):
     found = answer("import torch", source, OTHER)
     assert found.state == "written"
-    assert sources_of(found)[-1] == (source, True)
+    assert sources_of(found.cells)[-1] == (source, True)
     assert "cell 2 was graded" in found.notes[0]
 
 
 def test_of_cells_for_the_same_question_the_last_one_written_counts_and_a_note_says_so():
     found = answer(RIGHT.replace("x:", "y:"), RIGHT, STUB)
-    assert sources_of(found) == [(RIGHT, True)]
+    assert sources_of(found.cells) == [(RIGHT, True)]
     assert "Cells 1, 2, 3 all answer q1; cell 2" in found.notes[0]
 
 
@@ -87,9 +118,9 @@ def test_two_answers_in_one_cell_serve_both():
 
 @pytest.mark.parametrize("check", ['check("q1")', "check('q1', hint=1)  # again", 'check("q1")\ncheck()'])
 def test_checks_are_not_run(check):
-    assert sources_of(answer(RIGHT, check)) == [(RIGHT, True)]
+    assert sources_of(answer(RIGHT, check).whole) == [(RIGHT, True)]
     kept = f"x = 1\n{check}"
-    assert sources_of(answer(RIGHT, kept))[-1] == (kept, False)
+    assert sources_of(answer(RIGHT, kept).whole)[-1] == (kept, False)
 
 
 def test_another_set_is_named():

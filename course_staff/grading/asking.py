@@ -1,0 +1,134 @@
+"""One answer in a process of its own, which may say anything: what is sent there, and what is made of what comes back."""
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_staff.grading import encoding, isolate
+from course_staff.grading.sandbox import Lane, NotStartedError, SandboxError
+from course_staff.grading.submission import Cell, Parsed
+from course_utils.grading import judge
+from course_utils.grading.judge import KINDS, Outcome
+
+CELL_SECONDS, CELLS_SECONDS = 20.0, 60.0
+"""Time limit of one cell, and of all cells of a question together that are no answer."""
+_CASES = 10  # times the limit of one case is what all cases together may take
+_PARSE_SECONDS = 10.0  # for all cells of a submission
+_GRACE = 5.0  # seconds that a process gets to say itself that its time was up
+_MOST_NOTES, _LONGEST = 10, 400  # notes on cells, and letters of whatever text comes back
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What an answer gave on its cases, and notes on its cells. `starved`: it ran out of time (see `Talk.starved`)."""
+
+    outcomes: list[Outcome]
+    notes: list[str]
+    starved: bool = False
+
+
+def parse(sources: list[str], lane: Lane) -> list[Parsed]:
+    """What each cell is, said by a process of the sandbox; nothing is known of cells that keep the parser busy too long."""
+    try:
+        with lane.question() as talk, talk.within(_PARSE_SECONDS):
+            said = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
+        return [
+            Parsed(is_check is True, *(frozenset(map(str, each)) for each in names), opaque=opaque is True)
+            for (is_check, opaque, *names), _ in zip(said, sources, strict=True)
+        ]
+    except NotStartedError:
+        raise
+    except (SandboxError, encoding.TornError, encoding.EncodingError, TypeError, ValueError):
+        return [Parsed()] * len(sources)
+
+
+def ask(cells: Sequence[tuple[Cell, bool]], asked: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane) -> Heard:
+    """Run the cells, then the answer on each case, for at most `seconds` each; `asked` is the question and `inputs` are the
+    cases', pickled.
+
+    A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing.
+    """
+    try:
+        return _converse(cells, asked, inputs, seconds, lane)
+    except SandboxError:
+        pass
+    try:
+        return _converse(cells, asked, inputs, seconds, lane)
+    except NotStartedError:
+        raise
+    except SandboxError as error:
+        return Heard([Outcome("died", text=str(error))] * len(inputs), [])
+
+
+def _converse(cells, asked: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane) -> Heard:
+    job = {
+        "cells": [[cell.number, cell.source, is_answer] for cell, is_answer in cells],
+        "seconds": seconds,
+        "cell_seconds": CELL_SECONDS,
+        "cells_seconds": CELLS_SECONDS,
+        "limits": isolate.LIMITS,
+    }
+    outcomes: list[Outcome] = []
+    notes: list[str] = []
+    limit, bytes_left = CELLS_SECONDS + 2 * CELL_SECONDS, encoding.LONGEST
+    with lane.question() as talk:
+        try:
+            with talk.within(limit + _GRACE):
+                no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), asked))
+            limit, end = seconds, time.monotonic() + _CASES * seconds
+            for given in () if no_answer else inputs:
+                with talk.within(min(seconds + _GRACE, end - time.monotonic())):
+                    message = talk.ask(given)
+                bytes_left -= len(message)
+                outcomes.append(_read_outcome(message) if bytes_left >= 0 else _TOO_LONG)
+                if outcomes[-1] is _TOO_LONG or outcomes[-1].kind in judge.ENDLESS:
+                    break  # nobody waits for the same endless loop a dozen times
+            outcomes += [no_answer] if no_answer else []
+            if outcomes[-1].kind in judge.ENDLESS:
+                talk.look()
+        except encoding.TornError:
+            outcomes.append(Outcome("timeout", text=f"{limit:g} s") if talk.timed_out else Outcome("died"))
+    if lane.excess and outcomes[-1].kind == "died":
+        outcomes[-1] = Outcome("died", text=lane.excess)
+    return Heard(outcomes + outcomes[-1:] * (len(inputs) - len(outcomes)), notes, talk.starved)
+
+
+_FORGED = Outcome("unsafe", text="What came back is no outcome of a case.")
+_TOO_LONG = Outcome("unsafe", text=f"All cases together gave more than the {encoding.LONGEST:,} bytes that are judged.")
+
+
+def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
+    """What a process says after its cells have run: an outcome where there is no answer, and what stopped which cell."""
+    try:
+        match encoding.load(message):
+            case {"outcome": said, "notes": list(notes)}:
+                return None if said is None else _outcome(said), [_note(note) for note in notes[:_MOST_NOTES]]
+    except encoding.EncodingError:
+        pass
+    return _FORGED, []
+
+
+def _note(note) -> str:
+    match note:
+        case [int(number), ""]:
+            return f"Cell {number} was not run: the cells above it took all their {CELLS_SECONDS:g} s."
+        case [int(number), str(text)]:
+            return f"Cell {number} stopped with {text[:_LONGEST]}."
+    raise encoding.EncodingError("This is no note.")
+
+
+def _read_outcome(message: bytes) -> Outcome:
+    try:
+        return _outcome(encoding.load(message))
+    except encoding.EncodingError as error:
+        return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
+
+
+def _outcome(said) -> Outcome:
+    """An outcome from plain values."""
+    match said:
+        case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:
+            if kind in KINDS and all(type(name) is str for name in names):
+                return Outcome(kind, values, text[:_LONGEST], line[:_LONGEST], tuple(name[:60] for name in names[:20]))
+    return _FORGED
