@@ -30,8 +30,8 @@ from course_utils.grading.judge import Outcome
 
 LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
-_NOTEBOOKS_IMPORT = ("numpy", "psutil", "course_utils.viz")
-"""What nearly every notebook's first cell loads; a fork finds it there."""
+_OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo")
+"""What nearly every notebook loads, the last by its first optimizer; a fork finds it there."""
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def preload() -> None:
     import course_utils.grading.check
     import course_utils.grading.run  # noqa: F401
 
-    for name in _NOTEBOOKS_IMPORT:
+    for name in _OFTEN_IMPORTED:
         with contextlib.suppress(ImportError):
             import_module(name)
 
