@@ -1,7 +1,7 @@
 """Seconds per submission of `course grade` on a class of honest AdamW notebooks, beside nbgrader's autograde on the same class.
 
-nbgrader is not among the course's packages: name a folder that `pip install --target FOLDER nbgrader` has filled. Each of its
-test cells is the notebook's own `check(...)`, raising where it fails (`COURSE_STRICT=1`): it judges the public cases only.
+nbgrader is not among the course's packages: name a folder that `pip install --target FOLDER nbgrader` has filled. It grades what
+`course release --nbgrader` writes, and so judges the public cases only.
 """
 
 import argparse
@@ -12,9 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from course_staff.grading.nbgrader import source_files
+from course_staff.grading.release import write
 from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import read_notebook
-from course_utils.grading.released import load_set
 from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[1]
@@ -48,19 +49,15 @@ def by_course(folder: Path) -> tuple[float, list[float]]:
 
 def by_nbgrader(paths: list[Path], place: Path, packages: Path) -> tuple[float, list[float]]:
     """The same by nbgrader, in a course folder made at `place`."""
-    points = {entry["id"]: entry["points"] for entry in load_set(SET)["questions"]}
-    _assignment(ROOT / "exercises" / f"{SET}.ipynb", place / "source" / SET / f"{SET}.ipynb", points)
-    for path in paths:
-        _assignment(path, place / "submitted" / path.stem / SET / f"{SET}.ipynb", points)
+    write(source_files(ROOT / "solutions" / f"{SET}.ipynb", place))
     environment = {
         "PATH": f"{packages / 'bin'}:{environment_for_child()['PATH']}",
         "PYTHONPATH": f"{ROOT}:{packages}",
-        "COURSE_STRICT": "1",
-        "OMP_NUM_THREADS": "1",
-        "COURSE_SCALE": "smoke",
     }
     nbgrader = [sys.executable, "-m", "nbgrader"]
     _timed([*nbgrader, "generate_assignment", SET, "--force", "--create"], place, **environment)
+    for path in paths:
+        _hand_in(path, place / "release" / SET / f"{SET}.ipynb", place / "submitted" / path.stem / SET / f"{SET}.ipynb")
     seconds = _timed([*nbgrader, "autograde", SET, "--create", "--force"], place, **environment)
     _timed([*nbgrader, "export"], place, **environment)
     rows = (place / "grades.csv").read_text("utf-8").splitlines()
@@ -68,28 +65,15 @@ def by_nbgrader(paths: list[Path], place: Path, packages: Path) -> tuple[float, 
     return seconds, [float(row.split(",")[column]) for row in rows[1:]]
 
 
-def _assignment(notebook: Path, path: Path, points: dict[str, int]) -> None:
-    """The notebook with nbgrader's metadata: each answer a solution, the check below it the test."""
-    whole = read_notebook(notebook)
-    asked = None
-    for number, cell in enumerate(whole["cells"]):
-        mark, common = marker(cell), {"schema_version": 3, "locked": False, "task": False}
-        if mark:
-            asked = mark[1]
-            cell["metadata"]["nbgrader"] = {**common, "grade": False, "grade_id": f"answer-{asked}", "solution": True}
-        elif asked and cell["cell_type"] == "code" and f'check("{asked}")' in cell["source"]:
-            test = {
-                "grade": True,
-                "grade_id": f"test-{asked}",
-                "solution": False,
-                "points": points[asked],
-                "locked": True,
-            }
-            cell["metadata"]["nbgrader"] = {**common, **test}
-            asked = None
-        cell.setdefault("id", f"cell-{number}")
-    whole["metadata"]["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _hand_in(answered: Path, released: Path, path: Path) -> None:
+    """The released assignment with the answers of another notebook of the set."""
+    whole, answers = (
+        read_notebook(released),
+        {marker(c): c["source"] for c in read_notebook(answered)["cells"] if marker(c)},
+    )
+    for cell in whole["cells"]:
+        cell["source"] = answers.get(marker(cell), cell["source"])
+    path.parent.mkdir(parents=True)
     path.write_text(json.dumps(whole), encoding="utf-8")
 
 

@@ -36,10 +36,11 @@ class Checker:
         self.name, self.seconds = name, seconds
         self.entries = {entry["id"]: entry for entry in entries}
 
-    def __call__(self, question: str | None = None, *, hint: int | None = None) -> None:
+    def __call__(self, question: str | None = None, *, hint: int | None = None, points: bool = False) -> float | None:
         """Show the verdict on what the notebook defines now; with `hint` (1 to 3) a hint instead.
 
-        Raises `CourseError` for an unknown question or hint, and `FailedCheckError` in strict mode.
+        With `points` it returns those that the public cases are worth, as nbgrader takes partial credit. Raises `CourseError`
+        for an unknown question or hint; without `points` also `FailedCheckError` in strict mode.
         """
         if question is None:
             return _display(overview(self.name, list(self.entries.values()), recall(self.name)))
@@ -48,6 +49,8 @@ class Checker:
             return _display(_hint(question_from(entry), hint))
         result, report = self.look(question)
         _display(report)
+        if points:
+            return result.points
         if settings().strict and not result.passed:
             raise FailedCheckError(str(report))
         return None

@@ -1,0 +1,148 @@
+"""A set as nbgrader's assignment: the sources hold nothing hidden, and nbgrader itself makes stubs and gives the points."""
+
+import csv
+import html
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from course_staff.grading.nbgrader import source_files
+from course_staff.grading.release import write
+from course_staff.grading.source import load_solutions, marker, mistaken
+from course_staff.notebooks.files import read_notebook
+from course_utils.cli import main
+from course_utils.grading.released import load_set
+
+ROOT = Path(__file__).parents[3]
+SETS = ["00_start_here", "03_adamw"]
+EVERY = pytest.mark.parametrize("path", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem)
+
+
+@EVERY
+def test_every_answer_is_a_solution_and_every_check_a_locked_grade_worth_its_points(path, tmp_path):
+    source, _ = source_files(path, tmp_path)
+    cells = json.loads(source_files(path, tmp_path)[source])["cells"]
+    kinds = {cell["id"]: cell["metadata"]["nbgrader"] for cell in cells if "nbgrader" in cell["metadata"]}
+    assert all(name == kind["grade_id"] for name, kind in kinds.items())
+    points = [kind["points"] for kind in kinds.values() if kind["grade"]]
+    assert points == [entry["points"] for entry in load_set(path.stem)["questions"]]
+    assert all(kind["locked"] is not kind["solution"] for kind in kinds.values())
+    authored = {each.question.id: each for each in load_solutions(path)}
+    answers = [cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("solution")]
+    assert [cell["metadata"]["course_stub"] for cell in answers] == [each.stub for each in authored.values()]
+    text = json.dumps(cells)
+    assert not any(mark in text for mark in ("# HIDDEN", "# QUESTION", "def hidden"))
+
+
+def test_an_instructors_configuration_stays_and_another_source_is_kept_as_a_copy(tmp_path, capsys):
+    release = ["release", "00", "--nbgrader", str(tmp_path)]
+    assert main(release) == 0
+    (tmp_path / "nbgrader_config.py").write_text("c.CourseDirectory.course_id = 'ours'\n")
+    source = tmp_path / "source" / SETS[0] / f"{SETS[0]}.ipynb"
+    source.write_text("{}")
+    capsys.readouterr()
+    assert main(release) == 0
+    assert "00_start_here.ipynb: written; the old one is in " in capsys.readouterr().out
+    assert "ours" in (tmp_path / "nbgrader_config.py").read_text()
+    assert main([*release, "--check"]) == 0
+
+
+def test_a_set_that_was_not_released_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("course_staff.grading.nbgrader.digest_of", lambda path: "another")
+    assert main(["release", "00", "--nbgrader", str(tmp_path)]) == 2
+    assert "run `course release 00_start_here` first" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A course folder in which nbgrader has graded three students: `right`, `stub`, and `mistaken`, who made one known mistake
+    in q2 of 03 and got half of a question in parts right."""
+    if not find_spec("nbgrader"):
+        pytest.skip("nbgrader is not installed: pip install -e '.[nbgrader]'")
+    place = tmp_path_factory.mktemp("nbgrader")
+    for name in SETS:
+        write(source_files(ROOT / "solutions" / f"{name}.ipynb", place))
+        run_nbgrader("generate_assignment", name, "--create", place=place)
+        authored = {each.question.id: each for each in load_solutions(ROOT / "solutions" / f"{name}.ipynb")}
+        hand_in(place, name, "stub", {})
+        hand_in(place, name, "right", {key: each.solution for key, each in authored.items()})
+    (named,) = (each for each in authored["q2"].question.mistakes if each.name == "L2 in the gradient")
+    (counters,) = (each for each in authored["q3"].question.mistakes if each.name == "counters")
+    wrong = {"q2": mistaken(authored["q2"].solution, named), "q3": mistaken(authored["q3"].solution, counters)}
+    hand_in(place, SETS[1], "mistaken", wrong)
+    for name in SETS:
+        run_nbgrader("autograde", name, "--create", place=place)
+        run_nbgrader("generate_feedback", name, place=place)
+    run_nbgrader("export", place=place)
+    return place, named.sentence
+
+
+@pytest.mark.slow
+def test_nbgrader_hands_out_the_stubs(graded):
+    place, _ = graded
+    for name in SETS:
+        released = {marker(cell): cell["source"] for cell in read_notebook(ROOT / "exercises" / f"{name}.ipynb").cells}
+        cells = read_notebook(place / "release" / name / f"{name}.ipynb").cells
+        assert {marker(cell): cell["source"] for cell in cells if marker(cell)} == {
+            mark: source for mark, source in released.items() if mark
+        }
+        assert not any("course_stub" in cell["metadata"] or "SOLUTION" in cell["source"] for cell in cells)
+
+
+@pytest.mark.slow
+def test_nbgrader_gives_full_marks_no_marks_and_those_for_parts(graded):
+    place, _ = graded
+    with open(place / "grades.csv", encoding="utf-8", newline="") as file:
+        scores = {(row["assignment"], row["student_id"]): float(row["score"]) for row in csv.DictReader(file)}
+    for name in SETS:
+        assert scores[name, "right"] == sum(entry["points"] for entry in load_set(name)["questions"])
+        assert scores[name, "stub"] == 0
+    parts = load_set(SETS[1])["questions"][2]
+    assert parts["parts"]
+    assert 0 < scores[SETS[1], "mistaken"] < parts["points"]
+
+
+@pytest.mark.slow
+def test_the_diagnosis_stands_in_nbgraders_feedback(graded):
+    place, sentence = graded
+    page = html.unescape((place / "feedback" / "mistaken" / SETS[1] / f"{SETS[1]}.html").read_text("utf-8"))
+    assert sentence in page
+    assert "FailedCheckError" in page
+    assert sentence not in html.unescape(
+        (place / "feedback" / "right" / SETS[1] / f"{SETS[1]}.html").read_text("utf-8")
+    )
+
+
+def hand_in(place: Path, name: str, student: str, answers: dict[str, str]) -> None:
+    """What nbgrader handed out, with these answers by question."""
+    notebook = read_notebook(place / "release" / name / f"{name}.ipynb")
+    for cell in notebook.cells:
+        if (mark := marker(cell)) and mark[1] in answers:
+            cell["source"] = answers[mark[1]]
+    path = place / "submitted" / student / name / f"{name}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def run_nbgrader(*arguments: str, place: Path) -> None:
+    programs = [Path(find_spec("nbgrader").origin).parents[1] / "bin", Path(sys.executable).parent]  # it calls alembic
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "nbgrader", *arguments],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
