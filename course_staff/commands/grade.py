@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the results (default: beside the folder)")
     parser.add_argument(
+        "--gradebook", type=Path, metavar="CSV", help="Canvas's or Moodle's export, to be filled for its import"
+    )
+    parser.add_argument(
         "--jobs", type=_jobs, default=_cores(), metavar="N", help="how many at a time (default: one a core)"
     )
     parser.add_argument(
@@ -40,12 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission."""
     from course_staff.grading.earlier import check_place, check_set, plan
     from course_staff.grading.grade import find_submissions, identify, prepare
+    from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
     from course_utils.chapters import the_one
     from course_utils.grading.released import set_names
 
     name = the_one(arguments.set, set_names(), "exercise set")
+    gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading
     folder = arguments.folder.resolve()
     stem = folder.stem if folder.is_file() else folder.name  # only a notebook's name has an ending that can be dropped
     out = (arguments.out or folder.with_name(f"{stem}-results")).resolve()
@@ -76,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
         raise
     print(results.finish(records, _other_files(folder, set(paths.values()), out), remarks), end="")
+    if gradebook:
+        print("", *results.fill(gradebook, records), f"Points are in {gradebook.file_name}.", sep="\n")
     print(f"\nResults are in {out}.")
     return 1 if any(record.get("failed") for record in records) else 0
 

@@ -5,6 +5,7 @@
 | `students/NAME.html` | the student | verdicts on public cases, how many hidden ones passed, the diagnosis |
 | `records/NAME.json` | the instructor | everything, hidden cases too; a later run takes it up |
 | `results.csv`, `results.json` | the instructor | points by student and question; all records |
+| `canvas.csv`, `moodle.csv` | the platform | points in its own export, where one was given |
 | `summary.html`, `summary.txt` | the instructor | which question failed how, the commonest mistakes |
 
 `students` may be handed on as it is; nothing else in the folder may.
@@ -20,6 +21,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.files import keep_copies, replacing
@@ -27,6 +29,9 @@ from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_counted
+
+if TYPE_CHECKING:
+    from course_staff.grading.gradebook import Gradebook
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MOST = 10
@@ -98,6 +103,12 @@ class Results:
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks))
         return text
 
+    def fill(self, gradebook: "Gradebook", records: list[dict]) -> list[str]:
+        """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`; returns what was left out, as sentences."""
+        text, remarks = gradebook.fill(records, self.set_name)
+        _write(self.folder / gradebook.file_name, text)
+        return [printable(remark) for remark in remarks]
+
     def _keep_if_edited(self) -> None:
         """Keep a copy of a table that is not the one that the earlier run wrote: somebody may have changed points by hand."""
         written = self.folder / "results.csv"
@@ -133,7 +144,7 @@ def table(records: list[dict]) -> str:
         points = {question["id"]: question["points"] for question in record["questions"]}
         notes = " ".join(record["notes"] + [note for question in record["questions"] for note in question["notes"]])
         row = [record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), notes]
-        writer.writerow([_no_formula(value) for value in row])
+        writer.writerow([no_formula(value) for value in row])
     return out.getvalue()
 
 
@@ -278,8 +289,8 @@ def printable(text: str) -> str:
     )
 
 
-def _no_formula(value):
-    """A spreadsheet would run a text that begins like a formula."""
+def no_formula(value):
+    """The value of a cell; a text that begins like a formula, which a spreadsheet would run, behind an apostrophe."""
     if isinstance(value, str):
         value = printable(value)
         return f"'{value}" if value.startswith(_FORMULA) else value

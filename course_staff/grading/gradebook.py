@@ -1,0 +1,187 @@
+"""Points in the file that a learning platform takes back: its own export, whose rows name the students, with one column filled.
+
+| platform | export | finds a student by | takes the file at |
+|---|---|---|---|
+| Canvas | Grades, Export | `ID`, `SIS User ID`, `SIS Login ID` | Grades, Import |
+| Moodle | assignment, Download grading worksheet | `Identifier`, email address, username, ID number | Upload grading worksheet |
+
+Canvas calls a submission that is downloaded `name_ID_file_…`, where `ID` is the student's; Moodle puts it in a folder called
+`Name_NUMBER_assignsubmission_file`, where the worksheet's identifier is `Participant NUMBER`. Any other submission is found by a
+file or a folder that is called as one of the student's columns.
+
+Formats as the platforms' own sources read and write them: https://github.com/instructure/canvas-lms/blob/master/lib/gradebook_importer.rb
+and `content_zipper.rb` beside it, https://github.com/moodle/moodle/blob/main/mod/assign/feedback/offline/importgradeslib.php.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_staff.grading.report import no_formula
+from course_utils.errors import CourseError
+from course_utils.units import format_counted
+
+_ADVICE = {
+    "canvas": "export the gradebook of Canvas (Grades, Export)",
+    "moodle": "download the assignment's grading worksheet from Moodle, in English (Download grading worksheet)",
+}
+
+
+@dataclass(frozen=True)
+class Platform:
+    """`needed` are columns that only its export has, `kept` those that its import reads, `keys` those that name a student,
+    the first by a number; `downloaded` finds this number in what the platform calls a submission."""
+
+    name: str
+    needed: tuple[str, ...]
+    kept: tuple[str, ...]
+    keys: tuple[str, ...]
+    downloaded: re.Pattern
+
+
+_CANVAS = Platform(
+    "canvas",
+    needed=("ID", "Section"),
+    kept=(
+        *("Student", "LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID"),
+        *("Integration ID", "Root Account", "Section"),
+    ),
+    keys=("ID", "SIS User ID", "SIS Login ID"),
+    downloaded=re.compile(r"(?:^|/)[^/]*?_(\d+)_\d+_[^/]*$"),
+)
+_MOODLE = Platform(
+    "moodle",
+    needed=("Identifier", "Grade", "Last modified (grade)"),
+    kept=("Identifier", "Full name", "ID number", "Email address", "Maximum Grade", "Last modified (grade)"),
+    keys=("Identifier", "Email address", "Username", "ID number"),
+    downloaded=re.compile(r"_(\d+)_assignsubmission_"),
+)
+
+
+@dataclass(frozen=True)
+class Gradebook:
+    """A platform's export: `columns` are the names of its columns, `rows` have a text for each of them."""
+
+    platform: Platform
+    source: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    delimiter: str
+
+    @property
+    def file_name(self) -> str:
+        """What the filled file is called: `canvas.csv` or `moodle.csv`."""
+        return f"{self.platform.name}.csv"
+
+    def fill(self, records: Sequence[Mapping], set_name: str) -> tuple[str, list[str]]:
+        """The CSV that the platform takes, and sentences on what was left out. No cell is taken for a formula.
+
+        It has rows for those students alone whose points are known: an empty cell would take away a grade that is there.
+        """
+        failed = [record["student"] for record in records if record.get("failed")]
+        graded = {record["student"]: record for record in records if not record.get("failed")}
+        found = {student: self._rows_of(student) for student in graded}
+        clear = {name: rows for name, rows in found.items() if len(rows) == 1 and [*found.values()].count(rows) == 1}
+        points = {row: graded[name]["points"] for name, (row,) in clear.items()}
+        students = {number for number, row in enumerate(self.rows) if self._value(row, self.platform.keys[0]).strip()}
+        target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
+        remarks = [
+            *_left_out("not graded, because the grader itself failed", failed),
+            *_left_out(f"not in {self.source}", [name for name, rows in found.items() if not rows]),
+            *_left_out(
+                "several for one student, or one for several", [n for n in found if found[n] and n not in clear]
+            ),
+            *self._differing_worth(target, of),
+        ]
+        if absent := len(students - points.keys()):
+            remarks.append(
+                f"Without points, and so without a row: {format_counted(absent, 'student')} of {self.source}."
+            )
+        kept = [name for name in self.platform.kept if name in self.columns]
+        lines = [[*kept, target]]
+        for number, row in enumerate(self.rows):
+            if number in points:
+                value = points[number]
+            elif number in students:
+                continue
+            else:  # of Canvas: how many points there are, and how grades are posted
+                value = self._value(row, target) if target in self.columns else of if _is_worth(row) else ""
+            lines.append([*(self._value(row, name) for name in kept), value])
+        return _csv(lines, self.delimiter), remarks
+
+    def _rows_of(self, student: str) -> list[int]:
+        """The numbers of the rows that a submission's name stands for."""
+        first, *others = self.platform.keys
+        numbers = [_number_at_end(self._value(row, first)) for row in self.rows]
+        downloaded = self.platform.downloaded.search(student)
+        if downloaded and downloaded[1] in numbers:
+            return [place for place, number in enumerate(numbers) if number == downloaded[1]]
+        names = {student.casefold(), student.partition("/")[0].casefold()}
+        called = [
+            {number, *(self._value(row, name).casefold() for name in others)}
+            for number, row in zip(numbers, self.rows, strict=True)
+        ]
+        return [place for place, those in enumerate(called) if names & those]
+
+    def _target(self, set_name: str) -> str:
+        """The column that is filled: Moodle's grade; in Canvas that of the assignment called as the set, or a new one."""
+        if self.platform is _MOODLE:
+            return "Grade"
+        own = re.compile(rf"{re.escape(set_name)}( \(\d+\))?")
+        return next((name for name in self.columns if own.fullmatch(name)), set_name)
+
+    def _differing_worth(self, target: str, of: float) -> list[str]:
+        """A sentence where the platform's assignment is worth another number of points."""
+        if self.platform is _MOODLE:
+            said = [self._value(row, "Maximum Grade") for row in self.rows]
+        else:
+            said = [self._value(row, target) for row in self.rows if _is_worth(row)]
+        worths = {float(text.replace(",", ".")) for text in said if re.fullmatch(r"\d+([.,]\d+)?", text)}
+        return [
+            f"The platform's assignment is worth {worth:g} points and the set {of:g}: points are written as they are, not scaled."
+            for worth in sorted(worths - {float(of)})
+        ]
+
+    def _value(self, row: tuple[str, ...], column: str) -> str:
+        return row[self.columns.index(column)] if column in self.columns else ""
+
+
+def read_gradebook(path: Path) -> Gradebook:
+    """The export in the file at `path`; raises `CourseError` for what is neither Canvas's nor Moodle's."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        head = text.partition("\n")[0]
+        delimiter = ";" if head.count(";") > head.count(",") else ","
+        columns, *rows = [tuple(row) for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row] or [()]
+    except OSError as error:
+        raise CourseError(f"{path} cannot be read ({error.strerror}); check the name.") from None
+    except (UnicodeDecodeError, csv.Error):
+        columns, rows = (), []
+    for platform in (_CANVAS, _MOODLE):
+        if set(platform.needed) <= set(columns):
+            whole = (tuple(row[: len(columns)]) + ("",) * (len(columns) - len(row)) for row in rows)
+            return Gradebook(platform, path.name, columns, tuple(whole), delimiter)
+    raise CourseError(f"{path.name} is no export that can be filled; {', or '.join(_ADVICE.values())}.")
+
+
+def _is_worth(row: tuple[str, ...]) -> bool:
+    return row[0].strip() == "Points Possible"
+
+
+def _number_at_end(text: str) -> str:
+    """As of `Participant 123`."""
+    return re.search(r"\d*$", text.strip())[0]
+
+
+def _left_out(why: str, students: list[str]) -> list[str]:
+    return [f"Left out, {why}: {', '.join(students)}."] if students else []
+
+
+def _csv(lines: list[list], delimiter: str) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerows([no_formula(value) for value in line] for line in lines)
+    return out.getvalue()
