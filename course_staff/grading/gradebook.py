@@ -9,8 +9,10 @@ Canvas calls a submission that is downloaded `name_ID_file_…`, where `ID` is t
 `Name_NUMBER_assignsubmission_file`, where the worksheet's identifier is `Participant NUMBER`. Any other submission is found by a
 file or a folder that is called as one of the student's columns.
 
-Formats as the platforms' own sources read and write them: https://github.com/instructure/canvas-lms/blob/master/lib/gradebook_importer.rb
-and `content_zipper.rb` beside it, https://github.com/moodle/moodle/blob/main/mod/assign/feedback/offline/importgradeslib.php.
+The formats are those of the platforms' own sources:
+https://github.com/instructure/canvas-lms/blob/master/lib/gradebook_importer.rb and `content_zipper.rb` beside it,
+https://github.com/moodle/moodle/blob/main/mod/assign/feedback/offline/importgradeslib.php and
+`mod/assign/classes/downloader.php`.
 """
 
 import csv

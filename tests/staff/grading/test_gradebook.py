@@ -114,8 +114,11 @@ def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny, c
     (tmp_path / "class" / "stranger.ipynb").write_text(notebook())
     (tmp_path / "export.csv").write_text(CANVAS.replace("99_test", SET), encoding="utf-8")
     grade = ["grade", str(tmp_path / "class"), "--set", SET, "--trust", "--jobs", "1"]
+    assert main(grade) == 0
+    assert not (tmp_path / "class-results" / "canvas.csv").exists()
     assert main([*grade, "--gradebook", str(tmp_path / "export.csv")]) == 0
-    assert "Left out, not in export.csv: stranger." in capsys.readouterr().out
+    assert "2 of 2 were graded before" in (said := capsys.readouterr()).err
+    assert "Left out, not in export.csv: stranger." in said.out
     rows = list(csv.reader((tmp_path / "class-results" / "canvas.csv").open(newline="")))
     assert rows[-1][0] == "Abel, Ann"
     assert float(rows[-1][-1]) > 0
