@@ -223,6 +223,15 @@ def test_strict_mode_raises_after_showing(notebook, monkeypatch):
     assert said(notebook).startswith("q1 · Doubling <fast>: passed")
 
 
+def test_with_points_they_are_returned_in_strict_mode_too(notebook, monkeypatch):
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    settings.settings.cache_clear()
+    run(notebook, "def double(x): return 5 * x\ngot = check('q1', points=True)")
+    assert notebook.user_ns["got"] == 0
+    run(notebook, "def double(x): return 2 * x\ngot = check('q1', points=True)")
+    assert notebook.user_ns["got"] == 4
+
+
 def test_plain_python_prints(entries, monkeypatch, capsys):
     monkeypatch.setattr(check_room, "_shell", lambda: None)
     monkeypatch.setattr(sys.modules["__main__"], "double", lambda x: 2 * x, raising=False)

@@ -61,8 +61,8 @@ def test_a_set_that_was_not_released_is_refused(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
-    """A course folder in which nbgrader has graded three students: `right`, `stub`, and `mistaken`, who made one known mistake
-    in q2 of 03 and got half of a question in parts right."""
+    """A course folder in which nbgrader has graded `right`, `stub`, `warned`, whose right answer warns, and `mistaken`, who
+    made one known mistake in q2 of 03 and got a part of q3 right."""
     if not find_spec("nbgrader"):
         pytest.skip("nbgrader is not installed: pip install -e '.[nbgrader]'")
     place = tmp_path_factory.mktemp("nbgrader")
@@ -71,7 +71,12 @@ def graded(tmp_path_factory):
         run_nbgrader("generate_assignment", name, "--create", place=place)
         authored = {each.question.id: each for each in load_solutions(ROOT / "solutions" / f"{name}.ipynb")}
         hand_in(place, name, "stub", {})
-        hand_in(place, name, "right", {key: each.solution for key, each in authored.items()})
+        answers = {key: each.solution for key, each in authored.items()}
+        hand_in(place, name, "right", answers)
+    warning = "t = len(gradients)"
+    assert answers["q1"].count(warning) == 1
+    warning = {"q1": answers["q1"].replace(warning, f"{warning}; __import__('warnings').warn('a warning')")}
+    hand_in(place, SETS[1], "warned", warning)
     (named,) = (each for each in authored["q2"].question.mistakes if each.name == "L2 in the gradient")
     (counters,) = (each for each in authored["q3"].question.mistakes if each.name == "counters")
     wrong = {"q2": mistaken(authored["q2"].solution, named), "q3": mistaken(authored["q3"].solution, counters)}
@@ -103,9 +108,16 @@ def test_nbgrader_gives_full_marks_no_marks_and_those_for_parts(graded):
     for name in SETS:
         assert scores[name, "right"] == sum(entry["points"] for entry in load_set(name)["questions"])
         assert scores[name, "stub"] == 0
-    parts = load_set(SETS[1])["questions"][2]
+    first, _, parts, *_ = load_set(SETS[1])["questions"]
+    assert scores[SETS[1], "warned"] == first["points"]
     assert parts["parts"]
     assert 0 < scores[SETS[1], "mistaken"] < parts["points"]
+
+
+@pytest.mark.slow
+def test_no_students_tries_count_for_another(graded):
+    place, _ = graded
+    assert not (place / "home").exists()
 
 
 @pytest.mark.slow
@@ -136,6 +148,7 @@ def run_nbgrader(*arguments: str, place: Path) -> None:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
         "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
+        "COURSE_HOME": str(place / "home"),
     }
     done = subprocess.run(
         [sys.executable, "-m", "nbgrader", *arguments],
