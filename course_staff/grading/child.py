@@ -26,6 +26,7 @@ from importlib import import_module
 from course_staff.grading import isolate
 from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
 from course_staff.grading.submission import parsed
+from course_utils.grading.foreign import forbid
 from course_utils.grading.judge import Outcome
 
 LONGEST_TEXT = 400
@@ -163,6 +164,7 @@ def converse(read: int, write: int) -> None:
         return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in said]))
     question = pickle.loads(receive(read, _LONGEST_JOB))
     isolate.limit(**job["limits"])
+    forbid(question.replaces)
     notebook = Notebook(job, question)
     notebook.run()
     send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _describe(notebook.outcome)}))

@@ -100,7 +100,10 @@ def _paper(question: Question, entry: Mapping, seed: int | None) -> Paper:
     named = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(hidden, 1)]
     cases = (*public, *named)
     asked = Question(  # only what `run` refers to, and nothing else of what its author knows
-        **{name: getattr(question, name) for name in ("id", "points", "difficulty", "minutes", "answer", "run")},
+        **{
+            name: getattr(question, name)
+            for name in ("id", "points", "difficulty", "minutes", "answer", "run", "replaces")
+        },
         title="",
         hints=("-", "-", "-"),
         expected=_refuse,

@@ -4,7 +4,6 @@ A bug hunt is a `function` or a `stream` whose stub holds the bug.
 """
 
 import copy
-import sys
 from collections.abc import Callable, Mapping
 from math import inf
 
@@ -37,7 +36,7 @@ def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **asked) -> Qu
         values = result if type(result) is dict else {"result": result}
         return {**values, **{name: given[name] for name in in_place}}
 
-    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **asked)
+    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_replacing(oracle, **asked))
 
 
 def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **asked) -> Question:
@@ -45,25 +44,18 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **aske
 
     `hyper` names the hyper-parameters that groups differ in, each with values to draw from; by default Adam's. Without
     `public` and `hidden` the cases are those of `streams.cases`. Values: every parameter after every step, whether `p.grad`
-    was left alone, and what the state holds.
+    was left alone, and what the state holds. An oracle of torch's is replaced, with all that it inherits from.
     """
     from course_utils.grading import streams
 
     def cases(random) -> list[Case]:
         return streams.cases(random, hyper or streams.ADAM)
 
-    # an oracle of the question's own stays at the judge's
-    library = oracle if oracle.__module__ in sys.modules else None
-
-    def run(answer, inputs):
-        with streams.without(library, answer):
-            return streams.drive(answer, inputs)
-
     def expected(inputs):
         return plain(streams.drive(oracle, inputs))
 
     given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
-    return Question(run=run, expected=expected, **{**given, **asked})
+    return Question(run=streams.drive, expected=expected, **{**given, **_replacing(oracle, **asked)})
 
 
 def scaler(**asked) -> Question:
@@ -76,17 +68,13 @@ def scaler(**asked) -> Question:
     """
     import torch
 
-    from course_utils.grading import scaling, streams
-
-    def run(answer, inputs):
-        with streams.without(torch.amp.GradScaler, answer):
-            return scaling.drive(answer, inputs)
+    from course_utils.grading import scaling
 
     def expected(inputs):
         return plain(scaling.drive(lambda **options: torch.amp.GradScaler("cpu", **options), inputs))
 
     given = {"public": scaling.cases, "hidden": scaling.cases, "tolerance": scaling.TOLERANCE}
-    return Question(run=run, expected=expected, **{**given, **asked})
+    return Question(run=scaling.drive, expected=expected, **{**given, **_replacing(torch.amp.GradScaler, **asked)})
 
 
 def sharded(
@@ -111,8 +99,10 @@ def sharded(
     from course_utils.grading import sharding
     from course_utils.grading.ranks import anything
 
+    replaces = (*sharding.WRAPPERS, *asked.pop("replaces", ()))
+
     def run(answer, inputs):
-        return sharding.together(answer, inputs, inputs.get("ranks", world_size))
+        return sharding.together(answer, inputs, inputs.get("ranks", world_size), replaces)
 
     def expected(inputs):
         right, ranks = plain(sharding.alone(inputs)), inputs.get("ranks", world_size)
@@ -131,7 +121,7 @@ def sharded(
         return {f"rank {rank}": {sharding.BEGUN: first(rank), **right, **limits} for rank in range(ranks)}
 
     fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
-    return Question(run=run, expected=expected, **{**fixed, "counted": (sharding.KEPT,), **asked})
+    return Question(run=run, expected=expected, replaces=replaces, **{**fixed, "counted": (sharding.KEPT,), **asked})
 
 
 def collective(
@@ -156,10 +146,10 @@ def collective(
     def simply(answer, **inputs):
         return answer(**inputs)
 
-    used = use or simply
+    used, replaces = use or simply, asked.get("replaces", ())
 
     def run(answer, inputs):
-        return ranks.together(used, answer, inputs, in_place)
+        return ranks.together(used, answer, inputs, in_place, replaces)
 
     def right(rank, given):
         result = oracle(rank, copy.deepcopy(given))
@@ -275,6 +265,14 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **asked},
     )
+
+
+def _replacing(oracle: object, **asked) -> dict:
+    """What is asked, with the oracle among what is replaced where it is torch's, by its public name."""
+    kinds = [kind for kind in oracle.__mro__ if kind.__name__ != "Optimizer"] if isinstance(oracle, type) else [oracle]
+    homes = [(str(getattr(kind, "__module__", "")), kind) for kind in kinds]
+    torchs = [f"{home.rpartition('.')[0]}.{kind.__name__}" for home, kind in homes if home.startswith("torch.")]
+    return {**asked, "replaces": (*torchs, *asked.get("replaces", ()))}
 
 
 def _in_unit(name: str, unit: str) -> str:

@@ -60,6 +60,8 @@ class Question:
     the answer runs can know. `difficulty` is 1 to 3; `hints` are a nudge, an outline and near-code.
     `parts`: each case earns its share of the points, where otherwise one failed case costs them all. `reveal`: a failed
     check may show the right value. `recognize(expected, got)` names a mistake that can be told from the values alone.
+    `replaces`: dotted names of modules, classes and functions that cannot be used where the answer runs (see `foreign`), so
+    `run` does without them; names with a part that begins with `_` are not told to the learner.
     Raises `CourseError` for a question that could not be asked.
     """
 
@@ -81,6 +83,7 @@ class Question:
     parts: bool = False
     reveal: bool = True
     recognize: Callable[[Values, Values], str | None] | None = None
+    replaces: tuple[str, ...] = ()
 
     def __post_init__(self):
         if not self.answer.isidentifier():

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import Rule, at_most
+from course_utils.grading.foreign import forbid
 from course_utils.grading.question import Case
 from course_utils.grading.values import plain, same
 from course_utils.units import format_counted
@@ -36,10 +37,14 @@ def so_many(count: int) -> str:
     return format_counted(count, "rank")
 
 
-def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...]) -> dict:
-    """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does."""
+def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()) -> dict:
+    """By call and rank: the values of `use(answer, **inputs of the rank)` and what was counted; raises as `launch` does.
+
+    On the ranks nothing of `replaces` can be used.
+    """
     calls = inputs["calls"]
-    found = launch(watched, world_size(calls), PATIENCE, on_rank, use, answer, calls, in_place, seconds=SECONDS)
+    work = (on_rank, use, answer, calls, in_place, replaces)
+    found = launch(watched, world_size(calls), PATIENCE, *work, seconds=SECONDS)
     return {call: {f"rank {rank}": values[call] for rank, values in enumerate(found)} for call in calls}
 
 
@@ -48,8 +53,9 @@ def world_size(calls: dict[str, list[dict]]) -> int:
     return len(next(iter(calls.values())))
 
 
-def on_rank(use: Callable, answer, calls: dict[str, list[dict]], in_place: tuple[str, ...]) -> dict:
+def on_rank(use: Callable, answer, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()) -> dict:
     """What this rank of a running process group gets, by call."""
+    forbid(replaces)  # this process was started for it alone
     return {name: _called(use, answer, given[dist.get_rank()], in_place) for name, given in calls.items()}
 
 

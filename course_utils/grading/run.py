@@ -20,6 +20,7 @@ import torch
 
 import course_utils
 from course_utils.distributed import RankError
+from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.judge import Outcome
 from course_utils.grading.question import UNTOUCHED, Case, Question
 from course_utils.grading.values import UnansweredError, UnfitError, plain, same
@@ -30,7 +31,7 @@ _AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised o
 _COUNTED = (
     "sends and receives, `broadcast`, `reduce`, `all_reduce`, `reduce_scatter`, `all_gather`, on lists or one tensor"
 )
-_LONGEST_TEXT, _LONGEST_LINE = 300, 120
+_LONGEST_TEXT, _LONGEST_LINE, _LONGEST_CHAIN = 300, 120, 10
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
 _INSTALLED = tuple(
     Path(place).resolve()
@@ -46,10 +47,6 @@ class OutOfTime(BaseException):
     """The time is up. Not an `Exception`, so that `except Exception` in an answer lets it pass."""
 
 
-class ForeignError(Exception):
-    """The answer is, or rests on, what it should replace; the message says where that comes from."""
-
-
 def run_case(question: Question, answer: object, case: Case, seconds: float = SECONDS) -> Outcome:
     """What `answer` gives on `case`. Random numbers start from the same seed each time and are as before afterwards.
 
@@ -61,7 +58,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = SE
         return Outcome("foreign", text=source)
     inputs = copy.deepcopy(case.inputs)
     try:
-        with _own_randomness(), time_limit(seconds):
+        with without(question.replaces, answer), _own_randomness(), time_limit(seconds):
             values = plain(question.run(answer, inputs))
             mutated = tuple(name for name in case.inputs if not same(case.inputs[name], inputs.get(name)))
     except KeyboardInterrupt:
@@ -75,6 +72,8 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
     """The outcome that an exception out of an answer stands for."""
     if isinstance(error, RankError):
         return _of_rank(error)
+    if foreign := _foreign(error):
+        return Outcome("foreign", text=_message(foreign))
     line = learners_line(error.__traceback__)
     if isinstance(error, OutOfTime):
         return Outcome("timeout", text=f"{seconds:g} s", line=line)
@@ -84,12 +83,19 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
         return Outcome("untouched")
     if isinstance(error, UnfitError):
         return Outcome("unsafe", text=_message(error))
-    if isinstance(error, ForeignError):
-        return Outcome("foreign", text=_message(error))
     if isinstance(error, TypeError) and not line and _REFUSED_CALL.search(_message(error)):
         return Outcome("signature", text=_message(error))
     name, message = type(error).__name__, _message(error).rstrip(".")
     return Outcome("exception", text=f"{name}: {message}" if message else name, line=line)
+
+
+def _foreign(error: BaseException | None) -> ForeignError | None:
+    """The `ForeignError` that it is, or came from: some libraries wrap what stops their imports."""
+    for _ in range(_LONGEST_CHAIN):
+        if error is None or isinstance(error, ForeignError):
+            return error
+        error = error.__cause__
+    return None
 
 
 def _of_rank(error: RankError) -> Outcome:

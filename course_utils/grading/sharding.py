@@ -16,9 +16,9 @@ from torch import nn
 
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import STEPS
+from course_utils.grading.foreign import ForeignError, forbid
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.ranks import PATIENCE, SECONDS, so_many, watched
-from course_utils.grading.run import ForeignError
 
 TOLERANCE = Tolerance(relative=1e-7, absolute=1e-9)
 """float64, summed in another order."""
@@ -26,6 +26,8 @@ BEGUN = "parameters to begin with"
 KEPT = "elements kept between steps"
 SENT = "bytes sent for a forward and backward"
 COLLECTIVES = "collectives of a forward and backward"
+WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed._composable")
+"""Where torch has wrappers of its own."""
 _RATE, _MOMENTUM = 0.1, 0.9
 
 
@@ -50,16 +52,17 @@ def on(ranks: int, case: Case) -> Case:
     return Case(f"{case.name}, on {so_many(ranks)}", {**case.inputs, "ranks": ranks})
 
 
-def together(wrap, inputs: dict, world_size: int) -> dict:
-    """What every rank gets, by `"rank 0"`, `"rank 1"`, …; raises as `launch` does."""
-    results = launch(watched, world_size, PATIENCE, on_rank, wrap, inputs, seconds=SECONDS)
+def together(wrap, inputs: dict, world_size: int, replaces: tuple[str, ...] = ()) -> dict:
+    """What every rank gets, by `"rank 0"`, `"rank 1"`, …, where nothing of `replaces` can be used; raises as `launch` does."""
+    results = launch(watched, world_size, PATIENCE, on_rank, wrap, inputs, replaces, seconds=SECONDS)
     return {f"rank {rank}": values for rank, values in enumerate(results)}
 
 
-def on_rank(wrap, inputs: dict) -> dict:
+def on_rank(wrap, inputs: dict, replaces: tuple[str, ...] = ()) -> dict:
     """What this rank of a running process group gets: what it begins with, the full state after each step, what it keeps then
     and what it sent.
     """
+    forbid(replaces)  # this process was started for it alone
     rank, world_size = dist.get_rank(), dist.get_world_size()
     plain = module_of(inputs, inputs["others"] if rank else inputs["state"])
     own = [weakref.ref(parameter) for parameter in plain.parameters()]

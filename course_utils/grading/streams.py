@@ -5,17 +5,14 @@ invites to; float32 elsewhere is caught by numbers that float32 cannot hold.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from random import Random
-from unittest import mock
 
 import torch
 
 from course_utils.grading.compare import STEPS
 from course_utils.grading.question import Case, Tolerance
-from course_utils.grading.run import ForeignError, imported_from
 from course_utils.grading.values import same
 
 TOLERANCE = Tolerance(relative=5e-5, absolute=5e-5)
@@ -105,37 +102,6 @@ def state_of(optimizer) -> dict:
     """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes."""
     saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if tensor.numel() > 1]
     return {"elements": sum(t.numel() for t in saved), "dtypes": sorted({str(t.dtype) for t in saved})}
-
-
-@contextmanager
-def without(oracle, answer) -> Iterator[None]:
-    """While an answer runs, the oracle cannot be made; raises `ForeignError` where it is tried, or where `answer` inherits it or
-    takes its `step` from there.
-
-    What the oracle itself inherits counts too: `torch.optim.Adam` is an AdamW by one of its flags. Does nothing where
-    `oracle` is None.
-    """
-    if oracle is None:
-        yield
-        return
-    bases = [base for base in oracle.__mro__ if base not in (torch.optim.Optimizer, object)]
-    with ExitStack() as patches:
-        for source in bases:
-            where = f"{source.__module__}.{source.__qualname__}"
-            if isinstance(answer, type) and issubclass(answer, source):
-                raise ForeignError(where)
-            patches.enter_context(mock.patch.object(source, "__init__", _refusal(where)))
-        step = imported_from(getattr(answer, "step", None))
-        if step in {base.__module__ for base in bases}:
-            raise ForeignError(f"{step} (its step)")
-        yield
-
-
-def _refusal(where: str):
-    def refuse(*_, **__):
-        raise ForeignError(where)
-
-    return refuse
 
 
 class _Draw:

@@ -1,0 +1,226 @@
+"""What an answer is to replace is not to be had where it runs: whoever uses it gets a `ForeignError`.
+
+Functions are emptied in place, so that they fail under every name, also one that was taken before. A class stands for all of
+the module that defines it, because a library's class comes with functions that do the same.
+"""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.util import spec_from_loader
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+
+import torch
+
+from course_utils.errors import CourseError
+
+_WRAPPERS = (staticmethod, classmethod, property, functools.cached_property, functools.partial)
+_INSIDE = ("__func__", "fget", "fset", "func", "__wrapped__")
+_CACHED = type(functools.cache(len))
+_COMPILED = {
+    "torch.optim.adam": ("_fused_adam_", "_fused_adamw_"),
+    "torch.optim.adamw": ("_fused_adam_", "_fused_adamw_"),
+    "torch.optim.sgd": ("_fused_sgd_",),
+    "torch.optim.adagrad": ("_fused_adagrad_",),
+    "torch.amp.grad_scaler": ("_amp_update_scale_", "_amp_foreach_non_finite_check_and_unscale_"),
+}
+"""Operators that do by themselves what a module is for."""
+
+
+class ForeignError(Exception):
+    """The answer is, or rests on, what it should replace; the message says where that comes from."""
+
+
+@contextmanager
+def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
+    """In the block nothing in `names` can be used; raises `ForeignError` where the class `answer` inherits from it.
+
+    `names` are dotted: of modules, with all below them, classes and functions. Raises `CourseError` for a name that is none.
+    """
+    with ExitStack() as undo:
+        taken = _take_away(names, undo)
+        for base in answer.__mro__ if isinstance(answer, type) else ():
+            if base in taken:
+                raise ForeignError(_called(base))
+        yield
+
+
+def forbid(names: Iterable[str]) -> None:
+    """The same in this whole process from now on, for good: what is taken away is not kept anywhere."""
+    _take_away(names, ExitStack())
+
+
+def _take_away(names: Iterable[str], undo: ExitStack) -> set[type]:
+    """Empty all of it, and say which classes that were; `undo` brings it back when it is closed."""
+    taken, absent = set(), []
+    for name in names:
+        value, rest = _found(name)
+        if isinstance(value, type):
+            value = sys.modules[value.__module__]
+        if rest:
+            absent.append(name)
+        elif isinstance(value, ModuleType):
+            absent.append(value.__name__)  # what of it is not loaded yet, and a second copy of what is
+            taken |= _take_module(value.__name__, undo)
+        elif isinstance(value, BuiltinFunctionType):
+            _take_operator(value.__name__, undo)
+        elif functions := list(_functions_in(value)):
+            _empty(functions, name, undo)
+        else:
+            raise CourseError(f"{name} cannot be replaced by an answer; name a module, a class or a function.")
+    if absent:
+        finder = _Absent(tuple(absent))
+        sys.meta_path.insert(0, finder)
+        undo.callback(sys.meta_path.remove, finder)
+    return taken
+
+
+def _found(name: str) -> tuple[object, list[str]]:
+    """What the dotted name stands for; the last part is left over where it can only be a module that is not loaded yet."""
+    first, *rest = name.split(".")
+    where, value = first, sys.modules.get(first)
+    if value is None:
+        return None, [name]
+    for i, part in enumerate(rest, start=1):
+        where = f"{where}.{part}"
+        if where in sys.modules:
+            value = sys.modules[where]
+        elif hasattr(value, part):
+            value = getattr(value, part)
+        elif i == len(rest):
+            return value, [part]
+        else:
+            value = import_module(where)
+    return value, []
+
+
+def _take_module(name: str, undo: ExitStack) -> set[type]:
+    classes = set()
+    for place in [place for place in sys.modules if place == name or place.startswith(f"{name}.")]:
+        module = sys.modules[place]
+        listed = getattr(module, "__all__", ())
+        for key, value in list(vars(module).items()):
+            if key in listed or _home(value) == place:
+                if isinstance(value, type):
+                    classes.add(value)
+                    _close(value, undo)
+                _empty(_functions_in(value), f"{place}.{key}", undo)
+        for operator in _COMPILED.get(place, ()):
+            _take_operator(operator, undo)
+    return classes
+
+
+def _home(value: object) -> str:
+    known = isinstance(value, (type, FunctionType, _CACHED, *_WRAPPERS))
+    return str(getattr(value, "__module__", "")) if known else ""
+
+
+def _close(kind: type, undo: ExitStack) -> None:
+    """Nobody inherits from the class, and none of its methods runs."""
+    for value in list(vars(kind).values()):
+        _empty(_functions_in(value), _called(kind), undo)
+    with suppress(AttributeError, TypeError):  # a class that lets nothing be set
+        before = vars(kind).get("__init_subclass__")
+        kind.__init_subclass__ = classmethod(_refusal(_called(kind)))
+        undo.callback(
+            *((setattr, kind, "__init_subclass__", before) if before else (delattr, kind, "__init_subclass__"))
+        )
+
+
+def _functions_in(value: object) -> Iterator[FunctionType]:
+    """The Python functions behind a method, a property, a decorated or a cached function."""
+    waiting, seen = [value], set()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or not isinstance(each, (FunctionType, _CACHED, *_WRAPPERS)):
+            continue
+        seen.add(id(each))
+        waiting += [getattr(each, name, None) for name in _INSIDE]
+        if isinstance(each, _CACHED):
+            each.cache_clear()
+        if isinstance(each, FunctionType):
+            yield each
+            inner = [_content(cell) for cell in each.__closure__ or ()]
+            waiting += [other for other in inner if getattr(other, "__module__", None) == each.__module__]
+
+
+def _content(cell) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty one
+        return None
+
+
+def _empty(functions: Iterable[FunctionType], where: str, undo: ExitStack) -> None:
+    for function in list(functions):
+        undo.callback(setattr, function, "__code__", function.__code__)
+        function.__code__ = _refusing(where, len(function.__code__.co_freevars))
+
+
+@functools.cache
+def _refusing(where: str, cells: int) -> CodeType:
+    """Code that refuses, with as many variables from outside as the function has whose code it becomes."""
+    outside = [f"_{i}" for i in range(cells)]
+    lines = [
+        "def make():",
+        *(f"    {name} = None" for name in outside),
+        "    def refuse(*_, **__):",
+        "        from course_utils.grading.foreign import ForeignError",
+        f"        raise ForeignError({where!r})",
+        *(f"        {name}" for name in outside),
+        "    return refuse",
+    ]
+    names: dict = {}
+    exec("\n".join(lines), names)
+    return names["make"]().__code__
+
+
+def _refusal(where: str) -> Callable:
+    def refuse(*_, **__):
+        raise ForeignError(where)
+
+    return refuse
+
+
+def _take_operator(name: str, undo: ExitStack) -> None:
+    """Whatever way leads to one of torch's operators on the CPU, it refuses."""
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings(action="ignore"):  # torch's, that a kernel is replaced
+        for overload in getattr(torch.ops.aten, name).overloads():
+            full = name if overload == "default" else f"{name}.{overload}"
+            library.impl(full, _refusal(f"torch.{name}"), "CPU", allow_override=True)
+    _LIBRARIES.append(library)
+    undo.callback(_give_back, library)
+
+
+_LIBRARIES: list[torch.library.Library] = []
+"""A library's kernels go with it."""
+
+
+def _give_back(library: torch.library.Library) -> None:
+    _LIBRARIES.remove(library)
+    library._destroy()
+
+
+def _called(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class _Absent(MetaPathFinder, Loader):
+    """Finds these modules, and what is below them, before anybody else does, and loads none."""
+
+    def __init__(self, names: tuple[str, ...]):
+        self.names = names
+
+    def find_spec(self, fullname, path=None, target=None):
+        """A spec, so that who only asks whether there is such a module hears that there is."""
+        mine = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
+        return spec_from_loader(fullname, self) if mine else None
+
+    def exec_module(self, module):
+        """Raises `ForeignError`."""
+        raise ForeignError(module.__name__)
