@@ -11,7 +11,8 @@ from course_staff.grading.zoo import Trial
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.errors import CourseError
 from course_utils.files import replacing
-from course_utils.grading.prints import away
+from course_utils.grading.oracles import packed, unpacked
+from course_utils.grading.prints import away, fingerprint
 from course_utils.grading.question import Question
 from course_utils.grading.released import SETS
 from course_utils.units import format_counted
@@ -43,9 +44,18 @@ def _same(path: Path, text: str) -> bool:
     if path.suffix != ".json" or path.read_bytes() == text.encode():
         return path.read_bytes() == text.encode()
     try:
-        return away(json.loads(path.read_text(encoding="utf-8")), json.loads(text)) <= 1
+        return away(_opened(path.read_text(encoding="utf-8")), _opened(text)) <= 1
     except ValueError:
         return False
+
+
+def _opened(text: str) -> dict:
+    """A set with what its oracles said in numbers, which may differ by as little as others."""
+    found = json.loads(text)
+    for entry in found.get("questions", ()):
+        if "oracle" in entry:
+            entry["oracle"] = fingerprint(unpacked(entry["oracle"]))
+    return found
 
 
 def write(texts: Mapping[Path, str]) -> list[Path]:
@@ -71,7 +81,10 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
                 f"The statement of {each.question.id} lacks its facts; put this line below its heading: {line}"
             )
     stubs = {each.question.id: each.stub for each in authored}
-    cells = [_released_cell(cell, stubs) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"]
+    lines = {facts(each.question): allowed(each.question) for each in authored}
+    cells = [
+        _released_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
+    ]
     return {**notebook, "cells": cells}
 
 
@@ -79,6 +92,12 @@ def facts(question: Question) -> str:
     """The line that every statement shows: `*q1 · medium · 20 minutes · 6 points*`."""
     points, minutes = format_counted(question.points, "point"), format_counted(question.minutes, "minute")
     return f"*{question.id} · {LEVELS[question.difficulty]} · {minutes} · {points}*"
+
+
+def allowed(question: Question) -> str:
+    """The line below the facts: `*Everything may be used, except for `torch.optim.SGD`.*`"""
+    told = [f"`{name}`" for name in question.replaces if "._" not in name]
+    return f"*Everything may be used{', except for ' if told else ''}{', '.join(told)}.*"
 
 
 def set_entry(authored: Authored) -> dict:
@@ -95,6 +114,7 @@ def set_entry(authored: Authored) -> dict:
             "stub": authored.stub,
             "has_hidden": question.hidden is not None,
             "mistakes": _mistakes(authored, trial),
+            **({"oracle": packed(authored.said())} if authored.oracle else {}),
         }
         for fault in trial.faults(entry):
             raise CourseError(fault)
@@ -135,10 +155,13 @@ def json_text(value: dict) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def _released_cell(cell: dict, stubs: dict[str, str]) -> dict:
-    mark = marker(cell)
+def _released_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> dict:
+    """An answer's stub, a statement with what may be used below its facts, anything else as it is."""
+    mark, text = marker(cell), cell["source"]
+    if cell["cell_type"] == "markdown":
+        text = "\n".join(f"{line}\n\n{lines[line]}" if line in lines else line for line in text.split("\n"))
     metadata = {key: cell["metadata"][key] for key in _METADATA if key in cell["metadata"]}
-    released_cell = {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else cell["source"]}
+    released_cell = {**cell, "metadata": metadata, "source": stubs[mark[1]] if mark else text}
     if cell["cell_type"] == "code":
         released_cell |= {"execution_count": None, "outputs": []}
     return released_cell

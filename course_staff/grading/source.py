@@ -2,18 +2,22 @@
 
 A cell is told by its first line, which survives tools that strip metadata: `# QUESTION q1` holds the question, `# EXERCISE q1`
 the answer; any other cell goes to the learner as it is. Between `# HIDDEN` and `# END HIDDEN` stands what never leaves
-`solutions/`: `hidden`, `mistakes`, `variants`. In an answer, `### BEGIN SOLUTION` … `### END SOLUTION`, or `  ### SOLUTION`
+`solutions/`: `hidden`, `mistakes`, `variants`, and a function `oracle`, of which the set gets what it says of the public cases.
+In an answer, `### BEGIN SOLUTION` … `### END SOLUTION`, or `  ### SOLUTION`
 behind an assignment, mark what is cut out; `### BEGIN STUB` … `### END STUB`, directly below, is a comment that the learner gets
 as code instead.
 """
 
 import ast
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
+from course_utils.grading.definition import binding_line
+from course_utils.grading.oracles import Recorder, known
 from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
 from course_utils.grading.released import run_question
 
@@ -35,7 +39,8 @@ class Authored:
     """A question with everything its author knows.
 
     `solution` and `stub` are the answer's cell as a perfect learner and as an idle one would hand it in; `code` is the public
-    part of the question's cell, `statement` the Markdown above it, `preamble` what the cells above import and define.
+    part of the question's cell, `statement` the Markdown above it, `preamble` what the cells above import and define; `oracle`
+    is None where it is no secret.
     """
 
     question: Question
@@ -44,6 +49,13 @@ class Authored:
     code: str
     statement: str
     preamble: str = ""
+    oracle: Callable | None = None
+
+    def said(self) -> list:
+        """What the hidden oracle returns, call by call, while the public part works out what is right on its cases."""
+        recorder = Recorder(self.oracle)
+        known(run_question(self.code, self.question.id, {"oracle": recorder})["question"])
+        return recorder.said
 
 
 def load_solutions(path: Path) -> list[Authored]:
@@ -113,14 +125,15 @@ def _marked(cells: list[dict], kind: str) -> dict[str, int]:
 def _authored(stem: str, cells: list[dict], asked: int, answered: int, name: str) -> Authored:
     try:
         code = public_part(cells[asked]["source"])
-        question = run_question(code, name)["question"]
         names = run_question(cells[asked]["source"], name)
+        oracle = names.get("oracle") if binding_line(code, "oracle") is None else None
+        question = run_question(code, name, oracle and {"oracle": oracle})["question"]
         kept = {key: names[key] for key in ("hidden", "mistakes", "variants") if key in names}
         kept = {key: value if key == "hidden" else tuple(value) for key, value in kept.items()}
         solution, stub = split_answer(cells[answered]["source"])
         above = cells[:answered]
         statement = _statement(cells, min(asked, answered))
-        return Authored(replace(question, **kept), solution, stub, code, statement, _preamble(above))
+        return Authored(replace(question, **kept), solution, stub, code, statement, _preamble(above), oracle)
     except CourseError as error:
         raise CourseError(f"{stem}, {name}: {error}") from None
 

@@ -60,7 +60,7 @@ def away(a, b) -> float:
     if type(a) is int and type(b) is int:
         return 0.0 if a == b else inf
     if type(a) in (int, float) and type(b) in (int, float):
-        return 0.0 if a == b else abs(a - b) / (_ABSOLUTE + _RELATIVE * abs(a))
+        return 0.0 if a == b or (a != a and b != b) else abs(a - b) / (_ABSOLUTE + _RELATIVE * abs(a))
     if type(a) is not type(b):
         return inf
     if isinstance(a, dict):

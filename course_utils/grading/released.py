@@ -1,10 +1,12 @@
 """The released sets: what a learner's machine knows of each question."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from course_utils.errors import CourseError
+from course_utils.grading.oracles import Replayer, known
 from course_utils.grading.question import Question
 
 SETS = Path(__file__).parent / "sets"
@@ -29,13 +31,22 @@ def set_names() -> list[str]:
 
 
 def question_from(entry: dict) -> Question:
-    """The question of a set's entry, as public as it is: without hidden cases, mistakes and variants."""
-    return replace(run_question(entry["code"], entry["id"])["question"], hidden=None)
+    """The question of a set's entry, as public as it is: without hidden cases, mistakes and variants.
+
+    Where the oracle is hidden, it knows what is right on its public cases alone.
+    """
+    if "oracle" not in entry:
+        return replace(run_question(entry["code"], entry["id"])["question"], hidden=None)
+    hidden = {"oracle": Replayer(entry["oracle"])}
+    return known(replace(run_question(entry["code"], entry["id"], hidden)["question"], hidden=None))
 
 
-def run_question(code: str, name: str) -> dict:
-    """The names that a question's cell defines, `question` among them; raises `CourseError` where it defines none."""
-    names: dict = {"__name__": f"question_{name}"}
+def run_question(code: str, name: str, hidden: Mapping[str, object] | None = None) -> dict:
+    """The names that a question's cell defines, `question` among them; raises `CourseError` where it defines none.
+
+    `hidden` are names that the cell uses and does not define.
+    """
+    names: dict = {"__name__": f"question_{name}", **(hidden or {})}
     exec(compile(code, f"<question {name}>", "exec"), names)
     question = names.get("question")
     if not isinstance(question, Question) or question.id != name:
