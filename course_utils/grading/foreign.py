@@ -122,7 +122,8 @@ def _home(value: object) -> str:
 def _close(kind: type, undo: ExitStack) -> None:
     """Nobody inherits from the class, and none of its methods runs."""
     for value in list(vars(kind).values()):
-        _empty(_functions_in(value), _called(kind), undo)
+        own = (each for each in _functions_in(value) if each.__module__ == kind.__module__)  # an Enum holds Enum's too
+        _empty(own, _called(kind), undo)
     with suppress(AttributeError, TypeError):  # a class that lets nothing be set
         before = vars(kind).get("__init_subclass__")
         kind.__init_subclass__ = classmethod(_refusal(_called(kind)))

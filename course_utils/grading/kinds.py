@@ -7,6 +7,8 @@ import copy
 from collections.abc import Callable, Mapping
 from math import inf
 
+from torch.optim import Optimizer
+
 from course_utils.grading.compare import Rule, at_most
 from course_utils.grading.question import Case, Question, Tolerance
 from course_utils.grading.values import UnfitError, plain
@@ -268,11 +270,16 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
 
 
 def _replacing(oracle: object, **asked) -> dict:
-    """What is asked, with the oracle among what is replaced where it is torch's, by its public name."""
-    kinds = [kind for kind in oracle.__mro__ if kind.__name__ != "Optimizer"] if isinstance(oracle, type) else [oracle]
-    homes = [(str(getattr(kind, "__module__", "")), kind) for kind in kinds]
-    torchs = [f"{home.rpartition('.')[0]}.{kind.__name__}" for home, kind in homes if home.startswith("torch.")]
+    """What is asked, with the oracle among what is replaced where it is torch's, with what it inherits, by public names."""
+    kinds = oracle.__mro__ if isinstance(oracle, type) else [oracle]
+    homes = {kind: str(getattr(kind, "__module__", "")) for kind in kinds if kind is not Optimizer}
+    torchs = [_public_name(kind, home) for kind, home in homes.items() if home.startswith("torch.")]
     return {**asked, "replaces": (*torchs, *asked.get("replaces", ()))}
+
+
+def _public_name(value, home: str) -> str:
+    """Where a class stands in the package that defines it; a function's own module."""
+    return f"{home.rpartition('.')[0] if isinstance(value, type) else home}.{value.__name__}"
 
 
 def _in_unit(name: str, unit: str) -> str:
