@@ -5,6 +5,7 @@ the module that defines it, because a library's class comes with functions that 
 """
 
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +36,10 @@ class ForeignError(Exception):
     """The answer is, or rests on, what it should replace; the message says where that comes from."""
 
 
+class _ForeignFileError(ForeignError, OSError):
+    """For who reads a source to show a line of it, a file that cannot be read."""
+
+
 @contextmanager
 def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
     """In the block nothing in `names` can be used; raises `ForeignError` where the class `answer` inherits from it.
@@ -50,8 +55,46 @@ def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
 
 
 def forbid(names: Iterable[str]) -> None:
-    """The same in this whole process from now on, for good: what is taken away is not kept anywhere."""
+    """The same in this whole process from now on, for good: nothing of it is kept, and its source cannot be read.
+
+    For a process that ends with the answer: Python has no way to take back a hook that watches files.
+    """
+    modules = [sys.modules[place] for name in names for place in _below(_module_of(_found(name)[0]))]
+    paths = {
+        str(path) for m in modules for path in (getattr(m, "__file__", None), getattr(m, "__cached__", None)) if path
+    }
+    files = {_identity(path) for path in paths} - {None}
     _take_away(names, ExitStack())
+
+    def watch(event, arguments):
+        if event == "open" and files and _identity(arguments[0]) in files:
+            raise _ForeignFileError(str(arguments[0]))
+
+    sys.addaudithook(watch)
+
+
+def _identity(path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, TypeError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _module_of(value: object) -> str:
+    """The name of a module, and of the one that defines a class; empty for anything else."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if not isinstance(value, type):
+        return ""
+    functions = (each for member in list(vars(value).values()) for each in _functions_in(member))
+    inside = (each.__module__ for each in functions if str(each.__module__).startswith(value.__module__))
+    return next(inside, value.__module__)  # a class may say that its package defines it
+
+
+def _below(name: str) -> list[str]:
+    """The loaded modules of this name, and below it."""
+    return [place for place in sys.modules if name and (place == name or place.startswith(f"{name}."))]
 
 
 def _take_away(names: Iterable[str], undo: ExitStack) -> set[type]:
@@ -59,13 +102,11 @@ def _take_away(names: Iterable[str], undo: ExitStack) -> set[type]:
     taken, absent = set(), []
     for name in names:
         value, rest = _found(name)
-        if isinstance(value, type):
-            value = sys.modules[value.__module__]
         if rest:
             absent.append(name)
-        elif isinstance(value, ModuleType):
-            absent.append(value.__name__)  # what of it is not loaded yet, and a second copy of what is
-            taken |= _take_module(value.__name__, undo)
+        elif module := _module_of(value):
+            absent.append(module)  # what of it is not loaded yet, and a second copy of what is
+            taken |= _take_module(module, undo)
         elif isinstance(value, BuiltinFunctionType):
             _take_operator(value.__name__, undo)
         elif functions := list(_functions_in(value)):
@@ -100,7 +141,7 @@ def _found(name: str) -> tuple[object, list[str]]:
 
 def _take_module(name: str, undo: ExitStack) -> set[type]:
     classes = set()
-    for place in [place for place in sys.modules if place == name or place.startswith(f"{name}.")]:
+    for place in _below(name):
         module = sys.modules[place]
         listed = getattr(module, "__all__", ())
         for key, value in list(vars(module).items()):
@@ -122,7 +163,7 @@ def _home(value: object) -> str:
 def _close(kind: type, undo: ExitStack) -> None:
     """Nobody inherits from the class, and none of its methods runs."""
     for value in list(vars(kind).values()):
-        own = (each for each in _functions_in(value) if each.__module__ == kind.__module__)  # an Enum holds Enum's too
+        own = (each for each in _functions_in(value) if each.__module__ == _module_of(kind))  # an Enum holds Enum's too
         _empty(own, _called(kind), undo)
     with suppress(AttributeError, TypeError):  # a class that lets nothing be set
         before = vars(kind).get("__init_subclass__")

@@ -4,6 +4,7 @@ A bug hunt is a `function` or a `stream` whose stub holds the bug.
 """
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from math import inf
 
@@ -278,8 +279,10 @@ def _replacing(oracle: object, **asked) -> dict:
 
 
 def _public_name(value, home: str) -> str:
-    """Where a class stands in the package that defines it; a function's own module."""
-    return f"{home.rpartition('.')[0] if isinstance(value, type) else home}.{value.__name__}"
+    """Of a class the shorter name, where the package has it too."""
+    package = home.rpartition(".")[0]
+    shorter = getattr(sys.modules[package], value.__name__, None) is value
+    return f"{package if shorter else home}.{value.__name__}"
 
 
 def _in_unit(name: str, unit: str) -> str:

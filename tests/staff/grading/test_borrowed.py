@@ -1,0 +1,124 @@
+"""Another's work earns nothing: it cannot be used where an answer runs, and what is right is not where the answer is."""
+
+import importlib
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from borrowed_answers import ANSWERS, PATCHED
+from tiny_set import grade_class, notebook, write_class
+
+from course_staff.grading import grade, sandbox
+from course_staff.grading.source import load_solutions
+from course_staff.grading.zoo import outcomes
+from course_utils.grading import judge
+from course_utils.grading.foreign import ForeignError, without
+from course_utils.grading.released import load_set, question_from
+
+SOLUTIONS = Path(__file__).parents[3] / "solutions"
+AUTHORED = {
+    path.stem: {each.question.id: each for each in load_solutions(path)} for path in sorted(SOLUTIONS.glob("*.ipynb"))
+}
+RANKS = ("09_local_sgd", "10_fsdp_and_zero")
+"""In these, ranks start for every answer and every case."""
+REPLACED = sorted({name for asked in AUTHORED.values() for each in asked.values() for name in each.question.replaces})
+BORROWED = [(s, q, source) for s, asked in ANSWERS.items() for q, sources in asked.items() for source in sources]
+
+
+def slow_with_ranks(values):
+    return [pytest.param(*each, marks=pytest.mark.slow if each[0] in RANKS else ()) for each in values]
+
+
+def numbered(value):
+    return value if len(value) < 40 and "\n" not in value else ""
+
+
+def _is_module(parts):
+    try:
+        return importlib.util.find_spec(".".join(parts)) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("replaced", REPLACED)
+def test_every_name_that_is_replaced_is_one_and_cannot_be_used(replaced):
+    """A module that is loaded has something in it that refuses; another one cannot be imported."""
+    parts = replaced.split(".")
+    module = next(".".join(parts[:i]) for i in range(len(parts), 0, -1) if _is_module(parts[:i]))
+    with without([replaced]):
+        if module != replaced:
+            value = importlib.import_module(module)
+            for part in replaced.removeprefix(f"{module}.").split("."):
+                value = getattr(value, part)
+            with pytest.raises(ForeignError):
+                value()
+            return
+        with pytest.raises(ForeignError):
+            importlib.reload(importlib.import_module(module))
+
+
+@pytest.mark.parametrize(("name", "question", "source"), slow_with_ranks(BORROWED), ids=numbered)
+def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
+    entry = next(entry for entry in load_set(name)["questions"] if entry["id"] == question)
+    asked, authored = question_from(entry), AUTHORED[name][question]
+    cases = asked.cases()
+    found = judge.grade(asked, cases, outcomes(authored, source, cases), entry)
+    assert (found.points, {verdict.kind for verdict in found.verdicts}) == (0, {"foreign"})
+    assert all("which it should replace: write your own." in verdict.sentence for verdict in found.verdicts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "question"), [(n, q) for n, asked in ANSWERS.items() if n not in RANKS for q in asked]
+)
+def test_it_would_be_right_where_nothing_is_replaced(name, question):
+    """Else it would prove nothing that it is refused; the course's scales of 8-bit blocks are float32 and so no answer."""
+    authored = AUTHORED[name][question]
+    free = replace(authored, question=replace(authored.question, replaces=()))
+    cases = free.question.cases()
+    found = [
+        judge.grade(free.question, cases, outcomes(free, source, cases)).passed for source in ANSWERS[name][question]
+    ]
+    assert any(found) or (name, question) == ("05_8bit_adam", "q2")
+
+
+def graded(tmp_path, name, question, sources):
+    """The record of the question for each of the sources, all in one class."""
+    papers = grade.prepare(name)
+    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
+    preamble = AUTHORED[name][question].preamble
+    texts = {str(i): notebook(preamble, f"# EXERCISE {question}\n{source}") for i, source in enumerate(sources)}
+    records = grade_class(write_class(tmp_path / "class", texts), papers, sandbox.own_kind(), jobs=1)
+    return [records[str(i)]["questions"][0] for i in range(len(sources))]
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "sources"),
+    slow_with_ranks([(name, q, sources) for name, asked in ANSWERS.items() for q, sources in asked.items()]),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, tmp_path):
+    for record in graded(tmp_path, name, question, sources):
+        assert (record["points"], {verdict["kind"] for verdict in record["public"]}) == (0, {"foreign"}), record
+
+
+def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
+    """What runs in it may say anything; what is right it cannot say without the class that knows it."""
+    for what, record in zip(PATCHED, graded(tmp_path, "03_adamw", "q2", PATCHED.values()), strict=True):
+        kinds = {verdict["kind"] for verdict in record["public"]}
+        assert record["points"] == 0, (what, record)
+        assert kinds == {"values" if what == "the runner drives torch's class" else "foreign"}, (what, record)
+
+
+def test_an_experiment_with_the_librarys_own_costs_nothing(tmp_path):
+    """A cell that compares stops, and says so; the answer below it is judged."""
+    authored = AUTHORED["03_adamw"]["q2"]
+    papers = grade.prepare("03_adamw")
+    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == "q2"))
+    cells = [authored.preamble, "reference = torch.optim.AdamW([torch.ones(1, requires_grad=True)])"]
+    text = notebook(*cells, f"# EXERCISE q2\n{authored.solution}")
+    records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, sandbox.own_kind(), jobs=1)
+    [question] = records["a"]["questions"]
+    assert question["points"] == question["of"]
+    assert question["notes"] == ["Cell 2 stopped with ForeignError: torch.optim.adamw.AdamW."]
