@@ -211,8 +211,7 @@ class Notebook:
                 continue
             failure = self._run_cell(source, min(left, self.job["cell_seconds"])) if left > 0 else None
             if failure or left <= 0:
-                foreign = "ForeignError: " if failure and failure.kind == "foreign" else ""
-                self.notes.append([number, f"{foreign}{failure.text}"[:LONGEST_TEXT] if failure else ""])
+                self.notes.append([number, failure.text[:LONGEST_TEXT] if failure else ""])
             left -= time.monotonic() - begun
         if self.outcome and self.outcome.kind == "exception":
             self._run_answer(next(source for _, source, is_answer in self.job["cells"] if is_answer))

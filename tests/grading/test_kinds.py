@@ -229,7 +229,7 @@ def test_wrong_wrappers_are_rejected(name):
     ("body", "source"),
     [
         ("return torch.nn.parallel.DistributedDataParallel(module)", "DistributedDataParallel"),
-        ("from torch.distributed.fsdp import fully_shard as f; return f(module)", "FSDP"),
+        ("from torch.distributed.fsdp import fully_shard as f; return f(module)", "torch.distributed.fsdp"),
     ],
 )
 def test_the_librarys_wrapper_is_no_answer(body, source):

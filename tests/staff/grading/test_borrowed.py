@@ -112,7 +112,7 @@ def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
 
 
 def test_an_experiment_with_the_librarys_own_costs_nothing(tmp_path):
-    """A cell that compares stops, and says so; the answer below it is judged."""
+    """The answer below it is judged, also where the cell stops."""
     authored = AUTHORED["03_adamw"]["q2"]
     papers = grade.prepare("03_adamw")
     papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == "q2"))
@@ -121,4 +121,19 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(tmp_path):
     records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, sandbox.own_kind(), jobs=1)
     [question] = records["a"]["questions"]
     assert question["points"] == question["of"]
-    assert question["notes"] == ["Cell 2 stopped with ForeignError: torch.optim.adamw.AdamW."]
+
+
+PEEKS = """import json, pathlib, course_utils.grading.released as released
+def fullest(by_instant):
+    return f"{len(list(released.SETS.glob('*.json')))} sets", 0
+"""
+
+
+def test_the_set_is_not_where_the_answer_is(tmp_path, safe):
+    """With what its oracles said."""
+    papers = grade.prepare("00_start_here")
+    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == "q2"))
+    text = notebook(f"# EXERCISE q2\n{PEEKS}")
+    [question] = grade_class(write_class(tmp_path / "class", {"a": text}), papers, safe, jobs=1)["a"]["questions"]
+    assert question["public"][0]["sentence"].startswith("`result[0]` is `0 sets`"), question["public"]
+    assert question["points"] == 0

@@ -9,11 +9,21 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from tiny_set import notebook, write_class
 
 import course_utils
 from course_staff.grading import grade, sandbox
-from course_staff.grading.release import differing, digest_of, exercise_notebook, facts, released, write
+from course_staff.grading.release import (
+    allowed,
+    differing,
+    digest_of,
+    exercise_notebook,
+    facts,
+    released,
+    set_entry,
+    write,
+)
 from course_staff.grading.skeleton import KINDS, empty_notebook, with_question
 from course_staff.grading.source import load_solutions, marker, mistaken
 from course_staff.notebooks import markdown
@@ -23,7 +33,8 @@ from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.grading import kinds
 from course_utils.grading import released as released_sets
-from course_utils.grading.released import SETS, load_set
+from course_utils.grading.released import SETS, load_set, question_from
+from course_utils.grading.values import same
 from course_utils.settings import settings
 
 ROOT = Path(__file__).parents[3]
@@ -143,10 +154,12 @@ def test_everything_outside_the_holes_is_the_same(path):
     before = [cell for cell in read_notebook(path).cells if (marker(cell) or ("",))[0] != "QUESTION"]
     after = read_notebook(EXERCISES / path.name).cells
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
-    stubs = {each.question.id: each.stub for each in load_solutions(path)}
+    authored = load_solutions(path)
+    stubs, added = {each.question.id: each.stub for each in authored}, {allowed(each.question) for each in authored}
     for one, other in zip(before, after, strict=True):
         mark = marker(one)
-        assert other["source"] == (stubs[mark[1]] if mark else one["source"])
+        told = [line for line in other["source"].split("\n\n") if line not in added]
+        assert "\n\n".join(told) == (stubs[mark[1]] if mark else one["source"])
         assert marker(other) == mark
         assert one["metadata"].get("tags") == other["metadata"].get("tags")
         assert not other.get("outputs")
@@ -171,6 +184,8 @@ def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
     for authored in load_solutions(path):
         assert facts(authored.question) in authored.statement.splitlines()
         position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
+        told = f"{facts(authored.question)}\n\n{allowed(authored.question)}"
+        assert any(told in cell["source"] for cell in cells[:position])
         assert cells[position + 1]["source"] == f'check("{authored.question.id}")'
 
 
@@ -289,3 +304,38 @@ def test_a_question_that_is_not_fit_is_not_released(old, new, says, tmp_path):
     path.write_text(text.replace(before, after), encoding="utf-8")
     with pytest.raises(CourseError, match=re.escape(says)):
         released(path, tmp_path, tmp_path)
+
+
+HIDDEN_ORACLE = """# QUESTION q1
+import torch
+from course_utils.grading import Case, function
+
+# HIDDEN
+def oracle(x):
+    return x * 2.5, {"of": [float("nan"), x.to(torch.bfloat16)]}
+# END HIDDEN
+
+question = function(oracle, id="q1", title="T", points=1, difficulty=1, minutes=1, hints=("a", "b", "c"), answer="scaled",
+    public=lambda random: [Case(f"case {i}", {"x": torch.rand(3, dtype=torch.float64) * 0 + i}) for i in range(3)],
+    replaces=("torch.nn.functional.softmin", "torch._foreach_mul"))
+"""
+SCALED = """# EXERCISE q1
+def scaled(x):
+    ### BEGIN SOLUTION
+    return x * 2.5, {"of": [float("nan"), x.to(torch.bfloat16)]}
+    ### END SOLUTION
+"""
+
+
+def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release):
+    """The released question judges as the authored one, to the last bit; of other cases it knows nothing."""
+    path = release(notebook("import torch", HIDDEN_ORACLE, SCALED))
+    [authored] = load_solutions(path)
+    entry = set_entry(authored)
+    assert "2.5" not in entry["code"]
+    told = question_from(entry)
+    for right, found in zip(authored.question.cases(), told.cases(), strict=True):
+        assert same(authored.question.expected(right.inputs), told.expected(found.inputs))
+    with pytest.raises(KeyError):
+        told.expected({"x": torch.ones(3)})
+    assert allowed(authored.question) == "*Everything may be used, except for `torch.nn.functional.softmin`.*"
