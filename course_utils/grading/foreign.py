@@ -163,7 +163,7 @@ def _home(value: object) -> str:
 def _close(kind: type, undo: ExitStack) -> None:
     """Nobody inherits from the class, and none of its methods runs."""
     for value in list(vars(kind).values()):
-        own = (each for each in _functions_in(value) if each.__module__ == _module_of(kind))  # an Enum holds Enum's too
+        own = (each for each in _functions_in(value) if each.__module__ == _module_of(kind))  # some hold their base's
         _empty(own, _called(kind), undo)
     with suppress(AttributeError, TypeError):  # a class that lets nothing be set
         before = vars(kind).get("__init_subclass__")
