@@ -113,6 +113,7 @@ def set_entry(authored: Authored) -> dict:
             "code": authored.code,
             "stub": authored.stub,
             "has_hidden": question.hidden is not None,
+            "cases": [case.name for case in question.cases()],
             "mistakes": _mistakes(authored, trial),
             **({"oracle": packed(authored.said())} if authored.oracle else {}),
         }
@@ -124,17 +125,23 @@ def set_entry(authored: Authored) -> dict:
 
 
 def _mistakes(authored: Authored, trial: Trial) -> dict[str, dict]:
-    """Every known mistake with its prints on as few cases as tell all of them, and the solution, apart."""
-    sources = {mistake.name: mistaken(authored.solution, mistake) for mistake in authored.question.mistakes}
+    """Every known mistake with the cases that it fails, and its prints on as few cases as tell all of them, and the solution,
+    apart; of a question in parts only the prints of the parts that it fails, since others may be wrong beside it.
+    """
+    question = authored.question
+    sources = {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
     found = {name: trial.prints(source) for name, source in sources.items()}
+    fails = {name: trial.failed(source) for name, source in sources.items()}
     telling = _telling_cases([trial.prints(authored.solution), *found.values()]) if found else []
+
+    def known(name: str) -> dict:
+        if question.parts:
+            return {"prints": {case: found[name][case] for case in fails[name]}}
+        return {"fails": fails[name], "prints": {case: found[name][case] for case in telling}}
+
     return {
-        mistake.name: {
-            "sentence": mistake.sentence,
-            "hint": mistake.hint,
-            "prints": {case: found[mistake.name][case] for case in telling},
-        }
-        for mistake in authored.question.mistakes
+        mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint, **known(mistake.name)}
+        for mistake in question.mistakes
     }
 
 

@@ -46,6 +46,10 @@ class Trial:
         found = zip(self._cases, self._outcomes(source), strict=True)
         return {case.name: outcome_print(outcome) for case, outcome in found}
 
+    def failed(self, source: str) -> list[str]:
+        """The names of the cases that an answer's cell fails."""
+        return [verdict.case for verdict in self.result(source, {}).verdicts if not verdict.passed]
+
     def faults(self, entry: dict) -> Iterator[str]:
         """What keeps the question from being handed out, a sentence each: a solution that fails, a mistake that passes or goes
         by another's name, a right variant that fails, a stub that earns points.

@@ -128,7 +128,7 @@ def grade(
     """
     expected = [question.expected(case.inputs) for case in cases]
     verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
-    name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, entry or {})
+    name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, verdicts, entry or {})
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
     sentence = sentence or _recognized(question, verdicts, expected, outcomes)
     reached = points(question, sum(verdict.passed for verdict in verdicts), len(verdicts))
@@ -155,14 +155,18 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _named(cases, outcomes, entry: Mapping) -> str:
+def _named(cases, outcomes, verdicts, entry: Mapping) -> str:
     """The mistake by its fingerprints; where a hidden case has a public one's name, the public one comes first and counts."""
-    public = {name for mistake in entry.get("mistakes", {}).values() for name in mistake["prints"]}
-    found: dict[str, Outcome] = {}
-    for case, outcome in zip(cases, outcomes, strict=True):
-        if case.name in public:
-            found.setdefault(case.name, outcome)
-    return diagnose(entry, found) or ""
+    public = {
+        *entry.get("cases", ()),
+        *(name for each in entry.get("mistakes", {}).values() for name in each["prints"]),
+    }
+    found, failed = {}, set()
+    for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
+        if case.name in public and case.name not in found:
+            found[case.name] = outcome
+            failed |= set() if verdict.passed else {case.name}
+    return diagnose(entry, found, failed) or ""
 
 
 def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 They name a mistake on a learner's machine, which has neither the mistaken code nor the solution.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf, isfinite
 
 import torch
@@ -41,15 +41,21 @@ def outcome_print(outcome):
     }
 
 
-def diagnose(entry: Mapping, outcomes: Mapping[str, object]) -> str | None:
+def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed: Collection[str] | None = None) -> str | None:
     """The name of the known mistake in a set's `entry` that gives what `outcomes` (public, by case name) gave, or None.
 
-    Where several match within the rounding, the nearest counts.
+    `failed` names the cases that failed, where that is known: a mistake that is known to fail on others is not meant. Where
+    several match within the rounding, the one with the most prints counts, and of these the nearest.
     """
     found = {case: outcome_print(outcome) for case, outcome in outcomes.items()}
-    distance = {name: away(mistake["prints"], found) for name, mistake in entry.get("mistakes", {}).items()}
-    name = min(distance, key=distance.__getitem__, default=None)
-    return name if name is not None and distance[name] <= 1 else None
+    matching = []
+    for name, mistake in entry.get("mistakes", {}).items():
+        prints, fails = mistake["prints"], mistake.get("fails")
+        distance = away(prints, {case: found[case] for case in prints if case in found})
+        other = failed is not None and fails is not None and {case for case in fails if case in found} != set(failed)
+        if distance <= 1 and not other:
+            matching.append((-len(prints), distance, name))
+    return min(matching)[2] if matching else None
 
 
 def away(a, b) -> float:

@@ -17,6 +17,7 @@ from torch import nn
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import STEPS
 from course_utils.grading.foreign import ForeignError, forbid
+from course_utils.grading.holding import reachable
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.ranks import PATIENCE, SECONDS, so_many, watched
 
@@ -135,22 +136,8 @@ def full_state(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def held(root: object) -> list[torch.Tensor]:
-    """Tensors with fractions in `root`: in modules and what they have as attributes, in lists, tuples, sets and dicts."""
-    found, waiting, seen = [], [root], {}
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
-            continue
-        seen[id(each)] = each  # kept, so that no other gets its id
-        if isinstance(each, torch.Tensor):
-            found += [each] if each.is_floating_point() else []
-        elif isinstance(each, nn.Module):
-            waiting.append(vars(each))
-        elif isinstance(each, dict):
-            waiting += each.values()
-        elif isinstance(each, list | tuple | set):
-            waiting += each
-    return found
+    """Tensors with fractions that `root` leads to, closures and objects of any class included."""
+    return [each for each in reachable(root) if isinstance(each, torch.Tensor) and each.is_floating_point()]
 
 
 def elements_kept(tensors: Iterable[torch.Tensor]) -> int:

@@ -12,6 +12,7 @@ from random import Random
 import torch
 
 from course_utils.grading.compare import STEPS
+from course_utils.grading.holding import reachable
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.values import same
 
@@ -74,8 +75,7 @@ def drive(answer, inputs: dict) -> dict:
     """The values that optimizer class `answer` gives over one stream.
 
     `hyper-parameters`: those that the case names, in words, because none of them is within a tolerance of another; `steps`: per
-    step each parameter and whether gradients and autograd were left alone; `state`, where it is counted: `elements` in tensors
-    of more than one number, and their `dtypes`.
+    step each parameter and whether gradients and autograd were left alone; `state`, where it is counted, as `state_of` says.
     """
     groups = [_copy_parameters(group["parameters"], inputs.get("transposed", ())) for group in inputs["groups"]]
     optimizer = answer(
@@ -99,9 +99,18 @@ def drive(answer, inputs: dict) -> dict:
 
 
 def state_of(optimizer) -> dict:
-    """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes."""
+    """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes; and how
+    many elements the optimizer holds besides, in attributes and closures, parameters and gradients left out.
+    """
     saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if tensor.numel() > 1]
-    return {"elements": sum(t.numel() for t in saved), "dtypes": sorted({str(t.dtype) for t in saved})}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    known = {_memory(t) for t in [*saved, *parameters, *(p.grad for p in parameters if p.grad is not None)]}
+    besides = {_memory(t): t for t in reachable(optimizer) if isinstance(t, torch.Tensor) and t.numel() > 1}
+    return {
+        "elements": sum(t.numel() for t in saved),
+        "dtypes": sorted({str(t.dtype) for t in saved}),
+        "elements held besides": sum(t.numel() for memory, t in besides.items() if memory not in known),
+    }
 
 
 class _Draw:
@@ -215,6 +224,10 @@ def _go_astray_and_back(optimizer, groups: list[dict]) -> None:
         for parameter, value in zip(parameters, values, strict=True):
             parameter.copy_(value)
     optimizer.load_state_dict(saved)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _tensors_in(value):

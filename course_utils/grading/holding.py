@@ -1,0 +1,123 @@
+"""What an answer holds on to: everything that can be reached from it, and memory that outlives a call, wherever it hides."""
+
+import gc
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from types import CodeType, ModuleType
+from weakref import WeakSet
+
+import numpy
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from course_utils.grading.run import imported_from
+
+_NUMBER = 8
+
+
+class Born(TorchDispatchMode):
+    """Notes the memory of each tensor that is made inside; closures, dicts, and caches of a learner's own hide none of it."""
+
+    def __init__(self):
+        super().__init__()
+        self._sizes: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        given = {StorageWeakRef(t.untyped_storage()) for t in _tensors((args, kwargs or {}))}
+        for tensor in _tensors(result):
+            memory = StorageWeakRef(tensor.untyped_storage())
+            if memory not in given:
+                self._sizes.setdefault(memory, tensor.untyped_storage().nbytes())
+        return result
+
+    def alive(self) -> list[int]:
+        """Bytes of each storage that was born inside and is still there."""
+        gc.collect(1)  # circles of the last calls; looking through everything would take long
+        return [size for memory, size in self._sizes.items() if size and not memory.expired()]
+
+
+def reachable(root: object) -> Iterator[object]:
+    """Everything that `root` leads to: attributes, its class where a notebook defines it, containers, closures, generators.
+
+    It does not lead into modules, installed classes, the names of a notebook or the gradient of a tensor.
+    """
+    waiting, seen = [root], {}
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or _is_outside(each):
+            continue
+        seen[id(each)] = each  # kept, so that no other gets its id
+        yield each
+        waiting += gc.get_referents(each)
+
+
+class Waiting:
+    """How many rows of a model's forward passes wait for their backward pass: those whose graph is still there.
+
+    A context around what is watched; `most` is the largest number of rows at once, counted after each forward pass.
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        self.most, self._passes = 0, []  # of each pass its rows, and what its graph still holds
+        model.register_forward_pre_hook(lambda _, given: self._passes.append((len(given[0]), WeakSet())))
+        model.register_forward_hook(self._count)
+        self._hooks = saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
+
+    def __enter__(self):
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self._hooks.__exit__(*error)
+
+    def _pack(self, tensor: torch.Tensor) -> "_Saved":
+        saved = _Saved(tensor)
+        if self._passes:
+            self._passes[-1][1].add(saved)
+        return saved
+
+    def _count(self, *_) -> None:
+        self.most = max(self.most, sum(rows for rows, held in self._passes if held))
+
+
+class _Saved:
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+
+def numbers_held(root: object) -> int:
+    """Bytes of the numbers that `root` holds outside of tensors: 8 for a float, arrays and bytes as they are."""
+    return sum(map(_bytes_of, reachable(root)))
+
+
+def _bytes_of(value: object) -> int:
+    if type(value) is float:
+        return _NUMBER
+    if isinstance(value, numpy.ndarray):
+        return value.nbytes
+    if isinstance(value, array):
+        return len(value) * value.itemsize
+    return len(value) if type(value) in (bytes, bytearray) else 0
+
+
+def _is_outside(value: object) -> bool:
+    """Also where a value cannot say what it is."""
+    with suppress(Exception):
+        if isinstance(value, type):
+            return _is_installed(value)
+        names = type(value) is dict and ("__builtins__" in value or "__build_class__" in value)
+        return names or isinstance(value, ModuleType | CodeType)
+    return True
+
+
+def _is_installed(kind: type) -> bool:
+    return kind.__module__ in ("builtins", "typing", "abc") or bool(imported_from(kind))
+
+
+def _tensors(tree) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided)
