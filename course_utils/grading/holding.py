@@ -24,21 +24,19 @@ class Born(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self._sizes: dict[StorageWeakRef, int] = {}
+        self._made: set[StorageWeakRef] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         given = {StorageWeakRef(t.untyped_storage()) for t in _tensors((args, kwargs or {}))}
-        for tensor in _tensors(result):
-            memory = StorageWeakRef(tensor.untyped_storage())
-            if memory not in given:
-                self._sizes.setdefault(memory, tensor.untyped_storage().nbytes())
+        self._made |= {StorageWeakRef(tensor.untyped_storage()) for tensor in _tensors(result)} - given
         return result
 
     def alive(self) -> list[int]:
-        """Bytes of each storage that was born inside and is still there."""
+        """Bytes of each storage that was born inside and is still there, as large as it is now."""
         gc.collect(1)  # circles of the last calls; looking through everything would take long
-        return [size for memory, size in self._sizes.items() if size and not memory.expired()]
+        found = (torch.UntypedStorage._new_with_weak_ptr(memory.cdata) for memory in self._made)
+        return [storage.nbytes() for storage in found if storage is not None and storage.nbytes()]
 
 
 def reachable(root: object) -> Iterator[object]:

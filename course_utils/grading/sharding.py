@@ -8,6 +8,7 @@ Rajbhandari et al. 2020).
 import gc
 import weakref
 from collections.abc import Iterable
+from contextlib import nullcontext
 from random import Random
 
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import STEPS
 from course_utils.grading.foreign import ForeignError, forbid
-from course_utils.grading.holding import reachable
+from course_utils.grading.holding import Born, reachable
 from course_utils.grading.question import Case, Tolerance
 from course_utils.grading.ranks import PATIENCE, SECONDS, so_many, watched
 
@@ -30,6 +31,8 @@ COLLECTIVES = "collectives of a forward and backward"
 WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed._composable")
 """Where torch has wrappers of its own."""
 _RATE, _MOMENTUM = 0.1, 0.9
+_ITEM = 8  # bytes of a float64
+_NOTHING = nullcontext()
 
 
 def cases(random: Random) -> list[Case]:
@@ -67,17 +70,20 @@ def on_rank(wrap, inputs: dict, replaces: tuple[str, ...] = ()) -> dict:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     plain = module_of(inputs, inputs["others"] if rank else inputs["state"])
     own = [weakref.ref(parameter) for parameter in plain.parameters()]
-    module = wrap(plain)
+    born = Born()
+    with born:
+        module = wrap(plain)
     del plain  # what is left of it now is what the wrapper keeps
     _refuse_libraries(module)
     begun = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     share = [[part.chunk(world_size)[rank] for part in batch] for batch in inputs["batches"]]
-    steps, passes = trained(module, share, inputs["backwards"])
+    steps, passes = trained(module, share, inputs["backwards"], born)
     gc.collect()  # parameters of the plain module may hang in a circle
+    kept = elements_kept([*held(module), *(p for reference in own if (p := reference()) is not None)])
     return {
         BEGUN: begun,
         STEPS: steps,
-        KEPT: elements_kept([*held(module), *(p for reference in own if (p := reference()) is not None)]),
+        KEPT: max(kept, sum(born.alive()) // _ITEM),
         SENT: max(ledger.sent for ledger in passes),
         COLLECTIVES: max(len(ledger.entries) for ledger in passes),
     }
@@ -107,16 +113,16 @@ def module_of(inputs: dict, state: dict) -> nn.Module:
     return module
 
 
-def trained(module: nn.Module, batches: list, backwards: int) -> tuple[list[dict], list[Traffic]]:
+def trained(module: nn.Module, batches: list, backwards: int, around=_NOTHING) -> tuple[list[dict], list[Traffic]]:
     """Steps of gradient descent with momentum: the loss of a step is the mean over its batches.
 
-    The full state after each step, and what each forward and backward sent.
+    The full state after each step, and what each forward and backward sent; `around` is a context for each of these.
     """
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=_RATE, momentum=_MOMENTUM)
     steps, passes = [], []
     for first in range(0, len(batches), backwards):
         for x, y in batches[first : first + backwards]:
-            with counted() as ledger:
+            with around, counted() as ledger:
                 (nn.functional.mse_loss(module(x), y) / backwards).backward()
             passes.append(ledger)
         optimizer.step()
