@@ -118,4 +118,6 @@ def _is_installed(kind: type) -> bool:
 
 
 def _tensors(tree) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided)
+    """Those with memory of their own, which tensors on the device `meta` have not."""
+    tensors = (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
+    return (tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_meta)

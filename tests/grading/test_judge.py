@@ -203,6 +203,29 @@ def test_the_nearest_of_several_mistakes_counts():
     assert diagnose(entry, {"x = 1e-07": Outcome("values", {"result": 5e-7})}) == "b"
 
 
+def test_a_mistake_that_fails_on_other_cases_is_not_meant():
+    """Both triple the first case; tripling gets the second wrong too, and this answer does not."""
+    question = doubling()
+    entry = entry_for(question, tripling=lambda x: 3 * x)
+    del entry["mistakes"]["tripling"]["prints"]["x = 2.0"]
+    entry["cases"], entry["mistakes"]["tripling"]["fails"] = ["x = 1.0", "x = 2.0"], ["x = 1.0", "x = 2.0"]
+    assert grade(question, question.cases(), outcomes_of(lambda x: 3 * x), entry).mistake == "tripling"
+    half = [Outcome("values", {"result": value}) for value in (3.0, 4.0)]
+    assert grade(question, question.cases(), half, entry).mistake == ""
+    assert grade(question, question.cases()[:1], half[:1], entry).mistake == "tripling", "as far as it ran"
+
+
+def test_of_several_mistakes_in_parts_the_one_that_explains_the_most_is_named():
+    question = doubling(parts=True)
+    entry = entry_for(question, both=lambda x: 3 * x, first=lambda x: 3 * x)
+    del entry["mistakes"]["first"]["prints"]["x = 2.0"]
+    named = {
+        values: grade(question, question.cases(), [Outcome("values", {"result": v}) for v in values], entry).mistake
+        for values in ((3.0, 6.0), (3.0, 4.0), (3.0, 77.0), (2.0, 6.0))
+    }
+    assert list(named.values()) == ["both", "first", "first", ""]
+
+
 def test_how_a_run_ends_is_part_of_a_fingerprint():
     entry = {
         "mistakes": {

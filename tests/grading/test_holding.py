@@ -1,0 +1,79 @@
+"""What an answer keeps is counted wherever it lies; what torch's own allocator would have freed is not."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils.grading.holding import Born, Waiting, numbers_held, reachable
+
+PLACES = """
+import functools, torch
+class Box: pass
+def keeps(tensor):
+    yield lambda: tensor
+    yield functools.partial(torch.add, tensor)
+    yield (tensor for _ in range(3))
+    box = Box(); box.inside = {"deep": [(tensor,)]}
+    yield box
+    Box.shared = tensor
+    yield Box()
+def empty():
+    return lambda: torch.ones(3)
+"""
+
+
+@pytest.fixture
+def notebook():
+    names = {"__name__": "__main__"}
+    exec(PLACES, names)
+    return names
+
+
+def test_a_tensor_is_reached_wherever_a_notebook_hides_it(notebook):
+    kept = torch.ones(3)
+    for place in notebook["keeps"](kept):
+        assert any(each is kept for each in reachable(place)), place
+    assert not [each for each in reachable(notebook["empty"]()) if isinstance(each, torch.Tensor)]
+
+
+def test_numbers_outside_of_tensors_count():
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.values = torch.rand(10, dtype=torch.float64).tolist()
+    assert numbers_held(holder) == 80
+    holder.values = torch.rand(10, dtype=torch.float64).numpy().copy()
+    assert numbers_held(holder) == 80
+    holder.values = holder.values.tobytes()
+    assert numbers_held(holder) == 80
+
+
+def test_memory_that_lives_on_is_counted_as_large_as_it_is_now():
+    given, kept = torch.ones(100), []
+    with Born() as born:
+        kept.append(functools.partial(torch.add, torch.ones(5, dtype=torch.float64)))
+        kept.append(given.view(10, 10))  # the caller's own memory
+        kept.append(torch.zeros(50)[:1])
+        kept.append(torch.ones(70, device="meta"))
+        torch.ones(1000).sum()
+    assert sorted(born.alive()) == [40, 200]
+    kept[2].untyped_storage().resize_(0)
+    assert born.alive() == [40]
+    kept.clear()
+    assert born.alive() == []
+
+
+@pytest.mark.parametrize(("keep", "most"), [("nothing", 2), ("losses", 2), ("graphs", 6), ("all at once", 6)])
+def test_rows_wait_as_long_as_their_graph_is_there(keep, most):
+    model, losses = nn.Linear(3, 3), []
+    with Waiting(model) as waiting:
+        for _ in range(3):
+            loss = model(torch.ones(2, 3)).square().sum()
+            losses += [] if keep == "nothing" else [loss]
+            if keep != "all at once":
+                loss.backward(retain_graph=keep == "graphs")
+        del loss
+    assert waiting.most == most
