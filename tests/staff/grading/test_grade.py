@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import subprocess
 import sys
 
 import psutil
@@ -10,7 +11,7 @@ import pytest
 from tiny_set import ANSWER, NEXT, SEED, SET, SETUP, answer_with, grade_class, notebook, points, submission, write_class
 from wrapper_answers import DDP
 
-from course_staff.grading import asking, grade, sandbox
+from course_staff.grading import asking, grade, isolate, sandbox
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Cell
 from course_utils.cli import main
@@ -148,15 +149,39 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
-@pytest.mark.parametrize(("body", "starved"), [("time.sleep(9)", True), ("while True: pass", False)])
-def test_what_waits_is_starved_and_what_computes_is_not(tiny, body, starved):
-    paper, lane = grade.prepare(SET, tiny).papers[0], sandbox.Lane("fork")
-    cell = Cell(1, f"import time\ndef scale(x, factor):\n    {body}")
+def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, monkeypatch):
+    """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
+    answer, paper = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).papers[0]
+    for body, computed, starved in (
+        ("time.sleep(9)", None, True),
+        ("while True: pass", 0.0, True),
+        ("while True: pass", 9.0, False),
+    ):
+        if computed is not None:
+            monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
+        lane = sandbox.Lane("fork")
+        try:
+            heard = asking.ask([(Cell(1, answer.format(body)), True)], paper.asked, paper.inputs[:1], 1.0, lane)
+        finally:
+            lane.close()
+        assert (heard.outcomes[0].kind, heard.starved) == ("timeout", starved)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
+def test_what_a_family_computed_is_what_the_system_says():
+    since = isolate.now()
+    busy = "import subprocess, sys; sum(range(10**7)); subprocess.run([sys.executable, '-c', 'sum(range(10**7)); input()'])"
+    child = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE)
     try:
-        heard = asking.ask([(cell, True)], paper.asked, paper.inputs[:1], 1.0, lane)
+        while len(family := [psutil.Process(child.pid), *psutil.Process(child.pid).children()]) < 2:
+            pass
+        while sum(sum(each.cpu_times()[:2]) for each in family) < 0.3:
+            pass
+        before, found = (sum(sum(each.cpu_times()[:2]) for each in family), isolate.computed(child.pid, since))
+        assert before <= found + 0.02 <= sum(sum(each.cpu_times()[:2]) for each in family) + 0.04
+        assert isolate.computed(child.pid, isolate.now() + 1) == 0
     finally:
-        lane.close()
-    assert (heard.outcomes[0].kind, heard.starved) == ("timeout", starved)
+        child.communicate(b"\n")
 
 
 @pytest.mark.slow
