@@ -23,8 +23,9 @@ import time
 import traceback
 from importlib import import_module
 
-from course_staff.grading import isolate
+from course_staff.grading import isolate, syscalls
 from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
+from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parsed
 from course_utils.grading.foreign import forbid
 from course_utils.grading.judge import Outcome
@@ -39,7 +40,7 @@ def main() -> None:
     """What the command line asks for."""
     preload()
     if sys.argv[1] == "serve":
-        return serve(socket.socket(fileno=int(sys.argv[2])), namespaces=sys.argv[3] == "namespaces")
+        return serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
     read, write = os.dup(0), os.dup(1)
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -73,7 +74,7 @@ def silence() -> None:
 # ---- one process that forks for each question
 
 
-def serve(control: socket.socket, namespaces: bool) -> None:
+def serve(control: socket.socket, kind: str) -> None:
     """Fork a guard for each message on `control` and answer with its exit code; ends when the socket is closed."""
     isolate.hide_memory()
     silence()
@@ -87,15 +88,16 @@ def serve(control: socket.socket, namespaces: bool) -> None:
         guard_id = os.fork()
         if not guard_id:
             control.close()
-            _and_exit(guard, *pipes, namespaces)
+            _and_exit(guard, *pipes, kind)
         for pipe in pipes:
             os.close(pipe)
         status = os.waitstatus_to_exitcode(os.waitpid(guard_id, 0)[1])
         control.send(bytes([status % 256]))
 
 
-def guard(read: int, write: int, lifeline: int, namespaces: bool) -> int:
+def guard(read: int, write: int, lifeline: int, kind: str) -> int:
     """Run one question in a child; returns when it has ended, with nothing left of it, 0 or why it was ended."""
+    namespaces = kind == "namespaces"
     isolate.adopt_orphans()
     if namespaces:
         isolate.enter_namespaces()
@@ -106,7 +108,7 @@ def guard(read: int, write: int, lifeline: int, namespaces: bool) -> int:
         if not first:
             os.close(lifeline)
             isolate.end_with_parent()
-            _and_exit(question, read, write, namespaces)
+            _and_exit(question, read, write, kind)
         os.close(read)
         os.close(write)
         code = _watch(first, lifeline, seconds=0.1 if namespaces else 1.0)  # without them it sees the whole machine
@@ -117,16 +119,18 @@ def guard(read: int, write: int, lifeline: int, namespaces: bool) -> int:
     return code
 
 
-def question(read: int, write: int, namespaces: bool) -> int:
+def question(read: int, write: int, kind: str) -> int:
     """The process of one question, from its limits to its last outcome."""
     os.setsid()
     isolate.hide_memory(False)
     isolate.keep_no_keys()
     isolate.die_first()
-    if namespaces:
+    if kind == "namespaces":
         isolate.furnish(isolate.LIMITS["folder"])
     elif isolate.in_own_user_namespace():  # there root could make writable what the sandbox shows for reading
         isolate.give_up_capabilities()
+    if kind in SAFE:
+        syscalls.restrict()
     converse(read, write)
     return 0
 

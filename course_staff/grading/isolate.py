@@ -1,7 +1,8 @@
 """What a process of the grader does to itself before it runs a stranger's code: limits, and namespaces of its own (Linux).
 
-`limit` bounds one process. `Namespaces` gives a question its own process numbers, its own empty folders and its own view of
-`/proc`, so that nothing of it outlives it and it sees nobody else; this needs `unshare(2)`, within `bwrap` or without.
+`limit` bounds one process. `Namespaces` gives a question its own process numbers, its own empty folders, a network without a way
+out and its own view of `/proc`, so that nothing of it outlives it and it sees nobody else; this needs `unshare(2)`, within
+`bwrap` or without.
 """
 
 import contextlib
@@ -9,6 +10,8 @@ import ctypes
 import os
 import re
 import signal
+import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -21,12 +24,14 @@ LIMITS = {"memory": 3 * 2**30, "file": 64 * 2**20, "folder": 256 * 2**20, "proce
 """Bytes of memory (of each process, and twice that of all together), of a file, of all files; processes at once; seconds of
 processor time by which all together may be ahead of one busy core, which is a question's share."""
 
-_USER, _PIDS, _MOUNTS, _IPC = 0x10000000, 0x20000000, 0x00020000, 0x08000000  # CLONE_NEW…, sched.h
+_USER, _PIDS, _MOUNTS = 0x10000000, 0x20000000, 0x00020000  # CLONE_NEW…, sched.h
+_IPC, _NETWORK = 0x08000000, 0x40000000
 _NOSUID_NODEV, _BIND, _MOVE, _PRIVATE = 0x6, 0x1000, 0x2000, 0x40000 | 0x4000  # MS_…, sys/mount.h
 _DUMPABLE, _PARENT_DEATH, _SUBREAPER = 4, 1, 36  # PR_SET_…, sys/prctl.h
 _CAPABILITIES_V3 = 0x20080522  # linux/capability.h
 _KEYCTL = {"x86_64": 250, "aarch64": 219}  # its number, asm/unistd.h
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
+_SET_FLAGS, _UP = 0x8914, 0x1  # SIOCSIFFLAGS, IFF_UP, linux/if.h
 _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01  # seconds, in proc_pid_stat(5)
 _FILES = 20_000  # in each folder; their names and owners take memory that no size counts
 
@@ -68,17 +73,17 @@ def in_own_user_namespace() -> bool:
 
 def hide_memory(hidden: bool = True) -> None:
     """Keep other processes of the same user from reading or tracing this one; `False` undoes it for a child."""
-    _prctl(_DUMPABLE, 0 if hidden else 1)
+    prctl(_DUMPABLE, 0 if hidden else 1)
 
 
 def end_with_parent() -> None:
     """Have this process killed when its parent ends, however that comes."""
-    _prctl(_PARENT_DEATH, signal.SIGKILL)
+    prctl(_PARENT_DEATH, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none of them is lost."""
-    _prctl(_SUBREAPER, 1)
+    prctl(_SUBREAPER, 1)
 
 
 def keep_no_keys() -> None:
@@ -94,14 +99,23 @@ def die_first() -> None:
 
 
 def enter_namespaces() -> None:
-    """New user, process, mount and IPC namespaces; the next child is the first process there. Raises `OSError`."""
+    """New user, process, mount, IPC and network namespaces; the next child is the first process there. Raises `OSError`."""
     user, group = os.getuid(), os.getgid()
     hide_memory(False)  # what is hidden may not write its own maps
-    _call("unshare", _USER | _PIDS | _MOUNTS | _IPC)
+    _call("unshare", _USER | _PIDS | _MOUNTS | _IPC | _NETWORK)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _start_loopback()
     hide_memory()
+
+
+def _start_loopback() -> None:
+    """Ranks talk over it; one of the question's own, because a port in use is a note to whoever comes next."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH22x", b"lo", _UP))
 
 
 def furnish(folder: int) -> None:
@@ -137,9 +151,10 @@ def _tmpfs(place: str, size: int) -> None:
     _call("mount", b"tmpfs", place.encode(), b"tmpfs", _NOSUID_NODEV, f"size={size},nr_inodes={_FILES}".encode())
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int, more=None) -> None:
+    """`prctl(2)`, where there is one; raises `OSError`."""
     if sys.platform == "linux":
-        _call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+        _call("prctl", option, ctypes.c_ulong(value), more or ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def _call(name: str, *arguments) -> None:

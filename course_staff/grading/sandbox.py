@@ -172,8 +172,7 @@ class _Server:
 
     def __init__(self, kind: str, private: Iterable[Path] = ()):
         self.control, theirs = socket.socketpair()
-        mode = "namespaces" if kind == "namespaces" else "plain"
-        program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), mode]
+        program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), kind]
         self.process = subprocess.Popen(
             [*(_bwrap(private) if kind in SAFE else []), *program],
             env=_environment(kind in SAFE),

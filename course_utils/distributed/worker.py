@@ -71,15 +71,42 @@ def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds
     # Gloo would look up the host's name to find its interface, and many a laptop's name leads nowhere.
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         set_variable("GLOO_SOCKET_IFNAME", loopback)
-    # A file to meet at, since a free port found beforehand may be taken a moment later.
-    meeting = (folder / _MEETING).as_uri()
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=limit)
+    store = _meet(folder / _MEETING, rank, world_size, limit)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
     dist.barrier()  # else a rank that is done at once leaves while another still connects to it
     result = work(*arguments)
     if dist.is_initialized():  # work may have ended the group itself
         dist.destroy_process_group()  # not after a failure: the others would fail of it before this rank has told its own
     return result
+
+
+def _meet(place: Path, rank: int, world_size: int, limit: timedelta) -> dist.Store:
+    """Where the ranks find each other: a file, since a free port found beforehand may be taken a moment later. Where files cannot
+    be locked, as in a sandbox, the first rank serves a port and says in the file which."""
+    if _can_lock(place.with_name(f"lock-{rank}")):
+        return dist.FileStore(str(place), world_size)
+    if not rank:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=limit, wait_for_workers=False)
+        with replacing(place) as draft:
+            draft.write_text(str(store.port), encoding="utf-8")
+        return store
+    while not place.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(place.read_text("utf-8")), is_master=False, timeout=limit)
+
+
+def _can_lock(file: Path) -> bool:
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows locks in a way of its own, which torch knows
+        return True
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            return False
+    return True
 
 
 def _watch(asked: Connection, answer: Path) -> None:
