@@ -56,6 +56,7 @@ _HIDDEN_KINDS = {
     "signature": "could not be called",
     "exception": "stopped with an exception",
     "timeout": "took too long",
+    "stuck": "waited for what never came",
     "died": "ended the process",
     "unsafe": "gave what cannot be judged",
 }
@@ -301,13 +302,19 @@ def _json(value) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+_NO_RECORD = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+
+
 def _read(path: Path) -> dict | None:
+    """A record that the class's files can be made of; whatever else lies there, as of another version of the course, is none."""
     try:
         record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        table([record])
+        summary([record], record["set"], [])
+        {file_name(record["student"]), record["key"], record["file"], record["seed"]}
+    except _NO_RECORD:
         return None
-    needed = {"student", "set", "key", "file", "seed"}  # those of another version of the course have not all
-    return record if isinstance(record, dict) and needed <= record.keys() else None
+    return record
 
 
 def _write(path: Path, text: str) -> None:

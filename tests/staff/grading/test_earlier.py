@@ -10,9 +10,8 @@ from course_staff.grading.report import Results
 from course_utils.errors import CourseError
 
 A, B = (Submitted(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
-OF_A, OF_B = (
-    {"student": name, "key": f"key {name}", "file": f"file {name}", "seed": 7, "set": "03_adamw"} for name in "ab"
-)
+GRADED = {"seed": 7, "set": "03_adamw", "points": 0, "of": 0, "notes": [], "questions": []}
+OF_A, OF_B = ({"student": name, "key": f"key {name}", "file": f"file {name}", **GRADED} for name in "ab")
 
 
 def planned(submitted, earlier, seed=7, only=None, again=False):

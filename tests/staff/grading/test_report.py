@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from course_staff.grading import report
-from course_utils.grading.judge import Outcome, points
+from course_utils.grading.judge import KINDS, Outcome, points
 from course_utils.grading.released import load_set, question_from, set_names
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
@@ -125,3 +125,7 @@ def test_no_hint_goes_with_an_answer_that_never_ended():
     for kind, hinted in (("timeout", False), ("died", False), ("stuck", False), ("exception", True)):
         result = grade(asked, asked.cases(), [Outcome(kind, text="20 s")] * 5, entry, tries=2)
         assert bool(result.hint) == hinted, kind
+
+
+def test_however_a_hidden_case_ends_there_are_words_for_it():
+    assert set(report._HIDDEN_KINDS) == set(KINDS)
