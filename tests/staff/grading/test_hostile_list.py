@@ -1,0 +1,181 @@
+"""A second class of strangers who mean harm, graded by the command itself in two lanes: each has what the answers are worth."""
+
+import contextlib
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hostile_class import HONEST, everything
+from tiny_set import SEED, SET
+
+from course_staff.grading import isolate, source
+from course_staff.grading.report import file_name
+
+MOST_BYTES = 200_000  # of a page or of a record
+RUN = """import sys
+from pathlib import Path
+from course_staff.grading import asking, grade
+from course_utils.cli import main
+from course_utils.grading import released
+released.SETS = grade.SETS = Path(sys.argv[1])
+asking._GRACE, asking.CELL_SECONDS = 1.0, 2.0
+sys.exit(main(sys.argv[2:]))"""
+
+
+@pytest.fixture(scope="module")
+def honest():
+    return {f"honest {number}": (HONEST, [2, 1]) for number in range(3)}
+
+
+def command(private, *arguments):
+    """`course grade` in a process of its own."""
+    line = [sys.executable, "-c", RUN, str(private), "grade", *map(str, arguments)]
+    whole = [*line, "--set", SET, "--seed", str(SEED), "--solutions", str(private / f"{SET}.ipynb"), "--seconds", "2"]
+    return subprocess.Popen([*whole, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def write(folder, submissions):
+    folder.mkdir()
+    for name, (text, _) in submissions.items():
+        (folder / f"{name.replace('/', '_')}.ipynb").write_text(text, encoding="utf-8", errors="surrogatepass")
+
+
+def graded(results):
+    return {
+        each["student"]: [one["points"] for one in each["questions"]]
+        for each in json.loads((results / "results.json").read_text("utf-8"))
+    }
+
+
+@pytest.fixture
+def nothing_stays():
+    """Afterwards nothing runs that this process, or what it started, has begun."""
+    isolate.adopt_orphans()
+    before = {each.number for each in isolate.descendants(os.getpid())}
+    yield
+    for _ in range(50):  # what was killed takes a moment to end
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not (left := {each.number for each in isolate.descendants(os.getpid())} - before):
+            break
+        time.sleep(0.1)
+    isolate.prctl(isolate._SUBREAPER, 0)
+    assert not left
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_class_of_strangers_costs_nobody_but_themselves(tiny, tmp_path, safe, honest, nothing_stays):
+    known = everything() | honest
+    assert len(known) > 100
+    write(tmp_path / "class", known)
+    process = command(tiny.parent, tmp_path / "class")
+    said, complained = process.communicate(timeout=580)
+    assert process.returncode == 0, complained[-2000:]
+    assert said.startswith(f"{SET}: {len(known)} submissions")
+    results = tmp_path / "class-results"
+    points = graded(results)
+    wrong = {
+        name: (points.get(name.replace("/", "_")), right)
+        for name, (_, right) in known.items()
+        if points.get(name.replace("/", "_")) != right
+    }
+    pages, records = list((results / "students").iterdir()), list((results / "records").iterdir())
+    large = {path.name: path.stat().st_size for path in [*pages, *records] if path.stat().st_size > MOST_BYTES}
+    assert (wrong, large) == ({}, {})
+    assert len(pages) == len(records) == len(known)
+    texts = {path.name: path.read_text("utf-8") for path in [*pages, results / "summary.html", results / "summary.txt"]}
+    told = {
+        name: secret
+        for name, text in texts.items()
+        if "summary" not in name
+        for secret in secrets(tiny)
+        if secret in text
+    }
+    assert told == {}
+    for name, text in [*texts.items(), ("what it says", said)]:
+        assert not (name.endswith(".html") and ("<script" in text or "<img" in text)), name
+        odd = {letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs")} - {"\n"}
+        assert not odd, (name, odd)
+        assert str(12345 * 54321) not in text, name
+    with (results / "results.csv").open(newline="") as file:
+        assert not [
+            value for row in csv.reader(file) for value in row if value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        ]
+    assert not Path("/tmp/note").exists()
+
+
+def secrets(solutions):
+    """Digits of the hidden inputs, and of what is right for them."""
+    question = source.load_solutions(solutions)[0].question
+    [case] = question.cases(SEED)
+    numbers = [*case.inputs["x"].tolist(), case.inputs["factor"], *question.expected(case.inputs)["result"].tolist()]
+    assert len(numbers) == 7
+    return [repr(number)[:8] for number in numbers]
+
+
+WHOLE = {
+    "student": "gone",
+    "set": SET,
+    "key": "",
+    "file": "",
+    "seed": SEED,
+    "points": 3,
+    "of": 3,
+    "notes": [],
+    "questions": [],
+}
+NO_REASON = {
+    "id": "q1",
+    "title": "",
+    "state": "failed",
+    "points": 0,
+    "diagnosis": "",
+    "notes": [],
+    "public": [],
+    "hidden": [],
+}
+BROKEN = {
+    "empty": "",
+    "half": '{"student": "honest 1", "set": ',
+    "a list": "[]",
+    "deep": "[" * 10**5,
+    "a list for a student": json.dumps({**WHOLE, "student": []}),
+    "a number for a student": json.dumps({**WHOLE, "student": 5}),
+    "no points": json.dumps({name: WHOLE[name] for name in ("student", "set", "key", "file", "seed")}),
+    "points in words": json.dumps({**WHOLE, "points": "3"}),
+    "no notes": json.dumps({**WHOLE, "notes": 5}),
+    "an older version": json.dumps({**WHOLE, "questions": [{"id": "q1"}]}),
+    "failed for no reason": json.dumps({**WHOLE, "questions": [NO_REASON]}),
+}
+FORGED = {**WHOLE, "student": "honest 1", "points": 99}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_two_runs_at_once_and_records_that_are_none(tiny, tmp_path, safe, honest, nothing_stays):
+    results = tmp_path / "class-results"
+    (results / "records").mkdir(parents=True)
+    for name, text in BROKEN.items():
+        (results / "records" / f"{name}.json").write_text(text)
+    (results / "records" / "folder.json").mkdir()
+    (results / "records" / "bytes.json").write_bytes(random.Random(0).randbytes(999))
+    (results / "records" / "link.json").symlink_to("link.json")
+    (results / "records" / f"{file_name('honest 1')}.json").write_text(json.dumps(FORGED))
+    write(tmp_path / "class", honest)
+    runs = [command(tiny.parent, tmp_path / "class") for _ in range(2)]
+    said = [run.communicate(timeout=180) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], said
+    assert graded(results) == {name: right for name, (_, right) in honest.items()}
+    again = command(tiny.parent, tmp_path / "class")
+    out, complained = again.communicate(timeout=100)
+    assert (again.returncode, out.split("\n")[0]) == (0, f"{SET}: 3 submissions, 100% of all points")
+    assert "3 of 3 were graded before" in complained
