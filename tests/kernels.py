@@ -46,6 +46,7 @@ def offer():
     server = subprocess.Popen(
         [sys.executable, __file__, "serve", str(folder / "socket")],
         env={**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline", "JUPYTER_PATH": str(folder)},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     ending.callback(server.kill)
@@ -60,8 +61,11 @@ def serve(address):
     import threading
     from importlib import import_module
 
+    import pandas
+
     for name in _IMPORTED:
         import_module(name)
+    pandas.set_option("display.max_columns", 20)  # its choice where a kernel imports it, and not a terminal
     assert threading.active_count() == 1, threading.enumerate()  # others would not be there after a fork
     gc.collect()
     gc.freeze()

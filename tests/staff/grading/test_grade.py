@@ -169,19 +169,16 @@ def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny,
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
 def test_what_a_family_computed_is_what_the_system_says():
-    since = isolate.now()
-    busy = "import subprocess, sys; sum(range(10**7)); subprocess.run([sys.executable, '-c', 'sum(range(10**7)); input()'])"
-    child = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE)
+    since, two = isolate.now(), "import os; os.fork(); sum(range(10**7)); os.write(1, b'.'); os.read(0, 1)"
+    child = subprocess.Popen([sys.executable, "-c", two], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        while len(family := [psutil.Process(child.pid), *psutil.Process(child.pid).children()]) < 2:
-            pass
-        while sum(sum(each.cpu_times()[:2]) for each in family) < 0.3:
-            pass
-        before, found = (sum(sum(each.cpu_times()[:2]) for each in family), isolate.computed(child.pid, since))
-        assert before <= found + 0.02 <= sum(sum(each.cpu_times()[:2]) for each in family) + 0.04
+        assert child.stdout.read(2) == b".."
+        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
+        took = sum(sum(each.cpu_times()[:2]) for each in family)
+        assert isolate.computed(child.pid, since) == pytest.approx(took, abs=0.05)
         assert isolate.computed(child.pid, isolate.now() + 1) == 0
     finally:
-        child.communicate(b"\n")
+        child.communicate(b"..")
 
 
 @pytest.mark.slow
