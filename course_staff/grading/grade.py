@@ -294,9 +294,10 @@ class Work:
     def _sum_up(self) -> None:
         """Points, of what is there; a record of more than a page's length keeps none of the words."""
         for paper, question in zip(self.papers.papers, self.record["questions"], strict=True):
-            passed = _passed(question["public"] + question["hidden"])
-            question["points"] = judge.points(paper.question, passed, len(paper.cases))
-            question["not_run"] = len(paper.cases) - paper.public - len(question["hidden"])
+            passed = [verdict["passed"] for verdict in question["public"] + question["hidden"]]
+            question["not_run"] = len(paper.cases) - len(passed)
+            expected = [paper.question.expected(case.inputs) for case in paper.cases]
+            question["points"] = judge.points(paper.question, expected, passed + [False] * question["not_run"])
         self.record["points"] = sum(question["points"] for question in self.record["questions"])
         if len(html.escape(json.dumps(self.record))) > _LONGEST_RECORD:
             for question in self.record["questions"]:

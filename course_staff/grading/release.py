@@ -15,6 +15,7 @@ from course_utils.grading.oracles import packed, unpacked
 from course_utils.grading.prints import away, fingerprint
 from course_utils.grading.question import Question
 from course_utils.grading.released import SETS
+from course_utils.grading.timelines import Measured
 from course_utils.units import format_counted
 
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}
@@ -80,12 +81,27 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
             raise CourseError(
                 f"The statement of {each.question.id} lacks its facts; put this line below its heading: {line}"
             )
+        _compare_with_measured(each)
     stubs = {each.question.id: each.stub for each in authored}
     lines = {facts(each.question): allowed(each.question) for each in authored}
     cells = [
         _released_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
     ]
     return {**notebook, "cells": cells}
+
+
+def _compare_with_measured(authored: Authored) -> None:
+    """Raises `CourseError` where a timeline's table or its right answer is not what its step gives when it is run."""
+    measured, question = authored.hidden.get("measured"), authored.question
+    if not isinstance(measured, Measured):
+        return
+    if measured.table() not in authored.statement:
+        raise CourseError(f"The statement of {question.id} lacks what was measured; put in:\n{measured.table()}")
+    found = measured.found()
+    for case in question.cases():
+        for name, value in question.expected(case.inputs).items():
+            if value != found[name]:
+                raise CourseError(f"{question.id}: the fault's {name} is {found[name]!r} as measured, not {value!r}.")
 
 
 def facts(question: Question) -> str:

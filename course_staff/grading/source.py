@@ -10,16 +10,18 @@ as code instead.
 
 import ast
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
+from course_utils.grading import subjects
 from course_utils.grading.definition import binding_line
 from course_utils.grading.oracles import Recorder, known
 from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
 from course_utils.grading.released import run_question
+from course_utils.grading.subjects import Zoo
 
 _DEFAULT_STUB = f'raise NotImplementedError("{UNTOUCHED}")'
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -50,6 +52,7 @@ class Authored:
     statement: str
     preamble: str = ""
     oracle: Callable | None = None
+    hidden: Mapping = field(default_factory=dict)
 
     def said(self) -> list:
         """What the hidden oracle returns, call by call, while the public part works out what is right on its cases."""
@@ -72,7 +75,7 @@ def load_solutions(path: Path) -> list[Authored]:
         )
     authored = [_authored(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
     by_id([each.question for each in authored])
-    return authored
+    return [_with_zoo(each, authored) for each in authored]
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
@@ -133,9 +136,31 @@ def _authored(stem: str, cells: list[dict], asked: int, answered: int, name: str
         solution, stub = split_answer(cells[answered]["source"])
         above = cells[:answered]
         statement = _statement(cells, min(asked, answered))
-        return Authored(replace(question, **kept), solution, stub, code, statement, _preamble(above), oracle)
+        return Authored(replace(question, **kept), solution, stub, code, statement, _preamble(above), oracle, names)
     except CourseError as error:
         raise CourseError(f"{stem}, {name}: {error}") from None
+
+
+def _with_zoo(authored: Authored, others: list[Authored]) -> Authored:
+    """With the known answers of its `zoo`, if it has one, as hidden cases."""
+    zoo, name = authored.hidden.get("zoo"), authored.question.id
+    if not isinstance(zoo, Zoo):
+        return authored
+    right, wrong = dict(zoo.right), dict(zoo.wrong)
+    if zoo.of:
+        other = next((each for each in others if each.question.id == zoo.of), None)
+        if other is None:
+            raise CourseError(f"{name}: there is no question {zoo.of!r} for its zoo; name one of this notebook.")
+        mistakes = {mistake.name: mistaken(other.solution, mistake) for mistake in other.question.mistakes}
+        if unknown := set(zoo.without) - set(mistakes):
+            raise CourseError(f"{name}: {zoo.of} has no mistake {min(unknown)!r}; take it out of the zoo's `without`.")
+        sources = {
+            "the solution": other.solution,
+            **{variant.name: variant.source for variant in other.question.variants},
+        }
+        right |= {each: f"{other.preamble}\n{source}" for each, source in sources.items()}
+        wrong |= {each: f"{other.preamble}\n{mistakes[each]}" for each in mistakes if each not in zoo.without}
+    return replace(authored, question=subjects.meeting(authored.question, right, wrong))
 
 
 def _statement(cells: list[dict], position: int) -> str:

@@ -6,8 +6,22 @@ _HOMES = {
     "board": ("my_progress",),
     "check": ("FailedCheckError", "Checker", "exercise"),
     "compare": ("Rule", "at_most"),
-    "kinds": ("account", "choice", "collective", "cost", "design", "function", "scaler", "sharded", "stream"),
+    "kinds": (
+        "account",
+        "choice",
+        "collective",
+        "cost",
+        "design",
+        "function",
+        "kills",
+        "scaler",
+        "sharded",
+        "stream",
+        "timeline",
+    ),
     "question": ("Case", "Mistake", "Question", "Tolerance", "Variant"),
+    "subjects": ("Zoo",),
+    "timelines": ("Measured",),
 }
 
 __getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from course_utils.grading.compare import Difference, compare
 from course_utils.grading.prints import diagnose
-from course_utils.grading.question import Case, Question
+from course_utils.grading.question import Case, Question, Values
 
 KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "stuck", "died", "unsafe")
 ENDLESS = ("timeout", "stuck")
@@ -131,13 +131,15 @@ def grade(
     name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, verdicts, entry or {})
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
     sentence = sentence or _recognized(question, verdicts, expected, outcomes)
-    reached = points(question, sum(verdict.passed for verdict in verdicts), len(verdicts))
+    reached = points(question, expected, [verdict.passed for verdict in verdicts])
     return Result(question.id, verdicts, reached, question.points, _cut(sentence), hint, public_only, name)
 
 
-def points(question: Question, passed: int, cases: int) -> float:
-    """What so many right ones of all its cases are worth."""
-    share = passed / cases if cases else 0.0
+def points(question: Question, expected: Sequence[Values], passed: Sequence[bool]) -> float:
+    """What the cases are worth, of which these passed; `expected` is what is right on them."""
+    if question.share:
+        return round(question.points * question.share(expected, passed), 2)
+    share = sum(passed) / len(passed) if passed else 0.0
     return round(question.points * (share if question.parts else float(share == 1)), 2)
 
 

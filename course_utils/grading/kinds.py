@@ -24,6 +24,8 @@ _CONFUSIONS = {
     "the figure is off by a factor of 2³⁰: bytes and GiB are mixed up": 2.0**30,
     "the figure is off by a factor of 8: bits and bytes are mixed up": 8.0,
 }
+_PHASES = ("forward", "backward", "update")
+_KINDS = ("parameters", "optimizer state", "gradients", "inputs", "activations")
 
 
 def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **asked) -> Question:
@@ -268,6 +270,57 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **asked},
     )
+
+
+def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], **asked) -> Question:
+    """A test, `answer(subject)`, that refuses wrong answers to another question and accepts right ones.
+
+    `right` and `wrong` are the public zoo: sources of cells by name, each defining `subject`, a class or a function. The hidden
+    one is `zoo`, a `Zoo` in the question's hidden part. A failed assertion or False refuses; any other exception is a
+    fault of the test. Each wrong answer that is refused earns its share of the points, but all are lost where a right one is
+    refused. Values: `verdict`, `"accepted"` or `"refused"`.
+    """
+    from course_utils.grading import subjects
+
+    known = subjects.verdicts(right, wrong)
+
+    def run(answer, inputs):
+        return {subjects.VERDICT: subjects.verdict_of(answer, subjects.made(inputs["source"], subject))}
+
+    def recognize(right: dict, got: dict) -> str | None:
+        wronged = right[subjects.VERDICT] == subjects.ACCEPTED and got.get(subjects.VERDICT) == subjects.REFUSED
+        return (
+            "A right answer is refused, and then no wrong one counts: ask only for what must hold." if wronged else None
+        )
+
+    fixed = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
+    return Question(run=run, expected=lambda inputs: known[inputs["source"]], recognize=recognize, **{**fixed, **asked})
+
+
+def timeline(right: Mapping[str, str | int], *, why_not: Mapping[str | int, str] | None = None, **asked) -> Question:
+    """The fault behind a measured timeline: a dict of its `"phase"`, `"kind"` and `"line"`, each of which earns its share.
+
+    `right` has these names; `why_not` says of a wrong phase, kind or line why it is wrong. The statement shows the table of a
+    `Measured`, which the question's hidden part calls `measured`: a release compares both with what is measured then.
+    """
+    called = asked["answer"]
+
+    def run(answer, inputs):
+        if type(answer) is not dict:
+            raise UnfitError(f'`{called}` is no dict; give one with the keys "phase", "kind" and "line".')
+        name = inputs["name"]
+        return {name: _number(answer[name])} if name in answer else {}
+
+    def recognize(right: dict, got: dict) -> str | None:
+        ((name, value),) = got.items()
+        known = {"phase": _PHASES, "kind": _KINDS}.get(name)
+        if known and value not in known:
+            return f"The {name} is none of {', '.join(map(repr, known))}: give one of these strings."
+        return (why_not or {}).get(value)
+
+    fixed = {"public": lambda _: [Case(name, {"name": name}) for name in ("phase", "kind", "line")]}
+    fixed |= {"parts": True, "reveal": False, "recognize": recognize}
+    return Question(run=run, expected=lambda inputs: {inputs["name"]: right[inputs["name"]]}, **{**fixed, **asked})
 
 
 def _replacing(oracle: object, **asked) -> dict:

@@ -62,6 +62,7 @@ class Question:
     check may show the right value. `recognize(expected, got)` names a mistake that can be told from the values alone.
     `replaces`: dotted names of modules, classes and functions that cannot be used where the answer runs (see `foreign`), so
     `run` does without them; names with a part that begins with `_` are not told to the learner.
+    `share(expected of all cases, which passed)` gives the share of the points, where cases do not count alike.
     Raises `CourseError` for a question that could not be asked.
     """
 
@@ -84,6 +85,7 @@ class Question:
     reveal: bool = True
     recognize: Callable[[Values, Values], str | None] | None = None
     replaces: tuple[str, ...] = ()
+    share: Callable[[Sequence[Values], Sequence[bool]], float] | None = None
 
     def __post_init__(self):
         if not self.answer.isidentifier():

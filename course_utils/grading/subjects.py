@@ -1,0 +1,102 @@
+"""Right and wrong answers that a learner's test is put to: each is the source of a cell, run where the test runs.
+
+A case holds one source, and not whether it is right: that stays at the judge's. Comments and docstrings are taken out.
+"""
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import torch
+
+from course_utils.errors import CourseError
+from course_utils.grading.question import Case, Question, Values
+from course_utils.grading.values import UnfitError, plain
+
+ACCEPTED, REFUSED, VERDICT = "accepted", "refused", "verdict"
+_FILE = "<the answer under test>"
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """Answers that a test meets in its hidden cases: sources by name, `right` ones and `wrong` ones.
+
+    With `of`, the id of another question in the same notebook, its solution and variants are right ones too, and its
+    mistakes wrong ones, but for the names in `without`: what a test need not find.
+    """
+
+    of: str = ""
+    without: tuple[str, ...] = ()
+    right: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, str] = field(default_factory=dict)
+
+
+def cases(right: Mapping[str, str], wrong: Mapping[str, str]) -> list[Case]:
+    """A case for each source by name; the input is `source`."""
+    named = {f"right: {name}": source for name, source in right.items()}
+    named |= {f"wrong: {name}": source for name, source in wrong.items()}
+    return [Case(name, {"source": _bare(source)}) for name, source in named.items()]
+
+
+def verdicts(right: Mapping[str, str], wrong: Mapping[str, str]) -> dict[str, Values]:
+    """What is expected, by source; raises `CourseError` where a source is right and wrong."""
+    accepted = {_bare(source): {VERDICT: ACCEPTED} for source in right.values()}
+    refused = {_bare(source): {VERDICT: REFUSED} for source in wrong.values()}
+    if accepted.keys() & refused.keys():
+        raise CourseError("An answer of the zoo is said to be right and to be wrong; leave out one of the two.")
+    return accepted | refused
+
+
+def meeting(question: Question, right: Mapping[str, str], wrong: Mapping[str, str]) -> Question:
+    """The question with these answers as hidden cases, in an order drawn from the seed."""
+    known = verdicts(right, wrong)
+
+    def hidden(random: Random) -> list[Case]:
+        return random.sample(drawn := cases(right, wrong), len(drawn))
+
+    def expected(inputs: dict) -> Values:
+        return known.get(inputs["source"]) or question.expected(inputs)
+
+    return replace(question, hidden=hidden, expected=expected)
+
+
+def verdict_of(test: Callable, subject: object) -> str:
+    """What `test(subject)` says: a failed assertion or False refuses, True or nothing accepts.
+
+    Any other exception passes; raises `UnfitError` for any other result.
+    """
+    try:
+        said = test(subject)
+    except AssertionError:
+        return REFUSED
+    said = plain(said.item() if type(said) is torch.Tensor and said.numel() == 1 else said)
+    if said not in (True, False, None) or type(said) not in (bool, type(None)):
+        raise UnfitError(
+            f"The test returned {type(said).__name__}: give True or False, or use `assert` and return nothing."
+        )
+    return REFUSED if said is False else ACCEPTED
+
+
+def made(source: str, name: str) -> object:
+    """What the cell `source` defines as `name`."""
+    names: dict = {"__name__": "subject"}
+    exec(compile(source, _FILE, "exec"), names)
+    return names[name]
+
+
+def share_killed(expected: Sequence[Values], passed: Sequence[bool]) -> float:
+    """The share of wrong answers that are refused; 0 where a right one is refused too."""
+    judged = [(each[VERDICT], is_right) for each, is_right in zip(expected, passed, strict=True)]
+    killed = [is_right for verdict, is_right in judged if verdict == REFUSED]
+    spared = all(is_right for verdict, is_right in judged if verdict == ACCEPTED)
+    return sum(killed) / len(killed) if spared and killed else 0.0
+
+
+def _bare(source: str) -> str:
+    """The source without comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
