@@ -4,6 +4,7 @@ A case holds one source, and not whether it is right: that stays at the judge's.
 """
 
 import ast
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -67,7 +68,10 @@ def verdict_of(test: Callable, subject: object) -> str:
     Any other exception passes; raises `UnfitError` for any other result.
     """
     try:
-        said = test(subject)
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # what an answer under test is warned of is no news to the test's author
+            said = test(subject)
     except AssertionError:
         return REFUSED
     said = plain(said.item() if type(said) is torch.Tensor and said.numel() == 1 else said)
