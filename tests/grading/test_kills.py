@@ -1,0 +1,107 @@
+"""Tests that learners write, put to right and wrong answers; and a fault that is found in what a step's lines hold."""
+
+import pytest
+import torch
+from sample_question import FIELDS
+
+from course_utils.errors import CourseError
+from course_utils.grading.judge import grade
+from course_utils.grading.kinds import kills, timeline
+from course_utils.grading.run import run_case
+from course_utils.grading.subjects import Zoo, meeting
+from course_utils.grading.timelines import Measured
+
+RIGHT = {"a product": "def double(x):\n    '''Right.'''\n    return 2 * x", "a sum": "def double(x): return x + x"}
+WRONG = {"a square": "def double(x): return x * x", "two more": "def double(x): return x + 2", "none": "double = abs"}
+
+
+def graded(test, seconds=5.0):
+    question = kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6})
+    cases = question.cases()
+    return grade(question, cases, [run_case(question, test, case, seconds) for case in cases])
+
+
+def thorough(double):
+    assert double(3) == 6
+    return double(-1) == -2
+
+
+def test_every_wrong_answer_that_is_refused_earns_its_share():
+    assert graded(thorough).points == 6
+    assert graded(lambda double: double(2) == 4).points == 2, "x², x + 2 and 2x are 4 at 2; |x| is not"
+    assert graded(lambda double: True).points == 0
+
+
+def test_a_test_that_refuses_a_right_answer_earns_nothing_and_is_told():
+    found = graded(lambda double: double.__doc__ is not None)
+    assert found.points == 0
+    found = graded(lambda double: False)
+    assert found.points == 0
+    assert "A right answer is refused" in found.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("test", "kind"),
+    [
+        (lambda double: __import__("inspect").getsource(double), "exception"),
+        (lambda double: 1 / 0, "exception"),
+        (lambda double: "yes", "unsafe"),
+        (lambda double: exec("while True: pass"), "timeout"),
+    ],
+    ids=["reads the source", "stops", "says what is no truth value", "loops"],
+)
+def test_a_test_that_says_nothing_earns_nothing(test, kind):
+    found = graded(test, seconds=0.2)
+    assert {verdict.kind for verdict in found.verdicts} == {kind}
+    assert found.points == 0
+
+
+def test_the_hidden_zoo_is_another_and_each_case_holds_a_source_alone():
+    question = kills("double", right={"a sum": RIGHT["a sum"]}, wrong={}, **FIELDS)
+    question = meeting(question, RIGHT, WRONG)
+    hidden = question.cases(seed=7)
+    assert len(hidden) == 5
+    assert {tuple(case.inputs) for case in hidden} == {("source",)}
+    assert not any("Right." in case.inputs["source"] for case in hidden)
+    assert [question.expected(case.inputs)["verdict"] for case in hidden if case.name.startswith("wrong")] == [
+        "refused"
+    ] * 3
+    with pytest.raises(CourseError, match="right and to be wrong"):
+        meeting(question, RIGHT, {"twice": RIGHT["a sum"]})
+    assert Zoo().of == ""
+
+
+STEP = """loss = model(x).sum()
+loss.backward()
+optimizer.step()
+optimizer.zero_grad()"""
+
+
+def names():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "x": torch.ones(32, 64)}
+
+
+def test_a_fault_is_found_at_the_line_where_bytes_part():
+    kept = Measured(STEP, ("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"), names)
+    assert kept.found() == {"phase": "update", "kind": "gradients", "line": 4}
+    sizes = [row.bytes for row in kept.rows()]
+    parameters = 4 * 2 * (64 * 64 + 64)
+    assert sizes[0] == parameters + 4 * 32 * 64
+    assert sizes[-1] - sizes[0] in range(parameters, parameters + 600), "gradients, and the loss"
+    assert kept.table().count("\n") == 6
+    for broken in (("optimizer.zero_grad()", "optimizer.zero_grad( )"), ("nowhere", "x")):
+        with pytest.raises(CourseError):
+            Measured(STEP, broken, names).found()
+
+
+def test_each_of_phase_kind_and_line_earns_its_share():
+    question = timeline(
+        {"phase": "update", "kind": "gradients", "line": 4}, why_not={"activations": "They are gone."}, **FIELDS
+    )
+    cases = question.cases()
+    given = {"phase": "update", "kind": "activations", "line": 4}
+    found = grade(question, cases, [run_case(question, given, case) for case in cases])
+    assert [verdict.passed for verdict in found.verdicts] == [True, False, True]
+    assert found.diagnosis == "They are gone."
