@@ -115,8 +115,10 @@ class Talk:
 
     def _time_out(self) -> None:
         self.timed_out = True
-        self.look()
-        self.end()
+        try:
+            self.look()
+        finally:
+            self.end()
 
 
 class Lane:

@@ -179,7 +179,7 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
         submissions = write_class(
             tmp_path / "class", {name.replace("/", "_"): text for name, (text, *_) in known.items()}
         )
-        records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=2), safe)
+        records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=1), safe)
     assert {name: points(record) for name, record in records.items()} == {
         name: [right, 1] for name, (_, right, _) in known.items()
     }
