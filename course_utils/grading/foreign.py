@@ -55,7 +55,8 @@ def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
 
 
 def forbid(names: Iterable[str]) -> None:
-    """The same in this whole process from now on, for good: nothing of it is kept, and its source cannot be read.
+    """The same in this whole process from now on, for good: nothing of it is kept, and its source cannot be read. What is not
+    loaded yet can be imported and named, since a cell may do so that holds other imports, but not used.
 
     For a process that ends with the answer: Python has no way to take back a hook that watches files.
     """
@@ -64,7 +65,7 @@ def forbid(names: Iterable[str]) -> None:
         str(path) for m in modules for path in (getattr(m, "__file__", None), getattr(m, "__cached__", None)) if path
     }
     files = {_identity(path) for path in paths} - {None}
-    _take_away(names, ExitStack())
+    _take_away(names, ExitStack(), for_good=True)
 
     def watch(event, arguments):
         if event == "open" and files and _identity(arguments[0]) in files:
@@ -97,7 +98,7 @@ def _below(name: str) -> list[str]:
     return [place for place in sys.modules if name and (place == name or place.startswith(f"{name}."))]
 
 
-def _take_away(names: Iterable[str], undo: ExitStack) -> set[type]:
+def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) -> set[type]:
     """Empty all of it, and say which classes that were; `undo` brings it back when it is closed."""
     taken, absent = set(), []
     for name in names:
@@ -114,7 +115,7 @@ def _take_away(names: Iterable[str], undo: ExitStack) -> set[type]:
         else:
             raise CourseError(f"{name} cannot be replaced by an answer; name a module, a class or a function.")
     if absent:
-        finder = _Absent(tuple(absent))
+        finder = _Absent(tuple(absent), for_good)
         sys.meta_path.insert(0, finder)
         undo.callback(sys.meta_path.remove, finder)
     return taken
@@ -255,14 +256,34 @@ def _called(kind: type) -> str:
 class _Absent(MetaPathFinder, Loader):
     """Finds these modules, and what is below them, before anybody else does, and loads none."""
 
-    def __init__(self, names: tuple[str, ...]):
-        self.names = names
+    def __init__(self, names: tuple[str, ...], for_good: bool):
+        self.names, self.for_good = names, for_good
 
     def find_spec(self, fullname, path=None, target=None):
         """A spec, so that who only asks whether there is such a module hears that there is."""
         mine = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
-        return spec_from_loader(fullname, self) if mine else None
+        return spec_from_loader(fullname, self, is_package=self.for_good) if mine else None
 
     def exec_module(self, module):
-        """Raises `ForeignError`."""
-        raise ForeignError(module.__name__)
+        """Raises `ForeignError`; for good, whatever is taken from the module does so when it is used."""
+        if not self.for_good:
+            raise ForeignError(module.__name__)
+        module.__getattr__ = _StandIn(module.__name__).__getattr__
+
+
+class _StandIn:
+    """Something that is not to be had: it can be named, and nobody can call it or inherit from it."""
+
+    def __init__(self, where: str):
+        self._where = where
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _StandIn(f"{self._where}.{name}")
+
+    def __call__(self, *_, **__):
+        raise ForeignError(self._where)
+
+    def __mro_entries__(self, bases):
+        raise ForeignError(self._where)

@@ -136,6 +136,33 @@ except ForeignError as error:
     assert done.stdout.strip() == "torch.optim.adamw.AdamW", done.stderr
 
 
+def test_for_good_what_is_not_loaded_can_be_imported_but_neither_called_nor_inherited_from():
+    source = """
+from course_utils.grading.foreign import ForeignError, forbid
+
+forbid(["bitsandbytes.optim", "transformers.trainer"])
+import bitsandbytes.optim.adamw
+from transformers.trainer import Trainer
+
+for use in (
+    lambda: bitsandbytes.optim.AdamW8bit([]),
+    lambda: bitsandbytes.optim.adamw.AdamW(),
+    lambda: Trainer.train(None),
+    lambda: type("Mine", (Trainer,), {}),
+    lambda: __import__("types").new_class("Mine", (Trainer,)),
+):
+    try:
+        use()
+    except ForeignError as error:
+        print(error)
+    except TypeError:
+        print("TypeError")
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
+    names = ["bitsandbytes.optim.AdamW8bit", "bitsandbytes.optim.adamw.AdamW", "transformers.trainer.Trainer.train"]
+    assert done.stdout.split() == [*names, "TypeError", "transformers.trainer.Trainer"], done.stderr
+
+
 def test_builders_know_what_their_oracle_replaces():
     assert stream(torch.optim.AdamW, **FIELDS).replaces == ("torch.optim.AdamW", "torch.optim.Adam")
     assert stream(torch.optim.Adafactor, replaces=("x",), **FIELDS).replaces == ("torch.optim.Adafactor", "x")

@@ -114,16 +114,32 @@ def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
         assert kinds == {"values" if what == "the runner drives torch's class" else "foreign"}, (what, record)
 
 
-def test_an_experiment_with_the_librarys_own_costs_nothing(tmp_path):
-    """The answer below it is judged, also where the cell stops."""
-    authored = AUTHORED["03_adamw"]["q2"]
+OWN_USED = "reference = torch.optim.AdamW([torch.ones(1, requires_grad=True)])"
+OWN_NAMED = "import bitsandbytes\nfrom transformers import Trainer, get_linear_schedule_with_warmup\nimport math"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "question", "change"),
+    [
+        (OWN_USED, "q2", {}),
+        (OWN_NAMED, "q5", {"return": "math.isfinite(1)\n    return"}),
+    ],
+    ids=["used", "imported"],
+)
+def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question, change, tmp_path):
+    """The answer below it is judged, also where the cell stops; and also where it rests on the same cell's other imports."""
+    authored = AUTHORED["03_adamw"][question]
+    solution = authored.solution
+    for old, new in change.items():
+        assert old in solution
+        solution = solution.replace(old, new, 1)
     papers = grade.prepare("03_adamw")
-    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == "q2"))
-    cells = [authored.preamble, "reference = torch.optim.AdamW([torch.ones(1, requires_grad=True)])"]
-    text = notebook(*cells, f"# EXERCISE q2\n{authored.solution}")
+    papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
+    cells = [authored.preamble, experiment]
+    text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
     records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, sandbox.own_kind(), jobs=1)
-    [question] = records["a"]["questions"]
-    assert question["points"] == question["of"]
+    [found] = records["a"]["questions"]
+    assert found["points"] == found["of"], found
 
 
 PEEKS = """import json, pathlib, course_utils.grading.released as released
