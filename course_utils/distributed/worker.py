@@ -72,7 +72,7 @@ def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         set_variable("GLOO_SOCKET_IFNAME", loopback)
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
-    store = _meet(folder / _MEETING, rank, world_size, limit)
+    store = _meet(folder / _MEETING, rank, limit)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
     dist.barrier()  # else a rank that is done at once leaves while another still connects to it
     result = work(*arguments)
@@ -81,11 +81,9 @@ def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds
     return result
 
 
-def _meet(place: Path, rank: int, world_size: int, limit: timedelta) -> dist.Store:
-    """Where the ranks find each other: a file, since a free port found beforehand may be taken a moment later. Where files cannot
-    be locked, as in a sandbox, the first rank serves a port and says in the file which."""
-    if _can_lock(place.with_name(f"lock-{rank}")):
-        return dist.FileStore(str(place), world_size)
+def _meet(place: Path, rank: int, limit: timedelta) -> dist.Store:
+    """Where the ranks find each other: a port that the system gives the first rank, which says in a file which. A free port found
+    beforehand may be taken a moment later, and torch's own file store needs locks, which a sandbox may not have."""
     if not rank:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=limit, wait_for_workers=False)
         with replacing(place) as draft:
@@ -94,19 +92,6 @@ def _meet(place: Path, rank: int, world_size: int, limit: timedelta) -> dist.Sto
     while not place.exists():
         time.sleep(0.01)
     return dist.TCPStore("127.0.0.1", int(place.read_text("utf-8")), is_master=False, timeout=limit)
-
-
-def _can_lock(file: Path) -> bool:
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # Windows locks in a way of its own, which torch knows
-        return True
-    with file.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            return False
-    return True
 
 
 def _watch(asked: Connection, answer: Path) -> None:

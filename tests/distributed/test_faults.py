@@ -126,7 +126,7 @@ def taken_port():
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_ranks_meet_at_a_file_so_no_port_can_be_taken_and_that_of_a_users_own_is_told(monkeypatch, taken_port):
+def test_ranks_meet_at_a_port_that_nobody_has_and_that_of_a_users_own_is_told(monkeypatch, taken_port):
     monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", "spawn")  # a fork server has an older environment
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(taken_port))
