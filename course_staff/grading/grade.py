@@ -168,7 +168,7 @@ def grade_all(
     folders that are `private`. Whatever happens to one submission, the others are graded; when this is interrupted nothing is
     left running.
     """
-    hidden = {*private, SETS, *(path.absolute().parent for path in submissions.values())}
+    hidden = {*private, *(path.absolute().parent for path in submissions.values())}
     begun = begun or {}
     works = {student: Work(path, papers, begun.get(student)) for student, path in submissions.items()}
 
