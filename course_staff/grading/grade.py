@@ -353,10 +353,12 @@ def _passed(verdicts: list[dict]) -> int:
 
 
 class _Lanes:
-    """Lanes, and the threads that work in them."""
+    """Lanes, and the threads that work in them: the same ones to the end, because a sandbox ends with the thread that started
+    it."""
 
     def __init__(self, lanes: list[Lane]):
         self.all, self.first = lanes, lanes[0]
+        self._threads = ThreadPoolExecutor(len(lanes))
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         for lane in lanes:
             self._free.put(lane)
@@ -371,20 +373,18 @@ class _Lanes:
             finally:
                 self._free.put(lane)
 
-        with ThreadPoolExecutor(len(self.all)) as pool:
-            pending = {pool.submit(take, student): student for student in students}
-            try:
-                for through in as_completed(pending):
-                    through.result()
-                    yield pending[through]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                self.stop()
-                raise
+        pending = {self._threads.submit(take, student): student for student in students}
+        for through in as_completed(pending):
+            through.result()
+            yield pending[through]
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """End what runs; nothing more is begun."""
         for lane in self.all:
             lane.stop()
+        self._threads.shutdown(cancel_futures=True)
+        for lane in self.all:
+            lane.close()
 
 
 @contextmanager
@@ -394,6 +394,4 @@ def _lanes(kind: str, count: int, private: Iterable[Path]) -> Iterator[_Lanes]:
     try:
         yield lanes
     finally:
-        lanes.stop()
-        for lane in lanes.all:
-            lane.close()
+        lanes.close()
