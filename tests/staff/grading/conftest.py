@@ -1,6 +1,7 @@
 """A released set, and the sandbox that this machine has."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 from tiny_set import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, notebook
@@ -41,3 +42,33 @@ def safe():
     if kind not in sandbox.SAFE:
         pytest.skip("hostile submissions are only tried where there is a sandbox (bwrap on Linux)")
     return kind
+
+
+@pytest.fixture(scope="session")
+def lanes():
+    """Two lanes, the first with a sandbox that has started."""
+    both = [sandbox.Lane(sandbox.best_kind(trust=True)) for _ in range(2)]
+    _start(both[0])
+    yield both
+    for lane in both:
+        lane.close()
+
+
+def _start(lane):
+    """In this thread: a sandbox ends with the one that started it."""
+    with lane.question():
+        pass
+
+
+@pytest.fixture
+def warm(lanes, monkeypatch):
+    """Grading in lanes that stay from test to test, for tests of what is found there: a start takes three seconds."""
+
+    @contextmanager
+    def kept(kind, count, private):
+        assert kind == lanes[0].kind
+        for lane in lanes[:count]:
+            _start(lane)
+        yield grade._Lanes(lanes[:count])
+
+    monkeypatch.setattr(grade, "_lanes", kept)

@@ -89,7 +89,7 @@ def graded(tmp_path, name, question, sources):
     papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
     preamble = AUTHORED[name][question].preamble
     texts = {str(i): notebook(preamble, f"# EXERCISE {question}\n{source}") for i, source in enumerate(sources)}
-    records = grade_class(write_class(tmp_path / "class", texts), papers, sandbox.own_kind(), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", texts), papers, sandbox.best_kind(trust=True), jobs=1)
     return [records[str(i)]["questions"][0] for i in range(len(sources))]
 
 
@@ -101,11 +101,13 @@ def graded(tmp_path, name, question, sources):
     ),
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.usefixtures("warm")
 def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, tmp_path):
     for record in graded(tmp_path, name, question, sources):
         assert (record["points"], {verdict["kind"] for verdict in record["public"]}) == (0, {"foreign"}), record
 
 
+@pytest.mark.usefixtures("warm")
 def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
     """What runs in it may say anything; what is right it cannot say without the class that knows it."""
     for what, record in zip(PATCHED, graded(tmp_path, "03_adamw", "q2", PATCHED.values()), strict=True):
@@ -126,6 +128,7 @@ OWN_NAMED = "import bitsandbytes\nfrom transformers import Trainer, get_linear_s
     ],
     ids=["used", "imported"],
 )
+@pytest.mark.usefixtures("warm")
 def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question, change, tmp_path):
     """The answer below it is judged, also where the cell stops; and also where it rests on the same cell's other imports."""
     authored = AUTHORED["03_adamw"][question]
@@ -137,7 +140,7 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
     cells = [authored.preamble, experiment]
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
-    records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, sandbox.own_kind(), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, sandbox.best_kind(trust=True), jobs=1)
     [found] = records["a"]["questions"]
     assert found["points"] == found["of"], found
 

@@ -136,6 +136,7 @@ class Starved(sandbox.Talk):
 
 
 @pytest.mark.parametrize(("left", "wins"), [(1, True), pytest.param(0, False, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("warm")
 def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_path, monkeypatch, left, wins):
     """The answer needs twice its limit, so that only the second run with three times the limit can give it the points."""
     monkeypatch.setattr(sandbox, "Talk", Starved)
@@ -149,18 +150,15 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
-def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, monkeypatch):
+def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, lanes, monkeypatch):
     """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
     answer, paper = "import time\ndef scale(x, factor):\n    {}", grade.prepare(SET, tiny).papers[0]
-    lane, found = sandbox.Lane("fork"), []
-    try:
-        for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
-            if computed is not None:
-                monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
-            heard = asking.ask([(Cell(1, answer.format(body)), True)], paper.asked, paper.inputs[:1], 1.0, lane)
-            found.append((heard.outcomes[0].kind, heard.starved))
-    finally:
-        lane.close()
+    found = []
+    for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
+        if computed is not None:
+            monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
+        heard = asking.ask([(Cell(1, answer.format(body)), True)], paper.asked, paper.inputs[:1], 1.0, lanes[0])
+        found.append((heard.outcomes[0].kind, heard.starved))
     assert found == [("timeout", True), ("timeout", True), ("timeout", False)]
 
 
@@ -234,7 +232,8 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
     papers = grade.prepare(SET, tiny, SEED)
     path = write_class(tmp_path / "class", {"right": HONEST["right"][0]})["right"]
     assert grade.grade_submission(path, papers, lane)["points"] == 3
-    assert list((tmp_path / "temporary").iterdir()) == []
+    left = {path.name for path in (tmp_path / "temporary").iterdir()}
+    assert left <= {"torchinductor_learner"}, "torch makes one when it is imported"
     lane._server.process.kill()
     assert grade.grade_submission(path, papers, lane)["points"] == 3
     lane.close()
@@ -272,6 +271,7 @@ def run_command(tmp_path, tiny, *more):
     )
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, capsys, monkeypatch):
     chosen = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
     write_class(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
@@ -343,6 +343,7 @@ def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {name: HONEST[name][0] for name in ("right", "named mistake")})
     assert run_command(tmp_path, tiny) == 0
@@ -356,6 +357,7 @@ def test_one_submission_is_graded_anew_on_its_own(tiny, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny) == 0
@@ -372,6 +374,7 @@ def test_a_file_is_added_to_the_results_of_a_class(tiny, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 def test_results_may_lie_above_the_submissions_and_not_among_them(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
     assert run_command(tmp_path, tiny, "--out", str(tmp_path)) == 0
@@ -409,6 +412,7 @@ def test_an_unknown_set_and_a_folder_that_is_not_there_are_said_before_anything_
     assert f"No exercise set is called '98'; the exercise sets are: {SET}." in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("warm")
 def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
     """Neither hidden inputs, nor anything that an exception says where there are any, is on a student's page."""
     tells = "raise ValueError(f'<i>{x.tolist()}')"
