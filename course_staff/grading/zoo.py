@@ -7,7 +7,7 @@ from course_staff.grading.source import Authored, mistaken
 from course_utils.grading.judge import Outcome, Result, grade
 from course_utils.grading.prints import outcome_print
 from course_utils.grading.question import Case
-from course_utils.grading.run import outcome_of, run_case
+from course_utils.grading.run import outcome_of, run_cases
 
 SECONDS = 20.0
 """The time limit of one case, and of the cell that defines the answer."""
@@ -24,7 +24,7 @@ def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float 
         return [outcome_of(error, seconds)] * len(cases)
     if question.answer not in names:
         return [Outcome("missing")] * len(cases)
-    return [run_case(question, names[question.answer], case, seconds) for case in cases]
+    return run_cases(question, names[question.answer], cases, seconds)
 
 
 class Trial:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from course_utils.errors import CourseError
 from course_utils.grading.definition import Definition, definition
-from course_utils.grading.judge import ENDLESS, Outcome, Result, grade
+from course_utils.grading.judge import Outcome, Result, grade
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import Question
 from course_utils.grading.released import load_set, question_from
-from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_case, time_limit
+from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_cases, time_limit
 from course_utils.grading.showing import Shown, hint_shown, overview, shown
 from course_utils.settings import settings
 
@@ -72,13 +72,7 @@ class Checker:
     def _outcomes(self, question: Question, entry: Mapping, answer, where: Definition) -> list[Outcome]:
         if where.source and is_untouched(where.source, entry["stub"]):
             return [Outcome("untouched")] * len(question.cases())
-        outcomes = []
-        for case in question.cases():
-            outcomes.append(run_case(question, answer, case, self.seconds))
-            if outcomes[-1].kind in ENDLESS:  # nobody waits for the same endless loop a dozen times
-                outcomes += outcomes[-1:] * (len(question.cases()) - len(outcomes))
-                break
-        return outcomes
+        return run_cases(question, answer, question.cases(), self.seconds)
 
     def _result(self, question: Question, entry: Mapping, outcomes, graded: str) -> tuple[Result, Shown]:
         records = recall(self.name)

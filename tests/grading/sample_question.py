@@ -5,7 +5,7 @@ import torch
 from course_utils.grading.judge import grade
 from course_utils.grading.kinds import function
 from course_utils.grading.question import Case
-from course_utils.grading.run import run_case
+from course_utils.grading.run import run_cases
 
 HINTS = ("a nudge", "an outline", "near-code")
 FIELDS = {"id": "q1", "title": "T", "points": 3, "difficulty": 1, "minutes": 5, "hints": HINTS, "answer": "answer"}
@@ -35,7 +35,7 @@ def patch(source: str, *pairs: str) -> str:
 def grade_answer(question, answer, seed=None):
     """The result on the public cases, or on the hidden ones of a seed."""
     cases = question.cases(seed)
-    return grade(question, cases, [run_case(question, answer, case) for case in cases])
+    return grade(question, cases, run_cases(question, answer, cases))
 
 
 def sentences(question, answer, seed=None) -> list[str]:

@@ -10,15 +10,14 @@ import sys
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from sample_question import doubling
 
 from course_utils import grading, settings
 from course_utils.errors import CourseError
 from course_utils.grading import check as check_room
 from course_utils.grading import showing
 from course_utils.grading.check import Checker, FailedCheckError
-from course_utils.grading.definition import Definition, binding_line
-from course_utils.grading.judge import Outcome, Verdict
+from course_utils.grading.definition import binding_line
+from course_utils.grading.judge import Verdict
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import UNTOUCHED
 
@@ -305,10 +304,3 @@ def test_cases_that_end_alike_share_a_line():
     ]
     [alone] = showing.case_lines((failed[0], failed[2]))
     assert alone == showing.Line("failed", "stopped")
-
-
-def test_nobody_waits_for_the_same_ranks_again(monkeypatch):
-    asked = []
-    monkeypatch.setattr(check_room, "run_case", lambda *_: asked.append(_) or Outcome("stuck", text="not done"))
-    found = Checker("a set", [])._outcomes(doubling(), {"stub": ""}, lambda x: x, Definition(""))
-    assert (len(asked), [outcome.kind for outcome in found]) == (1, ["stuck", "stuck"])

@@ -140,16 +140,15 @@ def test_for_good_what_is_not_loaded_can_be_imported_but_neither_called_nor_inhe
     source = """
 from course_utils.grading.foreign import ForeignError, forbid
 
-forbid(["bitsandbytes.optim", "transformers.trainer"])
-import bitsandbytes.optim.adamw
-from transformers.trainer import Trainer
+forbid(["mailbox", "wsgiref.handlers"])
+import wsgiref.handlers
+from mailbox import Maildir
 
 for use in (
-    lambda: bitsandbytes.optim.AdamW8bit([]),
-    lambda: bitsandbytes.optim.adamw.AdamW(),
-    lambda: Trainer.train(None),
-    lambda: type("Mine", (Trainer,), {}),
-    lambda: __import__("types").new_class("Mine", (Trainer,)),
+    lambda: wsgiref.handlers.CGIHandler(),
+    lambda: Maildir.items(None),
+    lambda: type("Mine", (Maildir,), {}),
+    lambda: __import__("types").new_class("Mine", (Maildir,)),
 ):
     try:
         use()
@@ -159,8 +158,12 @@ for use in (
         print("TypeError")
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    names = ["bitsandbytes.optim.AdamW8bit", "bitsandbytes.optim.adamw.AdamW", "transformers.trainer.Trainer.train"]
-    assert done.stdout.split() == [*names, "TypeError", "transformers.trainer.Trainer"], done.stderr
+    assert done.stdout.split() == [
+        "wsgiref.handlers.CGIHandler",
+        "mailbox.Maildir.items",
+        "TypeError",
+        "mailbox.Maildir",
+    ], done.stderr
 
 
 def test_builders_know_what_their_oracle_replaces():

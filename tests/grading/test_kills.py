@@ -7,7 +7,7 @@ from sample_question import FIELDS
 from course_utils.errors import CourseError
 from course_utils.grading.judge import grade
 from course_utils.grading.kinds import kills, timeline
-from course_utils.grading.run import run_case
+from course_utils.grading.run import run_cases
 from course_utils.grading.subjects import Zoo, meeting
 from course_utils.grading.timelines import Measured
 
@@ -18,7 +18,7 @@ WRONG = {"a square": "def double(x): return x * x", "two more": "def double(x): 
 def graded(test, seconds=5.0):
     question = kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6})
     cases = question.cases()
-    return grade(question, cases, [run_case(question, test, case, seconds) for case in cases])
+    return grade(question, cases, run_cases(question, test, cases, seconds))
 
 
 def thorough(double):
@@ -102,6 +102,6 @@ def test_each_of_phase_kind_and_line_earns_its_share():
     )
     cases = question.cases()
     given = {"phase": "update", "kind": "activations", "line": 4}
-    found = grade(question, cases, [run_case(question, given, case) for case in cases])
+    found = grade(question, cases, run_cases(question, given, cases))
     assert [verdict.passed for verdict in found.verdicts] == [True, False, True]
     assert found.diagnosis == "They are gone."

@@ -12,7 +12,8 @@ import torch
 from sample_question import doubling
 
 from course_utils import optim
-from course_utils.grading.judge import explain
+from course_utils.grading import run
+from course_utils.grading.judge import Outcome, explain
 from course_utils.grading.question import UNTOUCHED, Case
 from course_utils.grading.run import SECONDS, is_untouched, run_case
 from course_utils.grading.values import UnfitError, plain, same
@@ -244,3 +245,10 @@ def test_the_alarm_of_the_notebook_is_put_back_and_none_is_left():
     outcome("def double(x): return x")
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_nobody_waits_for_the_same_ranks_again(monkeypatch):
+    asked, cases = [], doubling().cases()
+    monkeypatch.setattr(run, "run_case", lambda *_: asked.append(_) or Outcome("stuck", text="not done"))
+    found = run.run_cases(doubling(), lambda x: x, cases)
+    assert (len(asked), [outcome.kind for outcome in found]) == (1, ["stuck"] * len(cases))
