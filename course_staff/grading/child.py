@@ -11,6 +11,7 @@ is a pickle; what goes back is `encoding`'s, which cannot run code.
 """
 
 import contextlib
+import functools
 import gc
 import os
 import pickle
@@ -32,8 +33,9 @@ from course_utils.grading.judge import Outcome
 
 LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
-_OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo")
-"""What nearly every notebook loads, the last by its first optimizer; a fork finds it there."""
+_ROOMS = ("check", "kinds", "run", "streams", "subjects")
+_OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torch.utils.serialization")
+"""What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there."""
 
 
 def main() -> None:
@@ -55,12 +57,10 @@ def preload() -> None:
     import IPython.core.interactiveshell  # noqa: F401
     import torch  # noqa: F401
 
-    import course_utils.grading.check
-    import course_utils.grading.run  # noqa: F401
-
-    for name in _OFTEN_IMPORTED:
+    for name in (*(f"course_utils.grading.{room}" for room in _ROOMS), *_OFTEN_IMPORTED):
         with contextlib.suppress(ImportError):
             import_module(name)
+    _quiet_shell()
 
 
 def silence() -> None:
@@ -201,6 +201,7 @@ class Notebook:
         self.outcome: Outcome | None = Outcome("missing")
         self.answer = None
         self.shell = _quiet_shell()
+        sys.modules["__main__"] = self.shell.user_module
 
     def run(self) -> None:
         """Every cell in its order; the answer's once more at the end where it did not find what stands below it.
@@ -253,6 +254,7 @@ class Notebook:
 _UNDEFINED = object()
 
 
+@functools.cache
 def _quiet_shell():
     """An IPython shell in which the notebook's own `check(...)` says nothing: the set is not there to be asked."""
     from IPython.core.interactiveshell import InteractiveShell
@@ -264,7 +266,6 @@ def _quiet_shell():
         room.exercise = lambda *_, **__: _say_nothing
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     shell.showtraceback = shell.showsyntaxerror = _say_nothing
-    sys.modules["__main__"] = shell.user_module
     shell.user_ns["check"] = _say_nothing
     return shell
 

@@ -106,6 +106,16 @@ class Question:
         known = {id(case.inputs): self.expected(case.inputs) for case in cases}
         return replace(self, expected=lambda inputs: known[id(inputs)])
 
+    def asked(self) -> "Question":
+        """The question as the process hears it in which an answer runs: nothing of what is right, or wrong, is in it."""
+        told = ("id", "points", "difficulty", "minutes", "answer", "run", "replaces")
+        given = {name: getattr(self, name) for name in told}
+        return Question(**given, title="", hints=("-", "-", "-"), expected=_refuse, public=_refuse)
+
+
+def _refuse(*_):
+    raise CourseError("Only the judge knows this.")
+
 
 def by_id(questions: list[Question]) -> Mapping[str, Question]:
     """Questions by their ids; raises `CourseError` where two have the same."""
