@@ -126,9 +126,10 @@ def _product_rates(layout: str, side: int, dtype: torch.dtype, device: torch.dev
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Seconds of one call: the median over some milliseconds; the calls before them find how many that is, and warm up."""
+    """Seconds of one call: the median over some milliseconds (at the smoke scale over one); the calls before them find how many
+    that is, and warm up."""
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=0.012).median
+    return timer.blocked_autorange(min_run_time=0.001 if settings().scale.name == "smoke" else 0.012).median
 
 
 class _Count(TorchDispatchMode):
