@@ -155,7 +155,7 @@ def bodies(private, results, port):
         "writes results": (spread, "", 0, {"exception"}),
         "network": (call, "", 0, {"exception"}),
         "deep": ("deep = x\nfor _ in range(10**5): deep = [deep]\nreturn deep", "", 0, {"unsafe"}),
-        "huge": ("import torch\nreturn torch.zeros(2 * 10**7, dtype=torch.float64)", "", 0, {"unsafe"}),
+        "huge": ("import torch\nreturn torch.zeros(9 * 10**6, dtype=torch.float64)", "", 0, {"unsafe"}),
         "huge number": ("return 10**20_000", "", 0, {"unsafe"}),
         "pickle": ("return Bomb()", bomb, 0, {"unsafe"}),
         "bytes": ("import pickle\nreturn pickle.dumps([])", "", 0, {"unsafe"}),
