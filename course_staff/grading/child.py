@@ -33,7 +33,6 @@ from course_utils.grading.judge import Outcome
 
 LONGEST_TEXT = 400
 _LONGEST_JOB = 2**40
-_ROOMS = ("check", "kinds", "run", "streams", "subjects")
 _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torch.utils.serialization")
 """What nearly every notebook loads, the last two by its first optimizer and tensor; a fork finds it there."""
 
@@ -57,7 +56,9 @@ def preload() -> None:
     import IPython.core.interactiveshell  # noqa: F401
     import torch  # noqa: F401
 
-    for name in (*(f"course_utils.grading.{room}" for room in _ROOMS), *_OFTEN_IMPORTED):
+    for room in ("check", "kinds", "run", "streams", "subjects"):
+        import_module(f"course_utils.grading.{room}")
+    for name in _OFTEN_IMPORTED:
         with contextlib.suppress(ImportError):
             import_module(name)
     _quiet_shell()
