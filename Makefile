@@ -3,6 +3,8 @@
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' </dev/null >/dev/null 2>&1 && echo $$name && break; done)
+# Where it is set, each of the many processes of a test run would compile the course anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
 COURSE := $(VENV) -m course_utils.cli
 # The folder is part of the stamp's name: an environment does not survive being moved, and is then completed again.

@@ -11,7 +11,7 @@
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -40,6 +40,10 @@ class Scale:
     train_rows: int
     eval_rows: int
     epochs: int
+
+    def some(self, items: Sequence) -> Sequence:
+        """`items`; of them only the first at the smoke scale, at which tests run every cell."""
+        return items[:1] if self.name == "smoke" else items
 
 
 SCALES = {

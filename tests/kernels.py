@@ -94,6 +94,7 @@ def _run(connection):
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
+    _fork_the_server_of_ranks()
 
     def end_with_the_other_side():
         connection.recv(1)
@@ -106,6 +107,27 @@ def _run(connection):
         launch_new_instance()
     finally:
         os._exit(0)
+
+
+def _fork_the_server_of_ranks():
+    """What `multiprocessing` would start, and have import all this anew, when the notebook first launches ranks."""
+    from multiprocessing import connection, forkserver
+
+    if sys.version_info >= (3, 14):  # its server asks for a key
+        return
+    ours = forkserver._forkserver
+    ours._forkserver_address = connection.arbitrary_address("AF_UNIX")
+    alive, ours._forkserver_alive_fd = os.pipe()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(ours._forkserver_address)
+    listener.listen()
+    ours._forkserver_pid = os.fork()
+    if not ours._forkserver_pid:
+        os.close(ours._forkserver_alive_fd)
+        forkserver.main(listener.detach(), alive, ["course_utils.distributed.preload"])
+        os._exit(0)
+    listener.close()
+    os.close(alive)
 
 
 def start(address, file):

@@ -17,7 +17,7 @@ from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, re
 from course_utils.memory import Recipe, Workload, dry_run, predict_seconds
 
 WIDTH = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}
-LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=5)
+LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=3)
 RECIPE = Recipe(batch=1, sequence=32)
 METHODS = {"DDP": "ddp", "ZeRO-1": "zero1", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
 P = models.parameter_count(models.from_configuration(LLAMA))
@@ -301,9 +301,9 @@ def test_runs_share_one_time_axis_and_collectives_bear_their_unit():
 def test_units_of_a_real_run_are_known(ranks):
     for name in ("ours", "torch's"):
         lane = ranks[0][1][name]
-        units = lesson.number_units(lane, blocks=5)
+        units = lesson.number_units(lane, blocks=3)
         reduced = [unit for unit, a in zip(units, lane, strict=True) if a.what == "reduce-scatter"]
-        assert reduced == ["5", "4", "3", "2", "1", "R"]
+        assert reduced == ["3", "2", "1", "R"]
 
 
 def test_a_unit_is_whole_twice_and_its_gradient_three_times():
