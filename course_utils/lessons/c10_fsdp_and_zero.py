@@ -33,7 +33,7 @@ from course_utils.memory import Recipe, Workload, distinct_bytes, estimate, pred
 from course_utils.memory.allocator import allocator_of, quiet
 from course_utils.memory.plan import most
 from course_utils.memory.sharded import units_of
-from course_utils.settings import set_variable
+from course_utils.settings import set_variable, settings
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
@@ -154,6 +154,8 @@ STEPS = 5
 """Of training, the same for every way; after them one is counted."""
 RECORDED = 8
 """Steps whose allocations are recorded; the lowest peak counts."""
+TIMED = 3 if settings().scale.name == "smoke" else 12
+"""Steps that are timed; the quickest counts."""
 
 
 def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
@@ -190,7 +192,7 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     )
 
 
-def time_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe, times: int = 12) -> dict[str, float]:
+def time_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe, times: int = TIMED) -> dict[str, float]:
     """To be launched: seconds of a step in each way, a name of `WAYS` and its options; the quickest of `times`.
 
     The ways take turns, so that whatever else the machine does meets all of them alike. A step is timed from the moment when
