@@ -1,0 +1,62 @@
+"""A grader that is killed, by an operator or for want of memory, loses what was in work and nothing else."""
+
+import json
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from benchmarks.grading import ROOT, SET, class_of
+from course_utils.settings import environment_for_child
+
+SIZE, JOBS = 6, 2
+
+
+def started(folder):
+    solutions = ROOT / "solutions" / f"{SET}.ipynb"
+    command = [sys.executable, "-m", "course_utils.cli", "grade", folder, "--set", SET, "--seed", "1", "--trust"]
+    return subprocess.Popen(
+        [*command, "--solutions", solutions, "--jobs", str(JOBS)],
+        cwd=ROOT,
+        env=environment_for_child(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def records(folder):
+    """Those with every case of the public round, and of them those with every hidden one too."""
+    paths = (folder.with_name(f"{folder.name}-results") / "records").glob("*.json")
+    found = [json.loads(path.read_text("utf-8")) for path in paths]
+    return len(found), sum(not record.get("open") for record in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finished", [(0, 0), (1, 0), (4, 0), (6, 1), (6, 4)])
+def test_a_killed_grader_loses_what_was_in_work_and_leaves_nothing_running(tmp_path, finished):
+    folder = tmp_path / "class"
+    folder.mkdir()
+    class_of(folder, SIZE)
+    grader, deadline = started(folder), time.monotonic() + 120
+    while records(folder) < finished or not psutil.Process(grader.pid).children():
+        assert grader.poll() is None, grader.communicate()[0]
+        assert time.monotonic() < deadline, "the grader was given two minutes"
+        time.sleep(0.02)
+    family = psutil.Process(grader.pid).children(recursive=True)
+    grader.kill()
+    grader.wait()
+    _, running = psutil.wait_procs(family, timeout=20)
+    assert not running
+    public, whole = records(folder)
+    assert (public, whole) >= finished
+    assert whole < SIZE
+    again = started(folder)
+    said = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, said
+    assert (f"{whole} of {SIZE} were graded before" in said) == (whole > 0), said
+    assert records(folder) == (SIZE, SIZE)
+    results = json.loads((tmp_path / "class-results" / "results.json").read_text("utf-8"))
+    assert {record["points"] for record in results} == {30}
