@@ -2,12 +2,15 @@
 
 `python -m benchmarks.mutation 03_adamw`. A mutant changes one thing: an operator, a comparison, a constant, the order of two
 statements, a dropped line, a name for another, a method for its neighbor. It survives where the public cases and the hidden ones
-of three seeds all pass; it is then the same thing written differently, or the question wants a new case.
+of three seeds all pass; it is then the same thing written differently, or the question wants a new case. `survivors.json` says of
+each why it may live, and `make test-all` compares. Questions whose answer is a test of others are left out: what finds the same
+mistakes is as right.
 """
 
 import argparse
 import ast
 import copy
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +24,8 @@ from course_utils.grading.compare import compare
 ROOT = Path(__file__).parents[1]
 SEEDS = (1, 2, 3)
 SECONDS = 5.0
+EXPLAINED = Path(__file__).with_name("survivors.json")
+"""{set: {question: {why they may survive: [mutants]}}}."""
 
 _OPERATORS = {
     ast.Add: (ast.Sub,),
@@ -66,8 +71,16 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
                 yield what or _described(source, text), text
 
 
+def explained(name: str) -> dict[str, set[str]]:
+    """By question of that set, the mutants of which `EXPLAINED` says why they survive."""
+    told = json.loads(EXPLAINED.read_text("utf-8")).get(name, {})
+    return {question: {what for group in reasons.values() for what in group} for question, reasons in told.items()}
+
+
 def survivors(authored: Authored) -> tuple[int, list[str]]:
     """How many mutants a question's solution has, and descriptions of those that pass every case."""
+    if authored.question.share:
+        return 0, []
     cases = authored.question.cases() + [case for seed in SEEDS for case in authored.question.cases(seed)]
     expected = [authored.question.expected(case.inputs) for case in cases]
     every = list(mutants(authored.solution))
@@ -75,7 +88,7 @@ def survivors(authored: Authored) -> tuple[int, list[str]]:
 
 
 def main() -> None:
-    """Print a line per question and one per survivor."""
+    """Print a line per question and one per survivor; a mark stands before those that nobody has explained."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("set", help="a notebook of solutions/, such as 03_adamw")
     parser.add_argument("questions", nargs="*", help="ids; by default every question")
@@ -83,13 +96,14 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     made = left = 0
+    known = explained(arguments.set)
     for authored in load_solutions(ROOT / "solutions" / f"{arguments.set}.ipynb"):
         if not arguments.questions or authored.question.id in arguments.questions:
             count, alive = survivors(authored)
             made, left = made + count, left + len(alive)
             print(f"{authored.question.id}: {count} mutants, {len(alive)} survive", flush=True)
             for what in alive:
-                print(f"    {what}")
+                print(f"    {what}" if what in known.get(authored.question.id, ()) else f"  ! {what}")
     print(f"{made} mutants, {left} survive")
 
 

@@ -2,7 +2,10 @@
 
 import ast
 
-from benchmarks.mutation import mutants
+import pytest
+
+from benchmarks.mutation import ROOT, explained, mutants, survivors
+from course_staff.grading.source import load_solutions
 
 ANSWER = '''\
 def answer(x, y):
@@ -39,3 +42,11 @@ def test_operators_constants_comparisons_order_and_lines_are_changed():
 def test_the_docstring_is_left_alone():
     functions = [source for _, source in mutants(ANSWER) if source != "pass"]
     assert all('"""Twice x, unless it is None."""' in source for source in functions)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what mutants do to be warned of
+@pytest.mark.parametrize("path", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_of_every_survivor_it_is_said_why(path):
+    found = {authored.question.id: set(survivors(authored)[1]) for authored in load_solutions(path)}
+    assert {question: alive for question, alive in found.items() if alive} == explained(path.stem)
