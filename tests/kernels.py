@@ -89,12 +89,14 @@ def _run(connection):
 
     from ipykernel.kernelapp import launch_new_instance
 
+    from course_utils.distributed.launch import fork_server
+
     with connection.makefile() as lines:
         asked = json.loads(lines.readline())
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
-    _fork_the_server_of_ranks()
+    fork_server()
 
     def end_with_the_other_side():
         connection.recv(1)
@@ -107,27 +109,6 @@ def _run(connection):
         launch_new_instance()
     finally:
         os._exit(0)
-
-
-def _fork_the_server_of_ranks():
-    """What `multiprocessing` would start, and have import all this anew, when the notebook first launches ranks."""
-    from multiprocessing import connection, forkserver
-
-    if sys.version_info >= (3, 14):  # its server asks for a key
-        return
-    ours = forkserver._forkserver
-    ours._forkserver_address = connection.arbitrary_address("AF_UNIX")
-    alive, ours._forkserver_alive_fd = os.pipe()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(ours._forkserver_address)
-    listener.listen()
-    ours._forkserver_pid = os.fork()
-    if not ours._forkserver_pid:
-        os.close(ours._forkserver_alive_fd)
-        forkserver.main(listener.detach(), alive, ["course_utils.distributed.preload"])
-        os._exit(0)
-    listener.close()
-    os.close(alive)
 
 
 def start(address, file):

@@ -23,11 +23,13 @@ import tempfile
 import time
 import traceback
 from importlib import import_module
+from multiprocessing import resource_tracker
 
 from course_staff.grading import isolate, syscalls
 from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
 from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parsed
+from course_utils.distributed.launch import fork_server
 from course_utils.grading.foreign import forbid
 from course_utils.grading.judge import Outcome
 
@@ -46,7 +48,7 @@ def main() -> None:
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
-        converse(read, write)
+        converse(read, write, "once")
     return None
 
 
@@ -130,9 +132,7 @@ def question(read: int, write: int, kind: str) -> int:
         isolate.furnish(isolate.LIMITS["folder"])
     elif isolate.in_own_user_namespace():  # there root could make writable what the sandbox shows for reading
         isolate.give_up_capabilities()
-    if kind in SAFE:
-        syscalls.restrict()
-    converse(read, write)
+    converse(read, write, kind)
     return 0
 
 
@@ -159,17 +159,25 @@ def _and_exit(work, *arguments) -> None:
 # ---- one question
 
 
-def converse(read: int, write: int) -> None:
+def converse(read: int, write: int, kind: str) -> None:
     """Parse the job's sources; or run its cells, then each case as it comes, until the other side has heard enough."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
-    if "sources" in job:
+    question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
+    ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
+    if kind in SAFE:
+        if ranks:
+            resource_tracker.ensure_running()  # a program
+        # A fresh Python would have what is replaced in this one.
+        syscalls.restrict(programs=not replaces)
+    if not question:
         isolate.limit(**job["limits"])
         said = [parsed(source) for source in job["sources"]]
         names = ("defines", "gives", "uses", "changes")
         return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in said]))
-    question = pickle.loads(receive(read, _LONGEST_JOB))
     isolate.limit(**job["limits"])
-    forbid(question.replaces)
+    if ranks:
+        fork_server()
+    forbid(replaces)
     notebook = Notebook(job, question)
     notebook.run()
     send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _describe(notebook.outcome)}))

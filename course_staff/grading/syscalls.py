@@ -86,13 +86,15 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in `struct seccomp_data
 _NO_NEW_PRIVS, _SECCOMP, _FILTER = 38, 22, 2  # PR_SET_…, SECCOMP_MODE_FILTER
 
 
-def restrict() -> None:
-    """Refuse this process and its children every other call, for good. Elsewhere than on a Linux of `NUMBERS` nothing happens;
-    nor where the kernel has no such filters."""
+def restrict(programs: bool = True) -> None:
+    """Refuse this process and its children every other call, for good, and with `programs` false to run any other program.
+
+    Elsewhere than on a Linux of `NUMBERS` nothing happens; nor where the kernel has no such filters.
+    """
     machine = os.uname().machine if sys.platform == "linux" and sys.maxsize > 2**32 else ""
     if machine not in NUMBERS:
         return
-    program = list(_program(machine))
+    program = list(_program(machine, programs))
     code = ctypes.create_string_buffer(b"".join(program))
     header = struct.pack("HP", len(program), ctypes.addressof(code))
     isolate.prctl(_NO_NEW_PRIVS, 1)
@@ -103,13 +105,13 @@ def restrict() -> None:
             raise
 
 
-def _program(machine: str) -> Iterator[bytes]:
+def _program(machine: str, programs: bool) -> Iterator[bytes]:
     """The filter's instructions; the number of the call stays in the accumulator until its turn has come."""
     yield _instruction(_LOAD, _ARCHITECTURE)
     yield from _unless_equal_return(_ARCHITECTURES[machine], errno.ENOSYS)
     yield _instruction(_LOAD, _NUMBER)
     for name, number in NUMBERS[machine].items():
-        verdict = list(_verdict(name))
+        verdict = [_refuse(errno.EPERM)] if name == "execve" and not programs else list(_verdict(name))
         yield _instruction(_EQUAL, number, otherwise=len(verdict))
         yield from verdict
     yield _refuse(errno.ENOSYS)

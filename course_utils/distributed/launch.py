@@ -7,15 +7,17 @@ needs no `if __name__ == "__main__":`.
 """
 
 import multiprocessing
+import os
 import pickle
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
-from multiprocessing import spawn
+from multiprocessing import connection, forkserver, resource_tracker, spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -78,6 +80,31 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
             finally:
                 _end(ranks)
         return [_result(Path(folder), rank, world_size) for rank in range(world_size)]
+
+
+def fork_server() -> None:
+    """Fork now what ranks will be forked from: it need not import again what this process has, which has never computed.
+
+    Without it the first launch starts a server that imports for itself. Nothing happens where that is another method's, or where
+    Python (3.14 on) asks a server for a key.
+    """
+    if _METHOD != "forkserver" or sys.version_info >= (3, 14):
+        return
+    ours = forkserver._forkserver
+    resource_tracker.ensure_running()
+    ours._forkserver_address = connection.arbitrary_address("AF_UNIX")
+    alive, ours._forkserver_alive_fd = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(ours._forkserver_address)
+        listener.listen()
+        ours._forkserver_pid = os.fork()
+        if not ours._forkserver_pid:
+            os.close(ours._forkserver_alive_fd)
+            try:
+                forkserver.main(listener.detach(), alive, ["course_utils.distributed.preload"])
+            finally:
+                os._exit(0)
+    os.close(alive)
 
 
 def _check(world_size: int, seconds: float) -> None:

@@ -126,7 +126,8 @@ def sharded(
         return {f"rank {rank}": {sharding.BEGUN: first(rank), **right, **limits} for rank in range(ranks)}
 
     fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
-    return Question(run=run, expected=expected, replaces=replaces, **{**fixed, "counted": (sharding.KEPT,), **asked})
+    given = {**fixed, "counted": (sharding.KEPT,), **asked}
+    return Question(run=run, expected=expected, replaces=replaces, ranks=True, **given)
 
 
 def collective(
@@ -167,7 +168,8 @@ def collective(
             for call, given in inputs["calls"].items()
         }
 
-    return Question(run=run, expected=expected, **{"counted": (ranks.MESSAGES, ranks.BYTES), **asked})
+    given = {"counted": (ranks.MESSAGES, ranks.BYTES), **asked}
+    return Question(run=run, expected=expected, ranks=True, **given)
 
 
 def account(

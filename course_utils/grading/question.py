@@ -62,6 +62,7 @@ class Question:
     check may show the right value. `recognize(expected, got)` names a mistake that can be told from the values alone.
     `replaces`: dotted names of modules, classes and functions that cannot be used where the answer runs (see `foreign`), so
     `run` does without them; names with a part that begins with `_` are not told to the learner.
+    `ranks`: `run` launches some.
     `share(expected of all cases, which passed)` gives the share of the points, where cases do not count alike.
     Raises `CourseError` for a question that could not be asked.
     """
@@ -85,6 +86,7 @@ class Question:
     reveal: bool = True
     recognize: Callable[[Values, Values], str | None] | None = None
     replaces: tuple[str, ...] = ()
+    ranks: bool = False
     share: Callable[[Sequence[Values], Sequence[bool]], float] | None = None
 
     def __post_init__(self):
@@ -108,7 +110,7 @@ class Question:
 
     def asked(self) -> "Question":
         """The question as the process hears it in which an answer runs: nothing of what is right, or wrong, is in it."""
-        told = ("id", "points", "difficulty", "minutes", "answer", "run", "replaces")
+        told = ("id", "points", "difficulty", "minutes", "answer", "run", "replaces", "ranks")
         given = {name: getattr(self, name) for name in told}
         return Question(**given, title="", hints=("-", "-", "-"), expected=_refuse, public=_refuse)
 

@@ -113,7 +113,8 @@ def test_who_patches_the_process_finds_nothing_to_borrow_there(tmp_path):
     for what, record in zip(PATCHED, graded(tmp_path, "03_adamw", "q2", PATCHED.values()), strict=True):
         kinds = {verdict["kind"] for verdict in record["public"]}
         assert record["points"] == 0, (what, record)
-        assert kinds == {"values" if what == "the runner drives torch's class" else "foreign"}, (what, record)
+        other = {"the runner drives torch's class": "values", "a fresh Python": "exception"}
+        assert kinds == {other.get(what, "foreign")}, (what, record)
 
 
 OWN_USED = "reference = torch.optim.AdamW([torch.ones(1, requires_grad=True)])"
