@@ -95,7 +95,8 @@ def _module_of(value: object) -> str:
 
 def _below(name: str) -> list[str]:
     """The loaded modules of this name, and below it."""
-    return [place for place in sys.modules if name and (place == name or place.startswith(f"{name}."))]
+    below = f"{name}."
+    return [place for place in sys.modules if name and (place == name or place.startswith(below))]
 
 
 def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) -> set[type]:
