@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
-from multiprocessing import connection, forkserver, resource_tracker, spawn
+from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -90,6 +90,8 @@ def fork_server() -> None:
     """
     if _METHOD != "forkserver" or sys.version_info >= (3, 14):
         return
+    from multiprocessing import connection, forkserver, resource_tracker
+
     ours = forkserver._forkserver
     resource_tracker.ensure_running()
     ours._forkserver_address = connection.arbitrary_address("AF_UNIX")
