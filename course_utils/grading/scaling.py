@@ -28,13 +28,15 @@ def cases(random: Random) -> list[Case]:
 
     Inputs of a case: `options` of the scaler; `parameters`; `gradients` of the unscaled loss, per step by name; `clip`, the
     largest norm after `unscale_`, or None where the loop does not unscale itself; `reload_after`, steps after which a new
-    scaler loads the state.
+    scaler loads the state: the one that was saved after step `saved_after`, or where that is None the one of now.
     """
     return [
         _case(random, "no overflow", 7, interval=3),
         _case(random, "every kind of overflow", 15, overflows=(1, 4, 5, 8, 10, 13), interval=2),
         _case(random, "overflows one after the other", 6, overflows=range(6), interval=2),
         _case(random, "an overflow just before the scale would grow", 9, overflows=(2, 6), interval=3),
+        _case(random, "finite gradients of which no sum is", 5, overflows=(2,), large=(1, 3), interval=9),
+        _case(random, "an older state is loaded", 12, overflows=(3, 7), interval=3, saved_after=4, reload_after=(9,)),
         _case(random, "clipping after unscaling", 12, overflows=(1, 5), interval=4, clip=0.5),
         _case(random, "a reload while it counts", 12, overflows=(7,), interval=4, reload_after=(1, 6)),
     ]
@@ -46,11 +48,13 @@ def drive(make: Callable, inputs: dict) -> dict:
     parameters = {name: value.clone().requires_grad_() for name, value in inputs["parameters"].items()}
     optimizer = _Counting([{"params": [parameter]} for parameter in parameters.values()], lr=_RATE)
     scaler = make(**inputs["options"])
-    steps = []
+    steps, saved = [], None
     for number, gradients in enumerate(inputs["gradients"]):
         steps.append(_step(scaler, optimizer, parameters, gradients, inputs["clip"]))
+        if number == inputs["saved_after"]:
+            saved = scaler.state_dict()
         if number in inputs["reload_after"]:
-            scaler = _reloaded(make, scaler)
+            scaler = _reloaded(make, scaler.state_dict() if saved is None else saved)
     return {STEPS: steps}
 
 
@@ -82,18 +86,30 @@ def _step(scaler, optimizer, parameters: dict, gradients: dict, clip: float | No
     }
 
 
-def _reloaded(make: Callable, scaler):
+def _reloaded(make: Callable, state: dict):
     """As after a restart: all it knows it learns from the state."""
     fresh = make()
-    fresh.load_state_dict(copy.deepcopy(scaler.state_dict()))
+    fresh.load_state_dict(copy.deepcopy(state))
     return fresh
 
 
-def _case(random: Random, name: str, steps: int, *, interval: int, overflows=(), clip=None, reload_after=()) -> Case:
+def _case(
+    random: Random,
+    name: str,
+    steps: int,
+    *,
+    interval: int,
+    overflows=(),
+    large=(),
+    clip=None,
+    saved_after=None,
+    reload_after=(),
+) -> Case:
+    """In the steps `large`, whose scale is below 1, gradients are near the largest number of float64."""
     generator = torch.Generator().manual_seed(random.getrandbits(31))
     growth, backoff = random.choice(_FACTORS)
     options = {
-        "init_scale": 2.0 ** random.randint(8, 16),
+        "init_scale": 0.5 if large else 2.0 ** random.randint(8, 16),
         "growth_factor": growth,
         "backoff_factor": backoff,
         "growth_interval": interval,
@@ -102,9 +118,11 @@ def _case(random: Random, name: str, steps: int, *, interval: int, overflows=(),
     kinds = random.sample(list(product(_SHAPES, _WRONG_NUMBERS)), len(_SHAPES) * len(_WRONG_NUMBERS))
     for number, (part, value) in zip(overflows, kinds, strict=False):
         gradients[number][part].view(-1)[0] = value
+    for number in large:
+        gradients[number]["weight"].fill_(0.9 * torch.finfo(torch.float64).max)
     parameters = {part: _normal(shape, generator) for part, shape in _SHAPES.items()}
     given = {"options": options, "parameters": parameters, "gradients": gradients, "clip": clip}
-    return Case(name, {**given, "reload_after": list(reload_after)})
+    return Case(name, {**given, "saved_after": saved_after, "reload_after": list(reload_after)})
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
