@@ -129,8 +129,11 @@ def grade(
     expected = [question.expected(case.inputs) for case in cases]
     verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
     name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, verdicts, entry or {})
+    told = _recognized(question, verdicts, expected, outcomes)
+    if name and told and _lost_elsewhere(question, entry["mistakes"][name], cases, expected, verdicts):
+        name = ""
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
-    sentence = sentence or _recognized(question, verdicts, expected, outcomes)
+    sentence = sentence or told
     reached = points(question, expected, [verdict.passed for verdict in verdicts])
     return Result(question.id, verdicts, reached, question.points, _cut(sentence), hint, public_only, name)
 
@@ -169,6 +172,14 @@ def _named(cases, outcomes, verdicts, entry: Mapping) -> str:
             found[case.name] = outcome
             failed |= set() if verdict.passed else {case.name}
     return diagnose(entry, found, failed) or ""
+
+
+def _lost_elsewhere(question: Question, mistake: Mapping, cases, expected, verdicts) -> bool:
+    """Whether all points are lost where the mistake alone would leave some: to mend it would not help."""
+    passed = [verdict.passed for verdict in verdicts]
+    fails = mistake["prints"]  # of a question in parts, these are the public cases that the mistake fails
+    by_it = [is_right or case.name not in fails for case, is_right in zip(cases, passed, strict=True)]
+    return bool(question.share) and points(question, expected, passed) == 0 < points(question, expected, by_it)
 
 
 def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int) -> tuple[str, str]:

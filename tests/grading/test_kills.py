@@ -7,6 +7,7 @@ from sample_question import FIELDS
 from course_utils.errors import CourseError
 from course_utils.grading.judge import grade
 from course_utils.grading.kinds import kills, timeline
+from course_utils.grading.prints import outcome_print
 from course_utils.grading.run import run_cases
 from course_utils.grading.subjects import Zoo, meeting
 from course_utils.grading.timelines import Measured
@@ -38,6 +39,30 @@ def test_a_test_that_refuses_a_right_answer_earns_nothing_and_is_told():
     found = graded(lambda double: False)
     assert found.points == 0
     assert "A right answer is refused" in found.diagnosis
+
+
+def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
+    """A known mistake accepts a wrong answer of the check; this test accepts it too, and refuses a right one of the grading."""
+    hidden_right = {"the wrong type": "def double(x): return 2.0 * x"}
+    question = meeting(kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6}), hidden_right, WRONG)
+    public, cases = question.cases(), question.cases() + question.cases(seed=7)
+
+    def at_two_alone(double):
+        return double(2) == 4
+
+    found = run_cases(question, at_two_alone, public, 5.0)
+    passes = {case.name for case in public if case.name.endswith(("a square", "two more"))}
+    prints = {case.name: outcome_print(each) for case, each in zip(public, found, strict=True) if case.name in passes}
+    entry = {"mistakes": {"two": {"sentence": "At 2 alone.", "hint": 0, "prints": prints}}}
+
+    def told(test):
+        return grade(question, cases, run_cases(question, test, cases, 5.0), entry)
+
+    only_wrong = told(at_two_alone)
+    assert (only_wrong.points, only_wrong.mistake, only_wrong.diagnosis) == (2, "two", "At 2 alone.")
+    right_too = told(lambda double: double(2) == 4 and type(double(2)) is int)
+    assert (right_too.points, right_too.mistake) == (0, "")
+    assert "A right answer is refused" in right_too.diagnosis
 
 
 @pytest.mark.parametrize(
