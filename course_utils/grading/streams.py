@@ -29,6 +29,7 @@ ADAM = {
 SHAPES = {"weight": (3, 4), "bias": (4,), "scale": (2, 2, 2), "shift": (5,), "twin": (3, 4), "number": ()}
 UNTOUCHED_GRADIENTS = "p.grad is left as it was"
 TRAINABLE = "gradients can be computed as before"
+MEMORY = "bytes of memory behind its tensors, slices counted whole"
 
 
 _GRADIENTS = {"missing": 0.0, "zero": 0.0, "decades": 0.0, "steady": False, "empty_steps": 0, "never": ()}
@@ -99,17 +100,19 @@ def drive(answer, inputs: dict) -> dict:
 
 
 def state_of(optimizer) -> dict:
-    """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes; and how
-    many elements the optimizer holds besides, in attributes and closures, parameters and gradients left out.
+    """What `optimizer.state_dict()` holds in tensors of more than one element: how many elements, of which dtypes, and the bytes
+    of the memory behind them, which a slice keeps whole; and how many elements the optimizer holds besides, in attributes and
+    closures, parameters and gradients left out. A single number in a larger memory is as large as that memory.
     """
-    saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if tensor.numel() > 1]
+    saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if _room(tensor) > 1]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     known = {_memory(t) for t in [*saved, *parameters, *(p.grad for p in parameters if p.grad is not None)]}
-    besides = {_memory(t): t for t in reachable(optimizer) if isinstance(t, torch.Tensor) and t.numel() > 1}
+    besides = {_memory(t): t for t in reachable(optimizer) if isinstance(t, torch.Tensor) and _room(t) > 1}
     return {
-        "elements": sum(t.numel() for t in saved),
-        "dtypes": sorted({str(t.dtype) for t in saved}),
-        "elements held besides": sum(t.numel() for memory, t in besides.items() if memory not in known),
+        "elements": sum(t.numel() for t in saved if t.numel() > 1),
+        "dtypes": sorted({str(t.dtype) for t in saved if t.numel() > 1}),
+        MEMORY: sum({_memory(t): t.untyped_storage().nbytes() for t in saved}.values()),
+        "elements held besides": sum(_room(t) for memory, t in besides.items() if memory not in known),
     }
 
 
@@ -228,6 +231,11 @@ def _go_astray_and_back(optimizer, groups: list[dict]) -> None:
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _room(tensor: torch.Tensor) -> int:
+    """How many elements the memory behind `tensor` has room for."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 def _tensors_in(value):
