@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from course_utils.grading.compare import Rule, at_most
 from course_utils.grading.question import Case, Question, Tolerance
-from course_utils.grading.values import UnfitError, plain
+from course_utils.grading.values import DEEPEST, UnfitError, plain
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -259,8 +259,8 @@ def choice(
 def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Question:
     """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
 
-    A rule gets the answer as plain values (numbers, strings, lists, dicts) and runs at the judge's. The sentence reads on
-    after the answer's name: "`my_design` …".
+    A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number) and runs at the
+    judge's. The sentence reads on after the answer's name: "`my_design` …".
     """
     called = asked["answer"]
 
@@ -268,7 +268,7 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
         return [Case(name, {"rule": name}) for name in rules]
 
     return Question(
-        run=lambda answer, inputs: {called: answer},
+        run=lambda answer, inputs: {called: _numbers(answer)},
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **asked},
     )
@@ -349,6 +349,17 @@ def _number(value):
     """A tensor or an array of one number counts as that number."""
     single = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     return value.item() if single else value
+
+
+def _numbers(value, depth: int = 0):
+    """As `_number`, inside of dicts and lists too."""
+    if depth > DEEPEST:
+        return value
+    if type(value) is dict:
+        return {name: _numbers(item, depth + 1) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_numbers(item, depth + 1) for item in value]
+    return _number(value)
 
 
 def _recognize(name, unit, right, got, summands, tolerance) -> str | None:

@@ -95,6 +95,35 @@ def test_touched_gradients_are_said(adamw):
     assert sentence == "After step 1, `p.grad is left as it was` is False where True is right."
 
 
+def test_a_slice_counts_with_all_the_memory_that_it_keeps():
+    adafactor = stream(torch.optim.Adafactor, hyper={"lr": (0.1, 0.03)}, **FIELDS)
+    cases = [case.inputs for case in adafactor.cases() if case.inputs["count_state"]]
+    right, sliced = (streams.drive(optimizer, cases[0])["state"] for optimizer in (torch.optim.Adafactor, Sliced))
+    assert sliced.pop(streams.MEMORY) > right.pop(streams.MEMORY)
+    assert sliced == right
+
+
+class Sliced(torch.optim.Adafactor):
+    """Keeps a row's or column's worth of numbers as a slice of a whole matrix."""
+
+    def step(self):
+        super().step()
+        for p, state in self.state.items():
+            for name in [name for name in ("row_var", "col_var") if name in state]:
+                whole = torch.zeros_like(p)
+                part = whole[..., :1] if name == "row_var" else whole[..., :1, :]
+                state[name] = part.copy_(state[name])
+
+
+def test_a_design_may_hold_tensors_of_one_number(adamw):
+    rules = {"all": lambda given: None if given == {"a": 2.0, "b": [3, "c"]} else "is wrong"}
+    asked = design(rules, **{**FIELDS, "answer": "my_design"})
+    given = {"a": torch.tensor(2.0), "b": [torch.tensor(3), "c"]}
+    assert grade_answer(asked, given).passed
+    given["b"].append(given)
+    assert not grade_answer(asked, given).passed
+
+
 def test_the_stream_itself_holds_what_it_promises():
     for seed in range(5):
         cases = {case.name: case.inputs for case in streams.cases(random.Random(seed), streams.ADAM)}
