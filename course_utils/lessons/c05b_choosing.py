@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 
 from course_utils import models, optim
 from course_utils.optim import schedules
-from course_utils.settings import settings
 from course_utils.training import History, train
 from course_utils.units import GiB, format_bytes
 from course_utils.viz.memory import legend_of_kinds, stack
@@ -63,9 +62,7 @@ def shared_out(model: nn.Module, lr: float, muon: bool, rest_lr: float) -> torch
     rest by AdamW at `rest_lr`."""
     hidden, others = optim.hidden_matrices(model)
     if muon:
-        iterations = 1 if settings().scale.name == "smoke" else 5  # of Newton and Schulz: the slowest part of a step
-        options = {"weight_decay": _DECAY, "ns_steps": iterations, "adjust_lr_fn": "match_rms_adamw"}
-        matrices = torch.optim.Muon(hidden, lr=lr, **options)
+        matrices = torch.optim.Muon(hidden, lr=lr, weight_decay=_DECAY, adjust_lr_fn="match_rms_adamw")
     else:
         matrices = optim.AdamW(hidden, lr=lr, weight_decay=_DECAY)
     return optim.ChainedOptimizer(matrices, optim.AdamW(others, lr=rest_lr, weight_decay=0.0))
