@@ -41,7 +41,7 @@ class Scale:
     eval_rows: int
     epochs: int
 
-    def some(self, items: Sequence) -> Sequence:
+    def one_at_smoke(self, items: Sequence) -> Sequence:
         """`items`; of them only the first at the smoke scale, at which tests run every cell."""
         return items[:1] if self.name == "smoke" else items
 
