@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _OURS = "from course_staff.demos import stage as _demo_stage\n\n_demo_stage."  # `stage` is a name that chapters use
-_OPENING = f"{_OURS}live()"
 
 
 def presentation(demo: Demo) -> "NotebookNode":
@@ -22,7 +21,9 @@ def presentation(demo: Demo) -> "NotebookNode":
 
     steps = plan(demo)
     until = accumulate(step.minutes for step in demo.steps)
-    pages = (_page(at, end, *step) for at, (end, step) in enumerate(zip(until, steps, strict=True), start=1))
+    pages = (
+        _page(demo.scale, at, end, *step) for at, (end, step) in enumerate(zip(until, steps, strict=True), start=1)
+    )
     about = {"title": demo.title, "minutes": demo.minutes, "steps": len(demo.steps), "chapter": demo.name}
     return new_notebook(
         cells=[cell for page in pages for cell in page],
@@ -31,7 +32,7 @@ def presentation(demo: Demo) -> "NotebookNode":
 
 
 def _page(
-    number: int, until: float, step: Step, unseen: list, shown: "NotebookNode | None"
+    scale: str, number: int, until: float, step: Step, unseen: list, shown: "NotebookNode | None"
 ) -> Iterator["NotebookNode"]:
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
@@ -41,7 +42,7 @@ def _page(
     about = {"number": number, "title": step.title, "minutes": step.minutes, "until": until, "held": step.covered}
     about |= {"role": "step", "then": step.then, "expect": expected}
     yield new_markdown_cell(step.say, metadata={"demo": about})
-    sources = [("unseen", _OPENING)] if number == 1 else []
+    sources = [("unseen", f"{_OURS}live({scale!r})")] if number == 1 else []
     sources += [("unseen", cell.source) for cell in unseen]
     sources += [("shown", shown.source)] if shown else []
     sources += [("click", f"{_OURS}offer({step.click!r})")] if step.click else []

@@ -17,7 +17,7 @@ from course_staff.demos import SETTINGS
 from course_staff.demos.needs import plan
 from course_staff.demos.script import Demo, Number, Step, read_demo
 from course_utils.errors import CourseError
-from course_utils.settings import environment_for_child
+from course_utils.settings import environment_for_child, set_variable
 
 SECONDS = 600
 
@@ -54,6 +54,7 @@ def rehearse(paths: list[Path], seconds: float = SECONDS) -> int:
 
 def outcomes(demo: Demo) -> Iterator[Outcome]:
     """Each step's outcome, in this process; stops after a step whose cell failed."""
+    set_variable("COURSE_SCALE", demo.scale)
     stage = _Stage()
     for number, (step, unseen, cell) in enumerate(plan(demo), start=1):
         failed = next(filter(None, map(stage.run, unseen)), None) or (stage.run(cell) if cell else None)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from course_utils.chapters import some
 from course_utils.errors import CourseError
+from course_utils.settings import SCALES
 
 FOLDER = "demos"
 
@@ -59,12 +60,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Demo:
-    """A chapter's demo; its cells are those of the notebook of the same name."""
+    """A chapter's demo; its cells are those of the notebook of the same name, run at one scale of `course_utils.settings`."""
 
     path: Path
     title: str
     minutes: float
     steps: tuple[Step, ...]
+    scale: str = "smoke"
 
     @property
     def name(self) -> str:
@@ -99,6 +101,8 @@ def read_demo(path: Path) -> Demo:
         total = sum(step.minutes for step in steps)
         if not steps:
             raise ValueError("it has no steps")
+        if demo.scale not in SCALES:
+            raise ValueError(f"its scale {demo.scale!r} is not one of {', '.join(SCALES)}")
         if abs(total - demo.minutes) > 1e-9:
             raise ValueError(f"its steps take {total:g} minutes together, but it says {demo.minutes:g}")
     except (TypeError, ValueError) as error:

@@ -6,16 +6,18 @@ from html import escape
 from IPython.display import display
 
 from course_staff.demos.controls import instructions, press
+from course_utils.settings import set_variable
 from course_utils.viz import display as display_room
 
 
-def live() -> None:
-    """From now on, what is displayed to be updated later is a widget.
+def live(scale: str) -> None:
+    """From now on, what is displayed to be updated later is a widget, and the chapter that begins does so at `scale`.
 
     Once a page of Voilà stands, only widgets hear from the kernel; `viz.play` updates an ordinary output.
     """
     from IPython import get_ipython
 
+    set_variable("COURSE_SCALE", scale)
     publisher = get_ipython().display_pub
     publisher.publish = _Updatable(publisher.publish)
 

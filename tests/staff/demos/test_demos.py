@@ -100,6 +100,29 @@ def test_all_demos_keep_their_word(capfd):
     )
 
 
+def test_a_demo_says_at_which_scale_its_chapter_begins(write, capfd):
+    begin = """
+[[steps]]
+title = "Begin"
+minutes = 1
+code = "from course_utils.chapters import begin; begin()"
+say = "The scale is printed."
+[steps.expect]
+text = ["SCALE scale on cpu"]
+"""
+    head = DEMO[: DEMO.index("[[steps]]")]
+    scales = {"smoke": "minutes = 1", "laptop": 'scale = "laptop"\nminutes = 1'}
+    small = write()
+    paths = []
+    for name, line in scales.items():
+        paths.append(small.with_name(f"00_{name}.toml"))
+        paths[-1].write_text(head.replace("minutes = 3", line) + begin.replace("SCALE", name))
+        (small.parent.parent / f"00_{name}.ipynb").write_bytes((small.parent.parent / "00_small.ipynb").read_bytes())
+    assert rehearse([*reversed(paths), paths[1]], seconds=100) == 0
+    begins = [presentation(read_demo(path)).cells[1].source for path in paths]
+    assert [f"live({name!r})" in source for name, source in zip(scales, begins, strict=True)] == [True, True]
+
+
 def test_code_of_the_demos_own_uses_the_chapters_names_and_those_of_earlier_steps(write, capfd):
     steps = """
 [[steps]]
@@ -176,6 +199,10 @@ WRONG = {
     "nothing said": ([('say = "And now?"', 'say = " "')], "step 2: 'say' is empty"),
     "no title": ([('title = "A bar"\n', "")], "step 2: .* missing .* argument: 'title'"),
     "a cell and code": ([('cell = "play"', 'cell = "play"\ncode = "1"')], "step 2: it has a cell and code of its own"),
+    "no such scale": (
+        [("minutes = 3", 'scale = "large"\nminutes = 3')],
+        "its scale 'large' is not one of smoke, laptop, gpu",
+    ),
     "no TOML": ([("title", "[title")], "cannot be read as TOML"),
     "no minutes": ([("minutes = 1\n", "minutes = 0\n")], "step 1: 'minutes' is not above 0"),
 }
