@@ -2,8 +2,8 @@
 
 `python -m course_staff.grading.child once` runs one question and talks over stdin and stdout. `… serve FD KIND` (Linux) imports
 once, computes nothing, and forks for each question that comes over the socket `FD`, with three file descriptors: one to read
-from, one to write to, and a lifeline whose closing at the other end ends the question. Each question is watched by a guard, a
-process that runs no learner's code and ends the question when it grows beyond its limits.
+from, one to write to, and a lifeline whose closing at the other end ends the question. It runs no learner's code itself, watches
+the question's processes, and ends them when they grow beyond their limits.
 
 Conversation: the job and the question, then the answer `{"notes", "outcome"}` after the cells have run, and for each case the
 inputs, answered by an outcome. A job of `sources` alone is answered by what they are, and that is all. What comes from the grader
@@ -30,7 +30,7 @@ from course_staff.grading.encoding import EncodingError, TornError, dump, receiv
 from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parsed
 from course_utils.distributed.launch import fork_server
-from course_utils.grading.foreign import forbid
+from course_utils.grading.foreign import forbid, list_modules
 from course_utils.grading.judge import Outcome
 
 LONGEST_TEXT = 400
@@ -41,9 +41,9 @@ _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torc
 
 def main() -> None:
     """What the command line asks for."""
-    preload()
     if sys.argv[1] == "serve":
         return serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
+    preload()
     read, write = os.dup(0), os.dup(1)
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -64,6 +64,7 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             import_module(name)
     _quiet_shell()
+    list_modules()
 
 
 def silence() -> None:
@@ -78,8 +79,12 @@ def silence() -> None:
 
 
 def serve(control: socket.socket, kind: str) -> None:
-    """Fork a guard for each message on `control` and answer with its exit code; ends when the socket is closed."""
+    """Run a question for each message on `control`, and answer with 0 or why it was ended; ends when the socket is closed."""
+    if kind == "namespaces":
+        isolate.become_first()  # before anything is imported that starts a thread
+    preload()
     isolate.hide_memory()
+    isolate.adopt_orphans()
     silence()
     gc.collect()
     gc.freeze()  # a fork need not look through, and so copy, what was imported
@@ -88,42 +93,35 @@ def serve(control: socket.socket, kind: str) -> None:
         message, pipes, *_ = socket.recv_fds(control, 1, 3)
         if not message:
             return
-        guard_id = os.fork()
-        if not guard_id:
-            control.close()
-            _and_exit(guard, *pipes, kind)
-        for pipe in pipes:
-            os.close(pipe)
-        status = os.waitstatus_to_exitcode(os.waitpid(guard_id, 0)[1])
-        control.send(bytes([status % 256]))
+        control.send(bytes([run_watched(control, *pipes, kind)]))
 
 
-def guard(read: int, write: int, lifeline: int, kind: str) -> int:
+def run_watched(control: socket.socket, read: int, write: int, lifeline: int, kind: str) -> int:
     """Run one question in a child; returns when it has ended, with nothing left of it, 0 or why it was ended."""
     namespaces = kind == "namespaces"
-    isolate.adopt_orphans()
-    if namespaces:
-        isolate.enter_namespaces()
     with contextlib.nullcontext() if namespaces else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        if folder:
-            os.chdir(folder)
-        first = os.fork()
+        first = isolate.fork_first() if namespaces else os.fork()
         if not first:
+            control.close()
             os.close(lifeline)
             isolate.end_with_parent()
-            _and_exit(question, read, write, kind)
+            _and_exit(question, read, write, kind, folder)
         os.close(read)
         os.close(write)
         code = _watch(first, lifeline, seconds=0.1 if namespaces else 1.0)  # without them it sees the whole machine
+        os.close(lifeline)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(first, signal.SIGKILL)
             os.waitpid(first, 0)
-        isolate.kill_descendants()
+        if not namespaces:
+            isolate.kill_descendants()
     return code
 
 
-def question(read: int, write: int, kind: str) -> int:
-    """The process of one question, from its limits to its last outcome."""
+def question(read: int, write: int, kind: str, folder: str | None) -> int:
+    """The process of one question, from its limits to its last outcome; in `folder`, where it has none of its own."""
+    if folder:
+        os.chdir(folder)
     os.setsid()
     isolate.hide_memory(False)
     isolate.keep_no_keys()
@@ -138,11 +136,14 @@ def question(read: int, write: int, kind: str) -> int:
 
 def _watch(first: int, lifeline: int, seconds: float) -> int:
     """Look every `seconds` until process `first` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
-    process, family = os.pidfd_open(first), isolate.Family(os.getpid())
-    while not select.select([process, lifeline], [], [], seconds)[0]:
-        if code := family.excess(**isolate.LIMITS):
-            return code
-    return 0
+    process, family = os.pidfd_open(first), isolate.Family(isolate.own_number())
+    try:
+        while not select.select([process, lifeline], [], [], seconds)[0]:
+            if code := family.excess(**isolate.LIMITS):
+                return code
+        return 0
+    finally:
+        os.close(process)
 
 
 def _and_exit(work, *arguments) -> None:

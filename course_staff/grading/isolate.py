@@ -1,8 +1,8 @@
 """What a process of the grader does to itself before it runs a stranger's code: limits, and namespaces of its own (Linux).
 
-`limit` bounds one process. `Namespaces` gives a question its own process numbers, its own empty folders, a network without a way
-out and its own view of `/proc`, so that nothing of it outlives it and it sees nobody else; this needs `unshare(2)`, within
-`bwrap` or without.
+`limit` bounds one process. Namespaces give a question its own process numbers, its own empty folders, a network without a way
+out and its own view of `/proc`, so that nothing of it outlives it and it sees nobody else; this needs `unshare(2)` and
+`setns(2)`, within `bwrap` or without.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01  # seco
 _FILES = 20_000  # in each folder; their names and owners take memory that no size counts
 
 TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, TOO_MUCH_TIME = 81, 82, 83
-"""Exit codes of a guard that ended its question."""
+"""Codes of a question that was ended."""
 WHY = {
     TOO_MANY_PROCESSES: "it started more processes than it may",
     TOO_MUCH_MEMORY: "it took more memory than it may",
@@ -98,16 +98,37 @@ def die_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def enter_namespaces() -> None:
-    """New user, process, mount, IPC and network namespaces; the next child is the first process there. Raises `OSError`."""
+def become_first() -> None:
+    """The first process of new user and process namespaces goes on from here, and may `fork_first`; the one that calls this waits
+    for it, and ends as it does. Raises `OSError`."""
+    _own_users(_PIDS)
+    first = os.fork()
+    if first:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) % 256)
+    end_with_parent()
+
+
+def _own_users(more: int) -> None:
+    """A new user namespace, and new ones of the kinds `more` that belong to it."""
     user, group = os.getuid(), os.getgid()
     hide_memory(False)  # what is hidden may not write its own maps
-    _call("unshare", _USER | _PIDS | _MOUNTS | _IPC | _NETWORK)
+    _call("unshare", _USER | more)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    _start_loopback()
-    hide_memory()
+
+
+def fork_first() -> int:
+    """`os.fork` after `become_first`: the child is the first process of a namespace again, and all in it end with it."""
+    home, first = os.open("/proc/self/ns/pid", os.O_RDONLY), -1
+    _call("unshare", _PIDS)
+    try:
+        first = os.fork()
+    finally:
+        if first:
+            _call("setns", home, _PIDS)
+        os.close(home)
+    return first
 
 
 def _start_loopback() -> None:
@@ -119,8 +140,10 @@ def _start_loopback() -> None:
 
 
 def furnish(folder: int) -> None:
-    """In the first process of new namespaces: empty folders of at most `folder` bytes, a `/proc` of its own, no rights left."""
-    _call("unshare", _MOUNTS)  # the guard goes on seeing the /proc that shows the question's processes
+    """For a process that `fork_first` began: users, folders of at most `folder` bytes, a `/proc` and a network of its own, and no
+    rights left."""
+    _own_users(_MOUNTS | _IPC | _NETWORK)
+    _start_loopback()
     _call("mount", None, b"/", None, _PRIVATE, None)
     for place in (BOX, "/dev/shm"):
         _tmpfs(place, folder)
@@ -190,6 +213,11 @@ class Process(NamedTuple):
     took: float
 
 
+def own_number() -> int:
+    """This process's number in `/proc`, which within namespaces of its own is another than `os.getpid()`."""
+    return int(os.readlink("/proc/self"))
+
+
 def now() -> float:
     """Seconds since the machine was started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
@@ -248,8 +276,8 @@ def kill_descendants() -> None:
 def _try() -> int:
     """0 where this process can have namespaces of its own, else 3; ends as a process of its own would."""
     try:
-        enter_namespaces()
-        first = os.fork()
+        become_first()
+        first = fork_first()
         if not first:
             furnish(LIMITS["folder"])
             os._exit(0)

@@ -69,7 +69,7 @@ def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | N
         return _by_rule(expected, got, path)
     if isinstance(expected, torch.Tensor):
         return _tensors(expected, got, tolerance, path)
-    if _kind(expected) != _kind(got):
+    if type(expected) is not type(got) and _kind(expected) != _kind(got):
         return _wrong(path, f"is {_kind(got)} where {_kind(expected)} is expected", expected=expected, got=got)
     if isinstance(expected, dict):
         return _dicts(expected, got, tolerance, path)
@@ -157,6 +157,8 @@ def _tensors(expected: torch.Tensor, got, tolerance, path) -> Difference | None:
 
 
 def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance, path) -> Difference | None:
+    if torch.equal(expected, got):
+        return None
     wide = torch.complex128 if expected.is_complex() else torch.float64
     if not (expected.is_floating_point() or expected.is_complex()):
         wide = torch.int64
@@ -172,11 +174,9 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance, path) -> Dif
 
 def _agree(a: torch.Tensor, b: torch.Tensor, tolerance) -> torch.Tensor:
     """Elementwise; equal infinities and two NaNs agree, an infinity and a number never do."""
-    equal = a == b
     if a.dtype == torch.int64:
-        return equal
-    close = (a - b).abs() <= tolerance.absolute + tolerance.relative * a.abs()
-    return equal | (close & a.isfinite() & b.isfinite()) | (a.isnan() & b.isnan())
+        return a == b
+    return torch.isclose(b, a, rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True)
 
 
 def _element(path, index, right, wrong, count: int, total: int, tolerance) -> Difference:
