@@ -46,6 +46,7 @@ def offer():
     server = subprocess.Popen(
         [sys.executable, __file__, "serve", str(folder / "socket")],
         env={**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline", "JUPYTER_PATH": str(folder)},
+        stdin=subprocess.PIPE,  # closed when this process ends, however that comes
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -55,8 +56,9 @@ def offer():
 
 
 def serve(address):
-    """Fork for every connection; what comes over it is the kernel's environment."""
+    """Fork for every connection, until stdin is closed; what comes over a connection is the kernel's environment."""
     import gc
+    import select
     import signal
     import threading
     from importlib import import_module
@@ -73,7 +75,7 @@ def serve(address):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
-    while True:
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
