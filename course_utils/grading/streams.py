@@ -43,7 +43,8 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     `rates`, the factor on each group's lr before each step, or empty; `reload_after`, steps after which `state_dict` moves to
     fresh parameters and a fresh optimizer; `count_state`; and, optional, `names` of hyper-parameters to be read from a new
     optimizer's first group, `scheduled`, what `rates` changes in place of the lr, `back_after`, steps after which the
-    optimizer goes astray and back, and `transposed`, names of matrices that do not lie row by row in memory.
+    optimizer goes astray and back, `transposed`, names of matrices that do not lie row by row in memory, and `counted_on`, how
+    many steps a reload adds to what the state counts, as after a long run.
     """
     draw = _Draw(random, hyper)
     case, one, two = draw.case, draw.one_group, draw.two_groups
@@ -93,7 +94,7 @@ def drive(answer, inputs: dict) -> dict:
         _schedule(optimizer, inputs, number)
         steps.append(_step(optimizer, groups, _lay_out(gradients, inputs)))
         if number in inputs["reload_after"]:
-            groups, optimizer = _reload(answer, groups, optimizer)
+            groups, optimizer = _reload(answer, groups, optimizer, inputs.get("counted_on", 0))
         if number in inputs.get("back_after", ()):
             _go_astray_and_back(optimizer, groups)
     return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
@@ -209,13 +210,29 @@ def _step(optimizer, groups: list[dict], gradients: dict) -> dict:
     return values
 
 
-def _reload(answer, groups: list[dict], optimizer):
+def _reload(answer, groups: list[dict], optimizer, counted_on: int):
     """As after a restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
     saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"] = _counted_on(saved["state"], counted_on) if counted_on else saved["state"]
     groups = [_copy_parameters(group) for group in groups]
     optimizer = answer([{"params": list(group.values())} for group in groups])
     optimizer.load_state_dict(saved)
     return groups, optimizer
+
+
+def _counted_on(value, steps: int):
+    """With `steps` more in every single number, as its dtype holds it: beside tensors, a state has nothing but a step count."""
+    if isinstance(value, torch.Tensor):
+        return (value.double() + steps).to(value.dtype) if value.numel() == 1 else value
+    if isinstance(value, dict):
+        return {name: _counted_on(item, steps) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_counted_on(item, steps) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = copy.copy(value)
+        vars(changed).update(_counted_on(vars(value), steps))
+        return changed
+    return value + steps if type(value) in (int, float) else value
 
 
 def _go_astray_and_back(optimizer, groups: list[dict]) -> None:
