@@ -130,7 +130,7 @@ def grade(
     verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
     name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, verdicts, entry or {})
     told = _recognized(question, verdicts, expected, outcomes)
-    if name and told and _lost_elsewhere(question, entry["mistakes"][name], cases, expected, verdicts):
+    if name and told and _lost_elsewhere(question, entry, name, cases, expected, verdicts):
         name = ""
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
     sentence = sentence or told
@@ -174,12 +174,21 @@ def _named(cases, outcomes, verdicts, entry: Mapping) -> str:
     return diagnose(entry, found, failed) or ""
 
 
-def _lost_elsewhere(question: Question, mistake: Mapping, cases, expected, verdicts) -> bool:
-    """Whether all points are lost where the mistake alone would leave some: to mend it would not help."""
+def _lost_elsewhere(question: Question, entry: Mapping, name: str, cases, expected, verdicts) -> bool:
+    """Whether all points are lost where the mistake alone would leave some, or where the public cases would earn none even
+    without it: to mend it would not help.
+    """
+    if not question.share:
+        return False
     passed = [verdict.passed for verdict in verdicts]
-    fails = mistake["prints"]  # of a question in parts, these are the public cases that the mistake fails
+    fails = entry["mistakes"][name][
+        "prints"
+    ]  # of a question in parts, these are the public cases that the mistake fails
     by_it = [is_right or case.name not in fails for case, is_right in zip(cases, passed, strict=True)]
-    return bool(question.share) and points(question, expected, passed) == 0 < points(question, expected, by_it)
+    public = [i for i, case in enumerate(cases) if case.name in entry.get("cases", (case.name,))]
+    mended = [passed[i] or cases[i].name in fails for i in public]
+    alone, without = points(question, expected, by_it), points(question, [expected[i] for i in public], mended)
+    return points(question, expected, passed) == 0 and (alone > 0 or without == 0)
 
 
 def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int) -> tuple[str, str]:
