@@ -4,7 +4,6 @@ The stream is what a training loop does with a scaler: scale the loss, go backwa
 but the scale is float64, so that only the decisions count and not the rounding.
 """
 
-import copy
 from collections.abc import Callable
 from itertools import product
 from random import Random
@@ -31,12 +30,12 @@ def cases(random: Random) -> list[Case]:
     scaler loads the state: the one that was saved after step `saved_after`, or where that is None the one of now.
     """
     return [
-        _case(random, "no overflow", 7, interval=3),
+        _case(random, "no overflow", 7, zeros=(1,), interval=3),
         _case(random, "every kind of overflow", 15, overflows=(1, 4, 5, 8, 10, 13), interval=2),
         _case(random, "overflows one after the other", 6, overflows=range(6), interval=2),
         _case(random, "an overflow just before the scale would grow", 9, overflows=(2, 6), interval=3),
         _case(random, "finite gradients of which no sum is", 5, overflows=(2,), large=(1, 3), interval=9),
-        _case(random, "an older state is loaded", 12, overflows=(3, 7), interval=3, saved_after=4, reload_after=(9,)),
+        _case(random, "an older state is loaded", 12, overflows=(3, 7), interval=3, saved_after=4, reload_after=(6, 9)),
         _case(random, "clipping after unscaling", 12, overflows=(1, 5), interval=4, clip=0.5),
         _case(random, "a reload while it counts", 12, overflows=(7,), interval=4, reload_after=(1, 6)),
     ]
@@ -54,7 +53,9 @@ def drive(make: Callable, inputs: dict) -> dict:
         if number == inputs["saved_after"]:
             saved = scaler.state_dict()
         if number in inputs["reload_after"]:
-            scaler = _reloaded(make, scaler.state_dict() if saved is None else saved)
+            state = scaler.state_dict() if saved is None else saved
+            steps[-1]["plain numbers are saved"] = _is_plain(state)
+            scaler = _reloaded(make, state)
     return {STEPS: steps}
 
 
@@ -72,9 +73,14 @@ def _step(scaler, optimizer, parameters: dict, gradients: dict, clip: float | No
     before, steps = float(scaler.get_scale()), optimizer.steps
     optimizer.zero_grad()
     loss = sum((parameters[name] * gradients[name]).sum() for name in parameters)
+    loss_before = loss.detach().clone()
     scaler.scale(loss).backward()
+    kept = {"loss left as it was": torch.equal(loss.detach().nan_to_num(), loss_before.nan_to_num())}
     if clip is not None:
+        given = [parameter.grad for parameter in parameters.values()]
         scaler.unscale_(optimizer)
+        now = [parameter.grad for parameter in parameters.values()]
+        kept["gradients divided in place"] = all(a is b for a, b in zip(given, now, strict=True))
         torch.nn.utils.clip_grad_norm_(parameters.values(), clip)
     scaler.step(optimizer)
     scaler.update()
@@ -83,14 +89,22 @@ def _step(scaler, optimizer, parameters: dict, gradients: dict, clip: float | No
         "steps of the optimizer": optimizer.steps - steps,
         **{name: value.detach().clone() for name, value in parameters.items()},
         "scale after it": float(scaler.get_scale()),
+        **kept,
     }
 
 
 def _reloaded(make: Callable, state: dict):
-    """As after a restart: all it knows it learns from the state."""
+    """As after a restart: all it knows it learns from the state, which may be loaded once more later."""
     fresh = make()
-    fresh.load_state_dict(copy.deepcopy(state))
+    fresh.load_state_dict(state)
     return fresh
+
+
+def _is_plain(state: object) -> bool:
+    """Numbers, in a dict; lists, text and None in it do no harm."""
+    if isinstance(state, dict | list | tuple):
+        return all(map(_is_plain, state.values() if isinstance(state, dict) else state))
+    return state is None or isinstance(state, int | float | str)
 
 
 def _case(
@@ -101,11 +115,12 @@ def _case(
     interval: int,
     overflows=(),
     large=(),
+    zeros=(),
     clip=None,
     saved_after=None,
     reload_after=(),
 ) -> Case:
-    """In the steps `large`, whose scale is below 1, gradients are near the largest number of float64."""
+    """In the steps `large`, whose scale is below 1, gradients are near the largest number of float64; in `zeros` they are 0."""
     generator = torch.Generator().manual_seed(random.getrandbits(31))
     growth, backoff = random.choice(_FACTORS)
     options = {
@@ -120,6 +135,8 @@ def _case(
         gradients[number][part].view(-1)[0] = value
     for number in large:
         gradients[number]["weight"].fill_(0.9 * torch.finfo(torch.float64).max)
+    for number in zeros:
+        gradients[number] = {part: torch.zeros(shape, dtype=torch.float64) for part, shape in _SHAPES.items()}
     parameters = {part: _normal(shape, generator) for part, shape in _SHAPES.items()}
     given = {"options": options, "parameters": parameters, "gradients": gradients, "clip": clip}
     return Case(name, {**given, "saved_after": saved_after, "reload_after": list(reload_after)})
