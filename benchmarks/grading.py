@@ -1,7 +1,7 @@
 """Seconds per submission of `course grade` on a class of honest AdamW notebooks, beside nbgrader's autograde on the same class.
 
 nbgrader is not among the course's packages: name a folder that `pip install --target FOLDER nbgrader` has filled. It grades what
-`course release --nbgrader` writes, and so judges the public cases only.
+`course release --nbgrader` writes, and so judges the public cases only, as `course grade` does without the solutions.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from course_staff.grading.nbgrader import source_files
@@ -20,6 +21,7 @@ from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[1]
 SET = "03_adamw"
+CASES = ("all cases", "public cases")
 
 
 def class_of(folder: Path, size: int) -> list[Path]:
@@ -39,10 +41,11 @@ def class_of(folder: Path, size: int) -> list[Path]:
     return paths
 
 
-def by_course(folder: Path) -> tuple[float, list[float]]:
-    """Seconds for the whole class, and everybody's points."""
-    command = [sys.executable, "-m", "course_utils.cli", "grade", folder, "--set", SET, "--seed", "1", "--again"]
-    seconds = _timed([*command, "--solutions", ROOT / "solutions" / f"{SET}.ipynb"], ROOT)
+def by_course(folder: Path, hidden: bool) -> tuple[float, list[float]]:
+    """Seconds for the whole class, and everybody's points; with or without hidden cases."""
+    command = [sys.executable, "-m", "course_utils.cli", "grade", folder, "--set", SET, "--again"]
+    more = ["--seed", "1", "--solutions", ROOT / "solutions" / f"{SET}.ipynb"] if hidden else []
+    seconds = _timed([*command, *more], ROOT)
     records = json.loads((folder.with_name(f"{folder.name}-results") / "results.json").read_text("utf-8"))
     return seconds, [record["points"] for record in records]
 
@@ -103,7 +106,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         (folder := Path(place, "class")).mkdir()
         paths = class_of(folder, arguments.size)
-        ways = {"course grade": lambda: by_course(folder)}
+        ways = {f"course grade, {what}": partial(by_course, folder, what == "all cases") for what in CASES}
         if arguments.nbgrader:
             ways["nbgrader autograde"] = lambda: by_nbgrader(
                 paths, Path(place, "nbgrader"), arguments.nbgrader.absolute()
