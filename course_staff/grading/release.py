@@ -149,7 +149,9 @@ def _mistakes(authored: Authored, trial: Trial) -> dict[str, dict]:
     found = {name: trial.prints(source) for name, source in sources.items()}
     for name, prints in found.items():
         if late := [case for case, each in prints.items() if each["kind"] == "timeout"]:
-            raise CourseError(f"the mistake {name!r} ran out of time on {late[0]!r}; try again when nothing else runs here.")
+            raise CourseError(
+                f"the mistake {name!r} ran out of time on {late[0]!r}; try again when nothing else runs here."
+            )
     fails = {name: trial.failed(source) for name, source in sources.items()}
     telling = _telling_cases([trial.prints(authored.solution), *found.values()]) if found else []
 

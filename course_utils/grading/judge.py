@@ -181,9 +181,7 @@ def _lost_elsewhere(question: Question, entry: Mapping, name: str, cases, expect
     if not question.share:
         return False
     passed = [verdict.passed for verdict in verdicts]
-    fails = entry["mistakes"][name][
-        "prints"
-    ]  # of a question in parts, these are the public cases that the mistake fails
+    fails = entry["mistakes"][name]["prints"]  # of a question in parts, the public cases that the mistake fails
     by_it = [is_right or case.name not in fails for case, is_right in zip(cases, passed, strict=True)]
     public = [i for i, case in enumerate(cases) if case.name in entry.get("cases", (case.name,))]
     mended = [passed[i] or cases[i].name in fails for i in public]

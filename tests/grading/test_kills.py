@@ -65,6 +65,33 @@ def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     assert "A right answer is refused" in right_too.diagnosis
 
 
+def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
+    question = kills("double", right=RIGHT, wrong=WRONG, **{**FIELDS, "points": 6})
+    cases = question.cases()
+
+    class Factor:
+        def __rmul__(self, number):
+            return number
+
+    def multiplies(double):
+        try:
+            double(Factor())
+        except TypeError:
+            return False
+        return thorough(double)
+
+    found = zip(cases, run_cases(question, multiplies, cases, 5.0), strict=True)
+    prints = {case.name: outcome_print(each) for case, each in found if case.name.endswith("a sum")}
+    asks = {"sentence": "Asks for a product.", "hint": 0, "prints": prints}
+    entry = {"cases": [case.name for case in cases], "mistakes": {"asks": asks}}
+
+    def told(test):
+        return grade(question, cases, run_cases(question, test, cases, 5.0), entry)
+
+    assert told(multiplies).diagnosis == "Asks for a product."
+    assert told(lambda double: False).mistake == ""
+
+
 @pytest.mark.parametrize(
     ("test", "kind"),
     [

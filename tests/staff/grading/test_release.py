@@ -280,12 +280,16 @@ def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys)
     assert not list((checkout / "solutions").iterdir())
 
 
+LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
         ("return 2 * x", "return 2 * x + 1", "q1 cannot be released: the solution fails on the case 'a vector': "),
         ('("2 * x", "x**2")', '("2 * x", "x + x")', "the mistake 'square' passes"),
         ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
+        ('"2 * x", "x**2"', f'"2 * x", "{LATE}"', "the mistake 'square' ran out of time on 'a vector'"),
         ("x.add(x)", "x.add(1)", "the variant 'a sum' fails on the case 'a vector': "),
         ("*q1 · easy", "*q1 · hard", "lacks its facts"),
         (
