@@ -233,5 +233,5 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_rooms_are_there_when_used_and_an_unknown_one_is_named():
     assert course_utils.units.MiB == 2**20
-    with pytest.raises(AttributeError, match="no attribute 'optimizers'; it has autodiff"):
+    with pytest.raises(AttributeError, match="no attribute 'optimizers'; it has attention"):
         _ = course_utils.optimizers

@@ -1,0 +1,86 @@
+"""Exact attention, with the whole matrix of scores and by tiles of it (Dao et al. 2022; Dao 2023, algorithms 1 and 2)."""
+
+from collections.abc import Iterator
+from math import inf, sqrt
+
+import torch
+from torch import Tensor
+
+TILE = 64
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+    """softmax(qkᵀ/√d) v, shapes (…, length, width); causal, a query sees the keys at its own place and before."""
+    scores = q @ k.mT / sqrt(q.shape[-1])
+    if is_causal:
+        scores = scores.masked_fill(above_diagonal(slice(0, q.shape[-2]), slice(0, k.shape[-2]), q.device), -inf)
+    return scores.softmax(-1) @ v
+
+
+class TiledAttention(torch.autograd.Function):
+    """`apply(q, k, v, is_causal)`, as `attention`, with one tile of scores at a time; what is saved is linear in the length."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal=False):
+        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1]), wide(q.new_empty(q.shape[:-1]))
+        for rows, tiles in visible(q.shape[-2], k.shape[-2], is_causal):
+            top, total, part = wide(q.new_full((*q.shape[:-2], 1, 1), -inf)), 0.0, 0.0
+            for cols in tiles:
+                scores = scores_of(q, k, rows, cols, is_causal)
+                highest = torch.maximum(top, scores.amax(-1, keepdim=True))
+                p, shrink = (
+                    (scores - highest).exp(),
+                    (top - highest).exp(),
+                )  # what came before was relative to a lower top
+                total = shrink * total + p.sum(-1, keepdim=True)
+                part = shrink * part + p @ wide(v[..., cols, :])
+                top = highest
+            out[..., rows, :] = part / total
+            lse[..., rows] = (top + total.log()).squeeze(-1)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.is_causal = is_causal
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        q, k, v, out, lse = ctx.saved_tensors
+        grad_q, grad_k, grad_v = (torch.zeros_like(wide(tensor)) for tensor in (q, k, v))
+        dot = (wide(grad_out) * wide(out)).sum(-1, keepdim=True)
+        for rows, tiles in visible(q.shape[-2], k.shape[-2], ctx.is_causal):
+            grad = wide(grad_out[..., rows, :])
+            for cols in tiles:
+                scores = scores_of(q, k, rows, cols, ctx.is_causal)
+                p = (scores - lse[..., rows, None]).exp()  # computed anew: `lse` is all that forward kept of it
+                grad_v[..., cols, :] += p.mT @ grad
+                grad_scores = p * (grad @ wide(v[..., cols, :]).mT - dot[..., rows, :]) / sqrt(q.shape[-1])
+                grad_q[..., rows, :] += grad_scores @ wide(k[..., cols, :])
+                grad_k[..., cols, :] += grad_scores.mT @ wide(q[..., rows, :])
+        return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), None
+
+
+def visible(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, list[slice]]]:
+    """For each tile of queries those of the keys that it sees any of; causal, none beyond the diagonal."""
+    for rows in tiles_of(queries):
+        yield rows, [cols for cols in tiles_of(keys) if not is_causal or cols.start < rows.stop]
+
+
+def tiles_of(length: int) -> list[slice]:
+    """Places from 0 to `length` by `TILE`; the last tile is what is left."""
+    return [slice(start, min(start + TILE, length)) for start in range(0, length, TILE)]
+
+
+def scores_of(q: Tensor, k: Tensor, rows: slice, cols: slice, is_causal: bool) -> Tensor:
+    """qkᵀ/√d of one tile."""
+    scores = wide(q[..., rows, :]) @ wide(k[..., cols, :]).mT / sqrt(q.shape[-1])
+    return scores.masked_fill(above_diagonal(rows, cols, q.device), -inf) if is_causal else scores
+
+
+def above_diagonal(rows: slice, cols: slice, device) -> Tensor:
+    """Where a key lies after its query."""
+    queries, keys = (torch.arange(part.start, part.stop, device=device) for part in (rows, cols))
+    return keys > queries[:, None]
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """At least 32 bits, in which sums over tiles are kept."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
