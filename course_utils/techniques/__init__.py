@@ -1,7 +1,18 @@
-"""Techniques by hand, one file each: gradient checkpointing, blocks of a model in segments, saved tensors on disk."""
+"""Techniques by hand, one file each: gradient checkpointing, blocks of a model in segments, saved tensors on disk,
+cross-entropy by pieces of its logits."""
 
 from course_utils.techniques.checkpointing import checkpoint, checkpoint_by_hooks
+from course_utils.techniques.chunked_loss import LossByTiles, LossWithGradients
 from course_utils.techniques.offloading import SavedOnDisk
 from course_utils.techniques.segments import blocks_of, checkpoint_blocks, segment_ranges
 
-__all__ = ["SavedOnDisk", "blocks_of", "checkpoint", "checkpoint_blocks", "checkpoint_by_hooks", "segment_ranges"]
+__all__ = [
+    "LossByTiles",
+    "LossWithGradients",
+    "SavedOnDisk",
+    "blocks_of",
+    "checkpoint",
+    "checkpoint_blocks",
+    "checkpoint_by_hooks",
+    "segment_ranges",
+]

@@ -1,0 +1,97 @@
+"""Cross-entropy of logits that are never there at once: by pieces of tokens and of the vocabulary.
+
+x (n × h) are hidden states, w (V × h) the output layer's weight, `labels` (n) whole numbers, `IGNORED` where there is none. The
+loss is the mean over the others; with smoothing ε the right answer is 1 − ε at the label and ε/V everywhere.
+"""
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+
+
+class LossByTiles(torch.autograd.Function):
+    """`apply(x, w, labels, tokens, words, ε)`: logits of so many tokens and words at a time, computed anew in backward."""
+
+    @staticmethod
+    def forward(ctx, x, w, labels, tokens, words, epsilon=0.0):
+        at_label, level = 1 - epsilon, epsilon / len(w)
+        loss, lse = wide(x.new_zeros(())), wide(x.new_empty(len(x)))
+        for rows in pieces(len(x), tokens):
+            top, total = wide(x.new_full((len(x[rows]),), -inf)), 0.0
+            wanted = torch.zeros_like(top)
+            for cols in pieces(len(w), words):
+                logits = wide(x[rows] @ w[cols].T)
+                highest = torch.maximum(top, logits.amax(-1))
+                total = total * (top - highest).exp() + (logits - highest[:, None]).exp().sum(-1)
+                top = highest
+                here, place = labels_in(labels[rows], cols)
+                wanted[here] += at_label * logits[here, place]
+                wanted += level * logits.sum(-1)
+            lse[rows] = top + total.log()
+            loss += (lse[rows] - wanted)[labels[rows] != IGNORED].sum()
+        ctx.save_for_backward(x, w, labels, lse)
+        ctx.sizes = tokens, words, at_label, level
+        return (loss / (labels != IGNORED).sum()).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, w, labels, lse = ctx.saved_tensors
+        tokens, words, at_label, level = ctx.sizes
+        grad_x, grad_w = torch.zeros_like(wide(x)), torch.zeros_like(wide(w))
+        share = grad_output * (labels != IGNORED) / (labels != IGNORED).sum()
+        for rows in pieces(len(x), tokens):
+            for cols in pieces(len(w), words):
+                grad_logits = (wide(x[rows] @ w[cols].T) - lse[rows, None]).exp() - level
+                here, place = labels_in(labels[rows], cols)
+                grad_logits[here, place] -= at_label
+                grad_logits *= share[rows, None]
+                grad_x[rows] += grad_logits @ wide(w[cols])
+                grad_w[cols] += grad_logits.T @ wide(x[rows])
+        return grad_x.to(x.dtype), grad_w.to(w.dtype), None, None, None, None
+
+
+class LossWithGradients(torch.autograd.Function):
+    """`apply(x, w, labels, tokens, ε)`: whole logits of so many tokens at a time; forward makes the gradients at once and keeps
+    them, so that nothing is computed twice."""
+
+    @staticmethod
+    def forward(ctx, x, w, labels, tokens, epsilon=0.0):
+        at_label, level = 1 - epsilon, epsilon / len(w)
+        loss, grad_x, grad_w = wide(x.new_zeros(())), torch.empty_like(x), torch.zeros_like(wide(w))
+        valid = (labels != IGNORED).sum()
+        for rows in pieces(len(x), tokens):
+            log_p = wide(x[rows] @ w.T).log_softmax(-1)
+            here, place = labels_in(labels[rows], slice(0, len(w)))
+            loss -= (at_label * log_p[here, place] + level * log_p[here].sum(-1)).sum()
+            grad_logits = log_p.exp() - level
+            grad_logits[here, place] -= at_label
+            grad_logits[labels[rows] == IGNORED] = 0
+            grad_logits /= valid
+            grad_x[rows] = (grad_logits @ wide(w)).to(x.dtype)
+            grad_w += grad_logits.T @ wide(x[rows])
+        ctx.save_for_backward(grad_x, grad_w.to(w.dtype))
+        return (loss / valid).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        grad_x, grad_w = ctx.saved_tensors
+        return grad_output * grad_x, grad_output * grad_w, None, None, None
+
+
+def pieces(length: int, size: int) -> list[slice]:
+    """Places from 0 to `length` by `size`; the last piece is what is left."""
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def labels_in(labels: Tensor, words: slice) -> tuple[Tensor, Tensor]:
+    """The tokens whose labels are among these words, and at which place among them."""
+    here = ((labels >= words.start) & (labels < words.stop)).nonzero()[:, 0]
+    return here, labels[here] - words.start
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """At least 32 bits, in which sums over pieces are kept."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
