@@ -1,0 +1,81 @@
+"""Attention over ranks that hold a part of the sequence each; keys and values go around in a ring (Liu et al. 2023).
+
+`places` are, for each rank, the positions of its tokens in the whole sequence: one stretch, or, where attention is causal, two of
+them, one from each end, with which every rank has as much to do.
+"""
+
+from math import inf, sqrt
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_utils.attention import wide
+
+
+class RingAttention(torch.autograd.Function):
+    """`apply(q, k, v, places, is_causal)` on every rank, with its own parts: the part of the output for its own queries."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, places, is_causal=False):
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        out, lse, keys, values = 0.0, wide(q.new_full((*q.shape[:-1], 1), -inf)), k, v
+        for step in range(ranks):
+            scores = scores_of(q, keys, places[rank], places[(rank - step) % ranks], is_causal)
+            whole = torch.logaddexp(lse, scores.logsumexp(-1, keepdim=True))
+            out = out * (lse - whole).exp() + (scores - whole).exp() @ wide(values)
+            lse = whole
+            if step < ranks - 1:
+                keys, values = pass_on(keys, values)
+        ctx.save_for_backward(q, k, v, out.to(q.dtype), lse)
+        ctx.places, ctx.is_causal = places, is_causal
+        return out.to(q.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        q, k, v, out, lse = ctx.saved_tensors
+        rank, ranks, places = dist.get_rank(), dist.get_world_size(), ctx.places
+        dot = (wide(grad_out) * wide(out)).sum(-1, keepdim=True)
+        grad_q, grad_k, grad_v = (torch.zeros_like(wide(tensor)) for tensor in (q, k, v))
+        for step in range(ranks):
+            p = (scores_of(q, k, places[rank], places[(rank - step) % ranks], ctx.is_causal) - lse).exp()
+            grad_scores = p * (wide(grad_out) @ wide(v).mT - dot) / sqrt(q.shape[-1])
+            grad_q += grad_scores @ wide(k)
+            grad_k += grad_scores.mT @ wide(q)
+            grad_v += p.mT @ wide(grad_out)
+            if step < ranks - 1:
+                k, v = pass_on(k, v)
+            grad_k, grad_v = pass_on(
+                grad_k, grad_v
+            )  # the gradients of a part go around with it, and once more to come home
+        return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), None, None
+
+
+def pass_on(*tensors: Tensor) -> list[Tensor]:
+    """To the next rank what is here, from the one before what was there; the last one's next is the first."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if ranks == 1:
+        return list(tensors)
+    come = [torch.empty_like(tensor) for tensor in tensors]
+    messages = [dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % ranks) for tensor in tensors]
+    messages += [dist.P2POp(dist.irecv, tensor, (rank - 1) % ranks) for tensor in come]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    return come
+
+
+def scores_of(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, is_causal: bool) -> Tensor:
+    """qkᵀ/√d; causal, a query sees the keys at its place and before, by their places in the whole sequence."""
+    scores = wide(q) @ wide(k).mT / sqrt(q.shape[-1])
+    return scores.masked_fill(keys > queries[:, None], -inf) if is_causal else scores
+
+
+def stretches(length: int, ranks: int) -> list[Tensor]:
+    """The places of each rank's tokens: one stretch after the other."""
+    return list(torch.arange(length).chunk(ranks))
+
+
+def two_ends(length: int, ranks: int) -> list[Tensor]:
+    """A stretch from the beginning and one from the end for each rank: a causal mask then leaves all of them as much."""
+    parts = torch.arange(length).chunk(2 * ranks)
+    return [torch.cat([parts[rank], parts[2 * ranks - 1 - rank]]) for rank in range(ranks)]

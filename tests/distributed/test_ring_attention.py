@@ -1,0 +1,55 @@
+"""Attention over parts of a sequence on real ranks: one process on the whole sequence is the oracle; bytes are counted."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_utils.attention import attention
+from course_utils.distributed import counted, launch
+from course_utils.distributed.ring_attention import RingAttention, stretches, two_ends
+
+LENGTH = 24
+
+
+def compared(ranks, is_causal, share):
+    """On each rank: the largest difference from the whole sequence, bytes sent in forward and in all, those of a part."""
+    generator = torch.Generator().manual_seed(0)
+    whole = [torch.randn(2, 3, LENGTH, 8, generator=generator, dtype=torch.float64) for _ in range(4)]
+    places = share(LENGTH, ranks)
+    *parts, grad = (x[..., places[dist.get_rank()], :].clone() for x in whole)
+    parts = [part.requires_grad_() for part in parts]
+    with counted() as traffic:
+        out = RingAttention.apply(*parts, places, is_causal)
+        forward = traffic.sent
+        out.backward(grad)
+    *whole, grad = whole
+    whole = [x.requires_grad_() for x in whole]
+    right = attention(*whole, is_causal)
+    right.backward(grad)
+    found = [out, *(part.grad for part in parts)]
+    expected = [x[..., places[dist.get_rank()], :] for x in (right, *(x.grad for x in whole))]
+    apart = max((a - b).abs().max().item() for a, b in zip(found, expected, strict=True))
+    return apart, forward, traffic.sent, parts[0].nbytes
+
+
+def every(ranks):
+    return [compared(ranks, is_causal, share) for is_causal in (False, True) for share in (stretches, two_ends)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_outputs_and_gradients_are_those_of_one_process_and_bytes_as_predicted(ranks):
+    for apart, forward, sent, part in sum(launch(every, ranks, ranks), []):
+        assert apart < 1e-12
+        assert forward == 2 * (ranks - 1) * part  # keys and values, to all but where they began
+        assert sent - forward == (2 * (ranks - 1) + 2 * ranks * (ranks > 1)) * part  # their gradients come home
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_with_two_ends_a_causal_mask_leaves_every_rank_as_much(ranks):
+    def seen(places):
+        return [int((torch.arange(LENGTH) <= mine[:, None]).sum()) for mine in places]
+
+    assert len(set(seen(two_ends(LENGTH, ranks)))) == 1
+    uneven = seen(stretches(LENGTH, ranks))
+    assert uneven == sorted(uneven)
+    assert uneven[0] < uneven[-1]
