@@ -195,7 +195,7 @@ class _Server:
 
         def end():
             ends.close(lifeline)
-            if not over.wait(_END_SECONDS):  # the guard does not hear it: a question may have stopped its guard
+            if not over.wait(_END_SECONDS):  # a question may have stopped the process that watches it
                 _kill(self.process)
 
         try:

@@ -282,7 +282,7 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch, sa
 
 
 @pytest.mark.slow
-def test_in_the_plain_sandbox_a_stopped_guard_is_noticed_and_root_has_no_rights(tiny, tmp_path, safe, monkeypatch):
+def test_in_the_plain_sandbox_a_stopped_watcher_is_noticed_and_root_has_no_rights(tiny, tmp_path, safe, monkeypatch):
     monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
     bodies = {"stops": STOPS, "remounts": REMOUNT}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
@@ -322,7 +322,7 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
     assert len({grade.identify(path, papers, "fork").key for path in submissions.values()}) == 4
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
 def test_too_many_processes_and_too_much_memory_or_time_are_seen():
     family, enough = isolate.Family(os.getpid()), {"memory": 2**40, "processes": 10**6, "ahead": 10.0**6}
     assert family.excess(**enough) == 0
