@@ -28,10 +28,8 @@ class TiledAttention(torch.autograd.Function):
             for cols in tiles:
                 scores = scores_of(q, k, rows, cols, is_causal)
                 highest = torch.maximum(top, scores.amax(-1, keepdim=True))
-                p, shrink = (
-                    (scores - highest).exp(),
-                    (top - highest).exp(),
-                )  # what came before was relative to a lower top
+                p = (scores - highest).exp()
+                shrink = (top - highest).exp()  # what came before was relative to a lower top
                 total = shrink * total + p.sum(-1, keepdim=True)
                 part = shrink * part + p @ wide(v[..., cols, :])
                 top = highest
@@ -60,13 +58,13 @@ class TiledAttention(torch.autograd.Function):
 
 def visible(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, list[slice]]]:
     """For each tile of queries those of the keys that it sees any of; causal, none beyond the diagonal."""
-    for rows in tiles_of(queries):
-        yield rows, [cols for cols in tiles_of(keys) if not is_causal or cols.start < rows.stop]
+    for rows in pieces(queries, TILE):
+        yield rows, [cols for cols in pieces(keys, TILE) if not is_causal or cols.start < rows.stop]
 
 
-def tiles_of(length: int) -> list[slice]:
-    """Places from 0 to `length` by `TILE`; the last tile is what is left."""
-    return [slice(start, min(start + TILE, length)) for start in range(0, length, TILE)]
+def pieces(length: int, size: int) -> list[slice]:
+    """Places from 0 to `length` by `size`; the last piece is what is left."""
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def scores_of(q: Tensor, k: Tensor, rows: slice, cols: slice, is_causal: bool) -> Tensor:
@@ -82,5 +80,5 @@ def above_diagonal(rows: slice, cols: slice, device) -> Tensor:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """At least 32 bits, in which sums over tiles are kept."""
+    """At least 32 bits, in which sums over pieces are kept."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

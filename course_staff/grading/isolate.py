@@ -54,7 +54,7 @@ def limit(memory: int, file: int, processes: int, **_) -> None:
     if sys.platform == "linux":
         bounds |= {"RLIMIT_DATA": memory}
     if in_own_user_namespace():
-        bounds |= {"RLIMIT_NPROC": processes * 4}  # counts threads, and those of the sandbox; who watches it counts exactly
+        bounds |= {"RLIMIT_NPROC": processes * 4}  # of threads too; whoever watches counts processes exactly
     for name, bound in bounds.items():
         kind = getattr(resource, name)
         most = resource.getrlimit(kind)[1]

@@ -227,13 +227,16 @@ def _timer(seconds: float) -> Iterator[None]:
 
 def _copied(inputs: dict) -> dict:
     """A deep copy, in which plain tensors that share no memory are cloned: torch's own deep copy of one takes far longer."""
-    tensors = [leaf for leaf in tree_leaves(inputs) if type(leaf) is torch.Tensor and not leaf.requires_grad]
-    tensors = [t for t in tensors if t.layout is torch.strided and t.is_contiguous() and t.grad is None]
-    places = Counter(t.untyped_storage().data_ptr() for t in tensors)
-    alone = (
-        t for t in tensors if places[t.untyped_storage().data_ptr()] == 1 and t.untyped_storage().nbytes() == t.nbytes
-    )
+    tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+    shared = Counter(t.untyped_storage().data_ptr() for t in tensors)
+    plain_ones = [t for t in tensors if type(t) is torch.Tensor and t.is_contiguous()]
+    plain_ones = [t for t in plain_ones if not t.requires_grad and t.grad is None and _is_whole(t)]
+    alone = (t for t in plain_ones if shared[t.untyped_storage().data_ptr()] == 1)
     return copy.deepcopy(inputs, {id(t): t.clone() for t in alone})
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from math import inf
 import torch
 from torch import Tensor
 
+from course_utils.attention import pieces, wide
+
 IGNORED = -100
 
 
@@ -81,17 +83,7 @@ class LossWithGradients(torch.autograd.Function):
         return grad_output * grad_x, grad_output * grad_w, None, None, None
 
 
-def pieces(length: int, size: int) -> list[slice]:
-    """Places from 0 to `length` by `size`; the last piece is what is left."""
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
-
-
 def labels_in(labels: Tensor, words: slice) -> tuple[Tensor, Tensor]:
     """The tokens whose labels are among these words, and at which place among them."""
     here = ((labels >= words.start) & (labels < words.stop)).nonzero()[:, 0]
     return here, labels[here] - words.start
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """At least 32 bits, in which sums over pieces are kept."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

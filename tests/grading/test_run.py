@@ -252,3 +252,17 @@ def test_nobody_waits_for_the_same_ranks_again(monkeypatch):
     monkeypatch.setattr(run, "run_case", lambda *_: asked.append(_) or Outcome("stuck", text="not done"))
     found = run.run_cases(doubling(), lambda x: x, cases)
     assert (len(asked), [outcome.kind for outcome in found]) == (1, ["stuck"] * len(cases))
+
+
+def test_the_inputs_of_a_case_are_copied_with_what_they_share():
+    """As `copy.deepcopy` does: what lay in one memory lies in one memory again, and none of it in the old one."""
+    base, alone = torch.arange(6.0).view(2, 3), torch.arange(3.0)
+    inputs = {"base": base, "turned": base.T, "again": base, "alone": [alone, alone[1:]], "plain": torch.ones(2)}
+    copied = run._copied(inputs)
+    assert copied["again"] is copied["base"]
+    copied["base"].zero_()
+    copied["alone"][0].zero_()
+    copied["plain"].zero_()
+    assert not copied["turned"].any()
+    assert not copied["alone"][1].any()
+    assert (base.sum(), alone.sum(), inputs["plain"].sum()) == (15, 3, 2)
