@@ -165,7 +165,8 @@ def _tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, to
     if recipe.packed:  # two documents in each row, marked by positions that begin anew
         half = recipe.sequence // 2
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
-        return {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
+        found = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
+        return found | ({"use_cache": False} if "use_cache" in wanted else {})  # with a cache they would see each other
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0

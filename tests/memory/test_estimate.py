@@ -141,6 +141,18 @@ def test_it_prints_what_somebody_wants_to_read():
     assert all(len(line) <= 130 for line in lines)
 
 
+def test_documents_of_a_packed_row_do_not_see_each_other():
+    """Transformers makes a mask of positions that begin anew only where the model keeps no cache."""
+    packed = Recipe(batch=2, sequence=40, packed=True)
+    model, _, (batch,) = memory.Workload(SHALLOW, packed).build()
+    before = model(**batch).logits
+    batch["input_ids"][:, 0] = 1 + batch["input_ids"][:, 0] % 200
+    changed = (model(**batch).logits != before).any(-1).any(0)
+    assert changed[:20].all()
+    assert not changed[20:].any()
+    assert estimate(SHALLOW, packed).peak == dry_peak(SHALLOW, packed)
+
+
 def test_beside_training_there_are_evaluation_saving_and_loading():
     found = estimate(SHALLOW, Recipe("sgd", batch=8, sequence=128, device="cuda"))
     aside = found.aside()
