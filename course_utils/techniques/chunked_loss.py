@@ -68,12 +68,12 @@ class LossWithGradients(torch.autograd.Function):
             log_p = wide(x[rows] @ w.T).log_softmax(-1)
             here, place = labels_in(labels[rows], slice(0, len(w)))
             loss -= (at_label * log_p[here, place] + level * log_p[here].sum(-1)).sum()
-            grad_logits = log_p.exp() - level
+            grad_logits = log_p.exp_().sub_(level)  # in the same memory
             grad_logits[here, place] -= at_label
             grad_logits[labels[rows] == IGNORED] = 0
             grad_logits /= valid
             grad_x[rows] = (grad_logits @ wide(w)).to(x.dtype)
-            grad_w += grad_logits.T @ wide(x[rows])
+            grad_w.addmm_(grad_logits.T, wide(x[rows]))
         ctx.save_for_backward(grad_x, grad_w.to(w.dtype))
         return (loss / valid).to(x.dtype)
 
