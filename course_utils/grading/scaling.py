@@ -17,7 +17,8 @@ TOLERANCE = Tolerance(relative=1e-6, absolute=1e-9)
 """Factors are powers of two: their products are exact; gradients pass through one division."""
 
 _FACTORS = ((2.0, 0.5), (4.0, 0.25), (2.0, 0.125))
-_SHAPES = {"weight": (3, 2), "bias": (2,)}
+_SHAPES = {"weight": (3, 2), "bias": (2,), "gain": (2,)}
+_GROUPS = (("weight", "bias"), ("gain",))
 _RATE = 0.1
 _WRONG_NUMBERS = (float("inf"), float("-inf"), float("nan"))
 
@@ -26,12 +27,12 @@ def cases(random: Random) -> list[Case]:
     """The cases of one draw.
 
     Inputs of a case: `options` of the scaler; `parameters`; `gradients` of the unscaled loss, per step by name; `clip`, the
-    largest norm after `unscale_`, or None where the loop does not unscale itself; `reload_after`, steps after which a new
-    scaler loads the state: the one that was saved after step `saved_after`, or where that is None the one of now.
+    largest number and norm after `unscale_`, or None where the loop does not unscale itself; `reload_after`, steps after which
+    a new scaler loads the state: the one that was saved after step `saved_after`, or where that is None the one of now.
     """
     return [
         _case(random, "no overflow", 7, zeros=(1,), interval=3),
-        _case(random, "every kind of overflow", 15, overflows=(1, 4, 5, 8, 10, 13), interval=2),
+        _case(random, "every kind of overflow", 19, overflows=(1, 4, 5, 8, 9, 10, 13, 15, 18), interval=2),
         _case(random, "overflows one after the other", 6, overflows=range(6), interval=2),
         _case(random, "an overflow just before the scale would grow", 9, overflows=(2, 6), interval=3),
         _case(random, "finite gradients of which no sum is", 5, overflows=(2,), large=(1, 3), interval=9),
@@ -42,19 +43,20 @@ def cases(random: Random) -> list[Case]:
 
 
 def drive(make: Callable, inputs: dict) -> dict:
-    """What scaler `make(**options)` does over one stream: per step the scale before and after it, whether the optimizer
-    stepped, and the parameters."""
+    """What scaler `make(**options)` does over one stream: per step the scale before, in and after it, whether the
+    optimizer stepped, and the parameters."""
     parameters = {name: value.clone().requires_grad_() for name, value in inputs["parameters"].items()}
-    optimizer = _Counting([{"params": [parameter]} for parameter in parameters.values()], lr=_RATE)
+    optimizer = _Counting([{"params": [parameters[name] for name in names]} for names in _GROUPS], lr=_RATE)
     scaler = make(**inputs["options"])
     steps, saved = [], None
     for number, gradients in enumerate(inputs["gradients"]):
         steps.append(_step(scaler, optimizer, parameters, gradients, inputs["clip"]))
-        if number == inputs["saved_after"]:
-            saved = scaler.state_dict()
+        if inputs["saved_after"] is not None:  # in every step, as a loop may that keeps one of its states
+            state = scaler.state_dict()
+            saved = state if number == inputs["saved_after"] else saved
         if number in inputs["reload_after"]:
             state = scaler.state_dict() if saved is None else saved
-            steps[-1]["plain numbers are saved"] = _is_plain(state)
+            steps[-1]["plain numbers are saved, in a dict"] = isinstance(state, dict) and _is_plain(state)
             scaler = _reloaded(make, state)
     return {STEPS: steps}
 
@@ -81,8 +83,10 @@ def _step(scaler, optimizer, parameters: dict, gradients: dict, clip: float | No
         scaler.unscale_(optimizer)
         now = [parameter.grad for parameter in parameters.values()]
         kept["gradients divided in place"] = all(a is b for a, b in zip(given, now, strict=True))
+        torch.nn.utils.clip_grad_value_(parameters.values(), clip)  # after which an infinity is finite
         torch.nn.utils.clip_grad_norm_(parameters.values(), clip)
     scaler.step(optimizer)
+    kept["scale until the update"] = float(scaler.get_scale())
     scaler.update()
     return {
         "scale in this step": before,
