@@ -6,6 +6,8 @@ A bug hunt is a `function` or a `stream` whose stub holds the bug.
 import copy
 import sys
 from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from math import inf
 
 from torch.optim import Optimizer
@@ -98,32 +100,38 @@ def sharded(
     may send for one forward and backward of a module of so many bytes, in at most so many `collectives`. `begins(state of
     rank 0, rank, world_size)` gives the parameters by name that a wrapper has when it is made; without it they may be any. A
     case may have `ranks` of its own in place of `world_size`. Values: on every rank what it began with, the full state after
-    each step (from `full_state_dict()`, or from `.module`), and what is counted. Without `public` and `hidden` the cases are
-    those of `sharding.cases`.
+    each step (from `full_state_dict()`, or from `.module`), and what is counted, where there is a limit. Without `public` and
+    `hidden` the cases are those of `sharding.cases`.
     """
-    from course_utils.grading import sharding
-    from course_utils.grading.ranks import anything
+    from course_utils.grading import ranks, sharding
 
     replaces = (*sharding.WRAPPERS, *asked.pop("replaces", ()))
 
-    def run(answer, inputs):
-        return sharding.together(answer, inputs, inputs.get("ranks", world_size), replaces)
+    def count(inputs):
+        return inputs.get("ranks", world_size)
 
-    def expected(inputs):
-        right, ranks = plain(sharding.alone(inputs)), inputs.get("ranks", world_size)
+    def most(inputs):
         elements = sum(value.numel() for value in inputs["state"].values())
         size = sum(value.nbytes for value in inputs["state"].values())
-        most = {
-            sharding.KEPT: kept(elements, ranks) if kept else inf,
-            sharding.SENT: sent(size, ranks) if sent else inf,
-            sharding.COLLECTIVES: collectives,
+        every = {
+            sharding.KEPT: kept and kept(elements, count(inputs)),
+            sharding.SENT: sent and sent(size, count(inputs)),
+            sharding.COLLECTIVES: None if collectives == inf else collectives,
         }
-        limits = {name: at_most(limit) for name, limit in most.items()}
+        return {name: float(limit) for name, limit in every.items() if limit is not None}
+
+    def run(answer, inputs):
+        limits = most(inputs) | ({sharding.BEGUN: ...} if begins else {})
+        found = sharding.together(answer, inputs, count(inputs), replaces)
+        return {rank: ranks.asked_for(values, limits, sharding.COUNTED) for rank, values in found.items()}
+
+    def expected(inputs):
+        right, limits = plain(sharding.alone(inputs)), ranks.limits(most(inputs))
 
         def first(rank):
-            return plain(begins(inputs["state"], rank, ranks)) if begins else anything()
+            return {sharding.BEGUN: plain(begins(inputs["state"], rank, count(inputs)))} if begins else {}
 
-        return {f"rank {rank}": {sharding.BEGUN: first(rank), **right, **limits} for rank in range(ranks)}
+        return {f"rank {rank}": {**first(rank), **right, **limits} for rank in range(count(inputs))}
 
     fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
     given = {**fixed, "counted": (sharding.KEPT,), **asked}
@@ -145,7 +153,8 @@ def collective(
     `in_place` are to be changed, all others must stay. `use(answer, **inputs)` is what a rank does with the answer: calls it,
     unless told otherwise.
     `sends(rank, inputs of all ranks)` says how much a rank may send, by the names `ranks.MESSAGES`, `BYTES`, `PARTNERS` and
-    `COLLECTIVES`: a float is the most that is allowed, anything else must be met. Values: by call and rank.
+    `COLLECTIVES`: a float is the most that is allowed, anything else must be met. Values: by call and rank, of the counts
+    those that `sends` names.
     """
     from course_utils.grading import ranks
 
@@ -154,13 +163,23 @@ def collective(
 
     used, replaces = use or simply, asked.get("replaces", ())
 
+    def limits(rank, given):
+        return sends(rank, given) if sends else {}
+
     def run(answer, inputs):
-        return ranks.together(used, answer, inputs, in_place, replaces)
+        found = ranks.together(used, answer, inputs, in_place, replaces)
+        return {
+            call: {
+                f"rank {rank}": ranks.asked_for(found[call][f"rank {rank}"], limits(rank, given))
+                for rank in range(len(given))
+            }
+            for call, given in inputs["calls"].items()
+        }
 
     def right(rank, given):
         result = oracle(rank, copy.deepcopy(given))
         values = result if type(result) is dict else {"result": result}
-        return {**plain(values), ranks.LEFT: True, **ranks.limits(sends(rank, given) if sends else {})}
+        return {**plain(values), ranks.LEFT: True, **ranks.limits(limits(rank, given))}
 
     def expected(inputs):
         return {
@@ -346,7 +365,9 @@ def _in_unit(name: str, unit: str) -> str:
 
 
 def _number(value):
-    """A tensor or an array of one number counts as that number."""
+    """A tensor or an array of one number counts as that number, and so does a fraction."""
+    if type(value) in (Fraction, Decimal):
+        return float(value)
     single = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     return value.item() if single else value
 

@@ -6,14 +6,14 @@ Values alone cannot tell a ring from a rank that collects everything, so sends a
 import copy
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
 
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.distributed import Traffic, counted, launch
-from course_utils.grading.compare import Rule, at_most
+from course_utils.grading.compare import at_most
 from course_utils.grading.foreign import forbid
 from course_utils.grading.question import Case
 from course_utils.grading.values import plain, same
@@ -25,6 +25,7 @@ PATIENCE = 10.0
 """How long the work on a rank may take, which is tiny where nothing else runs."""
 MESSAGES, BYTES, PARTNERS, COLLECTIVES = "messages sent", "bytes sent", "ranks sent to", "collectives"
 LEFT = "arguments left as they were"
+_COUNTED = (MESSAGES, BYTES, PARTNERS, COLLECTIVES)
 
 
 def case(name: str, calls: dict[str, list[dict]]) -> Case:
@@ -59,15 +60,18 @@ def on_rank(use: Callable, answer, calls: dict, in_place: tuple[str, ...], repla
     return {name: _called(use, answer, given[dist.get_rank()], in_place) for name, given in calls.items()}
 
 
-def anything() -> Rule:
-    """Stands for a count that is not asked about."""
-    return Rule(lambda got: None)
+def limits(exact_or_most: Mapping) -> dict:
+    """A rule for each count that is asked for: a float is the most that is allowed, anything else is compared."""
+    return {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
 
 
-def limits(exact_or_most: dict) -> dict:
-    """All that is counted, with a rule for each: a float is the most that is allowed, anything else is compared."""
-    rules = {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
-    return {**dict.fromkeys((MESSAGES, BYTES, PARTNERS, COLLECTIVES), anything()), **rules}
+def asked_for(values: dict, exact_or_most: Mapping, counted: Collection[str] = _COUNTED) -> dict:
+    """`values` without those of `counted` that nobody asks for. What keeps within its limit stands as the limit, since how far
+    below it an answer stays is a matter of style, and one mistake in two styles should look the same.
+    """
+    kept = {name: value for name, value in values.items() if name in exact_or_most or name not in counted}
+    most = {name: limit for name, limit in exact_or_most.items() if type(limit) is float and name in kept}
+    return {**kept, **{name: max(kept[name], limit) for name, limit in most.items()}}
 
 
 def counts(ledger: Traffic, partners: list[int]) -> dict:

@@ -28,6 +28,8 @@ BEGUN = "parameters to begin with"
 KEPT = "elements kept between steps"
 SENT = "bytes sent for a forward and backward"
 COLLECTIVES = "collectives of a forward and backward"
+COUNTED = (BEGUN, KEPT, SENT, COLLECTIVES)
+"""What not every question asks for."""
 WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed._composable")
 """Where torch has wrappers of its own."""
 _RATE, _MOMENTUM = 0.1, 0.9

@@ -63,6 +63,22 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
     assert found == "`call · rank 0 · collectives` is 1 where 0 is right."
 
 
+def test_only_what_is_asked_for_is_among_the_values_and_whatever_keeps_a_limit_looks_alike():
+    """By its values a mistake is known, in whatever style it is written."""
+    whole = "import torch.distributed as d\ndef answer(x):\n    d.all_reduce(x := x.clone())\n    return x"
+    parts = whole.replace("(x := x.clone())", "((x := x.clone())[:1])\n    d.all_reduce(x[1:])")
+    cases = [ranks.case("two", {"call": [{"x": torch.ones(4)} for _ in range(2)]})]
+
+    def values(answer, limits):
+        question = collective(lambda *_: None, sends=lambda *_: limits, public=lambda _: cases, **FIELDS)
+        return question.run(define(answer), cases[0].inputs)["call"]["rank 0"]
+
+    first, second = (values(answer, {ranks.BYTES: 64.0}) for answer in (whole, parts))
+    assert first.keys() == second.keys() == {"result", ranks.LEFT, ranks.BYTES}
+    assert first[ranks.BYTES] == second[ranks.BYTES] == 64
+    assert values(whole, {ranks.BYTES: 2.0, ranks.COLLECTIVES: 1})[ranks.BYTES] == 16
+
+
 def test_what_is_to_be_changed_in_place_is_compared_and_nothing_else_may_change():
     def doubled(rank, given):
         given[rank]["x"].mul_(2)

@@ -1,6 +1,8 @@
 """Each kind of question, put to right and wrong answers. The stream of gradients is the one that must miss nothing."""
 
 import random
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 import torch
@@ -160,6 +162,7 @@ def test_an_account_gives_each_number_its_share():
     half = grade_answer(bytes_asked(), {**right, "peak": 1.0})
     assert (half.points, half.passed) == (1.5, False)
     assert half.verdicts[1].sentence == "`peak` is 1, which is too small."
+    assert grade_answer(bytes_asked(), {"parameters": Decimal(526_264_752), "peak": Fraction(4017, 2)}).passed
 
 
 @pytest.mark.parametrize(
