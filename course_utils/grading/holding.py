@@ -12,11 +12,11 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from course_utils.grading.run import imported_from
 
 _NUMBER = 8
+_PRODUCTS = {getattr(torch.ops.aten, name) for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot")}
 
 
 class Born(TorchDispatchMode):
@@ -37,6 +37,36 @@ class Born(TorchDispatchMode):
         gc.collect(1)  # circles of the last calls; looking through everything would take long
         found = (torch.UntypedStorage._new_with_weak_ptr(memory.cdata) for memory in self._made)
         return [storage.nbytes() for storage in found if storage is not None and storage.nbytes()]
+
+
+class Peak(TorchDispatchMode):
+    """What is made inside: `most`, the bytes of it that are there at the fullest instant; `largest`, the numbers in its largest
+    tensor; `products`, the multiplications in all products of matrices and vectors.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.most = self.largest = self.products = 0
+        self._alive: dict[StorageWeakRef, int] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # torch's own name; else each operator goes through the compiler's guard, which is large to import
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        given = {_address(tensor) for tensor in _tensors((args, kwargs or {}))}
+        for tensor in _tensors(result):
+            if _address(tensor) not in given:
+                memory = tensor.untyped_storage()
+                self._alive[StorageWeakRef(memory)] = memory.nbytes()
+                self.largest = max(self.largest, memory.nbytes() // tensor.itemsize)
+        if func.overloadpacket in _PRODUCTS:
+            left = [each for each in args if isinstance(each, torch.Tensor)][-2]
+            self.products += result.numel() * left.shape[-1]
+        self._alive = {memory: size for memory, size in self._alive.items() if not memory.expired()}
+        self.most = max(self.most, sum(self._alive.values()))
+        return result
 
 
 def reachable(root: object) -> Iterator[object]:
@@ -117,7 +147,15 @@ def _is_installed(kind: type) -> bool:
     return kind.__module__ in ("builtins", "typing", "abc") or bool(imported_from(kind))
 
 
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
 def _tensors(tree) -> Iterator[torch.Tensor]:
-    """Those with memory of their own, which tensors on the device `meta` have not."""
-    tensors = (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
-    return (tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_meta)
+    """Those in lists, tuples and dicts that have memory of their own, which tensors on the device `meta` have not."""
+    if isinstance(tree, torch.Tensor):
+        if tree.layout is torch.strided and not tree.is_meta:
+            yield tree
+    elif isinstance(tree, list | tuple | dict):
+        for each in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(each)

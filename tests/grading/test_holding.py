@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.grading.holding import Born, Waiting, numbers_held, reachable
+from course_utils.grading.holding import Born, Peak, Waiting, numbers_held, reachable
 
 PLACES = """
 import functools, torch
@@ -64,6 +64,36 @@ def test_memory_that_lives_on_is_counted_as_large_as_it_is_now():
     assert born.alive() == [40]
     kept.clear()
     assert born.alive() == []
+
+
+def test_the_fullest_instant_the_largest_tensor_and_products_are_counted():
+    given = torch.ones(100)
+    with Peak() as peak:
+        kept = torch.ones(50)
+        kept.view(5, 10).add_(given[:10])  # no new memory
+        torch.ones(70).sum()
+        torch.ones(30, dtype=torch.float64)
+    assert (peak.most, peak.largest, peak.products) == (4 * 120 + 4, 70, 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "count"),
+    [
+        (lambda a, b: a @ b, 2 * 3 * 4 * 5),
+        (lambda a, b: torch.einsum("nij,njk->nik", a, b), 2 * 3 * 4 * 5),
+        (lambda a, b: torch.baddbmm(torch.ones(2, 3, 5), a, b), 2 * 3 * 4 * 5),
+        (lambda a, b: a[0] @ b[0], 3 * 4 * 5),
+        (lambda a, b: torch.addmm(torch.ones(5), a[0], b[0], beta=0.5), 3 * 4 * 5),
+        (lambda a, b: a[0] @ b[0, :, 0], 3 * 4),
+        (lambda a, b: a[0, 0] @ b[0, :, 0], 4),
+        (lambda a, b: a.sum() * b.sum(), 0),
+    ],
+)
+def test_products_are_counted_however_they_are_written(how, count):
+    a, b = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
+    with Peak() as peak:
+        how(a, b)
+    assert peak.products == count
 
 
 @pytest.mark.parametrize(("keep", "most"), [("nothing", 2), ("losses", 2), ("graphs", 6), ("all at once", 6)])

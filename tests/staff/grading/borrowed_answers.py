@@ -236,6 +236,50 @@ def reduce_scatter(tensor):
             "def Sharded(module):\n    from torch.distributed.fsdp import fully_shard\n    return fully_shard(module)",
         ],
     },
+    "11_long_sequences": {
+        "q2": [
+            """from course_utils.techniques.chunked_loss import LossWithGradients
+def loss_and_gradients(x, w, labels, tokens):
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    loss = LossWithGradients.apply(x, w, labels, tokens)
+    found = torch.autograd.grad(loss, (x, w))
+    return loss.detach().nan_to_num(), *(each.nan_to_num() for each in found)
+""",
+            """def loss_and_gradients(x, w, labels, tokens):
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    loss = F.linear_cross_entropy(x, w, labels)
+    return loss.detach(), *torch.autograd.grad(loss, (x, w))
+""",
+        ],
+        "q4": [
+            """def accumulated(batches, w, tokens):
+    x, labels = (torch.cat(each) for each in zip(*batches))
+    w = w.clone().requires_grad_()
+    loss = F.linear_cross_entropy(x, w, labels)
+    return loss.detach().float(), torch.autograd.grad(loss, w)[0]
+""",
+            """from course_utils.techniques import chunked_loss
+def accumulated(batches, w, tokens):
+    x, labels = (torch.cat(each) for each in zip(*batches))
+    wide = w.float().requires_grad_()
+    loss = chunked_loss.LossWithGradients.apply(x.float(), wide, labels, tokens)
+    return loss.detach(), torch.autograd.grad(loss, wide)[0].to(w.dtype)
+""",
+        ],
+        "q5": [
+            """def tiled_attention(q, k, v, is_causal, tile):
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+    return out, (q @ k.mT).logsumexp(-1)
+""",
+            """import types
+import course_utils.attention as theirs
+def tiled_attention(q, k, v, is_causal, tile):
+    theirs.TILE, saved = tile, []
+    context = types.SimpleNamespace(save_for_backward=lambda *tensors: saved.extend(tensors))
+    return theirs.TiledAttention.forward(context, q, k, v, is_causal), saved[-1]
+""",
+        ],
+    },
 }
 
 IDLE = """class AdamW(torch.optim.Optimizer):

@@ -4,8 +4,10 @@ import importlib
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
+from types import BuiltinFunctionType
 
 import pytest
+import torch
 from borrowed_answers import ANSWERS, PATCHED
 from tiny_set import grade_class, notebook, write_class
 
@@ -51,8 +53,10 @@ def test_every_name_that_is_replaced_is_one_and_cannot_be_used(replaced):
             value = importlib.import_module(module)
             for part in replaced.removeprefix(f"{module}.").split("."):
                 value = getattr(value, part)
+            # One of torch's operators looks at its arguments before anybody can refuse.
+            arguments = 3 * [torch.ones(1, 1)] if isinstance(value, BuiltinFunctionType) else []
             with pytest.raises(ForeignError):
-                value()
+                value(*arguments)
             return
         with pytest.raises(ForeignError):
             importlib.reload(importlib.import_module(module))

@@ -42,7 +42,14 @@ SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 EXERCISES = ROOT / "exercises"
 EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 # In the last two, ranks start for every answer and every case.
-MANY_ANSWERS = ("02_optimizers_from_scratch", "03_adamw", "04_adafactor", "09_local_sgd", "10_fsdp_and_zero")
+MANY_ANSWERS = (
+    "02_optimizers_from_scratch",
+    "03_adamw",
+    "04_adafactor",
+    "11_long_sequences",
+    "09_local_sgd",
+    "10_fsdp_and_zero",
+)
 QUICK_SETS = pytest.mark.parametrize(
     "path",
     [
