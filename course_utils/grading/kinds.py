@@ -62,6 +62,7 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **aske
         return plain(streams.drive(oracle, inputs))
 
     given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
+    given["recognize"] = streams.says_gradients_changed
     return Question(run=streams.drive, expected=expected, **{**given, **_replacing(oracle, **asked)})
 
 

@@ -43,8 +43,9 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     `rates`, the factor on each group's lr before each step, or empty; `reload_after`, steps after which `state_dict` moves to
     fresh parameters and a fresh optimizer; `count_state`; and, optional, `names` of hyper-parameters to be read from a new
     optimizer's first group, `scheduled`, what `rates` changes in place of the lr, `back_after`, steps after which the
-    optimizer goes astray and back, `transposed`, names of matrices that do not lie row by row in memory, and `counted_on`, how
-    many steps a reload adds to what the state counts, as after a long run.
+    optimizer goes astray and back, `transposed`, names of matrices that do not lie row by row in memory, `counted_on`, how
+    many steps a reload adds to what the state counts, as after a long run, and `added_after`, steps after which the groups
+    beyond the first are added.
     """
     draw = _Draw(random, hyper)
     case, one, two = draw.case, draw.one_group, draw.two_groups
@@ -80,12 +81,12 @@ def drive(answer, inputs: dict) -> dict:
     step each parameter and whether gradients and autograd were left alone; `state`, where it is counted, as `state_of` says.
     """
     groups = [_copy_parameters(group["parameters"], inputs.get("transposed", ())) for group in inputs["groups"]]
-    optimizer = answer(
-        [
-            {"params": list(group.values()), **_options(given)}
-            for group, given in zip(groups, inputs["groups"], strict=True)
-        ]
-    )
+    made = [
+        {"params": list(group.values()), **_options(given)}
+        for group, given in zip(groups, inputs["groups"], strict=True)
+    ]
+    later = made[1:] if "added_after" in inputs else []
+    optimizer = answer(made[: len(made) - len(later)])
     values = {
         "hyper-parameters": {name: _in_words(optimizer.param_groups[0].get(name)) for name in inputs.get("names", ())}
     }
@@ -95,6 +96,9 @@ def drive(answer, inputs: dict) -> dict:
         steps.append(_step(optimizer, groups, _lay_out(gradients, inputs)))
         if number in inputs["reload_after"]:
             groups, optimizer = _reload(answer, groups, optimizer, inputs.get("counted_on", 0))
+        if number == inputs.get("added_after"):
+            for group in later:
+                optimizer.add_param_group(group)
         if number in inputs.get("back_after", ()):
             _go_astray_and_back(optimizer, groups)
     return {**values, "state": state_of(optimizer)} if inputs["count_state"] else values
@@ -173,6 +177,12 @@ def _plain_options(options: dict) -> dict:
 
 def _options(group: dict) -> dict:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}
+
+
+def says_gradients_changed(_, got: dict) -> str | None:
+    """Of values in which the only fault may be that `p.grad` is not as it was."""
+    changed = any(step.get(UNTOUCHED_GRADIENTS) is False for step in got.get(STEPS, ()))
+    return "`step()` changes `p.grad` or clears it; it belongs to the caller. Work on a copy." if changed else None
 
 
 def _copy_parameters(parameters: dict, transposed=()) -> dict:
