@@ -18,7 +18,7 @@ from course_utils.settings import settings
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
 _EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
 _SWITCHES = ("checkpointing", "clipping", "offload", "offload_activations", "packed", "in_backward")
-_COUNTS = ("batch", "sequence", "accumulation", "segments", "ranks", "replicas", "zero_stage", "lora")
+_COUNTS = ("batch", "sequence", "accumulation", "segments", "ranks", "replicas", "zero_stage", "lora", "chunked_loss")
 _WORDS = ("optimizer", "precision", "attention", "quantized", "device")
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"

@@ -23,7 +23,11 @@ def emit(kind: str, model: str, recipe: Recipe) -> str:
     """
     if kind not in _FORMATS:
         raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(_FORMATS)}.")
-    return _FORMATS[kind](model, recipe)
+    text = _FORMATS[kind](model, recipe)
+    if recipe.chunked_loss:
+        pieces = f"the loss by {recipe.chunked_loss} tokens at a time"
+        text += f"\n# No setting: {pieces} is techniques.LossWithGradients in a loop of your own."
+    return text
 
 
 def _accelerate(model: str, recipe: Recipe) -> str:

@@ -132,8 +132,11 @@ class Finder:
     def formulas_for(self, b: int, s: int) -> Formulas | None:
         """Formulas that give a dry run at these sizes, but for scratch space; found and confirmed where need be.
 
-        None where there are none, and where nothing of this regime was run dry yet.
+        None where there are none, and where nothing of this regime was run dry yet. A loss by pieces has as many events as it
+        has pieces, which no formula follows.
         """
+        if self.recipe.chunked_loss:
+            return None
         regime = min(b, 2)  # with one example PyTorch leaves some copies out
         if regime not in self.by_regime:
             first = next((at for at in self.trials if min(at[0], 2) == regime), None)

@@ -63,6 +63,8 @@ CHANGES = (
            lambda r: r.attention == "eager", {"attention": "sdpa"}),
     Change("micro-batch of 1", 0, "time: smaller matrix products",
            lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
+    Change("chunked loss", 0, "nothing: LossWithGradients, 1,024 tokens at a time",
+           lambda r: not r.chunked_loss, {"chunked_loss": 1024}),
     Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
     Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
     Change("ZeRO-3", 0, "traffic", lambda r: r.ranks > 1 and r.zero_stage < 3, {"zero_stage": 3}),
@@ -340,10 +342,16 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
     if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
         return {"largest batch": None, "longest sequence": None}
     positions = getattr(finder.source.config, "max_position_embeddings", None)
-    batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, _NO_LIMIT, fits)
-    longest = most_that_fits(finder, lambda s: (recipe.batch, s), recipe.sequence, positions or _NO_LIMIT, fits)
-    found = {"largest batch": batch, "longest sequence": longest}
-    return {name: None if count == _NO_LIMIT else count for name, count in found.items()}  # else it does not matter
+    # Of more tokens than these a dry run knows no labels, by which a chunked loss takes its pieces.
+    rows, length = (_NO_LIMIT // n if recipe.chunked_loss else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
+    batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits)
+    longest = most_that_fits(
+        finder, lambda s: (recipe.batch, s), recipe.sequence, min(positions or length, length), fits
+    )
+    found = {"largest batch": (batch, rows), "longest sequence": (longest, length)}
+    return {
+        name: None if count == limit else count for name, (count, limit) in found.items()
+    }  # else it does not matter
 
 
 def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: Callable[[Log], bool]) -> int | None:

@@ -25,7 +25,9 @@ class Recipe:
     With `packed` each row of tokens holds several documents that do not attend to each other. `keeps_outputs`: what the model
     returns, its logits too, lives until the step is done, as in the ordinary `outputs = model(**batch)`; without it only the
     loss does. `attention`: PyTorch's fused function, or the plain products (`eager`). `clipping` scales the gradients to
-    norm 1. With `in_backward` each parameter is updated as soon as its gradient is there.
+    norm 1. With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
+    model's loss and its gradients are made by logits of so many tokens at a time (`techniques.LossWithGradients`); it returns
+    hidden states in place of logits.
 
     With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` so many runs of blocks. What
     backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
@@ -50,6 +52,7 @@ class Recipe:
     attention: str = "sdpa"
     clipping: bool = False
     in_backward: bool = False
+    chunked_loss: int = 0
     checkpointing: bool = False
     segments: int | None = None
     offload_activations: bool = False
@@ -76,8 +79,10 @@ class Recipe:
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
         if self.segments is not None:
             require_count("segments", self.segments)
-        if type(self.lora) is not int or self.lora < 0:
-            raise CourseError(f"lora={self.lora!r} is no rank; give a whole number, or 0 for none.")
+        for name, what in (("lora", "rank"), ("chunked_loss", "number of tokens")):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise CourseError(f"{name}={value!r} is no {what}; give a whole number, or 0 for none.")
         for sentence in self._contradictions():
             raise CourseError(sentence)
 
@@ -96,6 +101,11 @@ class Recipe:
             yield (
                 "An update within backward drops each gradient at once, so it knows no clipping, accumulation, loss scaling "
                 "or ranks; leave one of the two out."
+            )
+        if self.chunked_loss and self.precision == "fp16":
+            yield (
+                "A chunked loss makes its gradients before the loss is scaled, where float16 loses the small ones; "
+                "take precision='autocast', or leave chunked_loss out."
             )
         if self.quantized and not (self.lora or self.frozen):
             yield "Weights in 4 bits cannot be trained themselves; add lora=16, say."

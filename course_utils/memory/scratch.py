@@ -16,6 +16,7 @@ _LARGE, _SMALL = 2**28, 2**24
 
 _RECURRENT = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
 _HIDES = dict.fromkeys((_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT), _LARGE)
+_SUM = _aten.add_.Tensor
 _PRODUCTS = dict.fromkeys((_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default), _SMALL)
 
 
@@ -35,12 +36,15 @@ class Trial(NamedTuple):
 def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
     """Bytes allocated at the peak inside `operator(*args, **kwargs)` on the CPU, what it returns included; 0 if it hides nothing.
 
-    Four kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
+    Five kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
     recurrent layers, likewise; products of matrices in half precision, or of one that was expanded, which is copied first;
-    and bitsandbytes' steps, which widen their states.
-    What these take differs between processors, so it is measured. With more than 256 MiB of arguments and `answer` (products:
+    bitsandbytes' steps, which widen their states; and sums in place with a tensor of another type, which is widened first.
+    What others take differs between processors, so it is measured. With more than 256 MiB of arguments and `answer` (products:
     16 MiB, beside which their blocks are small) they are let be and answered with 0, and so are all while a profiler runs.
     """
+    if operator is _SUM:
+        added = args[1]
+        return args[0].itemsize * added.numel() if getattr(added, "ndim", 0) and added.dtype != args[0].dtype else 0
     if operator in _PRODUCTS and args[0].itemsize != 2 and not any(map(_is_expanded, args)):
         return 0  # most of all: a step asks some thousand times
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -63,7 +67,7 @@ def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Trial
 
 def may_hide(operator) -> bool:
     """By its name alone."""
-    return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS
+    return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS or operator is _SUM
 
 
 def _size_limit(operator, tensors: list[torch.Tensor]) -> int:

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError
+from course_utils.memory.chunked import chunk_loss
 from course_utils.memory.fake import is_fake
 from course_utils.memory.model import Source, source_of
 from course_utils.memory.optimizers import maker
@@ -41,6 +42,8 @@ class Workload:
             batches = [self.source.batch(model, recipe) for _ in range(recipe.accumulation)]
         if recipe.attention == "eager":
             _attend_eagerly(model)
+        if recipe.chunked_loss:
+            chunk_loss(model, recipe.chunked_loss)
         if recipe.checkpointing:
             _checkpoint(model, recipe.segments)
         if recipe.zero_stage > 1:

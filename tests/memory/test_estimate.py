@@ -248,6 +248,8 @@ def test_what_cannot_be_estimated_is_a_sentence(what, options, said):
         ({"batch": 0}, "batch must be a whole number from 1 on"),
         ({"checkpointing": 1}, "checkpointing must be True or False"),
         ({"lora": -1}, "lora=-1 is no rank"),
+        ({"chunked_loss": True}, "chunked_loss=True is no number of tokens"),
+        ({"chunked_loss": 64, "precision": "fp16"}, "float16 loses the small ones"),
         ({"segments": 2}, "add checkpointing=True"),
         ({"zero_stage": 1}, "nothing to shard over"),
         ({"offload": True}, "take device='cuda'"),

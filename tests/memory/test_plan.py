@@ -291,6 +291,14 @@ def test_torchrun_reads_its_command():
     assert (found.nproc_per_node, found.training_script, found.standalone) == ("4", "train.py", True)
 
 
+@pytest.mark.parametrize("kind", ["accelerate", "trl", "torchrun"])
+def test_a_loss_by_pieces_is_a_remark_beside_the_settings(kind):
+    plain, by_pieces = (emit(kind, "gpt2", replace(RECIPE, chunked_loss=tokens)) for tokens in (0, 512))
+    assert by_pieces.startswith(plain)
+    remark = by_pieces.removeprefix(plain).strip()
+    assert remark.startswith("# No setting: the loss by 512 tokens at a time is techniques.LossWithGradients")
+
+
 def test_what_a_library_has_no_setting_for_is_refused():
     with pytest.raises(CourseError, match="choose one of accelerate, trl, torchrun"):
         emit("slurm", "gpt2", RECIPE)

@@ -30,6 +30,7 @@ RECIPES = {
     "ZeRO-2": recipe(2),
     "ZeRO-3": recipe(3),
     "ZeRO-3 in halves": recipe(3, precision="autocast"),
+    "ZeRO-3, the loss by pieces": recipe(3, chunked_loss=50),
 }
 
 

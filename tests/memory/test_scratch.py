@@ -59,3 +59,12 @@ def test_as_on_cuda_nothing_of_this_processor_counts():
 
     usage = dry_run(build, lambda layer: layer(torch.ones(1, 3, 8, 8)), like="cuda")
     assert not any(name.startswith("inside") for name in usage.top(20)["operator"])
+
+
+@pytest.mark.parametrize(("added", "hidden"), [(torch.bfloat16, 64 * 4), (torch.float32, 0)])
+def test_a_sum_in_place_copies_what_is_of_another_type(added, hidden):
+    args = torch.zeros(64, 64), torch.ones(64, dtype=added)  # it is copied before it is spread over the rows
+    allocator = scratch.CpuAllocator()
+    with allocator.recording(), allocator.measured():
+        aten.add_.Tensor(*args)
+    assert peak_inside(aten.add_.Tensor, args, {}) == allocator.account().above_start == hidden

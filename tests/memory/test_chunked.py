@@ -1,0 +1,100 @@
+"""A loss by pieces of tokens: Transformers' own loss is the oracle of what is computed, the allocator of what it takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 3000, "max_position_embeddings": 128, **HEADS}
+LLAMA = models.configuration("llama-7b", num_hidden_layers=2, **SIZES)
+TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=3000, n_positions=128)
+RECIPE = Recipe("sgd", batch=3, sequence=40)
+
+
+def trained(config, recipe) -> dict[str, torch.Tensor]:
+    """The parameters after an update."""
+    torch.manual_seed(0)
+    work = Workload(config, recipe)
+    model, optimizer, batches = work.build()
+    torch.manual_seed(1)
+    work.step(model, optimizer, batches)
+    return dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("config", [TIED, LLAMA], ids=["tied", "untied"])
+@pytest.mark.parametrize("changes", [{}, {"precision": "autocast"}, {"checkpointing": True, "accumulation": 2}])
+def test_an_update_is_that_of_transformers_own_loss(config, changes):
+    recipe = replace(RECIPE, **changes)
+    whole, by_pieces = (trained(config, replace(recipe, chunked_loss=tokens)) for tokens in (0, 50))
+    before = dict(models.from_configuration(config).named_parameters())
+    for name, parameter in whole.items():
+        moved = (parameter - before[name]).norm()
+        assert moved > 0
+        apart = (by_pieces[name] - parameter).norm() / moved
+        assert apart < (0.02 if recipe.precision == "autocast" else 1e-3), name
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (TIED, {"chunked_loss": 50}),
+        (TIED, {"chunked_loss": 32, "precision": "autocast", "keeps_outputs": False}),
+        (TIED, {"chunked_loss": 10_000, "optimizer": "adamw"}),
+        (LLAMA, {"chunked_loss": 50, "accumulation": 2}),
+        (LLAMA, {"chunked_loss": 32, "precision": "bf16", "checkpointing": True}),
+        (LLAMA, {"chunked_loss": 50, "lora": 4}),
+    ],
+)
+def test_an_estimate_is_what_the_allocator_counts(config, changes):
+    if "lora" in changes:
+        pytest.importorskip("peft")
+    found = estimate(config, replace(RECIPE, **changes))
+    measured = measure(found.workload.build, found.workload.step, timed=0)
+    assert found.peak == pytest.approx(measured.peak, rel=0.002)
+    assert found.peak_instant.name == measured.peak_phase
+
+
+def test_smaller_pieces_take_less_and_one_piece_is_the_largest():
+    recipe = replace(RECIPE, batch=6)
+    peaks = {tokens: estimate(LLAMA, replace(recipe, chunked_loss=tokens)).peak for tokens in (60, 120, 240, 10_000)}
+    assert peaks[60] < peaks[120] < peaks[240] == peaks[10_000] < estimate(LLAMA, recipe).peak
+    # Of the piece before its log-softmax and their gradient, of this one logits and log-softmax.
+    assert peaks[120] - peaks[60] == pytest.approx(4 * 60 * 3000 * 4, rel=0.01)
+
+
+def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
+    deep = models.configuration("llama-7b", num_hidden_layers=5, **SIZES)
+    first = estimate(deep, replace(RECIPE, chunked_loss=50, batch=2, sequence=20))
+    assert first.how == "a dry run of 3 of its 5 blocks"
+    for batch, sequence in ((2, 64), (4, 40), (3, 25)):
+        found = first.at(batch=batch, sequence=sequence)
+        work = found.workload
+        assert found.peak == dry_run(work.build, work.step).peak
+
+
+def made(kind, **changes):
+    import transformers
+
+    return getattr(transformers, kind)(**{**SIZES, **changes}, num_hidden_layers=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: models.configuration("distilbert", labels=3),
+            "causal language models of Transformers.*leave it out for Dis",
+        ),
+        (lambda: models.ConvNetConfig((8, 16), image=16), "leave it out for ConvNet"),
+        (lambda: made("PhiConfig"), "PhiForCausalLM has a bias between hidden states and loss; leave chunked_loss out"),
+        (lambda: made("Gemma2Config"), "Gemma2ForCausalLM has final_logit_softcapping between"),
+    ],
+)
+def test_a_model_without_such_a_loss_is_refused(make, said):
+    with pytest.raises(CourseError, match=said):
+        estimate(make(), replace(RECIPE, chunked_loss=50))
