@@ -17,8 +17,19 @@ from course_utils.settings import settings
 
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
 _EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
-_SWITCHES = ("checkpointing", "clipping", "offload", "offload_activations", "packed", "in_backward")
-_COUNTS = ("batch", "sequence", "accumulation", "segments", "ranks", "replicas", "zero_stage", "lora", "chunked_loss")
+_SWITCHES = ("checkpointing", "clipping", "offload", "offload_activations", "packed", "in_backward", "compiled")
+_COUNTS = (
+    "batch",
+    "sequence",
+    "accumulation",
+    "segments",
+    "ranks",
+    "replicas",
+    "zero_stage",
+    "lora",
+    "chunked_loss",
+    "context_parallel",
+)
 _WORDS = ("optimizer", "precision", "attention", "quantized", "device")
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
@@ -109,6 +120,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     if arguments.measure:
         frame = check(estimate(what, replace(recipe, device="cpu")))
         return frame.to_string(), frame.reset_index().to_dict("records"), 0
+    if recipe.compiled and (arguments.row or not arguments.emit):
+        return _say_unknown(arguments.model)
     plan = None if arguments.emit and arguments.row is None else _plan(arguments, what, recipe)
     if arguments.emit:
         if plan is not None:
@@ -124,6 +137,15 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items())
         text.append(f"Beside training: {beside}.")
     return "\n".join(text), found, _EXIT[plan.verdict]
+
+
+def _say_unknown(model: str) -> tuple[str, dict, int]:
+    """The answer for a compiled step, which has no numbers."""
+    from course_utils.memory.model import COMPILED
+
+    rows = ("peak", "need", "largest batch", "longest sequence")
+    text = [f"{model}, compiled: unknown. {COMPILED}", *(f"  {row}: unknown" for row in rows)]
+    return "\n".join(text), {"model": model, "verdict": "unknown", "why": COMPILED, **dict.fromkeys(rows)}, 2
 
 
 def _plan(arguments: argparse.Namespace, what, recipe):
@@ -186,8 +208,10 @@ def _recipe(arguments: argparse.Namespace, words: str = ""):
         if name not in Recipe.__dataclass_fields__:
             raise CourseError(f"A recipe has no field {name!r}; it has {', '.join(Recipe.__dataclass_fields__)}.")
         chosen[name] = True if not value else int(value) if value.isdigit() else word.partition("=")[2]
+    if "context_parallel" in chosen:
+        chosen.setdefault("ranks", chosen["context_parallel"])
     if arguments.global_batch:
-        a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1)
+        a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1) // chosen.get("context_parallel", 1)
         if arguments.global_batch % a_round:
             raise CourseError(
                 f"A global batch of {arguments.global_batch} does not divide into micro-batches on all ranks of {a_round}."

@@ -23,6 +23,10 @@ def emit(kind: str, model: str, recipe: Recipe) -> str:
     """
     if kind not in _FORMATS:
         raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(_FORMATS)}.")
+    if recipe.context_parallel > 1 and kind != "torchrun":
+        raise CourseError(
+            f"{kind} has no setting for attention on this ring; take --emit torchrun, or no context_parallel."
+        )
     text = _FORMATS[kind](model, recipe)
     if recipe.chunked_loss:
         pieces = f"the loss by {recipe.chunked_loss} tokens at a time"
@@ -43,6 +47,8 @@ def _accelerate(model: str, recipe: Recipe) -> str:
         "machine_rank": 0,
         "use_cpu": recipe.device == "cpu",
     }
+    if recipe.compiled:
+        settings["dynamo_config"] = {"dynamo_backend": "INDUCTOR"}
     if kind == "FSDP":
         settings["fsdp_config"] = {
             "fsdp_version": 2,
@@ -75,6 +81,8 @@ def _trl(model: str, recipe: Recipe) -> str:
         "max_grad_norm": 1.0 if recipe.clipping else 0.0,
         "attn_implementation": recipe.attention,
     }
+    if recipe.compiled:
+        settings["torch_compile"] = True
     if recipe.lora:
         settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
         settings |= {"lora_target_modules": "all-linear"}

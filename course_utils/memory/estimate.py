@@ -160,6 +160,10 @@ class Estimate:
         recipe, lines = self.recipe, [f"known from {self.how}"]
         if recipe.keeps_outputs:
             lines.append("counted: what the model returns lives until the step is done (outputs = model(…))")
+        if recipe.context_parallel > 1:
+            lines.append(
+                f"each rank has {recipe.sequence // recipe.context_parallel} of each row's {recipe.sequence} tokens"
+            )
         if recipe.ranks > 1 and not recipe.zero_stage:
             lines.append("ranks: each keeps everything (DDP); zero_stage=1, 2 or 3 would share it out")
         away = ", CUDA's context, what its allocator reserves beyond this" * (recipe.device == "cuda")

@@ -16,6 +16,11 @@ from course_utils.memory.depth import cut
 from course_utils.memory.recipe import Recipe
 from course_utils.models import ConvNetConfig
 
+COMPILED = (
+    "What a compiled step takes is unknown, since the compiler chooses what is kept and what is computed again; "
+    "run it and read torch.cuda.max_memory_allocated(), or leave compiled out."
+)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -54,7 +59,15 @@ class Source:
         )
 
     def require(self, recipe: Recipe) -> None:
-        """Raise `CourseError` where the recipe's sequences are longer than the model can number."""
+        """Raise `CourseError` where the recipe's sequences do not suit model and ranks, and for a compiled step."""
+        if recipe.compiled:
+            raise CourseError(COMPILED)
+        parts = 2 * recipe.context_parallel
+        if recipe.context_parallel > 1 and recipe.sequence % parts:
+            raise CourseError(
+                f"A sequence of {recipe.sequence} tokens does not divide into two stretches for each of "
+                f"{recipe.context_parallel} ranks; take a multiple of {parts}."
+            )
         positions = getattr(self.config, "max_position_embeddings", None) or recipe.sequence
         if recipe.sequence > positions:
             raise CourseError(

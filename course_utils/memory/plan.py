@@ -345,10 +345,10 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
     # Of more tokens than these a dry run knows no labels, by which a chunked loss takes its pieces.
     rows, length = (_NO_LIMIT // n if recipe.chunked_loss else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
     batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits)
-    longest = most_that_fits(
-        finder, lambda s: (recipe.batch, s), recipe.sequence, min(positions or length, length), fits
-    )
-    found = {"largest batch": (batch, rows), "longest sequence": (longest, length)}
+    unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
+    start, limit = recipe.sequence // unit, min(positions or length, length) // unit
+    longest = most_that_fits(finder, lambda n: (recipe.batch, n * unit), start, limit, fits)
+    found = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
     return {
         name: None if count == limit else count for name, (count, limit) in found.items()
     }  # else it does not matter

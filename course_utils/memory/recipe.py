@@ -27,7 +27,7 @@ class Recipe:
     loss does. `attention`: PyTorch's fused function, or the plain products (`eager`). `clipping` scales the gradients to
     norm 1. With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
     model's loss and its gradients are made by logits of so many tokens at a time (`techniques.LossWithGradients`); it returns
-    hidden states in place of logits.
+    hidden states in place of logits. With `compiled` the step is torch.compile's, whose bytes nothing here predicts.
 
     With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` so many runs of blocks. What
     backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
@@ -37,7 +37,8 @@ class Recipe:
     `zero_stage` shards over `ranks` devices (Rajbhandari et al. 2020): 1 the optimizer's state (`ZeroRedundancyOptimizer`), 2
     gradients too, 3 parameters too (FSDP2, without and with resharding after forward); in `replicas` groups that each hold
     everything. Without a stage each rank keeps everything (DDP). `offload` keeps the optimizer's state in the memory of the host,
-    and updates there; with stage 3 parameters and gradients too. `device` is what it runs on.
+    and updates there; with stage 3 parameters and gradients too. With `context_parallel` as many ranks have a part each of every
+    row's tokens, and attend by `RingAttention`, without dropout. `device` is what it runs on.
 
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
@@ -53,6 +54,7 @@ class Recipe:
     clipping: bool = False
     in_backward: bool = False
     chunked_loss: int = 0
+    compiled: bool = False
     checkpointing: bool = False
     segments: int | None = None
     offload_activations: bool = False
@@ -63,6 +65,7 @@ class Recipe:
     zero_stage: int = 0
     ranks: int = 1
     replicas: int = 1
+    context_parallel: int = 1
     offload: bool = False
     device: str = "cpu"
 
@@ -113,6 +116,15 @@ class Recipe:
             yield "FSDP2 does not shard weights in 4 bits; take zero_stage=0 or 1."
         if self.replicas > 1 and (self.zero_stage < 2 or self.ranks % self.replicas):
             yield f"replicas={self.replicas} are groups of equally many ranks with zero_stage=2 or 3; change ranks or stage."
+        if self.context_parallel not in (1, self.ranks):
+            yield f"context_parallel={self.context_parallel} is of all ranks; give ranks={self.context_parallel}."
+        if self.context_parallel > 1 and (
+            self.packed or self.attention != "sdpa" or self.precision in ("fp16", "bf16-masters")
+        ):
+            yield (
+                "With context_parallel attention is the ring's, of whole rows in 'fp32', 'bf16' or 'autocast'; leave packed and "
+                "attention out, and take one of these."
+            )
         if self.precision in ("bf16-masters", "fp16") and self.zero_stage:
             yield f"With a zero_stage take precision 'fp32', 'bf16' or 'autocast', not {self.precision!r}."
 
@@ -122,7 +134,7 @@ class Recipe:
         return 2 if self.precision.startswith("bf16") else 4
 
 
-_COUNTS = ("batch", "sequence", "accumulation", "ranks", "replicas")
+_COUNTS = ("batch", "sequence", "accumulation", "ranks", "replicas", "context_parallel")
 _CHOICES = {
     "precision": PRECISIONS,
     "attention": ATTENTIONS,

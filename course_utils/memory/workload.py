@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError
 from course_utils.memory.chunked import chunk_loss
+from course_utils.memory.context import attend_on_ring, part_of
 from course_utils.memory.fake import is_fake
 from course_utils.memory.model import Source, source_of
 from course_utils.memory.optimizers import maker
@@ -42,6 +43,9 @@ class Workload:
             batches = [self.source.batch(model, recipe) for _ in range(recipe.accumulation)]
         if recipe.attention == "eager":
             _attend_eagerly(model)
+        if recipe.context_parallel > 1:
+            attend_on_ring(model)
+            batches = [part_of(batch, recipe.context_parallel) for batch in batches]
         if recipe.chunked_loss:
             chunk_loss(model, recipe.chunked_loss)
         if recipe.checkpointing:

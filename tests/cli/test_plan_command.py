@@ -145,6 +145,33 @@ def test_why_emit_and_explain(config, tmp_path, capsys):
     assert "requested 20.0 MiB" in capsys.readouterr().out
 
 
+def test_of_a_compiled_step_no_number_is_guessed(config, capsys):
+    assert main(["plan", config, *FITTING, "--compiled"]) == 2
+    said = capsys.readouterr().out
+    assert "the compiler chooses what is kept" in said
+    assert "peak: unknown" in said
+    assert main(["plan", config, *FITTING, "--compiled", "--json"]) == 2
+    found = strict(capsys.readouterr().out)
+    assert (found["verdict"], found["peak"], found["need"]) == ("unknown", None, None)
+    assert main(["plan", config, "--why", "batch=1", "batch=1,compiled"]) == 2
+    assert main(["plan", config, "--emit", "trl", "--compiled"]) == 0
+    assert "torch_compile: true" in capsys.readouterr().out
+
+
+def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
+    words = ["plan", config, "--device", "cpu", "--memory", "4GB", "--sequence", "256", "--context-parallel", "4"]
+    assert main([*words, "--json"]) == 0
+    found = strict(capsys.readouterr().out)
+    assert (found["recipe"]["ranks"], found["recipe"]["context_parallel"]) == (4, 4)
+    assert found["largest"]["longest sequence"] % 8 == 0
+    assert main([*words, "--chunked-loss", "64", "--emit", "torchrun"]) == 0
+    assert "--nproc-per-node 4" in capsys.readouterr().out
+    assert main([*words, "--emit", "trl"]) == 2
+    assert "no setting for attention on this ring" in capsys.readouterr().err
+    assert main([*words, "--sequence", "252"]) == 2
+    assert "take a multiple of 8" in capsys.readouterr().err
+
+
 def test_the_settings_of_a_row(config, capsys):
     main(["plan", config, *TOO_LARGE, "--json"])
     names = [row["names"] for row in strict(capsys.readouterr().out)["rows"]]

@@ -232,6 +232,8 @@ def test_a_config_json_that_is_none_is_a_sentence(content, said, tmp_path):
             "returns no loss: let it return one number",
         ),
         (LLAMA, {"recipe": Recipe(sequence=513)}, "longer than the model's 512 positions"),
+        (LLAMA, {"recipe": Recipe(compiled=True)}, "unknown, since the compiler chooses"),
+        (LLAMA, {"recipe": Recipe(sequence=30, ranks=2, context_parallel=2)}, "does not divide into two stretches"),
         (LLAMA, {"recipe": {"batch": 3}}, "recipe must be a memory.Recipe"),
     ],
 )
@@ -250,6 +252,8 @@ def test_what_cannot_be_estimated_is_a_sentence(what, options, said):
         ({"lora": -1}, "lora=-1 is no rank"),
         ({"chunked_loss": True}, "chunked_loss=True is no number of tokens"),
         ({"chunked_loss": 64, "precision": "fp16"}, "float16 loses the small ones"),
+        ({"context_parallel": 2}, "is of all ranks; give ranks=2"),
+        ({"context_parallel": 2, "ranks": 2, "packed": True}, "attention is the ring's"),
         ({"segments": 2}, "add checkpointing=True"),
         ({"zero_stage": 1}, "nothing to shard over"),
         ({"offload": True}, "take device='cuda'"),

@@ -1,16 +1,18 @@
 """Pretended ranks against real ones: the same step in processes that really exchange bytes."""
 
 import gc
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 from torch import nn
+from transformers import MistralConfig
 
 from course_utils import models
 from course_utils.distributed import communication, counted, launch
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Usage, dry_run
+from course_utils.memory import Recipe, Usage, dry_run, estimate
 from course_utils.memory.allocator import CpuAllocator
 from course_utils.memory.workload import Workload
 
@@ -31,6 +33,14 @@ RECIPES = {
     "ZeRO-3": recipe(3),
     "ZeRO-3 in halves": recipe(3, precision="autocast"),
     "ZeRO-3, the loss by pieces": recipe(3, chunked_loss=50),
+}
+PARTS = Recipe(batch=8, sequence=128, ranks=RANKS, context_parallel=RANKS, keeps_outputs=False)
+OF_A_SEQUENCE = {
+    "parts of a sequence": PARTS,
+    "parts in bf16, recomputed, the loss by pieces": replace(
+        PARTS, precision="bf16", checkpointing=True, chunked_loss=200
+    ),
+    "parts, ZeRO-3 in halves": replace(PARTS, zero_stage=3, precision="autocast"),
 }
 
 
@@ -73,16 +83,26 @@ def step_replica(model, optimizer, ids):
 
 
 def on_a_rank() -> dict[str, tuple[int, int]]:
-    works = {name: Workload(LLAMA, one) for name, one in RECIPES.items()}
+    works = {name: Workload(LLAMA, one) for name, one in (RECIPES | OF_A_SEQUENCE).items()}
     found = {name: measured(work.build, work.step) for name, work in works.items()}
-    return {**found, "DDP": measured(build_replica, step_replica)}
+    return {**found, "DDP": measured(build_replica, step_replica), "loss": sum_of_losses(PARTS)}
+
+
+def sum_of_losses(one) -> tuple[float, int]:
+    """Over the tokens that have a next one, and how many these are."""
+    torch.manual_seed(0)
+    model, _, (batch,) = Workload(LLAMA, one).build()
+    tokens = int((batch["shift_labels"] != -100).sum()) if "shift_labels" in batch else batch["labels"][:, 1:].numel()
+    return model(**batch).loss.item() * tokens, tokens
 
 
 @pytest.fixture(scope="module")
 def real():
     """By name, the least of the ranks' peaks, and what rank 0 sends."""
-    ranks = launch(on_a_rank, RANKS, seconds=110)
-    return {name: (min(found[name][0] for found in ranks), ranks[0][name][1]) for name in ranks[0]}
+    ranks = launch(on_a_rank, RANKS, seconds=200)
+    losses = [found.pop("loss") for found in ranks]
+    found = {name: (min(found[name][0] for found in ranks), ranks[0][name][1]) for name in ranks[0]}
+    return {**found, "losses": losses}
 
 
 @cache
@@ -105,6 +125,47 @@ def test_fsdp2_of_one_process_is_that_of_real_ranks(name, real):
     assert usage.peak == pytest.approx(peak, rel=0.001)
     assert sent == really_sent
     assert usage.timeline["parameters"].iloc[0] == pytest.approx(PARAMETERS / RANKS, rel=0.01)
+
+
+@pytest.mark.parametrize("name", OF_A_SEQUENCE)
+def test_part_of_a_sequence_takes_what_it_takes_on_a_real_ring(name, real):
+    one = OF_A_SEQUENCE[name]
+    usage, sent = dried(one)
+    assert usage.peak == pytest.approx(real[name][0], rel=0.01)
+    assert sent == real[name][1]
+    assert estimate(LLAMA, one).peak == usage.peak
+
+
+def test_parts_of_a_sequence_divide_what_grows_with_it_and_nothing_else():
+    whole, part = (dried(replace(PARTS, context_parallel=ranks))[0].split for ranks in (1, RANKS))
+    assert part["parameters"] == whole["parameters"]
+    assert part["optimizer state"] == whole["optimizer state"]
+    assert part["backward temporaries"] == pytest.approx(whole["backward temporaries"] / 2, rel=0.01), (
+        "the logits' gradient"
+    )
+    assert part["activations"] == pytest.approx(
+        whole["activations"] / 2, rel=0.15
+    )  # another attention keeps other tensors
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (models.configuration("distilbert", labels=2), "context_parallel is for causal language models"),
+        (
+            MistralConfig(**SIZES, num_hidden_layers=1, vocab_size=100, sliding_window=16),
+            "does more than attend to all",
+        ),
+    ],
+)
+def test_attention_that_the_ring_does_not_make_is_refused(config, said):
+    with pytest.raises(CourseError, match=said):
+        estimate(config, replace(PARTS, sequence=64))
+
+
+def test_ranks_with_parts_of_a_sequence_have_the_loss_of_one_with_the_whole(real):
+    ring, whole = map(sum, zip(*real["losses"], strict=True)), sum_of_losses(Recipe(batch=8, sequence=128))
+    assert list(ring) == pytest.approx(whole, rel=1e-5)
 
 
 def test_the_model_of_ddps_buckets_is_what_real_ranks_take(real):
