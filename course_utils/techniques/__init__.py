@@ -1,9 +1,10 @@
 """Techniques by hand, one file each: gradient checkpointing, blocks of a model in segments, saved tensors on disk,
-cross-entropy by pieces of its logits."""
+cross-entropy by pieces of its logits, several documents in a row."""
 
 from course_utils.techniques.checkpointing import checkpoint, checkpoint_by_hooks
 from course_utils.techniques.chunked_loss import LossByTiles, LossWithGradients
 from course_utils.techniques.offloading import SavedOnDisk
+from course_utils.techniques.packing import first_fit, may_see, pack
 from course_utils.techniques.segments import blocks_of, checkpoint_blocks, segment_ranges
 
 __all__ = [
@@ -14,5 +15,8 @@ __all__ = [
     "checkpoint",
     "checkpoint_blocks",
     "checkpoint_by_hooks",
+    "first_fit",
+    "may_see",
+    "pack",
     "segment_ranges",
 ]

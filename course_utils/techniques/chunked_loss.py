@@ -26,12 +26,12 @@ class LossByTiles(torch.autograd.Function):
             wanted = torch.zeros_like(top)
             for cols in pieces(len(w), words):
                 logits = wide(x[rows] @ w[cols].T)
-                highest = torch.maximum(top, logits.amax(-1))
-                total = total * (top - highest).exp() + (logits - highest[:, None]).exp().sum(-1)
-                top = highest
                 here, place = labels_in(labels[rows], cols)
                 wanted[here] += at_label * logits[here, place]
                 wanted += level * logits.sum(-1)
+                highest = torch.maximum(top, logits.amax(-1))
+                total = total * (top - highest).exp() + logits.sub_(highest[:, None]).exp_().sum(-1)
+                top = highest
             lse[rows] = top + total.log()
             loss += (lse[rows] - wanted)[labels[rows] != IGNORED].sum()
         ctx.save_for_backward(x, w, labels, lse)
@@ -46,7 +46,7 @@ class LossByTiles(torch.autograd.Function):
         share = grad_output * (labels != IGNORED) / (labels != IGNORED).sum()
         for rows in pieces(len(x), tokens):
             for cols in pieces(len(w), words):
-                grad_logits = (wide(x[rows] @ w[cols].T) - lse[rows, None]).exp() - level
+                grad_logits = wide(x[rows] @ w[cols].T).sub_(lse[rows, None]).exp_().sub_(level)
                 here, place = labels_in(labels[rows], cols)
                 grad_logits[here, place] -= at_label
                 grad_logits *= share[rows, None]
@@ -73,7 +73,8 @@ class LossWithGradients(torch.autograd.Function):
             grad_logits[labels[rows] == IGNORED] = 0
             grad_logits /= valid
             grad_x[rows] = (grad_logits @ wide(w)).to(x.dtype)
-            grad_w.addmm_(grad_logits.T, wide(x[rows]))
+            torch.addmm(grad_w, grad_logits.T, wide(x[rows]), out=grad_w)
+            del log_p, grad_logits  # before the next piece's logits are there
         ctx.save_for_backward(grad_x, grad_w.to(w.dtype))
         return (loss / valid).to(x.dtype)
 

@@ -1,0 +1,46 @@
+"""Several documents in one row of a batch, none of which sees another (Krell et al. 2021)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+
+
+def first_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Rows of documents, by their numbers: the longest first, each into the first row with room for it."""
+    rows, free = [], []
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        fits = [row for row, left in enumerate(free) if left >= lengths[number]]
+        if not fits:
+            rows.append([])
+            free.append(room)
+        row = fits[0] if fits else -1
+        rows[row].append(number)
+        free[row] -= lengths[number]
+    return rows
+
+
+def pack(documents: Sequence[Tensor], rows: Sequence[Sequence[int]], room: int) -> dict[str, Tensor]:
+    """A batch for a language model: in each row these documents, one behind the other, and padding up to `room`.
+
+    A label is the token at its own place, as Transformers shifts them; a document's first token is nobody's next.
+    """
+    ids, positions = torch.zeros(2, len(rows), room, dtype=torch.int64)
+    labels, owner = torch.full((2, len(rows), room), IGNORED)
+    for row, numbers in enumerate(rows):
+        end = 0
+        for number in numbers:
+            start, end = end, end + len(documents[number])
+            ids[row, start:end] = documents[number]
+            positions[row, start:end] = torch.arange(end - start)
+            labels[row, start + 1 : end] = documents[number][1:]
+            owner[row, start:end] = number
+    return {"input_ids": ids, "position_ids": positions, "labels": labels, "attention_mask": may_see(owner)}
+
+
+def may_see(owner: Tensor) -> Tensor:
+    """Which queries may see which keys, (rows, 1, length, length): those of the same document, up to their own place."""
+    same = owner[:, :, None] == owner[:, None, :]
+    return same.tril()[:, None]
