@@ -25,7 +25,7 @@ _WORTH_A_LOOK = 0.01  # differences from here on are printed bold
 
 
 def overview_figure(rows: Sequence[Row], paper: str = "light") -> tuple[Figure, str]:
-    """A line for each technique of each chapter: a ring where it was predicted, a dot where it was measured, in bytes.
+    """A line for each technique with a row in bytes: a ring where it was predicted, a dot where it was measured.
 
     Of several quantities of a technique the peak is drawn. `paper` is one of `PAPERS`. Raises `CourseError` without rows.
     """

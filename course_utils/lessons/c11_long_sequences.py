@@ -1,0 +1,460 @@
+"""Chapter 11: what a loss, attention or a compiled step takes, attention on a ring of real ranks, and the chapter's figures."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_utils.attention import attention, visible
+from course_utils.distributed import counted
+from course_utils.distributed.ring_attention import RingAttention, stretches, two_ends
+from course_utils.hardware import Machine
+from course_utils.memory import distinct_bytes
+from course_utils.memory.allocator import allocator_of
+from course_utils.techniques import first_fit, pack
+from course_utils.units import format_bytes
+from course_utils.viz.parts import byte_unit, second_unit, subplots
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
+
+ITEMSIZE = 4  # bytes of a float32 number
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a function and its backward pass took: bytes at the peak above what was there before, bytes that forward saved,
+    and seconds, the quickest of a few."""
+
+    peak: int
+    saved: int
+    seconds: float
+
+
+def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] = (), times: int = 2) -> Cost:
+    """Of `function(*inputs)` and the backward pass of its sum; the first call, in which a compiler may work, does not count.
+
+    `parameters` are the tensors that get gradients, those of `inputs` by default.
+    """
+    learned = list(parameters) or [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+
+    def step():
+        for parameter in learned:
+            parameter.grad = None
+        function(*inputs).sum().backward()
+
+    step()
+    for parameter in learned:
+        parameter.grad = None
+    allocator = allocator_of(learned[0].device)
+    with allocator.recording(), allocator.measured():
+        step()
+    seconds = []
+    for _ in range(times):
+        started = time.perf_counter()
+        step()
+        learned[0].grad.sum().item()  # a GPU is done only when its numbers are there
+        seconds.append(time.perf_counter() - started)
+    resident = [*learned, *(x for x in inputs if isinstance(x, Tensor))]
+    saved = distinct_bytes([*handed_over(function, *inputs), *resident]) - distinct_bytes(resident)
+    return Cost(allocator.account().above_start, saved, min(seconds))
+
+
+def handed_over(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
+    """All that `function(*inputs)` hands to autograd to be saved for backward, parameters and repetitions too."""
+    found: list[Tensor] = []
+    remember = torch.compiler.disable(
+        lambda tensor: found.append(tensor.detach()) or tensor
+    )  # it would compile this too
+    with saved_tensors_hooks(remember, lambda tensor: tensor):
+        function(*inputs)
+    return found
+
+
+def operations(function: Callable[..., Tensor], *inputs) -> int:
+    """Floating point operations of the matrix products of `function(*inputs)` and its backward pass."""
+    with FlopCounterMode(display=False) as counter:
+        function(*inputs).sum().backward()
+    return counter.get_total_flops()
+
+
+def largest_error(function: Callable, right: Callable, *inputs) -> float:
+    """The largest relative difference of the gradients of two functions of the same inputs."""
+    learned = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+    found, expected = (torch.autograd.grad(one(*inputs), learned) for one in (function, right))
+    return max(((a - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True))
+
+
+def head(
+    tokens: int, width: int, words: int, device: torch.device, dtype=torch.float32
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, an output layer's weight, and labels of which a tenth are ignored."""
+    generator = torch.Generator().manual_seed(words)
+    x, w = (torch.randn(n, width, generator=generator).to(device, dtype).requires_grad_() for n in (tokens, words))
+    labels = torch.randint(words, (tokens,), generator=generator).to(device)
+    labels[::10] = -100
+    return x, w, labels
+
+
+def qkv(length: int, device: torch.device, heads: int = 4, width: int = 32, dtype=torch.float32) -> list[nn.Parameter]:
+    """Queries, keys and values of one text, (1, heads, length, width)."""
+    generator = torch.Generator().manual_seed(length)
+    made = (torch.randn(1, heads, length, width, generator=generator) for _ in range(3))
+    return [nn.Parameter(tensor.to(device, dtype)) for tensor in made]
+
+
+def tiles(length: int, is_causal: bool) -> int:
+    """Tiles of scores that `TiledAttention` computes in forward."""
+    return sum(len(cols) for _, cols in visible(length, length, is_causal))
+
+
+def padded(documents: Sequence[Sequence[int]], length: int, device: torch.device) -> dict[str, Tensor]:
+    """Each document in a row of its own, padded to `length`, for a causal language model."""
+    ids = torch.zeros(len(documents), length, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, document in enumerate(documents):
+        ids[row, : len(document)] = torch.tensor(document)
+        mask[row, : len(document)] = 1
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def mean_loss(model: nn.Module, documents: Sequence[Tensor]) -> Tensor:
+    """The mean over all labels of documents of shape (1, length), each run alone."""
+    counts = [ids.numel() - 1 for ids in documents]
+    losses = (model(ids, labels=ids).loss * count for ids, count in zip(documents, counts, strict=True))
+    return sum(losses) / sum(counts)
+
+
+def gradients_apart(model: nn.Module, one: Tensor, other: Tensor) -> float:
+    """The relative difference of the gradients of two losses."""
+    every = list(model.parameters())
+    a, b = (torch.cat([g.flatten() for g in torch.autograd.grad(loss, every)]) for loss in (one, other))
+    return ((a - b).norm() / b.norm()).item()
+
+
+def owners(lengths: Sequence[int], room: int) -> Tensor:
+    """The number of its document for each place of a row, -1 for padding."""
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return nn.functional.pad(owner, (0, room - len(owner)), value=-1)
+
+
+def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]], times: int = 3) -> dict[str, float]:
+    """Seconds of forward and backward over all batches of each kind, the quickest of `times`; the kinds take turns."""
+    found = {name: float("inf") for name in batches}
+    for _ in range(times):
+        for name, some in batches.items():
+            started = time.perf_counter()
+            for batch in some:
+                model(**batch).loss.backward()
+            next(model.parameters()).grad.sum().item()
+            model.zero_grad()
+            found[name] = min(found[name], time.perf_counter() - started)
+    return found
+
+
+# Attention over ranks, to be launched.
+
+PLACES = {"stretches": stretches, "two ends": two_ends}
+
+
+def ring_on_rank(length: int, heads: int = 2, width: int = 16) -> dict[str, dict[str, float]]:
+    """Causal attention on this rank's part in both ways to share out places, beside the whole sequence in one process.
+
+    A row each: the largest difference of output and gradients, bytes sent in forward and in all, pairs of a query and a key
+    that this rank's mask lets through.
+    """
+    found, rank, ranks = {}, dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(0)
+    whole = [torch.randn(1, heads, length, width, generator=generator).requires_grad_() for _ in range(3)]
+    right = attention(*whole, True)
+    weights = torch.randn(right.shape, generator=generator)
+    (right * weights).sum().backward()
+    for name, share in PLACES.items():
+        places = share(length, ranks)
+        mine = places[rank]
+        parts = [tensor.detach()[..., mine, :].clone().requires_grad_() for tensor in whole]
+        with counted() as traffic:
+            out = RingAttention.apply(*parts, places, True)
+            forward = traffic.sent
+            (out * weights[..., mine, :]).sum().backward()
+        both = zip((out, *(part.grad for part in parts)), (right, *(tensor.grad for tensor in whole)), strict=True)
+        found[name] = {
+            "difference": max((a - b[..., mine, :]).abs().max().item() for a, b in both),
+            "sent in forward": forward,
+            "sent": traffic.sent,
+            "pairs": int((mine + 1).sum()),
+        }
+    return found
+
+
+def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
+    """The ranks' rows of one way to share out places as one: bytes of the first, the largest difference, the balance."""
+    pairs = [rank["pairs"] for rank in ranks]
+    return {
+        "forward, sent": ranks[0]["sent in forward"],
+        "both, sent": ranks[0]["sent"],
+        "apart": f"{max(rank['difference'] for rank in ranks):.0e}",
+        "busiest / mean": round(max(pairs) * len(pairs) / sum(pairs), 2),
+    }
+
+
+def loss_gradients_on_rank() -> dict[str, float]:
+    """A gradient of which this rank makes a part, averaged over two ranks, as a multiple of the right one.
+
+    The ranks have 3 and 5 tokens of 8. `mean`: each rank's loss is the mean of its own; `sum / 8`: the sum of its own over
+    all; `sum / 8 × ranks`: that times the number of ranks.
+    """
+    x, ranks = torch.arange(1.0, 9.0), dist.get_world_size()
+    mine = x[:3] if dist.get_rank() == 0 else x[3:]
+    ways = {"mean": mine.mean(), "sum / 8": mine.sum() / 8, "sum / 8 × ranks": ranks * mine.sum() / 8}
+    found = {}
+    for name, gradient in ways.items():  # of w, where a token's loss is w times its x
+        dist.all_reduce(gradient)
+        found[name] = (gradient / ranks / x.mean()).item()
+    return found
+
+
+# Activations on the host, in seconds from stated rates.
+
+
+def host_or_again(width, length: int, machine: Machine, per_number: float, share: float = 0.5) -> tuple:
+    """Seconds for one token of one block: its saved bytes to the host and back; its forward pass again.
+
+    `per_number` bytes are saved for each number of the width; a forward pass takes 24h² + 4sh operations a token (Korthikanti
+    et al. 2022, appendix A, without the backward pass), at `share` of the machine's peak in bfloat16.
+    """
+    operations = 24 * width**2 + 4 * length * width
+    return 2 * per_number * width / machine.host_link, operations / (share * machine.flops["bfloat16"])
+
+
+def width_that_meets(length: int, machine: Machine, per_number: float, share: float = 0.5) -> float:
+    """The width at which both take as long: 2 · per_number / link = (24h + 4s) / rate."""
+    return (2 * per_number * share * machine.flops["bfloat16"] / machine.host_link - 4 * length) / 24
+
+
+@contextmanager
+def budget(of_saved: float):
+    """While it lasts, what is compiled may keep this share of what it would keep for backward; gives how to count graphs."""
+    from torch._functorch import config
+
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    with config.patch(activation_memory_budget=of_saved):
+        yield lambda: counters["stats"]["unique_graphs"]
+
+
+def seconds_to_start(function: Callable, *inputs) -> float | None:
+    """Seconds until the first forward and backward pass through Inductor are done, nothing cached; None without a compiler."""
+    torch._dynamo.reset()
+    with TemporaryDirectory() as folder, patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=folder):
+        started = time.perf_counter()
+        try:
+            torch.compile(function)(*inputs).sum().backward()
+        except torch._inductor.exc.InductorError as error:
+            if "compiler" not in str(error).lower():
+                raise
+            return None
+        return time.perf_counter() - started
+
+
+# Figures.
+
+
+def idea_figure(rows: int = 6, columns: int = 12, tile: tuple[int, int] = (2, 3)) -> tuple[Figure, str]:
+    """A matrix that is there whole, and beside it one tile of it with two numbers a row."""
+    figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.7), layout="constrained")
+    for axes, whole in ((left, True), (right, False)):
+        for row in range(rows):
+            for column in range(columns):
+                inside = whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
+                seen = not whole and (row < 2 or (row < 4 and column < 6))
+                color = COLORS["activations"] if inside else COLORS["grid"] if seen else COLORS["paper"]
+                axes.add_patch(
+                    Rectangle((column, rows - 1 - row), 0.92, 0.92, facecolor=color, edgecolor=COLORS["grid"])
+                )
+        axes.set(xlim=(-0.3, columns + 4), ylim=(-1.1, rows + 1.2), xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.grid(visible=False)
+        axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
+    left.set_title("Whole: every number of the row waits", fontsize=10)
+    for place, name in enumerate(("top", "total")):
+        for row in range(rows):
+            y = rows - 1 - row
+            right.add_patch(Rectangle((columns + 0.8 + 1.5 * place, y), 0.92, 0.92, color=COLORS["gradients"]))
+        right.text(columns + 1.26 + 1.5 * place, rows + 0.15, name, ha="center", fontsize=9)
+    right.set_title("In tiles: two numbers a row are enough", fontsize=10)
+    return figure, (
+        f"Left, a matrix of {rows} tokens by {columns} words, all of it in memory. Right, only one tile of {tile[0]} by {tile[1]}"
+        " is in memory; of what came before, each row keeps its largest number and its total."
+    )
+
+
+def curves_figure(
+    predicted: Mapping[str, Mapping[int, float]],
+    measured: Mapping[str, Mapping[int, float]],
+    xlabel: str,
+    title: str,
+) -> tuple[Figure, str]:
+    """Bytes against a size on logarithmic axes, a line a way; dots are measured."""
+    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    largest = max(max(line.values()) for line in measured.values())
+    unit, size = byte_unit(largest)
+    texts = []
+    for (name, dots), color, line, mark in zip(measured.items(), SERIES, LINES, MARKS, strict=False):
+        expected = predicted[name]
+        look = {"color": COLORS[color], "linestyle": line}
+        axes.plot(list(expected), [value / size for value in expected.values()], **look)
+        axes.plot(list(dots), [value / size for value in dots.values()], mark, color=COLORS[color])
+        axes.annotate(
+            name,
+            (max(dots), dots[max(dots)] / size),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
+        texts.append(f"{name}: " + ", ".join(f"{format_bytes(value)} at {at:,}" for at, value in dots.items()))
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=f"peak of the step, {unit}", title=title)
+    places = sorted({at for line in measured.values() for at in line})
+    axes.set_xticks(places, [f"{at:,}" for at in places])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.set_xlim(min(places) * 0.8, max(places) * (max(places) / min(places)) ** 0.5)
+    return figure, f"{title}. Lines predicted, dots measured. " + "; ".join(texts) + "."
+
+
+def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:
+    """The first documents padded, the same packed, and what the first packed row's tokens may see."""
+    rows = first_fit(lengths, room)
+    mask = pack(documents, rows[:1], room)["attention_mask"][0, 0]
+    longest = max(lengths)
+    figure, panels = subplots(1, 3, figsize=(7.8, 2.9), layout="constrained")
+    padded, packed, seen = panels
+    for row, length in enumerate(lengths):
+        padded.barh(row, length, color=COLORS[SERIES[row % 4]], height=0.9)
+        padded.barh(row, longest - length, left=length, color=COLORS["grid"], height=0.9)
+    for row, numbers in enumerate(rows):
+        ends = np.cumsum([0, *(lengths[number] for number in numbers)])
+        for number, (start, end) in zip(numbers, pairwise(ends), strict=True):
+            packed.barh(row, end - start, left=start, color=COLORS[SERIES[number % 4]], height=0.9, edgecolor="white")
+        packed.barh(row, room - ends[-1], left=ends[-1], color=COLORS["grid"], height=0.9)
+    seen.imshow(mask.numpy(), cmap="Blues", vmin=0, vmax=1.4, interpolation="nearest")
+    wasted, left = 1 - sum(lengths) / longest / len(lengths), 1 - sum(lengths) / room / len(rows)
+    padded.set_title(f"Padded: {wasted:.0%} empty", fontsize=10)
+    packed.set_title(f"Packed: {left:.0%} empty", fontsize=10)
+    seen.set_title("What a row's tokens see", fontsize=10)
+    for axes, ylabel in ((padded, "documents"), (packed, "rows")):
+        axes.invert_yaxis()
+        axes.set(xlabel="positions", ylabel=ylabel, yticks=[])
+    seen.set(xlabel="key", ylabel="query")
+    for axes in panels:
+        axes.grid(visible=False)
+    return figure, (
+        f"{len(lengths)} documents, padded to {longest}: {wasted:.0%} of positions are empty. Packed into {len(rows)} rows of "
+        f"{room}: {left:.0%}. In a row's mask each document is a triangle of its own, in all {mask.float().mean():.0%} of it."
+    )
+
+
+def budgets_figure(found: Mapping[float, Cost], plain: Cost) -> tuple[Figure, str]:
+    """Saved bytes and the peak for each budget of the compiler, beside the step that is not compiled."""
+    labels = ["not compiled", *(f"budget {share:g}" for share in found)]
+    costs = [plain, *found.values()]
+    unit, size = byte_unit(max(one.peak for one in costs))
+    figure, axes = subplots(figsize=(7.6, 0.9 + 0.42 * len(labels)), layout="constrained")
+    for row, one in enumerate(costs):
+        axes.barh(row - 0.19, one.peak / size, 0.36, color=COLORS["measured"])
+        axes.barh(row + 0.19, one.saved / size, 0.36, color=COLORS["activations"])
+        axes.text(one.peak / size, row - 0.19, f" {format_bytes(one.peak)} at the peak", va="center", fontsize=8.5)
+        axes.text(one.saved / size, row + 0.19, f" {format_bytes(one.saved)} saved", va="center", fontsize=8.5)
+    axes.set(
+        xlabel=unit,
+        yticks=range(len(labels)),
+        yticklabels=labels,
+        xlim=(0, 1.35 * max(one.peak for one in costs) / size),
+    )
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    last, lowest = min(found), min(found, key=lambda share: found[share].peak)
+    title = f"With budget {last:g} only {format_bytes(found[last].saved)} are saved, but the peak is lowest at budget {lowest:g}"
+    axes.set_title(title, fontsize=11)
+    rows = "; ".join(
+        f"{label}: {format_bytes(c.saved)} saved, peak {format_bytes(c.peak)}"
+        for label, c in zip(labels, costs, strict=True)
+    )
+    return figure, f"{title}. {rows}."
+
+
+def host_figure(machines: Sequence[Machine], length: int, per_number: float, share: float = 0.5) -> tuple[Figure, str]:
+    """Seconds of one block's token against the width: to the host and back, and computed again; simulated from rates."""
+    widths, texts = np.geomspace(256, 65_536, 60), []
+    both = [host_or_again(widths, length, machine, per_number, share) for machine in machines]
+    unit, size = second_unit(max(again[20] for _, again in both))
+    figure, panels = subplots(1, len(machines), figsize=(7.8, 3.1), layout="constrained", sharey=True, squeeze=False)
+    for axes, machine, (moved, again) in zip(panels[0], machines, both, strict=True):
+        meet = width_that_meets(length, machine, per_number, share)
+        axes.plot(widths, moved / size, color=COLORS["communication"])
+        axes.plot(widths, again / size, color=COLORS["recomputed"], linestyle="--")
+        for name, values, place, shift in (
+            ("to the host and back", moved, 0, (4, 34)),
+            ("computed again", again, 8, (8, -12)),
+        ):
+            look = {"xytext": shift, "textcoords": "offset points", "fontsize": 9}
+            axes.annotate(name, (widths[place], values[place] / size), **look)
+        axes.axvline(meet, color=COLORS["warning"], linestyle=":")
+        axes.set(xscale="log", yscale="log", xlabel="width h", title=f"{machine.name}: equal at h = {meet:,.0f}")
+        axes.set_xticks([256, 1024, 4096, 16_384, 65_536], ["256", "1,024", "4,096", "16,384", "65,536"])
+        axes.minorticks_off()
+        texts.append(f"{machine.name}: both take as long at a width of {meet:,.0f}")
+    panels[0][0].set_ylabel(f"simulated, {unit} a token and block")
+    return figure, f"Simulated from the makers' rates, {share:.0%} of peak, {length:,} tokens. " + "; ".join(
+        texts
+    ) + "."
+
+
+def play_long(
+    length: int = 8192,
+    words: int = 152_000,
+    width: int = 2048,
+    tokens: int = 1024,
+    whole_logits: bool = True,
+    whole_scores: bool = False,
+    ranks: int = 1,
+) -> tuple[Figure, str]:
+    """What one text costs a model of 24 blocks in bf16 with every block checkpointed: bytes on each rank, kind by kind."""
+    mine, blocks, heads, half = length / ranks, 24, width / 128, 2
+    parts = {
+        "boundaries of blocks": half * mine * width * blocks,
+        "one block's activations": 34 * mine * width,
+        "its scores" if whole_scores else "a number a query": (5 * mine if whole_scores else ITEMSIZE) * heads * mine,
+        "logits": ITEMSIZE * words * (3 * mine if whole_logits else 2 * min(tokens, mine)),
+    }
+    total, (unit, size) = sum(parts.values()), byte_unit(max(parts.values()))
+    figure, axes = subplots(figsize=(7.6, 2.6), layout="constrained")
+    axes.barh(list(parts), [value / size for value in parts.values()], color=COLORS["activations"])
+    for row, value in enumerate(parts.values()):
+        axes.text(value / size, row, f" {format_bytes(round(value))}", va="center", fontsize=9)
+    most = max(parts, key=parts.get)
+    axes.set(
+        xlabel=unit,
+        xlim=(0, 1.2 * max(parts.values()) / size),
+        title=f"{format_bytes(round(total))} a rank; the most: {most}",
+    )
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    listed = ", ".join(f"{name} {format_bytes(round(value))}" for name, value in parts.items())
+    return (
+        figure,
+        f"{length:,} tokens on {ranks} ranks, {words:,} words, width {width:,}: {listed}; {format_bytes(round(total))} in all.",
+    )

@@ -1,0 +1,108 @@
+"""Chapter 11: costs are the allocator's, the ring's rows are those of one process, and figures draw the data and say it."""
+
+import pytest
+import torch
+from figures import title
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils import hardware, models
+from course_utils.attention import TILE
+from course_utils.distributed import launch
+from course_utils.lessons import c11_long_sequences as lesson
+
+CPU = torch.device("cpu")
+
+
+def test_a_cost_is_what_the_operators_hold():
+    """exp saves its result, and the sum's gradient is expanded: one tensor saved, two at the peak."""
+    x = torch.zeros(1000, requires_grad=True)
+    found = lesson.cost(torch.exp, x)
+    assert found.saved == x.nbytes
+    assert x.nbytes * 2 <= found.peak <= x.nbytes * 2 + 64
+    assert found.seconds > 0
+
+
+def test_handed_over_counts_parameters_and_repetitions():
+    x, w = torch.ones(4, 3), torch.ones(3, 2, requires_grad=True)
+    assert [tensor.shape for tensor in lesson.handed_over(lambda x, w: (x @ w) + (x @ w), x, w)] == [(4, 3), (4, 3)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_ring_is_one_process_and_two_ends_balance_it(ranks):
+    seen = launch(lesson.ring_on_rank, ranks, 32)
+    part = 4 * 2 * 16 * 32 // ranks
+    for way in lesson.PLACES:
+        found = lesson.ring_summary([rank[way] for rank in seen])
+        assert float(found["apart"]) < 1e-4
+        assert found["forward, sent"] == 2 * (ranks - 1) * part
+        assert found["both, sent"] == (6 * ranks - 4) * part
+    pairs = [[rank[way]["pairs"] for rank in seen] for way in lesson.PLACES]
+    assert sum(pairs[0]) == sum(pairs[1]) == 32 * 33 // 2
+    assert len(set(pairs[1])) == 1
+    assert found["busiest / mean"] == 1
+
+
+def test_only_the_sum_over_all_tokens_times_the_ranks_survives_averaging():
+    found = launch(lesson.loss_gradients_on_rank, 2)[0]
+    assert found["sum / 8 × ranks"] == pytest.approx(1)
+    assert found["sum / 8"] == pytest.approx(0.5)
+    assert found["mean"] == pytest.approx((2 + 6) / 2 / 4.5)
+
+
+def test_tiles_above_the_diagonal_are_not_counted():
+    side = 5
+    assert lesson.tiles(side * TILE, False) == side**2
+    assert lesson.tiles(side * TILE, True) == side * (side + 1) // 2
+
+
+@given(st.integers(1_000, 100_000), st.floats(10, 100))
+def test_at_the_width_that_meets_both_take_as_long(length, per_number):
+    card = hardware.machine("A100-80GB")
+    width = lesson.width_that_meets(length, card, per_number)
+    if width > 0:
+        moved, again = lesson.host_or_again(width, length, card, per_number)
+        assert moved == pytest.approx(again)
+
+
+def test_padded_rows_have_labels_where_they_have_tokens():
+    batch = lesson.padded([[5, 6, 7], [8]], 4, CPU)
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 0], [8, 0, 0, 0]]
+    assert batch["labels"].tolist() == [[5, 6, 7, -100], [8, -100, -100, -100]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
+
+
+def test_the_mean_over_documents_weighs_each_label_alike():
+    net = models.build("gpt2").eval()
+    documents = [torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 6]])]
+    first, second = (net(ids, labels=ids).loss for ids in documents)
+    assert lesson.mean_loss(net, documents) == (3 * first + second) / 4
+
+
+def test_owners_number_documents_and_mark_padding():
+    assert lesson.owners([2, 1], 5).tolist() == [0, 0, 1, -1, -1]
+
+
+def test_figures_say_what_they_draw():
+    figure, alt = lesson.idea_figure()
+    assert [title(axes).split(":")[0] for axes in figure.axes] == ["Whole", "In tiles"]
+    assert "only one tile of 2 by 3" in alt
+    lengths = [3, 2, 1]
+    _, alt = lesson.packing_figure(lengths, [torch.arange(n) for n in lengths], 4)
+    assert "3 documents, padded to 3: 33% of positions are empty. Packed into 2 rows of 4: 25%." in alt
+    costs = {1.0: lesson.Cost(300, 200, 1.0), 0.5: lesson.Cost(200, 100, 1.0), 0.0: lesson.Cost(300, 0, 1.0)}
+    figure, alt = lesson.budgets_figure(costs, lesson.Cost(400, 300, 1.0))
+    assert title(figure.axes[0]) == "With budget 0 only 0 B are saved, but the peak is lowest at budget 0.5"
+    assert "budget 0.5: 100 B saved, peak 200 B" in alt
+
+
+@given(st.booleans(), st.booleans(), st.sampled_from([1, 2, 4, 8]))
+def test_the_play_divides_by_ranks_what_grows_with_tokens(whole_logits, whole_scores, ranks):
+    words = {"whole_logits": whole_logits, "whole_scores": whole_scores}
+    _, alone = lesson.play_long(**words)
+    _, shared = lesson.play_long(ranks=ranks, **words)
+    assert "8,192 tokens on 1 ranks" in alone
+    assert f"8,192 tokens on {ranks} ranks" in shared
+    if ranks == 4:
+        assert "boundaries of blocks 192 MiB" in shared
+        assert ("logits 3.48 GiB" if whole_logits else "logits 1.16 GiB") in shared
