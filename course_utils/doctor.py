@@ -95,6 +95,7 @@ def _examine_torch(chosen: Settings) -> Iterator[Finding]:
     else:
         remedy = "Install a PyTorch from pytorch.org or PyPI; only the chapters on several workers need it."
         yield Finding("note", "Several workers: this PyTorch was built without gloo.", remedy)
+    yield probe_compiler()
     yield probe_8bit_adam(device)
 
 
@@ -272,6 +273,18 @@ def probe_memory(scale: str, device: str, available: int | None = None) -> Findi
         return Finding("ok", text)
     remedy = "Close other programs" + ("." if scale in ("smoke", "laptop") else ", or set COURSE_SCALE=laptop.")
     return Finding("fix", f"{text}; that is too little: the {scale} scale takes up to {format_bytes(needed)}.", remedy)
+
+
+def probe_compiler(where: Callable[[str], str | None] = shutil.which) -> Finding:
+    """Whether there is a C++ compiler, without which `torch.compile` has no backend of its own on a CPU."""
+    names = (variables("CXX").get("CXX"), "g++", "clang++", "cl")
+    found = next((name for name in names if name and where(name)), None)
+    if found:
+        return Finding("ok", f"torch.compile: {found} compiles C++ for it")
+    remedy = (
+        "Install g++, clang++ or Visual Studio's cl; only a cell of chapter 11 needs it, and says what it would show."
+    )
+    return Finding("note", "torch.compile: there is no C++ compiler.", remedy)
 
 
 _ADAM_8BIT = """

@@ -176,6 +176,16 @@ def test_where_a_browser_is_opened(environment, platform, expected, monkeypatch)
 
 
 @pytest.mark.slow
+def test_a_compiler_is_found_by_name_or_by_the_variable_and_is_only_a_note(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    assert (
+        doctor.probe_compiler({"clang++": "/usr/bin/clang++"}.get).text == "torch.compile: clang++ compiles C++ for it"
+    )
+    assert doctor.probe_compiler(lambda name: None).mark == "note"
+    monkeypatch.setenv("CXX", "my-c++")
+    assert "my-c++" in doctor.probe_compiler(lambda name: name).text
+
+
 def test_8bit_adam_takes_a_step_or_says_why_not():
     assert doctor.probe_8bit_adam("cpu").mark == "ok"
     wrong = doctor.probe_8bit_adam("cuda:7")
