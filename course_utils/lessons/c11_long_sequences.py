@@ -26,7 +26,7 @@ from course_utils.memory.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit, second_unit, subplots
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
+from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 ITEMSIZE = 4  # bytes of a float32 number
 
@@ -404,13 +404,12 @@ def host_figure(machines: Sequence[Machine], length: int, per_number: float, sha
     figure, panels = subplots(1, len(machines), figsize=(7.8, 3.1), layout="constrained", sharey=True, squeeze=False)
     for axes, machine, (moved, again) in zip(panels[0], machines, both, strict=True):
         meet = width_that_meets(length, machine, per_number, share)
-        axes.plot(widths, moved / size, color=COLORS["communication"])
-        axes.plot(widths, again / size, color=COLORS["recomputed"], linestyle="--")
-        for name, values, place, shift in (
-            ("to the host and back", moved, 0, (4, 34)),
-            ("computed again", again, 8, (8, -12)),
+        for name, values, color, line, place, shift in (
+            ("to the host and back", moved, "communication", "-", 0, (4, 50)),
+            ("computed again", again, "recomputed", "--", 8, (8, -12)),
         ):
-            look = {"xytext": shift, "textcoords": "offset points", "fontsize": 9}
+            axes.plot(widths, values / size, color=COLORS[color], linestyle=line)
+            look = {"xytext": shift, "textcoords": "offset points", "fontsize": 9, "color": writing(color)}
             axes.annotate(name, (widths[place], values[place] / size), **look)
         axes.axvline(meet, color=COLORS["warning"], linestyle=":")
         axes.set(xscale="log", yscale="log", xlabel="width h", title=f"{machine.name}: equal at h = {meet:,.0f}")
