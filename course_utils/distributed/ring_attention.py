@@ -45,9 +45,7 @@ class RingAttention(torch.autograd.Function):
             grad_v += p.mT @ wide(grad_out)
             if step < ranks - 1:
                 k, v = pass_on(k, v)
-            grad_k, grad_v = pass_on(
-                grad_k, grad_v
-            )  # the gradients of a part go around with it, and once more to come home
+            grad_k, grad_v = pass_on(grad_k, grad_v)  # they go around with their part, and once more to come home
         return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), None, None
 
 

@@ -73,9 +73,8 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
 def handed_over(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
     """All that `function(*inputs)` hands to autograd to be saved for backward, parameters and repetitions too."""
     found: list[Tensor] = []
-    remember = torch.compiler.disable(
-        lambda tensor: found.append(tensor.detach()) or tensor
-    )  # it would compile this too
+    # Not to be compiled itself, where the function is.
+    remember = torch.compiler.disable(lambda tensor: found.append(tensor.detach()) or tensor)
     with saved_tensors_hooks(remember, lambda tensor: tensor):
         function(*inputs)
     return found
@@ -417,9 +416,8 @@ def host_figure(machines: Sequence[Machine], length: int, per_number: float, sha
         axes.minorticks_off()
         texts.append(f"{machine.name}: both take as long at a width of {meet:,.0f}")
     panels[0][0].set_ylabel(f"simulated, {unit} a token and block")
-    return figure, f"Simulated from the makers' rates, {share:.0%} of peak, {length:,} tokens. " + "; ".join(
-        texts
-    ) + "."
+    begins = f"Simulated from the makers' rates, {share:.0%} of peak, {length:,} tokens"
+    return figure, f"{begins}. {'; '.join(texts)}."
 
 
 def play_long(
@@ -433,10 +431,11 @@ def play_long(
 ) -> tuple[Figure, str]:
     """What one text costs a model of 24 blocks in bf16 with every block checkpointed: bytes on each rank, kind by kind."""
     mine, blocks, heads, half = length / ranks, 24, width / 128, 2
+    scores = {"its scores": 5 * heads * mine**2} if whole_scores else {"a number a query": ITEMSIZE * heads * mine}
     parts = {
         "boundaries of blocks": half * mine * width * blocks,
         "one block's activations": 34 * mine * width,
-        "its scores" if whole_scores else "a number a query": (5 * mine if whole_scores else ITEMSIZE) * heads * mine,
+        **scores,
         "logits": ITEMSIZE * words * (3 * mine if whole_logits else 2 * min(tokens, mine)),
     }
     total, (unit, size) = sum(parts.values()), byte_unit(max(parts.values()))
