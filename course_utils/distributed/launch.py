@@ -16,9 +16,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from math import inf
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
@@ -109,6 +111,19 @@ def fork_server() -> None:
     os.close(alive)
 
 
+@cache
+def ready() -> None:
+    """Return when ranks can start at once: the server is there and has imported, which takes 10 s and more on a slow machine.
+
+    For a caller whose clock should not count that.
+    """
+    if _METHOD == "forkserver":
+        first = _context().Process(target=int, daemon=True)
+        with _without_the_script():
+            first.start()  # comes back with a process's number, which the server gives when it has imported
+        first.join()
+
+
 def _check(world_size: int, seconds: float) -> None:
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise CourseError(f"{world_size!r} ranks cannot be started; give a world size from 1 on.")
@@ -119,9 +134,7 @@ def _check(world_size: int, seconds: float) -> None:
 
 
 def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]:
-    context = multiprocessing.get_context(_METHOD)
-    if _METHOD == "forkserver":
-        context.set_forkserver_preload(_preloaded())
+    context = _context()
     ranks = [
         context.Process(target=worker.main, args=(job, i, world_size, asked), daemon=True) for i in range(world_size)
     ]
@@ -133,6 +146,13 @@ def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]
             _end(ranks[:i])
             raise
     return ranks
+
+
+def _context() -> BaseContext:
+    context = multiprocessing.get_context(_METHOD)
+    if _METHOD == "forkserver":
+        context.set_forkserver_preload(_preloaded())
+    return context
 
 
 @contextmanager

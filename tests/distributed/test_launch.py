@@ -57,6 +57,23 @@ def test_ranks_start_by_every_method(monkeypatch, method):
     assert [rank for rank, *_ in launch(together, 2, 0)] == [0, 1]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
+def test_ready_comes_back_when_the_server_has_imported(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time, pathlib; time.sleep(1); pathlib.Path(__file__).with_name('imported').touch()"
+    )
+    code = (
+        "import pathlib, sys; from unittest.mock import patch\n"
+        "from course_utils.distributed import launch; module = sys.modules[launch.__module__]\n"
+        "with patch.object(module, '_preloaded', lambda: ['slow']): module.ready()\n"
+        "assert pathlib.Path(sys.argv[1], 'imported').exists()"
+    )
+    found = os.pathsep.join([str(tmp_path), *sys.path])  # by the server too
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120, env={**os.environ, "PYTHONPATH": found}
+    )
+
+
 def test_a_function_of_a_notebook_crosses_by_value():
     names = {"__name__": "__main__"}
     exec("import torch.distributed as dist\ndef work(): return dist.get_rank() * factor\nfactor = 3", names)

@@ -4,6 +4,7 @@ import linecache
 import random
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -252,6 +253,14 @@ def test_nobody_waits_for_the_same_ranks_again(monkeypatch):
     monkeypatch.setattr(run, "run_case", lambda *_: asked.append(_) or Outcome("stuck", text="not done"))
     found = run.run_cases(doubling(), lambda x: x, cases)
     assert (len(asked), [outcome.kind for outcome in found]) == (1, ["stuck"] * len(cases))
+
+
+def test_the_clock_starts_when_ranks_can(monkeypatch):
+    order = []
+    monkeypatch.setattr(run, "ready", lambda: order.append("ranks can start"))
+    monkeypatch.setattr(run, "time_limit", lambda seconds: order.append("clock") or nullcontext())
+    run_case(replace(doubling(), ranks=True), lambda x: 2 * x, Case("", {"x": 1.0}))
+    assert order == ["ranks can start", "clock"]
 
 
 def test_the_inputs_of_a_case_are_copied_with_what_they_share():
