@@ -104,7 +104,7 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
         near = get_close_matches(name.lower(), known, 3) or known
         raise CourseError(f"No model is called {name!r}; choose one of {', '.join(near)}, or give its config.json.")
     s = scale or settings().scale
-    sizes, positions = {"vocab_size": s.vocabulary}, max(s.sequence, 128)
+    sizes, positions = {"vocab_size": s.vocabulary}, max(2 * s.sequence, 128)
     if name == "distilbert":
         sizes |= {"dim": s.width, "hidden_dim": 4 * s.width, "n_layers": s.layers, "n_heads": s.heads}
         return name, sizes | {"max_position_embeddings": positions}
