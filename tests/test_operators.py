@@ -1,9 +1,11 @@
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import flop_counter
 
 from course_utils import hardware, models
 from course_utils.errors import CourseError
@@ -97,6 +99,35 @@ def test_a_lookup_reads_the_rows_it_is_asked_for():
 
     (work,) = works(build, lambda table, ids: F.embedding(ids, table), "embedding")
     assert work.bytes == 3 * 8 + 2 * (3 * 8 * 4) + 3 * 8  # ids, as many bytes of rows as are written
+
+
+def test_what_is_put_into_a_tensor_is_read_and_written_and_the_rest_stays():
+    def build():
+        return torch.ones(1000, 8), torch.tensor([1, 5, 7]), torch.ones(3, 8)
+
+    (work,) = works(build, lambda table, ids, rows: table.index_put_((ids,), rows), "index_put_")
+    assert work.bytes == 3 * 8 + 2 * (3 * 8 * 4)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention_with_heads_that_share_a_key_takes_the_products_of_all_its_heads(backward):
+    """PyTorch's own counter, of as many keys as queries: before 2.13 it knows no other."""
+
+    def build(heads):
+        made = (torch.ones(2, n, 12, 16, dtype=torch.bfloat16, requires_grad=True) for n in (6, heads, heads))
+        return nn.Identity(), *made
+
+    def step(_, query, key, value):
+        out = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        if backward:
+            out.sum().backward()
+
+    shape = (2, 6, 12, 16)
+    right = flop_counter.sdpa_flop_count(shape, shape, shape)
+    if backward:
+        right += flop_counter.sdpa_backward_flop_count(shape, shape, shape, shape)
+    for heads in (6, 2):
+        assert flops(count_operators(partial(build, heads), step, "cuda")) == right
 
 
 def test_kinds_of_products_are_told_apart():

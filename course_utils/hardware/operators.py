@@ -145,6 +145,8 @@ def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
     if short in _ONLY_WRITTEN:
         unread = {id(t) for t in changed}
         return written + _distinct_bytes(t for t in inputs if id(t) not in unread)
+    if short == "index_put_":  # it reads what is put, and writes as much
+        return _distinct_bytes(inputs[1:]) + min(_distinct_bytes(changed), inputs[-1].nbytes)
     if short in _GATHERING:
         rest = _distinct_bytes(inputs[1:])
         return written + rest + min(_distinct_bytes(inputs[:1]), written + rest)
@@ -158,7 +160,9 @@ def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _flops(function, short: str, args: tuple, kwargs: dict, answer) -> int:
-    """By torch's own counter, which knows every product but the CPU's attention, recurrent layers and grouped products."""
+    """By torch's own counter, which knows every product but recurrent layers, grouped products, and attention in which several
+    heads share a key (from PyTorch 2.13 on it does).
+    """
     if short in _RECURRENT:
         rows = args[0].numel() // args[0].shape[-1]
         return _RECURRENT[short] * rows * (args[1].numel() + args[2].numel())
@@ -166,12 +170,17 @@ def _flops(function, short: str, args: tuple, kwargs: dict, answer) -> int:
         first, second = args[:2]
         of_groups = second.dim() == 2 < first.dim()
         return 2 * (answer.numel() * first.shape[-1] if of_groups else first.numel() * second.shape[-1])
-    if short == _ATTENTION:
-        return flop_counter.sdpa_flop_count(*(t.shape for t in args[:3]))
-    if short == f"{_ATTENTION}_backward":
-        return flop_counter.sdpa_backward_flop_count(*(t.shape for t in args[:4]))
+    if short.startswith("_scaled_dot_product_"):
+        backward = short.endswith("_backward")
+        return _attention_flops(*args[backward : backward + 3], backward)
     counter = flop_counter.flop_registry.get(function.overloadpacket)
     return int(counter(*args, **kwargs, out_val=answer)) if counter else 0
+
+
+def _attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, backward: bool) -> int:
+    """Two products forward, five backward: scores once more, and the gradients of probabilities, values, queries and keys."""
+    of_scores, of_values = (3, 2) if backward else (1, 1)
+    return 2 * query.shape[:-1].numel() * key.shape[-2] * (of_scores * query.shape[-1] + of_values * value.shape[-1])
 
 
 def _kernel(short: str, args: tuple) -> tuple[str, float, int]:

@@ -241,7 +241,10 @@ class Answers(TorchDispatchMode):
         with unset_fake_temporarily():
             real = func(*known[0], **known[1])
         if answer is None:
-            answer = tree_map(lambda one: self._mode.from_tensor(one) if isinstance(one, torch.Tensor) else one, real)
+            # A real tensor knows the host alone.
+            place = next(device_of(one) for one in tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
+            make = lambda one: self._mode.from_tensor(one).to(place) if isinstance(one, torch.Tensor) else one  # noqa: E731
+            answer = tree_map(make, real)
         for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
             if isinstance(fake, FakeTensor) and _is_small(value):
                 self._values[fake] = value
