@@ -48,7 +48,7 @@ class Adam8bit(AdamW):
             averages = {name: state[f"state{number}"].view(-1) for number, name in self.names.items()}
             self.update_wide(theta, gradient, {"step": state["step"], **averages}, group)
             return
-        blocks = max(1, (2**16 if theta.is_cpu else 2**24) // block)  # few fit a CPU's cache; a GPU's kernels want many
+        blocks = max(1, stretch_on(theta.device.type) // block)
         for first in range(0, len(state["absmax1"]), blocks):
             part = slice(first * block, (first + blocks) * block)
             scales = slice(first, first + blocks)
@@ -94,13 +94,13 @@ class Adam8bit(AdamW):
         return 2 * 256 * 4
 
     @classmethod
-    def temporary_bytes(cls, shape, itemsize=4):
-        """Bytes that the update of one 32-bit tensor needs for a moment on the CPU.
+    def temporary_bytes(cls, shape, itemsize=4, device="cpu"):
+        """Bytes that the update of one 32-bit tensor needs for a moment, on a device of that type.
 
         For each element of a stretch they are 17: while one average is quantized, the other, its own scaled values and their
         look-up; and 4 for each block. A small tensor needs its denominator only.
         """
-        elements, stretch = prod(shape), min(prod(shape), 2**16)
+        elements, stretch = prod(shape), min(prod(shape), stretch_on(device))
         return 4 * elements if elements < 4096 else 17 * stretch + 4 * -(-stretch // BLOCK)
 
 
@@ -108,6 +108,11 @@ class AdamW8bit(Adam8bit):
     """`Adam8bit` with a default λ of 0.01. Nothing else differs, since the decay of both is decoupled."""
 
     defaults = {**Adam8bit.defaults, "weight_decay": 1e-2}
+
+
+def stretch_on(device: str) -> int:
+    """Elements that are updated at a time: few fit a CPU's cache, a GPU's kernels want many."""
+    return 2**16 if device == "cpu" else 2**24
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
