@@ -67,7 +67,7 @@ class LossWithGradients(torch.autograd.Function):
         for rows in pieces(len(x), tokens):
             log_p = wide(x[rows] @ w.T).log_softmax(-1)
             here, place = labels_in(labels[rows], slice(0, len(w)))
-            loss -= (at_label * log_p[here, place] + level * log_p[here].sum(-1)).sum()
+            loss -= (at_label * log_p[here, place] + level * log_p.sum(-1)[here]).sum()
             grad_logits = log_p.exp_().sub_(level)  # in the same memory
             grad_logits[here, place] -= at_label
             grad_logits[labels[rows] == IGNORED] = 0
