@@ -27,7 +27,7 @@ class Case:
         usual = Recipe()
         sizes = f"B{self.recipe.batch}" + ("" if isinstance(self.config, ConvNetConfig) else f"S{self.recipe.sequence}")
         changed = (
-            f"{field}={value}" if not isinstance(value, bool | str) else (field if value is True else value)
+            value if isinstance(value, str) else field if value is True else f"{field}={value}"
             for field, value in vars(self.recipe).items()
             if field not in ("batch", "sequence") and value != getattr(usual, field)
         )
