@@ -41,8 +41,8 @@ def cases(random: Random) -> list[Case]:
     """The cases of one draw: plain, sizes that do not divide by the ranks, a frozen layer, and gradients of several backwards.
 
     Inputs of a case: `sizes` of the layers; `state` by name, of rank 0, and `others`, which the other ranks begin with;
-    `batches`, pairs of inputs and targets, for 1, 2, 3, 4, 6 or 12 ranks; `frozen`, names of parameters; `backwards`, batches
-    to a step.
+    `batches`, each of one or more inputs and a target, for 1, 2, 3, 4, 6 or 12 ranks; `frozen`, names of parameters;
+    `backwards`, batches to a step.
     """
     return [
         _case(random, "three steps", (8, 16, 4)),
@@ -51,6 +51,11 @@ def cases(random: Random) -> list[Case]:
         _case(random, "two backwards to a step", (6, 10, 4), backwards=2),
         _case(random, "ranks that begin with other weights", (6, 10, 4), other=True),
     ]
+
+
+def two_inputs(random: Random) -> Case:
+    """A case more, for a wrapper that passes all inputs on."""
+    return _case(random, "a module of two inputs", (6, 5, 4), takes=2)
 
 
 def on(ranks: int, case: Case) -> Case:
@@ -104,15 +109,22 @@ def _refuse_libraries(module: nn.Module) -> None:
 
 
 def module_of(inputs: dict, state: dict) -> nn.Module:
-    """Linear layers of the given sizes with tanh between them, in float64, holding `state`."""
+    """Linear layers of the given sizes with tanh between them, in float64, holding `state`; of several inputs the others are
+    taken off the first.
+    """
     layers = []
     for wide, narrow in zip(inputs["sizes"], inputs["sizes"][1:], strict=False):
         layers += [nn.Linear(wide, narrow, dtype=torch.float64), nn.Tanh()]
-    module = nn.Sequential(*layers[:-1])
+    module = _Joined(*layers[:-1])
     module.load_state_dict(state)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in inputs["frozen"])
     return module
+
+
+class _Joined(nn.Sequential):
+    def forward(self, first, *others):
+        return super().forward(first - sum(others))
 
 
 def trained(module: nn.Module, batches: list, backwards: int, around=_NOTHING) -> tuple[list[dict], list[Traffic]]:
@@ -123,9 +135,9 @@ def trained(module: nn.Module, batches: list, backwards: int, around=_NOTHING) -
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=_RATE, momentum=_MOMENTUM)
     steps, passes = [], []
     for first in range(0, len(batches), backwards):
-        for x, y in batches[first : first + backwards]:
+        for *inputs, target in batches[first : first + backwards]:
             with around, counted() as ledger:
-                (nn.functional.mse_loss(module(x), y) / backwards).backward()
+                (nn.functional.mse_loss(module(*inputs), target) / backwards).backward()
             passes.append(ledger)
         optimizer.step()
         optimizer.zero_grad()
@@ -155,11 +167,12 @@ def elements_kept(tensors: Iterable[torch.Tensor]) -> int:
     return sum(storages.values())
 
 
-def _case(random: Random, name: str, sizes: tuple[int, ...], *, frozen=(), backwards=1, other=False) -> Case:
+def _case(random: Random, name: str, sizes: tuple[int, ...], *, frozen=(), backwards=1, other=False, takes=1) -> Case:
     generator = torch.Generator().manual_seed(random.getrandbits(31))
     state = _state(sizes, generator)
     given = {"sizes": list(sizes), "state": state, "others": _state(sizes, generator) if other else state}
-    batches = [[_normal((12, size), generator) for size in (sizes[0], sizes[-1])] for _ in range(3 * backwards)]
+    widths = [*takes * [sizes[0]], sizes[-1]]
+    batches = [[_normal((12, width), generator) for width in widths] for _ in range(3 * backwards)]
     return Case(name, {**given, "batches": batches, "frozen": list(frozen), "backwards": backwards})
 
 
