@@ -1,0 +1,83 @@
+"""Weights in 4 bits: NF4, with its scales in 8 bits (Dettmers et al. 2023, QLoRA).
+
+A block of 64 weights has a scale, its largest absolute value, and each weight becomes the place of the nearest of 16 numbers
+times that scale. *Double quantization*: of the scales, less their mean, a block of 256 has a scale of its own.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from course_utils.optim.codebook import dynamic_codebook
+from course_utils.optim.quantization import dequantize, nearest, quantize
+
+BLOCK, SECOND_BLOCK = 64, 256
+_LARGEST = 0.9677083
+"""The share of a normal distribution below the largest number, as in the authors' code."""
+
+
+@cache
+def normal_codebook() -> Tensor:
+    """The 16 numbers (16,), float32: they cut a normal distribution into equal shares; 7 are below 0 and 8 above."""
+    above, below = (torch.linspace(_LARGEST, 0.5, n)[:-1].double() for n in (9, 8))
+    numbers = torch.cat([-torch.special.ndtri(below), torch.zeros(1), torch.special.ndtri(above).flip(0)]).float()
+    return numbers / numbers.max()
+
+
+@dataclass(frozen=True)
+class NF4:
+    """A weight of `shape`. `codes`: two to a byte, the first in the upper half, uint8; `scales`: a byte for each block; `mean`
+    of the scales; `second`: a float32 for each block of scales.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    mean: Tensor
+    second: Tensor
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, weight: Tensor) -> "NF4":
+        """`weight`, whose elements `BLOCK` divides, quantized."""
+        blocks = weight.detach().float().reshape(-1, BLOCK)
+        scales = blocks.abs().amax(1)
+        codes = nearest(blocks * (1 / scales.clamp(min=1e-38))[:, None], normal_codebook()).view(-1, 2)
+        mean = scales.mean()
+        narrow, second = quantize(scales - mean, dynamic_codebook(), SECOND_BLOCK)
+        return cls(codes[:, 0] << 4 | codes[:, 1], narrow, mean, second, weight.shape, weight.dtype)
+
+    def wide(self) -> Tensor:
+        """The weight that the codes stand for."""
+        codes = torch.stack([self.codes >> 4, self.codes & 15], -1).flatten()
+        scales = dequantize(self.scales, self.second, dynamic_codebook(), SECOND_BLOCK) + self.mean
+        return dequantize(codes, scales, normal_codebook(), BLOCK).view(self.shape).to(self.dtype)
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ, of which backward needs W, not x: W is frozen. It is made anew there, so that no wide weight is kept."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        return x @ weight.wide().to(x.dtype).T
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient @ ctx.weight.wide().to(gradient.dtype), None
+
+
+class LinearNF4(nn.Module):
+    """A frozen linear layer whose weight is kept in 4 bits."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = NF4.of(linear.weight), linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Products in the type of `x`."""
+        product = _Product.apply(x, self.weight)
+        return product if self.bias is None else product + self.bias.to(x.dtype)
