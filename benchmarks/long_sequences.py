@@ -38,8 +38,8 @@ def loss() -> str:
         costs = {name: lesson.cost(way, *inputs) for name, way in ways.items()}
         compiled = torch.compile(ways["plain"])
         costs["plain, compiled"] = lesson.cost(compiled, *inputs)
-        rows += [[str(dtype), name, *_peak_and_seconds(one)] for name, one in costs.items()]
-    return _table(["numbers", "way", "peak", "forward and backward"], rows)
+        rows += [[str(dtype).removeprefix("torch."), name, *_peak_and_seconds(one)] for name, one in costs.items()]
+    return _table(["dtype", "way", "peak", "forward and backward"], rows)
 
 
 def lengths() -> str:
@@ -82,7 +82,7 @@ def documents() -> str:
 
 
 def packed() -> str:
-    """Real tokens a second of GPT-2 on functions, padded to 128 and packed into rows of 1,024."""
+    """Real tokens a second of GPT-2 on the corpus of Python functions: padded to 128, and packed into rows of 1,024."""
     functions, scale = data.load_functions(), SCALES["gpu"]
     tokenizer = data.tokenizer_for(functions, scale.vocabulary)
     ids = tokenizer(functions["train"]["text"][:1024], max_length=128, truncation=True)["input_ids"]
