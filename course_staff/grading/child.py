@@ -179,18 +179,26 @@ def converse(read: int, write: int, kind: str) -> None:
     if ranks:
         fork_server()
     forbid(replaces)
-    notebook = Notebook(job, question)
+    notebook, here = Notebook(job, question), os.getpid()
     notebook.run()
+    _only_in(here)
     send(write, dump({"notes": notebook.notes, "outcome": notebook.outcome and _describe(notebook.outcome)}))
     with contextlib.suppress(TornError):
         while True:
             outcome = notebook.run_case(pickle.loads(receive(read, _LONGEST_JOB)))
+            _only_in(here)
             try:
                 message = dump(_describe(outcome))
             except EncodingError as error:
                 message = dump(_describe(Outcome("unsafe", text=str(error))))
             send(write, message)
     return None
+
+
+def _only_in(process: int) -> None:
+    """End where an answer has forked, and this is the copy: it does not answer in place of the process that was asked."""
+    if os.getpid() != process:
+        os._exit(1)
 
 
 def _describe(outcome: Outcome) -> dict:

@@ -20,10 +20,10 @@ WIDTHS, THEMES = (800, 1400), ("Light", "Dark")
 
 # Keys other than the usual ones: the last optimizer, Adam, is the one that uses every slider.
 # A book of eight bits is the same with seven and with six of them for the exponent.
-KEYS = {("02", "optimizer"): "End", ("05", "exponent bits"): "Home"}
+KEYS = {("02", "optimizer"): "End", ("05", "zeros at most"): "Home"}
 # A linear book has no exponent bits, and seven of eight bits have no seventh exponent bit that could be taken away.
-# And another format has another number of bits to press; and with fp16 each ZeRO stage gets the same refusal.
-TURN = {"exponent bits": 0, "codebook": 2, "format": 2, "precision": 2}
+# Whole logits have no pieces. And another format has another number of bits to press; and with fp16 each ZeRO stage gets the same refusal.
+TURN = {"zeros at most": 0, "whole logits": 0, "codebook": 2, "format": 2, "precision": 2}
 
 STOPS = ".widget-vbox :is([role=slider], select, input, button):visible"
 
