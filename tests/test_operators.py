@@ -108,6 +108,12 @@ def test_what_is_put_into_a_tensor_is_read_and_written_and_the_rest_stays():
     (work,) = works(build, lambda table, ids, rows: table.index_put_((ids,), rows), "index_put_")
     assert work.bytes == 3 * 8 + 2 * (3 * 8 * 4)
 
+    def masked(table, ids, rows):
+        table.index_put_((table > 0,), rows.new_zeros(()))
+
+    (work,) = works(build, masked, "index_put_")
+    assert work.bytes == 2 * (1000 * 8 * 4) + 1000 * 8 + 4, "through a mask every element is looked at"
+
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_attention_with_heads_that_share_a_key_takes_the_products_of_all_its_heads(backward):
