@@ -9,6 +9,8 @@ import json
 from dataclasses import replace
 from math import isfinite
 
+from torch import nn
+
 from course_utils import data, models
 from course_utils.lessons.c05b_choosing import RACE_SEEDS, RUNS, SWEEP_SEEDS, Contender, contenders, final_loss
 from course_utils.settings import Scale, settings
@@ -36,10 +38,14 @@ class Task:
         self.rows = data.tokenize(functions, data.tokenizer_for(functions, self.scale.vocabulary), self.scale.sequence)
         self.labels = functions["train"].features["label"].num_classes
 
+    def model(self, seed: int) -> nn.Module:
+        """As it begins."""
+        return models.build("distilbert", labels=self.labels, scale=self.scale, seed=seed).to(settings().device)
+
     def run(self, contender: Contender, seed: int) -> dict[str, float]:
         """Loss over the last steps of a pass, and on the test split afterwards. The seed decides weights, order and dropout."""
         examples = self.rows["train"].select(range(min(self.scale.train_rows, len(self.rows["train"]))))
-        model = models.build("distilbert", labels=self.labels, scale=self.scale, seed=seed).to(settings().device)
+        model = self.model(seed)
         history = contender.train(model, data.batches(examples, self.scale.batch_size, seed=seed), seed)
         test = evaluate(model, data.batches(self.rows["test"], 64))["loss"]
         found = {"loss": final_loss(history), "test": test}

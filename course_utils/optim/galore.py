@@ -1,8 +1,11 @@
-"""AdamW in few of a gradient's directions (GaLore, Zhao et al. 2024): both averages are as narrow as the projection.
+"""AdamW in few directions: both averages are as narrow as a projection of the gradient.
 
-G (m × n, m ≤ n, else transposed) becomes R = Pᵀ G (r × n), Adam makes a step N of R, and θ takes P N. P (m × r) holds the r
-directions in which G is largest, found anew every `interval` steps; the averages stay as they were.
+G (m × n, m ≤ n, else transposed) becomes R = Pᵀ G (r × n), with P (m × r), and Adam makes a step N of R. GaLore (Zhao et al.
+2024) takes the directions in which G is largest, and moves θ by P N. APOLLO (Zhu et al. 2024) takes random ones, and moves θ by
+G itself, each column scaled as Adam scaled that of R.
 """
+
+from math import sqrt
 
 import torch
 
@@ -10,36 +13,79 @@ from course_utils.optim.adam import AdamW
 
 
 class GaLore(AdamW):
-    """Matrices whose shorter side is above `rank` are projected, and their steps taken times `scale`; all else is AdamW's."""
+    """Matrices whose shorter side is above `rank` are projected, and their steps taken times `scale`; all else is AdamW's.
+
+    P is found anew every `interval` steps; the averages stay as they were.
+    """
 
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
 
     def new_state(self, parameter, group):
         """Averages in the projection's shape."""
-        if parameter.dim() != 2 or min(parameter.shape) <= group["rank"]:
+        if not is_projected(parameter.shape, group["rank"]):
             return super().new_state(parameter, group)
-        narrow = parameter.new_empty(group["rank"], max(parameter.shape))
-        projection = parameter.new_empty(min(parameter.shape), group["rank"])
-        return {**super().new_state(narrow, group), "projection": projection}
+        return super().new_state(parameter.new_empty(group["rank"], max(parameter.shape)), group)
 
     def update(self, parameter, gradient, state, group):
-        """θ ← θ + scale · P N, where N is what AdamW would add to a tensor of zeros with the gradient R."""
-        if "projection" not in state:
+        """AdamW's step from a tensor of zeros with the gradient R, of which `move` makes one of θ."""
+        if not is_projected(parameter.shape, group["rank"]):
             super().update(parameter, gradient, state, group)
             return
         rows, columns = parameter.shape
         theta, gradient = (t if rows <= columns else t.T for t in (parameter, gradient))
-        if (state["step"] - 1) % group["interval"] == 0:
-            directions = torch.linalg.svd(gradient.float(), full_matrices=False)[0]
-            state["projection"].copy_(directions[:, : group["rank"]])
-        narrow = state["projection"].T @ gradient
+        projection = self.projection(gradient, state, group)
+        narrow = projection.T @ gradient
         step = torch.zeros_like(narrow)
         super().update(step, narrow, state, group)
-        theta.addmm_(state["projection"], step, alpha=group["scale"])
+        self.move(theta, gradient, projection, narrow, step, state, group)
+
+    def projection(self, gradient, state, group):
+        """The `rank` directions in which this step's gradient, or an earlier one's, is largest."""
+        if (state["step"] - 1) % group["interval"] == 0:
+            directions = torch.linalg.svd(gradient.float(), full_matrices=False)[0]
+            state["projection"] = directions[:, : group["rank"]].to(gradient.dtype, copy=True)
+        return state["projection"]
+
+    def move(self, theta, gradient, projection, narrow, step, state, group):
+        """θ ← θ + scale · P N."""
+        theta.addmm_(projection, step, alpha=group["scale"])
 
     @classmethod
     def state_bytes(cls, shape, itemsize=4, rank=128):
         """Bytes of state for one parameter tensor."""
-        if len(shape) != 2 or min(shape) <= rank:
+        if not is_projected(shape, rank):
             return super().state_bytes(shape, itemsize)
         return super().state_bytes((rank, max(shape)), itemsize) + rank * min(shape) * itemsize
+
+
+class APOLLO(GaLore):
+    """As in the paper, but for its `scale` at rank 1, √128, which is yours to give; `growth` bounds how fast a step may grow."""
+
+    defaults = {**GaLore.defaults, "scale": 1.0, "growth": 1.01}
+
+    def projection(self, gradient, state, group):
+        """Random numbers, drawn again each time from a seed that changes every `interval` steps."""
+        generator = torch.Generator(gradient.device).manual_seed(int(state["step"] - 1) // group["interval"])
+        shape = len(gradient), group["rank"]
+        return torch.randn(shape, generator=generator, device=gradient.device).to(gradient.dtype) / sqrt(group["rank"])
+
+    def move(self, theta, gradient, projection, narrow, step, state, group):
+        """θ ← θ + scale · G, each column times how much Adam made of R's; at rank 1 all by one number."""
+        columns = 0 if group["rank"] > 1 else (0, 1)
+        factors = step.norm(dim=columns, keepdim=True) / narrow.norm(dim=columns, keepdim=True).clamp(min=1e-30)
+        factors = factors.mul(group["scale"]).neg()
+        size = (gradient * factors).norm() / group["lr"] if group["lr"] else gradient.new_zeros(())
+        factors *= (group["growth"] * state.get("size", size) / size.clamp(min=1e-30)).clamp(max=1)
+        state["size"] = torch.minimum(size, group["growth"] * state.get("size", size))
+        theta.addcmul_(gradient, factors.expand_as(gradient))
+
+    @classmethod
+    def state_bytes(cls, shape, itemsize=4, rank=128):
+        """Bytes of state for one parameter tensor."""
+        beside = itemsize - rank * min(shape) * itemsize if is_projected(shape, rank) else 0
+        return super().state_bytes(shape, itemsize, rank) + beside
+
+
+def is_projected(shape, rank: int) -> bool:
+    """Whether both sides of a matrix are above `rank`."""
+    return len(shape) == 2 and min(shape) > rank

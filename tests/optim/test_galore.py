@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from course_utils.optim.adam import AdamW
-from course_utils.optim.galore import GaLore
+from course_utils.optim.galore import APOLLO, GaLore
 
 OPTIONS = {"lr": 0.1, "weight_decay": 0.05, "rank": 3, "interval": 4, "scale": 0.5}
 
@@ -57,3 +57,56 @@ def test_state_bytes_are_those_of_the_state(shape):
     optimizer = GaLore([parameter], **OPTIONS)
     optimizer.step()
     assert sum(t.nbytes for t in optimizer.state[parameter].values()) == GaLore.state_bytes(shape, rank=3)
+
+
+APOLLO_OPTIONS = {**OPTIONS, "growth": 1.01}
+
+
+def apollo_by_equations(theta, gradients, rank, draw):
+    """Zhu et al. (2024), algorithm 1, with their limit on how fast a step may grow; `draw(t)` is P of step t."""
+    m = v = before = None
+    for t, g in enumerate(gradients, 1):
+        r = draw(t).T @ g
+        m, v = ((0.0 if one is None else one) for one in (m, v))
+        m, v = 0.9 * m + 0.1 * r, 0.999 * v + 0.001 * r**2
+        n = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        if rank > 1:
+            scaled = g * (np.linalg.norm(n, axis=0) / np.linalg.norm(r, axis=0))
+        else:
+            scaled = g * np.linalg.norm(n) / np.linalg.norm(r)
+        scaled = scaled * OPTIONS["scale"]
+        if before is not None and np.linalg.norm(scaled) / before > 1.01:
+            scaled = scaled / np.linalg.norm(scaled) * 1.01 * before
+        before = np.linalg.norm(scaled)
+        theta = theta * (1 - OPTIONS["lr"] * OPTIONS["weight_decay"]) - OPTIONS["lr"] * scaled
+        yield theta
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("turned", [False, True])
+def test_apollo_scales_the_gradient_itself(turned, rank):
+    random = np.random.default_rng(0)
+    theta, gradients = random.normal(size=(5, 8)), random.normal(size=(9, 5, 8))
+    gradients[4] *= 10  # where the limit bites
+
+    def draw(t):
+        generator = torch.Generator().manual_seed((t - 1) // OPTIONS["interval"])
+        return (torch.randn(5, rank, generator=generator) / rank**0.5).double().numpy()
+
+    lay = (lambda matrix: torch.tensor(matrix.T.copy())) if turned else torch.tensor
+    parameter = torch.nn.Parameter(lay(theta))
+    optimizer = APOLLO([parameter], **{**APOLLO_OPTIONS, "rank": rank})
+    for gradient, right in zip(gradients, apollo_by_equations(theta, gradients, rank, draw), strict=True):
+        parameter.grad = lay(gradient)
+        optimizer.step()
+        torch.testing.assert_close(parameter.detach(), lay(right), rtol=1e-5, atol=1e-5)
+    kept = sum(t.nbytes for t in optimizer.state[parameter].values())
+    assert kept == APOLLO.state_bytes((5, 8), 8, rank)
+
+
+def test_apollo_keeps_no_projection():
+    parameter = torch.nn.Parameter(torch.ones(5, 8))
+    parameter.grad = torch.ones(5, 8)
+    optimizer = APOLLO([parameter], rank=2)
+    optimizer.step()
+    assert sum(t.nbytes for t in optimizer.state[parameter].values()) == APOLLO.state_bytes((5, 8), rank=2)

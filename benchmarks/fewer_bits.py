@@ -1,0 +1,49 @@
+"""Loss after one epoch for each optimizer of chapter 11b, and for students with and without a teacher; `--save` stores them.
+
+Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -m benchmarks.fewer_bits`. A run takes five to
+fifteen seconds on one thread, all of them about three quarters of an hour.
+"""
+
+import argparse
+import json
+from math import inf
+
+from benchmarks.learning_rates import Task
+from course_utils.lessons import c11b_fewer_bits as lesson
+
+RATES = {
+    "SGD": (0.1, 0.3, 1.0, 3.0),
+    "GaLore": (5e-3, 1e-2, 2e-2, 4e-2),
+    "APOLLO": (2e-3, 5e-3, 1e-2, 2e-2),
+    "LoRA": (2e-3, 5e-3, 1e-2, 2e-2),
+}
+ADAMS = (1e-3, 2e-3, 4e-3, 8e-3)
+
+
+def main():
+    """Print a line for each run: by optimizer the sweep, then the race at the best rate; then the students."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--save", action="store_true", help="store the runs for the chapter")
+    save, runs, task = parser.parse_args().save, [], Task()
+
+    def note(**row) -> None:
+        runs.append(row)
+        print(json.dumps(row), flush=True)
+
+    for name, low in lesson.low_states(lesson.hidden_shapes(task.model(0))).items():
+        losses = {}
+        for lr in RATES.get(name.split(",")[0], ADAMS):
+            for seed in lesson.SWEEP_SEEDS:
+                found = task.run(low.contender.at(lr), seed)
+                losses[lr] = losses.get(lr, 0) + (inf if found["loss"] is None else found["loss"])
+                note(name=name, lr=lr, seed=seed, **found)
+        best = min(losses, key=losses.get)
+        for seed in lesson.RACE_SEEDS:
+            note(name=name, lr=best, seed=seed, **task.run(low.contender.at(best), seed))
+    if save:
+        lines = ",\n".join(map(json.dumps, runs))
+        lesson.RUNS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""AdamW with averages of 16 and of 4 bits: its own update, between widening and rounding."""
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from course_utils.optim.adam import AdamW
+from course_utils.optim.adam8bit import AdamW8bit
+from course_utils.optim.codebook import dynamic_codebook, linear_codebook
+
+
+def round_to_bf16(values: Tensor) -> Tensor:
+    """Each float32 as one of the two bfloat16 numbers around it, the farther from 0 with a chance that makes the mean right.
+
+    A bfloat16 is the upper half of a float32's bits. A random number added to the lower half carries into the upper one as
+    often as it should.
+    """
+    noise = torch.randint(0, 2**16, values.shape, dtype=torch.int32, device=values.device)
+    return (values.view(torch.int32) + noise & -(2**16)).view(torch.float32).bfloat16()
+
+
+class AdamW16bit(AdamW):
+    """AdamW whose averages are bfloat16, rounded at random, or with `stochastic=False` to nearest."""
+
+    defaults = {**AdamW.defaults, "stochastic": True}
+
+    def new_state(self, parameter, group):
+        """Averages in bfloat16."""
+        state = super().new_state(parameter, group)
+        return {name: t if name == "step" else t.bfloat16() for name, t in state.items()}
+
+    def update(self, parameter, gradient, state, group):
+        """AdamW's, on float32 copies of both averages."""
+        wide = {name: tensor.float() for name, tensor in state.items()}
+        super().update(parameter, gradient, wide, group)
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name].copy_(round_to_bf16(wide[name]) if group["stochastic"] else wide[name])
+
+    @classmethod
+    def state_bytes(cls, shape, itemsize=4):
+        """Bytes of state for one parameter tensor, whatever its type."""
+        return super().state_bytes(shape, 2)
+
+
+class AdamW4bit(AdamW8bit):
+    """AdamW with 4-bit averages (Li et al. 2023) as torchao has it: `AdamW8bit` with 16 numbers, and two codes to a byte.
+
+    m has a dynamic codebook, v equal steps without 0, which would divide by nearly nothing. A block of 128 has a scale.
+    """
+
+    defaults = {**AdamW8bit.defaults, "block_size": 128}
+
+    def codebooks(self, device):
+        """The codebooks of m and v."""
+        linear = linear_codebook(False, 4).to(device)
+        return {1: dynamic_codebook(True, 4, 3, device=device), 2: (linear * 15 + 1) / 16}
+
+    def new_state(self, parameter, group):
+        """Both averages at zero, with half as many bytes for codes."""
+        state = super().new_state(parameter, group)
+        codes = {name: pack(t) for name, t in state.items() if f"absmax{name[-1]}" in state and name[:5] == "state"}
+        return {**state, **codes}
+
+    def update(self, parameter, gradient, state, group):
+        """The 8-bit update, with a byte for each code while it lasts."""
+        narrow = [name for name in ("state1", "state2") if state[name].dtype == torch.uint8]
+        wide = {**state, **{name: unpack(state[name], parameter.numel()) for name in narrow}}
+        super().update(parameter, gradient, wide, group)
+        state.update({name: pack(wide[name]) for name in narrow})
+
+    @classmethod
+    def state_bytes(cls, shape, itemsize=4):
+        """Bytes of state for one parameter tensor, without the two codebooks."""
+        elements = prod(shape)
+        return super().state_bytes(shape, itemsize) if elements < 4096 else 2 * (-(-elements // 2) + 4 * -(-elements // 128))
+
+
+def pack(codes: Tensor) -> Tensor:
+    """Codes below 16, two to a byte, the first in the upper half; a last one alone is followed by 0."""
+    upper, lower = torch.nn.functional.pad(codes.flatten(), (0, codes.numel() % 2)).view(-1, 2).unbind(1)
+    return upper << 4 | lower
+
+
+def unpack(packed: Tensor, count: int) -> Tensor:
+    """The first `count` codes, a byte each."""
+    return torch.stack([packed >> 4, packed & 15], 1).flatten()[:count]
