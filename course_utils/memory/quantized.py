@@ -1,7 +1,9 @@
-"""Linear layers of bitsandbytes in 4 bits without numbers: its class, its operators, tensors of its shapes."""
+"""Linear layers of bitsandbytes in 4 bits; without numbers its class, its operators, tensors of its shapes."""
 
 import torch
 from torch import nn
+
+from course_utils.memory.fake import is_fake
 
 BLOCK, SECOND_BLOCK = 64, 256
 
@@ -9,8 +11,8 @@ BLOCK, SECOND_BLOCK = 64, 256
 def quantize_linears(model: nn.Module, peft, checkpointing: bool = False) -> nn.Module:
     """Put `Linear4bit` in place of all linear layers but the output layer, and prepare the model as QLoRA does, by `peft`.
 
-    The library cannot quantize a fake tensor, so each weight is made as it would be: NF4, statistics quantized too (Dettmers
-    et al. 2023): half a byte a weight, a byte for each block of 64, a float32 for each 256 of these, two tables.
+    NF4, statistics quantized too (Dettmers et al. 2023): half a byte a weight, a byte for each block of 64, a float32 for each
+    256 of these, two tables. The library cannot quantize a fake tensor, so a fake weight is made as it would be.
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     for parent in list(model.modules()):
@@ -35,7 +37,10 @@ def _make_4_bit(linear: nn.Linear) -> nn.Module:
 
 def _make_codes(weight: torch.Tensor) -> nn.Parameter:
     from bitsandbytes.functional import QuantState
+    from bitsandbytes.nn import Params4bit
 
+    if not is_fake(weight):
+        return Params4bit(weight.detach(), requires_grad=False, quant_type="nf4").to(weight.device)
     blocks, new = -(-weight.numel() // BLOCK), weight.detach().new_empty
     second = QuantState(
         new(-(-blocks // SECOND_BLOCK), dtype=torch.float32),

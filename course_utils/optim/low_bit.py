@@ -73,7 +73,11 @@ class AdamW4bit(AdamW8bit):
     def state_bytes(cls, shape, itemsize=4):
         """Bytes of state for one parameter tensor, without the two codebooks."""
         elements = prod(shape)
-        return super().state_bytes(shape, itemsize) if elements < 4096 else 2 * (-(-elements // 2) + 4 * -(-elements // 128))
+        return (
+            super().state_bytes(shape, itemsize)
+            if elements < 4096
+            else 2 * (-(-elements // 2) + 4 * -(-elements // 128))
+        )
 
 
 def pack(codes: Tensor) -> Tensor:
