@@ -280,6 +280,58 @@ def tiled_attention(q, k, v, is_causal, tile):
 """,
         ],
     },
+    "11b_fewer_bits_and_weights": {
+        "q1": [
+            """import types
+from course_utils.techniques.lora import LoRA
+def adapted(x, w, a, b, alpha):
+    layer = types.SimpleNamespace(linear=lambda x: x @ w.T, a=a, b=b, scale=alpha / len(a))
+    return LoRA.forward(layer, x)
+""",
+        ],
+        "q3": [
+            """from course_utils.optim.quantization import quantize
+def to_4_bit(weight, numbers, block):
+    codes, scales = quantize(weight.float().flatten(), numbers, block)
+    return codes[::2] << 4 | codes[1::2], scales
+""",
+            """from course_utils.techniques.nf4 import NF4
+def to_4_bit(weight, numbers, block):
+    padded = torch.cat([weight.flatten().float(), torch.zeros(-weight.numel() % 64)])
+    return NF4.of(padded).codes[: weight.numel() // 2], weight.float().reshape(-1, block).abs().amax(1)
+""",
+            """import bitsandbytes.functional as library
+def to_4_bit(weight, numbers, block):
+    codes, state = library.quantize_4bit(weight, blocksize=block, quant_type="nf4")
+    return codes.view(-1), state.absmax
+""",
+        ],
+        "q5": [
+            """def projected_step(theta, gradient, p, m, v, t, lr, betas, eps, scale):
+    tall = theta.shape[0] > theta.shape[1]
+    narrow = torch.zeros_like(m).requires_grad_()
+    narrow.grad = p.T @ (gradient.T if tall else gradient)
+    adam = torch.optim.Adam([narrow], lr, tuple(betas), eps)
+    adam.state[narrow] = {"step": torch.tensor(t - 1.0), "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
+    adam.step()
+    change = scale * (p @ narrow.detach())
+    return theta + (change.T if tall else change), adam.state[narrow]["exp_avg"], adam.state[narrow]["exp_avg_sq"]
+""",
+            """from course_utils.optim.galore import GaLore
+def projected_step(theta, gradient, p, m, v, t, lr, betas, eps, scale):
+    leaf = theta.clone().requires_grad_()
+    leaf.grad = gradient.clone()
+    GaLore([leaf], lr=lr, betas=tuple(betas), eps=eps, rank=p.shape[1], scale=scale, weight_decay=0.0).step()
+    return leaf.detach(), m, v
+""",
+        ],
+        "q6": [
+            """from course_utils.techniques import distillation
+def distillation_loss(student, teacher, labels, temperature, weight):
+    return distillation.distillation_loss(student, teacher, labels, temperature, weight)
+""",
+        ],
+    },
 }
 
 IDLE = """class AdamW(torch.optim.Optimizer):
