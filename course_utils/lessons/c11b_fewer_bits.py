@@ -3,10 +3,10 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from math import inf
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from course_utils import data, memory, models, optim
+from course_utils.errors import CourseError
 from course_utils.lessons.c05b_choosing import Contender
 from course_utils.memory.plan import CHANGES
 from course_utils.memory.workload import Workload
@@ -30,7 +31,7 @@ from course_utils.training import evaluate
 from course_utils.units import format_bytes, format_seconds
 from course_utils.viz.memory import legend_of_kinds, stack
 from course_utils.viz.parts import byte_unit, second_unit, subplots
-from course_utils.viz.style import COLORS, writing
+from course_utils.viz.style import COLORS
 
 # A small classifier, and its fine-tuning.
 
@@ -69,8 +70,8 @@ def held_out(model: nn.Module, scale: Scale) -> float:
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe on a model: bytes at the peak of a step, as predicted and as measured, seconds of an update, and the held-out loss
-    after an epoch."""
+    """A recipe on a model: bytes at the peak of a step, as predicted and as measured, seconds of an epoch, and the held-out loss
+    after it."""
 
     predicted: int
     peak: int
@@ -93,14 +94,21 @@ def tried(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> Tried:
     parts, started = [{k: t.to(device) for k, t in batch.items()} for batch in batches], time.perf_counter()
     for first in range(0, len(parts), recipe.accumulation):
         work.step(copied, optimizer, parts[first : first + recipe.accumulation])
-    loss = held_out(copied.float(), scale)
-    return Tried(predicted, peak, (time.perf_counter() - started) / len(parts) * recipe.accumulation, loss)
+    next(copied.parameters()).sum().item()  # a GPU is done only when its numbers are there
+    seconds = time.perf_counter() - started
+    return Tried(predicted, peak, seconds, held_out(copied.float(), scale))
 
 
-def rungs(recipe: memory.Recipe) -> dict[str, memory.Recipe]:
-    """Each single change of `course plan`'s ladder that makes a difference to `recipe`, by name."""
-    found = {change.name: change.apply(recipe) for change in CHANGES}
-    return {name: replace(recipe, **fields) for name, fields in found.items() if fields}
+def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
+    """Each single change of `course plan`'s ladder that makes a difference to `recipe` and goes with `model`, by name."""
+    found = {}
+    for change in CHANGES:
+        if fields := change.apply(recipe):
+            with suppress(CourseError):  # the two do not go together
+                changed = replace(recipe, **fields)
+                Workload(model, changed).build()
+                found[change.name] = changed
+    return found
 
 
 # Adapters.
@@ -113,6 +121,22 @@ def with_adapters(model: nn.Module, rank: int, names: Sequence[str] = LINEAR, fi
     copied = deepcopy(model).requires_grad_(False)
     for block in copied.distilbert.transformer.layer[first:]:
         adapt(block, rank, 2 * rank, names)
+    return copied
+
+
+def in_4_bits(model: nn.Module) -> nn.Module:
+    """A copy whose blocks have bitsandbytes' linear layers with weights in NF4."""
+    from bitsandbytes.nn import Linear4bit
+
+    copied = deepcopy(model)
+    for block in copied.distilbert.transformer.layer:
+        for parent in list(block.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    layer = Linear4bit(child.in_features, child.out_features, quant_type="nf4")
+                    layer.load_state_dict(child.state_dict())
+                    setattr(parent, name, layer.to(child.weight.device))
+    copied.is_loaded_in_4bit = True
     return copied
 
 
@@ -246,13 +270,13 @@ def language_model(width: int, layers: int, seed: int) -> nn.Module:
 
 
 def fit(
-    model: nn.Module, seed: int, epochs: int = 1, most: int | None = None, loss: Callable | None = None
+    model: nn.Module, lr: float, seed: int, epochs: int = 1, most: int | None = None, loss: Callable | None = None
 ) -> nn.Module:
     """Train by AdamW with warm-up and cosine, on `most` rows of each epoch; `loss(model, ids)` or the model's own."""
     device, generator, train = next(model.parameters()).device, torch.Generator().manual_seed(seed), rows("train")
     orders = [train[torch.randperm(len(train), generator=generator)][:most] for _ in range(epochs)]
     batches = [part for order in orders for part in order.to(device).split(16)]
-    optimizer, steps = torch.optim.AdamW(model.parameters(), lr=1e-2), len(batches)
+    optimizer, steps = torch.optim.AdamW(model.parameters(), lr=lr), len(batches)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: schedules.cosine(done + 1, steps + 1, warmup=steps // 10)
     )
@@ -284,16 +308,159 @@ def from_teacher(teacher: nn.Module, temperature: float, weight: float = 0.5) ->
 
 def teacher(most: int | None = None) -> nn.Module:
     """Twice as wide and deep as a student, and twice as long at school."""
-    return fit(language_model(128, 2, TEACHER_SEED), TEACHER_SEED, epochs=2, most=most)
+    return fit(language_model(128, 2, TEACHER_SEED), 3e-3, TEACHER_SEED, epochs=2, most=most)
 
 
 def student(seed: int, taught: Callable | None = None, epochs: int = 1, most: int | None = None) -> nn.Module:
     """With the loss `taught`, or alone."""
-    return fit(language_model(64, 1, seed), seed, epochs, most, taught)
+    return fit(language_model(64, 1, seed), 1e-2, seed, epochs, most, taught)
 
 
 @cache
 def stored() -> pd.DataFrame:
-    """Runs at laptop scale, a row each: `name`, `lr` (none for students and their teacher), `seed`, `loss` (training, mean of the last 20 steps),
-    `test` (held-out)."""
+    """Runs at laptop scale, a row each: `name`, `seed`, `test` (held-out loss), and for optimizers `lr` and `loss` (in training,
+    the mean of the last 20 steps). `python -m benchmarks.fewer_bits` made them."""
     return pd.DataFrame(json.loads(RUNS.read_text(encoding="utf-8")))
+
+
+# Figures.
+
+TITLE = "TITLE"
+STUDENTS_TITLE = "STUDENTS"
+
+
+def bytes_of_ways(width: int = 4096, rank: int = 16) -> dict[str, dict[str, float]]:
+    """Bytes for each weight of a matrix of `width` × `width` in float32, by kind, for each way to train it."""
+    weights, shape = width**2, (width, width)
+    adapters = 2 * rank * width / weights
+
+    def kinds(stored: float, trained: float, state: float) -> dict[str, float]:
+        return {"parameters": stored, "gradients": 4 * trained, "optimizer state": state}
+
+    return {
+        "AdamW": kinds(4, 1, optim.AdamW.state_bytes(shape) / weights),
+        "AdamW, 8 bits": kinds(4, 1, optim.AdamW8bit.state_bytes(shape) / weights),
+        "AdamW, 4 bits": kinds(4, 1, AdamW4bit.state_bytes(shape) / weights),
+        "GaLore, rank a quarter": kinds(4, 1, GaLore.state_bytes(shape, rank=width // 4) / weights),
+        f"LoRA, rank {rank}": kinds(4 + 4 * adapters, adapters, 8 * adapters),
+        f"QLoRA, rank {rank}": kinds(bits_of_nf4() / 8 + 4 * adapters, adapters, 8 * adapters),
+    }
+
+
+def bits_of_nf4(double: bool = True) -> float:
+    """Bits of a weight in NF4 with its scales: of 8 bits and a float32 for each 256 of them, or a float32 each."""
+    return 4 + (8 + 32 / 256 if double else 32) / 64
+
+
+def idea_figure() -> tuple[Figure, str]:
+    """The bars of `bytes_of_ways`."""
+    ways = bytes_of_ways()
+    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
+    for row, parts in enumerate(ways.values()):
+        stack(axes, row, parts, 1)
+        axes.text(sum(parts.values()), row, f"  {sum(parts.values()):.2f}", va="center", fontsize=9)
+    axes.set(yticks=range(len(ways)), yticklabels=list(ways), xlabel="bytes for each weight", xlim=(0, 18))
+    axes.set_title("Smaller states take from O; adapters from G and O; 4 bits from P", fontsize=11)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    legend_of_kinds(figure, ways)
+    said = "; ".join(f"{name} {sum(parts.values()):.2f}" for name, parts in ways.items())
+    return figure, f"Bytes for each weight of a matrix of 4,096 by 4,096 in float32, without activations: {said}."
+
+
+def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -> tuple[Figure, str]:
+    """A row by name, a dot for each seed, a line at the mean, and the first row's range shaded."""
+    figure, axes = subplots(figsize=(7.6, 1.1 + 0.32 * len(runs)), layout="constrained")
+    first = next(iter(runs.values()))
+    axes.axvspan(min(first), max(first), color=COLORS["grid"], alpha=0.6, linewidth=0)
+    said = []
+    for row, (name, losses) in enumerate(runs.items()):
+        axes.plot(losses, [row] * len(losses), "o", color=COLORS["first"], markersize=4.5, alpha=0.8)
+        mean = sum(losses) / len(losses)
+        axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5)
+        said.append(f"{name}: {min(losses):.2f} to {max(losses):.2f}, mean {mean:.2f}")
+    axes.set(yticks=range(len(runs)), yticklabels=list(runs), xlabel=xlabel)
+    axes.set_title(title, fontsize=11)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return figure, f"{title}. A dot for each seed, a line at the mean. {'; '.join(said)}."
+
+
+def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str]:
+    """Bytes saved against seconds added for each way, colored by the loss, with a number that the key explains."""
+    figure, (axes, key) = subplots(1, 2, figsize=(7.8, 4.4), layout="constrained", width_ratios=[3, 2])
+    unit, size = byte_unit(max(base.peak - one.peak for one in ways.values()))
+    clock, second = second_unit(max(abs(one.seconds - base.seconds) for one in ways.values()))
+    losses = [base.loss, *(one.loss for one in ways.values())]
+    colors = {"c": losses, "cmap": "viridis", "norm": Normalize(min(losses), max(losses))}
+    saved = [0.0, *((base.peak - one.peak) / size for one in ways.values())]
+    added = [0.0, *((one.seconds - base.seconds) / second for one in ways.values())]
+    dots = axes.scatter(saved, added, s=230, edgecolor=COLORS["ink"], linewidth=0.6, **colors)
+    for number, place in enumerate(zip(saved, added, strict=True)):
+        level = colors["norm"](losses[number])
+        axes.annotate(
+            str(number), place, ha="center", va="center", fontsize=8.5, color="white" if level < 0.6 else "black"
+        )
+    axes.set(xlabel=f"bytes saved, {unit}", ylabel=f"seconds added to an epoch, {clock}")
+    axes.margins(0.12)
+    figure.colorbar(dots, ax=axes, label="held-out loss", location="top", shrink=0.8)
+    key.set_axis_off()
+    lines = [f"{n}  {name}" for n, name in enumerate(["as it is", *ways])]
+    key.text(0, 0.98, "\n".join(lines), va="top", fontsize=9, linespacing=1.5, transform=key.transAxes)
+    rows = "; ".join(
+        f"{number} {name}: saves {format_bytes(base.peak - one.peak)}, adds {format_seconds(one.seconds - base.seconds)}, "
+        f"loss {one.loss:.2f}"
+        for number, (name, one) in enumerate(ways.items(), 1)
+    )
+    return figure, f"Bytes saved and seconds added. As it is: {format_bytes(base.peak)}, loss {base.loss:.2f}. {rows}."
+
+
+STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}
+STATES = {"SGD": 0.0, "GaLore, a quarter": 0.375, "4 bits": 0.1328, "8 bits": 0.2539, "16 bits": 0.5, "32 bits": 1.0}
+"""Bytes of a number of a stored weight; of AdamW's state in 32 bits, the share that is left."""
+
+
+def play_ways(
+    width: int = 2048,
+    blocks: int = 24,
+    tokens: int = 4096,
+    weights: str = "32 bits",
+    rank: int = 0,
+    state: str = "32 bits",
+    checkpointing: bool = False,
+) -> tuple[Figure, str]:
+    """A transformer of 12h² weights a block: bytes by kind. Adapters of `rank` beside every matrix, or with 0 all is trained."""
+    count, adapters = 12 * width**2 * blocks, 18 * rank * width * blocks
+    trained, itemsize = adapters or count, 4.0 if weights == "32 bits" else 2.0
+    per_block = 17 * itemsize * width * tokens  # without scores, which a fused function does not save
+    parts = {
+        "parameters": count * STORED[weights] + adapters * itemsize,
+        "gradients": trained * itemsize,
+        "optimizer state": trained * 8 * STATES[state],
+        "activations": per_block + itemsize * width * tokens * blocks if checkpointing else per_block * blocks,
+    }
+    if weights == "NF4" and not rank:
+        return _impossible()
+    total, (unit, size) = sum(parts.values()), byte_unit(max(parts.values()))
+    figure, axes = subplots(figsize=(7.6, 2.5), layout="constrained")
+    for row, (kind, value) in enumerate(parts.items()):
+        axes.barh(row, value / size, color=COLORS[kind])
+        axes.text(value / size, row, f" {format_bytes(round(value))}", va="center", fontsize=9)
+    most = max(parts, key=parts.get)
+    axes.set(yticks=range(4), yticklabels=list(parts), xlabel=unit, xlim=(0, 1.25 * parts[most] / size))
+    axes.set_title(f"{format_bytes(round(total))} in all; the most: {most}", fontsize=11)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    listed = ", ".join(f"{kind} {format_bytes(round(value))}" for kind, value in parts.items())
+    return (
+        figure,
+        f"{count:,} weights in {weights}, {trained:,} trained, state {state}: {listed}; {format_bytes(round(total))} in all.",
+    )
+
+
+def _impossible() -> tuple[Figure, str]:
+    figure, axes = subplots(figsize=(7.6, 2.5), layout="constrained")
+    said = "A weight in 4 bits is not trained itself: give adapters a rank."
+    axes.text(0.5, 0.5, said, ha="center", va="center")
+    axes.set_axis_off()
+    return figure, said

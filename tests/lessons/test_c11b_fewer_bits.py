@@ -1,0 +1,155 @@
+"""Chapter 11b: recipes are tried as the ladder predicts them, contenders have the bytes they claim, figures say what they draw."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from figures import title
+
+from course_utils import memory, optim
+from course_utils.lessons import c11b_fewer_bits as lesson
+from course_utils.settings import SCALES
+from course_utils.techniques.lora import LoRA
+
+SCALE = replace(SCALES["smoke"], eval_rows=32)
+BASE = lesson.classifier(SCALE)
+RECIPE = memory.Recipe(batch=8, sequence=SCALE.sequence)
+
+
+def test_the_halves_share_no_package():
+    halves = [lesson.functions(SCALES["smoke"], second) for second in (False, True)]
+    assert max(halves[0]["labels"]) < 5 <= min(halves[1]["labels"])
+    assert len(halves[0]) == len(halves[1]) == SCALES["smoke"].eval_rows
+
+
+def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
+    """`course plan` on a card that is too small for anything lists what falls lowest; tried, each takes just these bytes."""
+    rungs = lesson.rungs(BASE, RECIPE)
+    assert {"micro-batch of 1", "gradient checkpointing", "8-bit AdamW", "LoRA of rank 16"} <= set(rungs)
+    assert "chunked loss" not in rungs  # a classifier has no words
+    rows = memory.plan(BASE, 2**12, RECIPE).rows
+    assert {len(row.names) for row in rows} == {1}
+    found = {row.names[0]: lesson.tried(BASE, rungs[row.names[0]], SCALE) for row in rows[:3]}
+    for row in rows[:3]:
+        one = found[row.names[0]]
+        assert one.predicted == row.peak
+        assert one.peak == pytest.approx(row.peak, rel=0.001)
+    measured = [one.peak for one in found.values()]
+    assert measured == sorted(measured)
+
+
+def test_a_recipe_that_is_tried_trains_a_copy():
+    before = {name: p.clone() for name, p in BASE.named_parameters()}
+    first, again = (lesson.tried(BASE, RECIPE, SCALE) for _ in range(2))
+    assert first.loss == again.loss < lesson.held_out(BASE, SCALE)
+    assert all(torch.equal(p, before[name]) for name, p in BASE.named_parameters())
+
+
+def test_adapters_sit_from_the_named_block_on():
+    deep = lesson.classifier(replace(SCALE, layers=3))
+    for first in range(3):
+        adapted = lesson.with_adapters(deep, 2, ("lin1",), first)
+        assert [name for name, module in adapted.named_modules() if isinstance(module, LoRA)] == [
+            f"distilbert.transformer.layer.{number}.ffn.lin1" for number in range(first, 3)
+        ]
+        trained = [name for name, p in adapted.named_parameters() if p.requires_grad]
+        assert len(trained) == 2 * (3 - first)
+
+
+@pytest.mark.parametrize("name", lesson.low_states([(128, 128)]))
+def test_each_moves_hidden_matrices_and_the_rest_and_keeps_the_bytes_it_claims(name):
+    model = lesson.classifier(replace(SCALE, width=128, heads=4))
+    shapes, others = lesson.hidden_shapes(model), optim.hidden_matrices(model)[1]
+    low = lesson.low_states(shapes)[name]
+    optimizer = low.contender.make(model, 0.01)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in trained]
+    for _ in range(2):
+        for p in trained:
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    assert not any(map(torch.equal, before, trained))
+    kept = {p: state for p, state in optimizer.state.items() if all(p is not other for other in others)}
+    held = [
+        t for state in kept.values() for key, t in state.items() if isinstance(t, torch.Tensor) and "qmap" not in key
+    ]
+    counters = 4 * len(kept) if "LoRA" in name else 0
+    assert sum(t.nbytes for t in held) == low.state(shapes) + counters
+
+
+def test_equal_bytes_are_equal():
+    shapes = lesson.hidden_shapes(lesson.classifier(SCALES["laptop"]))
+    low = {name: one.state(shapes) for name, one in lesson.low_states(shapes).items()}
+    assert 0.95 < low["GaLore, as 8 bits"] / low["AdamW, 8 bits"] <= 1
+    weights = sum(a * b for a, b in shapes)
+    adapters = 2 * low["LoRA, as GaLore, a quarter"]  # with gradients and themselves
+    assert 0.95 < adapters / (low["GaLore, a quarter"] + 4 * weights) <= 1
+
+
+def test_each_raced_at_the_best_rate_of_its_sweep():
+    runs = lesson.stored()
+    names = lesson.low_states([(128, 128)])
+    raced = runs[runs["seed"].isin(lesson.RACE_SEEDS) & runs["name"].isin(names)]
+    swept = runs[runs["seed"].isin(lesson.SWEEP_SEEDS)]
+    for name, low in names.items():
+        rates = set(raced[raced["name"] == name]["lr"])
+        assert rates == {low.contender.lr}
+        own = swept[swept["name"] == (name if not name.startswith("AdamW") else "AdamW")]
+        means = own.fillna({"loss": torch.inf}).groupby("lr")["loss"].mean()
+        assert means.idxmin() == low.contender.lr
+        assert min(means.index) < low.contender.lr < max(means.index), f"the best rate of {name} is at the edge"
+        assert len(raced[raced["name"] == name]) == len(lesson.RACE_SEEDS)
+
+
+def test_a_teacher_is_not_trained_and_a_student_is():
+    teacher, student = lesson.language_model(64, 1, 0), lesson.language_model(32, 1, 1)
+    loss = lesson.from_teacher(teacher, 2.0)(student, lesson.rows("train")[:2])
+    loss.backward()
+    assert all(p.grad is None for p in teacher.parameters())
+    assert all(p.grad is not None for p in student.parameters())
+
+
+def test_figures_say_what_they_draw():
+    figure, alt = lesson.idea_figure()
+    assert "AdamW 16.00; AdamW, 8 bits 10.03; AdamW, 4 bits 9.06" in alt
+    assert len(figure.axes[0].get_yticklabels()) == 6
+    figure, alt = lesson.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
+    assert title(figure.axes[0]) == "B is higher"
+    assert "a: 1.00 to 2.00, mean 1.50; b: 1.50 to 3.50, mean 2.50" in alt
+    base = lesson.Tried(4096, 4096, 1.0, 0.5)
+    _, alt = lesson.choosing_figure(base, {"one": lesson.Tried(2048, 2048, 3.0, 0.75)})
+    assert "As it is: 4.00 KiB, loss 0.50. 1 one: saves 2.00 KiB, adds 2.00 s, loss 0.75" in alt
+
+
+def test_bits_of_nf4_are_those_of_its_blocks():
+    assert lesson.bits_of_nf4() == 4 + 8 / 64 + 32 / 64 / 256
+    assert lesson.bits_of_nf4(double=False) == 4.5
+
+
+@pytest.mark.parametrize("state", lesson.STATES)
+def test_the_play_has_the_shares_of_the_optimizers(state):
+    """Of a square matrix as wide as the play's default."""
+    kinds = {"SGD": optim.SGD, "4 bits": lesson.AdamW4bit, "8 bits": optim.AdamW8bit, "16 bits": lesson.AdamW16bit}
+    shape = (2048, 2048)
+    if state in kinds:
+        assert lesson.STATES[state] == pytest.approx(kinds[state].state_bytes(shape) / (8 * 2048**2), abs=1e-3)
+    elif state == "GaLore, a quarter":
+        assert lesson.STATES[state] == pytest.approx(
+            lesson.GaLore.state_bytes(shape, rank=512) / (8 * 2048**2), abs=1e-3
+        )
+    _, alt = lesson.play_ways(state=state)
+    assert "1,207,959,552 weights in 32 bits, 1,207,959,552 trained" in alt
+
+
+def test_the_play_refuses_to_train_four_bits():
+    assert "is not trained itself" in lesson.play_ways(weights="NF4")[1]
+    assert "21,233,664 trained" not in lesson.play_ways(weights="NF4", rank=16)[1]
+    assert "14,155,776 trained" in lesson.play_ways(weights="NF4", rank=16)[1]
+
+
+def test_stored_students_have_five_seeds_each():
+    runs = lesson.stored()
+    students = runs[runs["name"].str.startswith(("alone", "taught"))]
+    assert isinstance(students, pd.DataFrame)
+    assert set(students.groupby("name").size()) == {len(lesson.RACE_SEEDS)}
