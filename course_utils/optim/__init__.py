@@ -7,6 +7,7 @@ from course_utils.optim.adagrad import AdaGrad, RMSProp
 from course_utils.optim.adam import Adam, AdamW
 from course_utils.optim.adam8bit import Adam8bit, AdamW8bit
 from course_utils.optim.chained import ChainedOptimizer, hidden_matrices
+from course_utils.optim.galore import GaLore
 from course_utils.optim.groups import decay_groups
 from course_utils.optim.sgd import SGD, Momentum, Nesterov
 
@@ -19,6 +20,7 @@ __all__ = [
     "AdamW",
     "AdamW8bit",
     "ChainedOptimizer",
+    "GaLore",
     "HFAdafactor",
     "Momentum",
     "Nesterov",

@@ -20,6 +20,13 @@ class GaLore(AdamW):
 
     defaults = {**AdamW.defaults, "rank": 128, "interval": 200, "scale": 0.25}
 
+    def add_param_group(self, param_group):
+        """As `Optimizer`'s; raises `ValueError` for a `rank` or an `interval` below 1. A `rank` of `inf` projects nothing."""
+        for name in ("rank", "interval"):
+            if (value := param_group.get(name, self.defaults[name])) < 1:
+                raise ValueError(f"{name}={value} is out of range: it must be at least 1.")
+        super().add_param_group(param_group)
+
     def new_state(self, parameter, group):
         """Averages in the projection's shape."""
         if not is_projected(parameter.shape, group["rank"]):

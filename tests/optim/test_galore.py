@@ -110,3 +110,14 @@ def test_apollo_keeps_no_projection():
     optimizer = APOLLO([parameter], rank=2)
     optimizer.step()
     assert sum(t.nbytes for t in optimizer.state[parameter].values()) == APOLLO.state_bytes((5, 8), rank=2)
+
+
+@pytest.mark.parametrize("options", [{"rank": 0}, {"interval": 0}])
+def test_what_is_out_of_range_is_refused_and_an_infinite_rank_projects_nothing(options):
+    parameter = torch.nn.Parameter(torch.ones(5, 8))
+    with pytest.raises(ValueError, match="is out of range: it must be at least 1"):
+        GaLore([{"params": [parameter], **options}])
+    parameter.grad = torch.ones(5, 8)
+    optimizer = GaLore([parameter], rank=float("inf"))
+    optimizer.step()
+    assert sum(t.nbytes for t in optimizer.state[parameter].values()) == AdamW.state_bytes((5, 8))
