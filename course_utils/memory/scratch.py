@@ -1,6 +1,8 @@
 """What an operator on a CPU takes that no dispatch mode can see, asked of the allocator: the operator is tried out alone."""
 
+from contextlib import suppress
 from functools import cache
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -15,7 +17,8 @@ _LARGE, _SMALL = 2**28, 2**24
 """Bytes of arguments up to which an operator is tried out. It really runs, even for a step that is only dry."""
 
 _RECURRENT = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
-_HIDES = dict.fromkeys((_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT), _LARGE)
+_SVD = _aten._linalg_svd.default
+_HIDES = dict.fromkeys((_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT, _SVD), _LARGE)
 _SUM = _aten.add_.Tensor
 _PRODUCTS = dict.fromkeys((_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default), _SMALL)
 
@@ -36,9 +39,10 @@ class Trial(NamedTuple):
 def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
     """Bytes allocated at the peak inside `operator(*args, **kwargs)` on the CPU, what it returns included; 0 if it hides nothing.
 
-    Five kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
-    recurrent layers, likewise; products of matrices in half precision, or of one that was expanded, which is copied first;
-    bitsandbytes' steps, which widen their states; and sums in place with a tensor of another type, which is widened first.
+    Six kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
+    recurrent layers, likewise; singular values, for which LAPACK copies the matrix and has a work space; products of matrices in
+    half precision, or of one that was expanded, which is copied first; bitsandbytes' steps, which widen their states; and sums in
+    place with a tensor of another type, which is widened first.
     What others take differs between processors, so it is measured. With more than 256 MiB of arguments and `answer` (products:
     16 MiB, beside which their blocks are small) they are let be and answered with 0, and so are all while a profiler runs.
     """
@@ -94,14 +98,17 @@ def _describe_argument(leaf):
 @cache
 def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Trial:
     allocator = CpuAllocator()
+    # LAPACK takes what it needs, sees that these are no numbers, and spares us the time.
+    value = nan if operator is _SVD else 0
     with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
-        filled = [_make_zeros(leaf) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
+        filled = [_fill(leaf, value) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
         args, kwargs = (filled, {}) if structure is None else tree_unflatten(filled, structure)
-        with allocator.recording(), allocator.measured():
+        answer = ()
+        with allocator.recording(), allocator.measured(), suppress(torch.linalg.LinAlgError):
             answer = operator(*args, **kwargs)
         returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
     return Trial(allocator.account().above_start, returned)
 
 
-def _make_zeros(like: _Shape) -> torch.Tensor:
-    return torch.empty_strided(like.shape, like.stride, dtype=like.dtype).zero_()
+def _fill(like: _Shape, value: float) -> torch.Tensor:
+    return torch.empty_strided(like.shape, like.stride, dtype=like.dtype).fill_(value)

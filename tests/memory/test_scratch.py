@@ -61,6 +61,17 @@ def test_as_on_cuda_nothing_of_this_processor_counts():
     assert not any(name.startswith("inside") for name in usage.top(20)["operator"])
 
 
+@pytest.mark.parametrize(("shape", "turned"), [((40, 130), False), ((130, 40), True), ((300, 300), False)])
+def test_what_lapack_takes_for_numbers_is_known_without_them(shape, turned):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    args = (matrix.T if turned else matrix), False, True
+    allocator = scratch.CpuAllocator()
+    with allocator.recording(), allocator.measured():
+        returned = aten._linalg_svd.default(*args)
+    assert peak_inside(aten._linalg_svd.default, args, {}, returned) == allocator.account().above_start
+    assert allocator.account().above_start > sum(tensor.nbytes for tensor in returned) + matrix.nbytes / 2
+
+
 @pytest.mark.parametrize(("added", "hidden"), [(torch.bfloat16, 64 * 4), (torch.float32, 0)])
 def test_a_sum_in_place_copies_what_is_of_another_type(added, hidden):
     args = torch.zeros(64, 64), torch.ones(64, dtype=added)  # it is copied before it is spread over the rows
