@@ -28,15 +28,20 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
 
 def causal_model(model: nn.Module, asked: str) -> nn.Module:
     """The causal language model within adapters; raises `CourseError`, for the field that `asked`, where it is none."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
-
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if type(plain).__name__ not in CAUSAL.values():
+    if not is_causal(type(plain)):
         raise CourseError(
             f"{asked} is for causal language models of Transformers, such as GPT-2 and Llama; "
             f"leave it out for {type(plain).__name__}."
         )
     return plain
+
+
+def is_causal(kind: type) -> bool:
+    """Whether this is the class of one of Transformers' causal language models."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    return kind.__name__ in CAUSAL.values()
 
 
 def _forward(self, tokens: int, *, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **inputs) -> dict:

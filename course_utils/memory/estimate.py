@@ -160,6 +160,8 @@ class Estimate:
         recipe, lines = self.recipe, [f"known from {self.how}"]
         if recipe.keeps_outputs:
             lines.append("counted: what the model returns lives until the step is done (outputs = model(…))")
+        if recipe.galore:
+            lines.append("counted: a step that finds GaLore's directions anew, as every 200th does")
         if recipe.context_parallel > 1:
             lines.append(
                 f"each rank has {recipe.sequence // recipe.context_parallel} of each row's {recipe.sequence} tokens"

@@ -16,7 +16,7 @@ from course_utils.hardware import Machine
 from course_utils.memory.depth import Depth, cut, depth_of
 from course_utils.memory.letters import Polynomial, in_letters, siblings, sizes_of
 from course_utils.memory.log import Label, Log
-from course_utils.memory.model import Source
+from course_utils.memory.model import Source, source_of
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.trial import Trial, attempt, run_once
 
@@ -196,7 +196,10 @@ class Finder:
                 seen.setdefault(module[: found.start()] + ".*", set()).add(found[2])
         smaller = cut(self.source.config, 3)
         named, all_of_them = (depth_of(smaller[0]), depth_of(self.source.config)) if smaller else (0, 0)
-        return {name: all_of_them if len(numbers) == named else len(numbers) for name, numbers in seen.items()}
+        cut_short = {
+            name for name, numbers in seen.items() if len(numbers) == named and "teacher" not in name.split(".")
+        }
+        return {name: all_of_them if name in cut_short else len(numbers) for name, numbers in seen.items()}
 
     def formulas(self, log: Log, recipe: Recipe) -> Callable[[int], Polynomial]:
         """For each event's place its size as a polynomial, in letters as far as they are known, else a number."""
@@ -254,14 +257,15 @@ def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes:
         if letters is not None and letters.value(sizes) == abs(Fraction(row[terms[0]]).limit_denominator(24)):
             ((powers_of, factor),) = letters.terms
             return Polynomial.of(factor, **dict(powers_of), b=i, s=j)
+    size = row @ powers(2, 3)  # a birth's is positive, a death's negative; of one token a shifted label leaves nothing
     parts = [
-        Polynomial.of(abs(Fraction(value).limit_denominator(24)) * (1 if value * row.sum() > 0 else -1), b=i, s=j)
+        Polynomial.of(abs(Fraction(value).limit_denominator(24)) * (1 if value * size > 0 else -1), b=i, s=j)
         for value, (i, j) in zip(row.tolist(), MONOMIALS, strict=True)
     ]
     return sum(parts, Polynomial())
 
 
-_known: dict[tuple[str, Recipe], Finder] = {}
+_known: dict[tuple[str, str | None, Recipe], Finder] = {}
 
 
 def finder_of(source: Source, recipe: Recipe) -> Finder:
@@ -269,4 +273,5 @@ def finder_of(source: Source, recipe: Recipe) -> Finder:
     whatever = replace(recipe, batch=1, sequence=1)
     if source.key is None:
         return Finder(source, whatever)
-    return _known.setdefault((source.key, whatever), Finder(source, whatever))
+    teacher = source_of(recipe.teacher).key if recipe.teacher else None  # what its file holds today
+    return _known.setdefault((source.key, teacher, whatever), Finder(source, whatever))

@@ -1,12 +1,14 @@
 """The optimizers that a `Recipe` may name: how each is made from parameters."""
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 import torch
 
 from course_utils.errors import CourseError
 from course_utils.memory.fake import fake_tensors
 from course_utils.memory.state import StateSize, optimizer_state_size
+from course_utils.optim import GaLore, hidden_matrices
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -69,6 +71,23 @@ OPTIMIZERS: dict[str, Make] = {
     "adamw8bit": _adamw_8bit,
     "adamw4bit": AdamW4bit,
 }
+
+
+def make_galore(model: torch.nn.Module, rank: int) -> Make:
+    """`GaLore` for the trained parameters of `model`, or for copies of them in their order; hidden matrices are projected.
+
+    It finds the directions anew in every step.
+    """
+    hidden = set(hidden_matrices(model)[0])
+    inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
+
+    def make(parameters):
+        groups = [{"params": [], "rank": inf}, {"params": [], "rank": rank}]
+        for parameter, is_hidden in zip(parameters, inside, strict=True):
+            groups[is_hidden]["params"].append(parameter)
+        return GaLore(groups, lr=1e-4, interval=1)
+
+    return make
 
 
 def state_size(

@@ -34,6 +34,12 @@ class Recipe:
     adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`); `frozen`
     names parameters by the beginning of their names. With `quantized="nf4"` the linear layers' weights are kept in 4 bits.
 
+    With `galore` an `adamw` becomes `optim.GaLore`: it keeps its averages of the hidden matrices in that many directions of their
+    gradients, and is plain AdamW for all else, tensor by tensor. The step is one that finds the directions anew, as every 200th
+    does, since that one takes the most. With `teacher`, a larger model's name or the path of its `config.json`, that model's
+    logits are made beside the student's in each micro-batch, without gradients and in the same precision, and the loss is
+    `techniques.distillation_loss`; its weights count as parameters of the module `teacher`.
+
     `zero_stage` shards over `ranks` devices (Rajbhandari et al. 2020): 1 the optimizer's state (`ZeroRedundancyOptimizer`), 2
     gradients too, 3 parameters too (FSDP2, without and with resharding after forward); in `replicas` groups that each hold
     everything. Without a stage each rank keeps everything (DDP). `offload` keeps the optimizer's state in the memory of the host,
@@ -62,6 +68,8 @@ class Recipe:
     lora: int = 0
     frozen: tuple[str, ...] = ()
     quantized: str = ""
+    galore: int = 0
+    teacher: str = ""
     zero_stage: int = 0
     ranks: int = 1
     replicas: int = 1
@@ -82,10 +90,12 @@ class Recipe:
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
         if self.segments is not None:
             require_count("segments", self.segments)
-        for name, what in (("lora", "rank"), ("chunked_loss", "number of tokens")):
+        for name, what in (("lora", "rank"), ("galore", "rank"), ("chunked_loss", "number of tokens")):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise CourseError(f"{name}={value!r} is no {what}; give a whole number, or 0 for none.")
+        if not isinstance(self.teacher, str):
+            raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
         for sentence in self._contradictions():
             raise CourseError(sentence)
 
@@ -128,12 +138,29 @@ class Recipe:
         if self.precision in ("bf16-masters", "fp16") and self.zero_stage:
             yield f"With a zero_stage take precision 'fp32', 'bf16' or 'autocast', not {self.precision!r}."
 
+        if self.galore and self.optimizer not in ADAMW:
+            yield f"galore={self.galore} narrows what AdamW keeps; take optimizer='adamw', or leave galore out."
+        if self.galore and self.zero_stage:
+            yield "GaLore needs matrices and gradients whole, which a zero_stage shares out; leave galore or zero_stage out."
+        if self.galore and self.precision == "bf16-masters":
+            yield "GaLore has no masters in float32; take precision='autocast' or 'bf16', or leave galore out."
+        if self.galore and self.lora:
+            yield "Adapters are as narrow as galore would make their averages; leave galore or lora out."
+        if self.teacher and self.chunked_loss:
+            yield "A teacher's logits are compared with whole ones, which a chunked loss never makes; leave one of the two out."
+        if self.teacher and (self.zero_stage > 1 or self.context_parallel > 1):
+            yield (
+                "A teacher is whole on every rank, and sees whole rows; take zero_stage=0 or 1 and no context_parallel, or leave "
+                "teacher out."
+            )
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element of the parameters."""
         return 2 if self.precision.startswith("bf16") else 4
 
 
+ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
 _COUNTS = ("batch", "sequence", "accumulation", "ranks", "replicas", "context_parallel")
 _CHOICES = {
     "precision": PRECISIONS,

@@ -13,9 +13,10 @@ from torch.utils.checkpoint import checkpoint
 from course_utils.errors import CourseError
 from course_utils.memory.chunked import chunk_loss
 from course_utils.memory.context import attend_on_ring, part_of
+from course_utils.memory.distilled import learn_from, own_state
 from course_utils.memory.fake import is_fake
 from course_utils.memory.model import Source, source_of
-from course_utils.memory.optimizers import maker
+from course_utils.memory.optimizers import make_galore, maker
 from course_utils.memory.phases import phase
 from course_utils.memory.quantized import quantize_linears
 from course_utils.memory.recipe import Recipe
@@ -27,13 +28,17 @@ from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 class Workload:
     """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
 
-    `what` and `batch` as for `estimate`. Raises `CourseError` for sequences longer than the model's positions.
+    `what` and `batch` as for `estimate`. Raises `CourseError` for sequences longer than the model's positions, or
+    its teacher's.
     """
 
     def __init__(self, what, recipe: Recipe, batch: Callable | None = None):
         self.source = what if isinstance(what, Source) else source_of(what, batch)
         self.recipe = recipe
         self.source.require(recipe)
+        self.teacher = source_of(recipe.teacher) if recipe.teacher else None
+        if self.teacher is not None:
+            self.teacher.require(recipe)
 
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list]:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
@@ -41,8 +46,11 @@ class Workload:
         with _default_dtype(torch.bfloat16 if recipe.precision.startswith("bf16") else torch.float32):
             model = self._adapt(self.source.make().train())
             batches = [self.source.batch(model, recipe) for _ in range(recipe.accumulation)]
+            teacher = None if self.teacher is None else self.teacher.make()
         if recipe.attention == "eager":
             _attend_eagerly(model)
+            if teacher is not None:
+                _attend_eagerly(teacher)
         if recipe.context_parallel > 1:
             attend_on_ring(model)
             batches = [part_of(batch, recipe.context_parallel) for batch in batches]
@@ -52,7 +60,10 @@ class Workload:
             _checkpoint(model, recipe.segments)
         if recipe.zero_stage > 1:
             shard(model, recipe)
-        return model, self._make_optimizer(model), batches
+        optimizer = self._make_optimizer(model)
+        if teacher is not None:  # after all that is done to the student alone
+            learn_from(model, teacher)
+        return model, optimizer, batches
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Forward and backward over the micro-batches, then one update; the gradients are dropped at the end."""
@@ -108,8 +119,8 @@ class Workload:
         The optimizer takes over its state as it is.
         """
         with phase("loading"), torch.no_grad():
-            checkpoint = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-            model.load_state_dict(checkpoint)
+            checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
+            model.load_state_dict(checkpoint, strict=self.teacher is None)
 
     def _adapt(self, model: nn.Module) -> nn.Module:
         recipe = self.recipe
@@ -121,7 +132,8 @@ class Workload:
         return _with_lora(model, recipe.lora) if recipe.lora else model
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        recipe, make = self.recipe, maker(self.recipe.optimizer)
+        recipe = self.recipe
+        make = make_galore(model, recipe.galore) if recipe.galore else maker(recipe.optimizer)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if recipe.ranks > 1 and recipe.zero_stage < 2:
             model.buckets = [Buckets(trained)]
@@ -216,7 +228,7 @@ def _attend_eagerly(model: nn.Module) -> None:
 
 
 def _tensors_to_save(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    yield from model.state_dict().values()
+    yield from own_state(model).values()
     yield from (v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor))
 
 

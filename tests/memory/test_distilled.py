@@ -1,0 +1,136 @@
+"""A teacher beside the student: a plain loop is the oracle of what is learned, the allocator of what it takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 128, **HEADS}
+LLAMA, DEEP = (models.configuration("llama-7b", num_hidden_layers=blocks, **SIZES) for blocks in (2, 6))
+LARGER = models.configuration(
+    "llama-7b", num_hidden_layers=3, **{**SIZES, "hidden_size": 128, "intermediate_size": 320, "head_dim": 32}
+)
+TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=128)
+RECIPE = Recipe(batch=3, sequence=40)
+
+
+def classifier(blocks, dim, labels=3):
+    sizes = {"dim": dim, "hidden_dim": 2 * dim, "n_layers": blocks, "n_heads": 4, "vocab_size": 300}
+    return models.configuration("distilbert-base-cased", labels=labels, **sizes, max_position_embeddings=128)
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory):
+    """Paths by name, as they are given to a recipe."""
+    folder = tmp_path_factory.mktemp("teachers")
+    for name, config in {"language": LARGER, "classes": classifier(3, 128)}.items():
+        config.save_pretrained(folder / name)
+    return {name: str(folder / name) for name in ("language", "classes")}
+
+
+def by_plain_loop(config, larger, batch, shifted) -> dict[str, torch.Tensor]:
+    """The parameters after a step of SGD by half the label's loss and half of T² KL at T = 2 (Hinton et al. 2015)."""
+    student, teacher = models.from_configuration(config), models.from_configuration(larger).eval()
+    said = student(**batch)
+    end = -1 if shifted else None  # the last token has nobody after it
+    with torch.no_grad():
+        wanted = (teacher(**{name: x for name, x in batch.items() if name != "labels"}).logits[:, :end] / 2).softmax(-1)
+    apart = (wanted * (wanted.log() - (said.logits[:, :end] / 2).log_softmax(-1))).sum(-1).mean()
+    (0.5 * said.loss + 0.5 * 4 * apart).backward()
+    torch.optim.SGD(student.parameters(), lr=1e-4).step()
+    return dict(student.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("config", "larger", "name"),
+    [(LLAMA, LARGER, "language"), (TIED, LARGER, "language"), (classifier(2, 64), classifier(3, 128), "classes")],
+    ids=["untied", "tied", "classes"],
+)
+def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
+    work = Workload(config, replace(RECIPE, optimizer="sgd", teacher=teachers[name]))
+    model, optimizer, batches = work.build()
+    torch.manual_seed(1)  # for the student's dropout; the teacher has none
+    right = by_plain_loop(config, larger, batches[0], shifted=name == "language")
+    torch.manual_seed(1)
+    work.step(model, optimizer, batches)
+    before, found = dict(models.from_configuration(config).named_parameters()), dict(model.named_parameters())
+    for key, parameter in right.items():
+        moved = (parameter - before[key]).norm()
+        assert (found[key] - parameter).norm() <= 1e-3 * moved + 1e-12, key  # a key's bias moves nothing
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (LLAMA, {}),
+        (LLAMA, {"precision": "bf16", "attention": "eager"}),
+        (LLAMA, {"precision": "autocast", "checkpointing": True, "accumulation": 2}),
+        (LLAMA, {"keeps_outputs": False, "in_backward": True}),
+        (LLAMA, {"lora": 4}),
+        (LLAMA, {"galore": 8, "packed": True}),
+        (LLAMA, {"saved_on_disk": True}),
+        (TIED, {}),
+        (DEEP, {}),
+        (classifier(2, 64), {}),
+    ],
+)
+def test_an_estimate_is_what_the_allocator_counts(config, changes, teachers):
+    if "lora" in changes:
+        pytest.importorskip("peft")
+    name = "classes" if config.model_type == "distilbert" else "language"
+    found = estimate(config, replace(RECIPE, teacher=teachers[name], **changes))
+    measured = measure(found.workload.build, found.workload.step, timed=0)
+    assert found.peak == pytest.approx(measured.peak, rel=0.0005)
+    assert found.peak_instant.name == measured.peak_phase
+
+
+def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teachers):
+    first = estimate(DEEP, replace(RECIPE, teacher=teachers["language"]))
+    assert first.how == "a dry run of 3 of its 6 blocks"
+    names = first.working("forward")["what"].tolist()
+    assert {"parameters of 6 model.layers", "parameters of 3 teacher.model.layers"} <= set(names)
+    found = first.at(batch=5, sequence=64)
+    assert "formulas found" in found.how
+    for one in (first, found):
+        assert one.peak == dry_run(one.workload.build, one.workload.step).peak
+    terms = found.working("forward")
+    for formula, size in zip(terms["formula"], terms["bytes"], strict=True):
+        plain = formula.replace("²", "**2").replace("·", "*").replace("×", "*")
+        assert eval(plain, {}, found.sizes) == size, formula
+
+
+def test_the_teacher_is_there_when_the_student_is_saved_and_no_part_of_it(teachers):
+    alone, beside = (estimate(LLAMA, replace(RECIPE, teacher=name)) for name in ("", teachers["language"]))
+    bytes_of_teacher = sum(p.nbytes for p in models.from_configuration(LARGER).parameters())
+    for moment, taken in alone.aside().items():
+        assert beside.aside()[moment] - taken == pytest.approx(bytes_of_teacher, rel=0.01), moment
+
+
+def test_a_teacher_that_does_not_suit_the_student_is_refused(teachers, tmp_path):
+    with pytest.raises(CourseError, match="The student says 300 numbers for each label and the teacher 50,257"):
+        estimate(LLAMA, replace(RECIPE, teacher="gpt2-small"))
+    classifier(2, 64, labels=5).save_pretrained(tmp_path)
+    with pytest.raises(CourseError, match="the same classes"):
+        estimate(classifier(2, 64), replace(RECIPE, teacher=str(tmp_path)))
+    longer = models.configuration("llama-7b", num_hidden_layers=2, **{**SIZES, "max_position_embeddings": 512})
+    with pytest.raises(CourseError, match="sequence of 200 tokens is longer than the model's 128 positions"):
+        estimate(longer, replace(RECIPE, sequence=200, teacher=teachers["language"]))
+    with pytest.raises(CourseError, match="A teacher needs labels .* leave teacher out for Own"):
+        estimate(Own, replace(RECIPE, teacher=teachers["language"]), batch=lambda b, s: (torch.ones(b, 4),))
+    with pytest.raises(CourseError, match="No model is called 'nobody'"):
+        estimate(LLAMA, replace(RECIPE, teacher="nobody"))
+
+
+class Own(torch.nn.Linear):
+    """A network of one's own, which returns its loss."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+
+    def forward(self, x):
+        return super().forward(x).sum()

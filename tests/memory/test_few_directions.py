@@ -1,0 +1,57 @@
+"""GaLore as a field of a recipe: the allocator says what a step takes, and a closed form what is kept."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from course_utils import models
+from course_utils.memory import Recipe, Workload, dry_run, estimate, measure, optimizer_state_size
+from course_utils.optim import GaLore, hidden_matrices
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+SIZES = {"hidden_size": 64, "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 128, **HEADS}
+LLAMA, DEEP = (models.configuration("llama-7b", num_hidden_layers=blocks, **SIZES) for blocks in (2, 6))
+TIED = models.configuration("gpt2-large", n_embd=64, n_head=4, n_layer=2, vocab_size=300, n_positions=128)
+RECIPE = Recipe(batch=2, sequence=16, galore=8)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (LLAMA, {}),
+        (LLAMA, {"precision": "bf16"}),
+        (LLAMA, {"precision": "autocast", "checkpointing": True}),
+        (LLAMA, {"in_backward": True}),
+        (LLAMA, {"clipping": True, "accumulation": 2}),
+        (TIED, {}),
+        (DEEP, {}),
+    ],
+)
+def test_an_estimate_is_what_the_allocator_counts(config, changes):
+    found = estimate(config, replace(RECIPE, **changes))
+    measured = measure(found.workload.build, found.workload.step, timed=0)
+    assert found.peak == pytest.approx(measured.peak, rel=0.0005)
+    assert found.peak_instant.name == measured.peak_phase
+    assert (found.how == "a dry run of 3 of its 6 blocks") == (config is DEEP)
+
+
+@pytest.mark.parametrize("config", [LLAMA, TIED])
+def test_hidden_matrices_keep_few_directions_and_the_rest_both_averages(config):
+    work = Workload(config, RECIPE)
+    model, optimizer, batches = work.build()
+    work.step(model, optimizer, batches)
+    hidden, others = hidden_matrices(model)
+    ranks = {**dict.fromkeys(hidden, RECIPE.galore), **dict.fromkeys(others, inf)}
+    right = sum(GaLore.state_bytes(parameter.shape, rank=rank) for parameter, rank in ranks.items())
+    assert optimizer_state_size(optimizer).bytes == right
+    found = estimate(config, RECIPE)
+    assert found.by_instant()["forward"]["optimizer state"] == right
+    assert right < estimate(config, replace(RECIPE, galore=0)).by_instant()["forward"]["optimizer state"] / 1.5
+
+
+def test_its_state_waits_on_the_host_too():
+    work = Workload(LLAMA, replace(RECIPE, device="cuda", offload=True))
+    on_host = dry_run(work.build, work.step, "cuda").host
+    plain = replace(work.recipe, galore=0)
+    assert on_host.peak < dry_run(Workload(LLAMA, plain).build, work.step, "cuda").host.peak
