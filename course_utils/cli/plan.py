@@ -27,10 +27,11 @@ _COUNTS = (
     "replicas",
     "zero_stage",
     "lora",
+    "galore",
     "chunked_loss",
     "context_parallel",
 )
-_WORDS = ("optimizer", "precision", "attention", "quantized", "device")
+_WORDS = ("optimizer", "precision", "attention", "quantized", "teacher", "device")
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _place_to_store(arguments: argparse.Namespace) -> Path:
     """Where the answer to just this question is kept: by its words, what its files hold, and the versions of the libraries."""
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
-    files = [Path(one) for one in (arguments.model, arguments.data, arguments.explain) if one]
+    files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
     versions = []

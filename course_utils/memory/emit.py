@@ -27,11 +27,13 @@ def emit(kind: str, model: str, recipe: Recipe) -> str:
         raise CourseError(
             f"{kind} has no setting for attention on this ring; take --emit torchrun, or no context_parallel."
         )
-    text = _FORMATS[kind](model, recipe)
-    if recipe.chunked_loss:
-        pieces = f"the loss by {recipe.chunked_loss} tokens at a time"
-        text += f"\n# No setting: {pieces} is techniques.LossWithGradients in a loop of your own."
-    return text
+    remarks = {
+        f"the loss by {recipe.chunked_loss} tokens at a time is techniques.LossWithGradients": recipe.chunked_loss,
+        f"the loss beside the teacher {recipe.teacher} is techniques.distillation_loss": recipe.teacher,
+        f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
+    }
+    said = [f"# No setting: {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
+    return "\n".join([_FORMATS[kind](model, recipe), *said])
 
 
 def _accelerate(model: str, recipe: Recipe) -> str:
@@ -83,6 +85,9 @@ def _trl(model: str, recipe: Recipe) -> str:
     }
     if recipe.compiled:
         settings["torch_compile"] = True
+    if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer
+        settings |= {"optim": "galore_adamw", "optim_target_modules": r".*\.\d+\..*"}
+        settings |= {"optim_args": f"rank={recipe.galore}, update_proj_gap=200, scale=0.25"}
     if recipe.lora:
         settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
         settings |= {"lora_target_modules": "all-linear"}

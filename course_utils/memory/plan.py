@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import isnan, prod
+from math import inf, isnan, prod
 from typing import NamedTuple
 
 from course_utils.errors import CourseError
@@ -12,7 +12,7 @@ from course_utils.memory.estimate import Estimate, answer
 from course_utils.memory.finder import Finder, finder_of
 from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.recipe import ADAMW, Recipe
 from course_utils.memory.trial import Trial, attempt
 from course_utils.units import GiB, MiB, format_bytes, format_seconds
 
@@ -44,7 +44,8 @@ class Change(NamedTuple):
         """The fields to set; none where they make no difference."""
         if not self.where(recipe):
             return {}
-        return self.fields(recipe) if callable(self.fields) else self.fields
+        fields = self.fields(recipe) if callable(self.fields) else self.fields
+        return {name: value for name, value in fields.items() if getattr(recipe, name) != value}
 
 
 def _saves_as_usual(recipe: Recipe) -> bool:
@@ -52,13 +53,13 @@ def _saves_as_usual(recipe: Recipe) -> bool:
 
 
 def _adamw_of_floats(recipe: Recipe) -> bool:
-    return str(recipe.optimizer).startswith("adamw") and recipe.optimizer not in ("adamw8bit", "adamw4bit")
+    return recipe.optimizer in ADAMW and not recipe.galore
 
 
 CHANGES = (
     Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False}),
     Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)",
-           lambda r: r.optimizer in ("adamw", "adamw-foreach"), {"optimizer": "adamw-fused"}),
+           lambda r: _adamw_of_floats(r) and r.optimizer != "adamw-fused", {"optimizer": "adamw-fused"}),
     Change("fused attention", 0, "nothing: attn_implementation='sdpa'",
            lambda r: r.attention == "eager", {"attention": "sdpa"}),
     Change("micro-batch of 1", 0, "time: smaller matrix products",
@@ -76,12 +77,18 @@ CHANGES = (
            lambda r: not (r.in_backward or r.clipping), {"in_backward": True}),
     Change("8-bit AdamW", 1, "states of 8 bits", _adamw_of_floats, {"optimizer": "adamw8bit"}),
     Change("autocast", 1, "products in bfloat16", lambda r: r.precision == "fp32", {"precision": "autocast"}),
-    Change("Adafactor", 2, "another optimizer", lambda r: "adafactor" not in str(r.optimizer), {"optimizer": "adafactor"}),
+    Change("4-bit AdamW", 2, "states of 4 bits",
+           lambda r: _adamw_of_floats(r) or r.optimizer == "adamw8bit", {"optimizer": "adamw4bit"}),
+    Change("GaLore of rank 128", 2, "Adam's averages in 128 directions of each gradient",
+           lambda r: _adamw_of_floats(r) and not r.lora, {"optimizer": "adamw", "galore": 128}),
+    Change("Adafactor", 2, "another optimizer",
+           lambda r: "adafactor" not in str(r.optimizer), {"optimizer": "adafactor", "galore": 0}),
+    Change("SGD", 2, "another optimizer, which keeps nothing", lambda r: r.optimizer != "sgd", {"optimizer": "sgd", "galore": 0}),
     Change("all in bfloat16", 2, "small updates are lost",
            lambda r: r.precision in ("fp32", "autocast", "bf16-masters"), {"precision": "bf16"}),
-    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16}),
+    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16, "galore": 0}),
     Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
-           lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4"}),
+           lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
 )  # fmt: skip
 """From what nobody notices to what changes the training."""
 
@@ -278,10 +285,9 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, 
         known = [set(row.names) for row in fitting]
         for combined in _promising(base, tried, [c for c in useful if c.level < below], count, known, memory):
             say(" + ".join(change.name for change in combined))
-            fields = {name: value for change in combined for name, value in change.apply(base.recipe).items()}
             try:
-                row = _row(base, combined, attempt(source, replace(base.recipe, **fields), machine), memory)
-            except CourseError:  # they do not go together
+                row = _row(base, combined, attempt(source, _with(base.recipe, combined), machine), memory)
+            except CourseError:  # they do not go together with this model
                 continue
             if row.verdict == FITS:
                 fitting.append(row)
@@ -289,17 +295,26 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, 
     return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless
 
 
+def _with(recipe: Recipe, changes: Sequence[Change]) -> Recipe | None:
+    """`recipe` after all of `changes`; None where they do not go together."""
+    fields = [item for change in changes for item in change.apply(recipe).items()]
+    try:
+        return replace(recipe, **dict(fields)) if len(dict(fields)) == len(fields) else None
+    except CourseError:
+        return None
+
+
 def _promising(
     base: Trial, tried: dict[str, Trial], useful: list[Change], count: int, known: list[set], memory: int
 ) -> Iterator[tuple[Change, ...]]:
-    """Of each level the two combinations likeliest to fit, of those that do not fit by less.
+    """Of each level the two combinations likeliest to fit, of those that do not fit by less; what is of that level differs.
 
     The guess: in each phase each kind falls to the product of the shares it falls to by each change alone.
     """
     room, by_level = memory * base.peak / needs(base.log, base.recipe.device)[1], {}
     for changes in combinations(useful, count):
-        names, fields = {c.name for c in changes}, [name for c in changes for name in c.apply(base.recipe)]
-        if any(one <= names for one in known) or len(fields) > len(set(fields)):
+        names = {c.name for c in changes}
+        if any(one <= names for one in known) or _with(base.recipe, changes) is None:
             continue
         trials = [tried[c.name].by_phase for c in changes]
         guess = max(
@@ -307,10 +322,11 @@ def _promising(
             for phase, kinds in base.by_phase.items()
         )
         if guess <= room:
-            levels = [c.level for c in changes]
-            by_level.setdefault(max(levels), []).append((sum(levels), guess, changes))
+            level, total = max(c.level for c in changes), sum(c.level for c in changes)
+            best, most_disturbing = by_level.setdefault(level, {}), tuple(c.name for c in changes if c.level == level)
+            best[most_disturbing] = min((total, guess, changes), best.get(most_disturbing, (inf,)))
     for level in sorted(by_level):
-        yield from (changes for *_, changes in sorted(by_level[level], key=lambda one: one[:2])[:2])
+        yield from (changes for *_, changes in sorted(by_level[level].values())[:2])
 
 
 def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
@@ -342,8 +358,9 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
     if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
         return {"largest batch": None, "longest sequence": None}
     positions = getattr(finder.source.config, "max_position_embeddings", None)
-    # Of more tokens than these a dry run knows no labels, by which a chunked loss takes its pieces.
-    rows, length = (_NO_LIMIT // n if recipe.chunked_loss else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
+    # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
+    by_labels = recipe.chunked_loss or recipe.teacher
+    rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
     batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits)
     unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
     start, limit = recipe.sequence // unit, min(positions or length, length) // unit

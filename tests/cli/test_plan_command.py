@@ -158,6 +158,21 @@ def test_of_a_compiled_step_no_number_is_guessed(config, capsys):
     assert "torch_compile: true" in capsys.readouterr().out
 
 
+def test_galore_and_a_teacher_are_options_and_another_teacher_is_another_question(config, tmp_path, capsys):
+    path, parameters = tmp_path / "config.json", []
+    words = ["plan", config, "--sequence", "32", "--galore", "16", "--teacher", str(path)]
+    for blocks in (2, 3):
+        path.write_text(json.dumps({**CONFIG, "num_hidden_layers": blocks}))
+        assert main([*words, "--why", "galore=0", "batch=8", "--json"]) == 0
+        answer = strict(capsys.readouterr().out)
+        before, after = (answer[name]["update"] for name in ("before", "after"))
+        assert after["optimizer state"] < before["optimizer state"]
+        parameters.append(after["parameters"])
+    assert parameters[0] < parameters[1]
+    assert main([*words, "--memory", "4GB", "--zero-stage", "1", "--ranks", "2"]) == 2
+    assert "leave galore or zero_stage out" in capsys.readouterr().err
+
+
 def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
     words = ["plan", config, "--device", "cpu", "--memory", "4GB", "--sequence", "256", "--context-parallel", "4"]
     assert main([*words, "--json"]) == 0

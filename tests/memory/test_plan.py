@@ -20,6 +20,7 @@ from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
 from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, most, needs, plain_recipe, verdict_of
 from course_utils.memory.trial import attempt
+from course_utils.optim import hidden_matrices
 from course_utils.units import MiB
 
 
@@ -122,6 +123,24 @@ def test_with_all_changes_on_a_smaller_card_too():
     assert any(len(row.names) > 1 for row in found.rows)
     assert_rows_are_true(found)
     assert_rows_are_in_order(found)
+
+
+@pytest.mark.parametrize(
+    ("base", "rungs"),
+    [
+        (RECIPE, {"4-bit AdamW", "GaLore of rank 128", "SGD"}),
+        (replace(RECIPE, optimizer="adamw", galore=1024), {"Adafactor", "SGD"}),
+    ],
+    ids=["AdamW", "GaLore"],
+)
+def test_other_optimizers_are_rungs_which_keep_less_each(base, rungs, monkeypatch):
+    module = import_module("course_utils.memory.plan")
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if change.name in rungs))
+    small = replace(base, batch=1, sequence=64)  # so that the update binds
+    found = plan(LLAMA, needs(Log.of(dry(LLAMA, small)), "cuda")[0] - 1, small, cards=())
+    assert_rows_are_true(found)
+    assert {row.names[0] for row in found.rows} == rungs
+    assert all(row.recipe.galore in (0, 128) for row in found.rows)
 
 
 def test_what_helps_nothing_is_said_and_true(tight):
@@ -282,6 +301,23 @@ def test_trl_reads_its_settings(tmp_path):
         assert model.model_name_or_path == "gpt2"
 
 
+def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
+    trl = pytest.importorskip("trl")
+    from transformers.trainer_optimizer import _parse_optim_args
+    from transformers.trainer_utils import check_target_module_exists
+
+    (tmp_path / "config.yaml").write_text(emit("trl", "llama", Recipe("adamw", galore=64)))
+    parser = trl.TrlParser((trl.SFTConfig, trl.ModelConfig))
+    found, _ = parser.parse_args_and_config(["--config", str(tmp_path / "config.yaml"), "--use_cpu", "true"])
+    assert found.optim == "galore_adamw"
+    assert _parse_optim_args(found.optim_args) == {"rank": "64", "update_proj_gap": "200", "scale": "0.25"}
+    model = models.from_configuration(llama(64, 2))
+    hidden = set(hidden_matrices(model)[0])
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            assert check_target_module_exists(found.optim_target_modules, name) == (module.weight in hidden), name
+
+
 def test_torchrun_reads_its_command():
     from torch.distributed.run import parse_args
 
@@ -297,6 +333,13 @@ def test_a_loss_by_pieces_is_a_remark_beside_the_settings(kind):
     assert by_pieces.startswith(plain)
     remark = by_pieces.removeprefix(plain).strip()
     assert remark.startswith("# No setting: the loss by 512 tokens at a time is techniques.LossWithGradients")
+
+
+@pytest.mark.parametrize("kind", ["accelerate", "trl", "torchrun"])
+def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_elsewhere(kind):
+    said = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
+    assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in said
+    assert ("# No setting: GaLore of rank 64 is optim.GaLore" in said) == (kind != "trl")
 
 
 def test_what_a_library_has_no_setting_for_is_refused():
