@@ -33,7 +33,7 @@ class Formulas:
     """Polynomials of one regime: `coefficients`, a row an event, a column for each of `MONOMIALS`.
 
     With a `depth` they are those of a model of three blocks. They hold between the sizes at which they were `confirmed`.
-    They know nothing of oneDNN's scratch space, so a dry run in which that counts at the peak confirms nothing.
+    They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing.
     """
 
     coefficients: np.ndarray
@@ -64,7 +64,7 @@ class Formulas:
     def how(self) -> str:
         """In words."""
         b, s = max(self.confirmed)
-        scratch = ", without oneDNN's scratch space" * self.scratch
+        scratch = ", without libraries' scratch space" * self.scratch
         return f"formulas found from {self.runs} dry runs, confirmed by another at b={b}, s={s}{scratch}"
 
 

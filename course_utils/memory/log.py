@@ -48,7 +48,7 @@ class Log:
 
     @cached_property
     def plain(self) -> "Log":
-        """Without the scratch space of oneDNN, which comes and goes by rules of its own."""
+        """Without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
         kept = [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
         if len(kept) == len(self.labels):
             return self
