@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import inf, isnan, prod
+from math import isnan, prod
 from typing import NamedTuple
 
 from course_utils.errors import CourseError
@@ -307,7 +307,7 @@ def _with(recipe: Recipe, changes: Sequence[Change]) -> Recipe | None:
 def _promising(
     base: Trial, tried: dict[str, Trial], useful: list[Change], count: int, known: list[set], memory: int
 ) -> Iterator[tuple[Change, ...]]:
-    """Of each level the two combinations likeliest to fit, of those that do not fit by less; what is of that level differs.
+    """Of those that do not fit by less, the likeliest to fit: of each level for two choices of changes of that level two each.
 
     The guess: in each phase each kind falls to the product of the shares it falls to by each change alone.
     """
@@ -323,10 +323,11 @@ def _promising(
         )
         if guess <= room:
             level, total = max(c.level for c in changes), sum(c.level for c in changes)
-            best, most_disturbing = by_level.setdefault(level, {}), tuple(c.name for c in changes if c.level == level)
-            best[most_disturbing] = min((total, guess, changes), best.get(most_disturbing, (inf,)))
+            of_level = tuple(c.name for c in changes if c.level == level)
+            by_level.setdefault(level, {}).setdefault(of_level, []).append((total, guess, changes))
     for level in sorted(by_level):
-        yield from (changes for *_, changes in sorted(by_level[level].values())[:2])
+        chosen = sorted(map(sorted, by_level[level].values()))[:2]
+        yield from (changes for combined in chosen for *_, changes in combined[:2])
 
 
 def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
