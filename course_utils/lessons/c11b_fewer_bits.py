@@ -7,7 +7,9 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import torch
@@ -15,6 +17,7 @@ from datasets import Dataset
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
@@ -25,8 +28,8 @@ from course_utils.optim import schedules
 from course_utils.optim.galore import APOLLO, GaLore
 from course_utils.optim.low_bit import AdamW4bit, AdamW16bit
 from course_utils.settings import Scale, settings
-from course_utils.techniques import distillation_loss
-from course_utils.techniques.lora import adapt
+from course_utils.techniques import checkpoint_blocks, distillation_loss
+from course_utils.techniques.lora import LoRA, adapt
 from course_utils.training import evaluate
 from course_utils.units import format_bytes, format_seconds
 from course_utils.viz.memory import legend_of_kinds, stack
@@ -35,7 +38,7 @@ from course_utils.viz.style import COLORS
 
 # A small classifier, and its fine-tuning.
 
-RATE = {"sgd": 1.0, "adafactor": 3e-2}
+RATE = {"sgd": 0.03, "adafactor": 3e-2}
 """Of fine-tuning, by optimizer; AdamW's, and adapters', below."""
 ADAMW_RATE, ADAPTER_RATE = 2e-3, 1e-2
 
@@ -85,8 +88,11 @@ def tried(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> Tried:
     def make() -> nn.Module:
         return deepcopy(model).to(torch.get_default_dtype())
 
-    work, device = Workload(make, recipe), settings().device
-    predicted, peak = memory.estimate(make, recipe).peak, memory.measure(work.build, work.step, timed=0).peak
+    predicted, device = memory.estimate(make, recipe).peak, settings().device
+    if recipe.optimizer == "adamw4bit":  # of which the planner knows the bytes alone, since torchao may be missing
+        recipe = replace(recipe, optimizer=AdamW4bit)
+    work = Workload(make, recipe)
+    peak = memory.measure(work.build, work.step, timed=0).peak
     copied, optimizer, _ = work.build()
     for group in optimizer.param_groups:
         group["lr"] = ADAPTER_RATE if recipe.lora else RATE.get(recipe.optimizer, ADAMW_RATE)
@@ -100,14 +106,20 @@ def tried(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> Tried:
 
 
 def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
-    """Each single change of `course plan`'s ladder that makes a difference to `recipe` and goes with `model`, by name."""
+    """Each single change of `course plan`'s ladder that makes a difference to `recipe` and goes with `model`, by name.
+
+    GaLore's rank is a quarter of the model's width.
+    """
     found = {}
     for change in CHANGES:
-        if fields := change.apply(recipe):
+        fields = change.apply(recipe)
+        if "galore" in fields:
+            fields = {"galore": model.config.dim // 4}
+        if fields:
             with suppress(CourseError):  # the two do not go together
                 changed = replace(recipe, **fields)
                 Workload(model, changed).build()
-                found[change.name] = changed
+                found["GaLore, a quarter" if "galore" in fields else change.name] = changed
     return found
 
 
@@ -154,6 +166,58 @@ def measured(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> m
         optimizer.zero_grad()
 
     return memory.measure(build, step, timed=timed)
+
+
+def by_kind(found: Mapping[tuple, memory.Measurement]) -> pd.DataFrame:
+    """A row for each measured step: bytes at the peak of what stays, of what is there for a moment, and in all."""
+    kinds, rows = ("parameters", "gradients", "optimizer state", "activations"), {}
+    for name, one in found.items():
+        sizes = {kind: one.split.get(kind, 0) for kind in kinds}
+        sizes |= {"for a moment": one.peak - sum(sizes.values()), "peak": one.peak}
+        rows[name] = {kind: format_bytes(size) for kind, size in sizes.items()}
+    return pd.DataFrame(rows).T.rename_axis(["rows", "trained"])
+
+
+def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
+    """Random B for all adapters of `ours`, and the same A and B for peft's in `theirs`."""
+    import peft
+
+    pairs = (
+        [module for module in model.modules() if isinstance(module, kind)]
+        for model, kind in ((ours, LoRA), (theirs, peft.tuners.lora.Linear))
+    )
+    for one, other in zip(*pairs, strict=True):
+        nn.init.normal_(one.b, std=0.02)
+        other.lora_A["default"].weight.data.copy_(one.a.detach())
+        other.lora_B["default"].weight.data.copy_(one.b.detach())
+
+
+def checkpointed(model: nn.Module, use_reentrant: bool) -> nn.Module:
+    """A copy whose blocks are each checkpointed by torch's function."""
+    copied = deepcopy(model).train()
+    checkpoint_blocks(copied, using=partial(checkpoint, use_reentrant=use_reentrant))
+    return copied
+
+
+def in_equal_steps(weight: Tensor) -> Tensor:
+    """Each block of 64 rounded to 15 equal steps from minus to plus its largest absolute value."""
+    blocks = weight.reshape(-1, 64)
+    scales = blocks.abs().amax(1, keepdim=True)
+    return ((blocks / scales * 7).round() / 7 * scales).view(weight.shape)
+
+
+def bytes_of_torchao(shape: tuple[int, ...]) -> int:
+    """What torchao's 4-bit AdamW keeps for a tensor of that shape; 0 where it is not installed."""
+    if not find_spec("torchao"):
+        return 0
+    from torchao.optim import AdamW4bit as Theirs
+
+    theta = nn.Parameter(torch.zeros(shape))
+    theta.grad = torch.ones(shape)
+    optimizer = Theirs([theta])
+    optimizer.step()
+    averages = [optimizer.state[theta][name] for name in ("exp_avg", "exp_avg_sq")]
+    return sum(getattr(average, name).nbytes for average in averages for name in average.tensor_attrs)
 
 
 # Optimizers with a smaller state, on chapter 05b's task.
@@ -313,7 +377,18 @@ def teacher(most: int | None = None) -> nn.Module:
 
 def student(seed: int, taught: Callable | None = None, epochs: int = 1, most: int | None = None) -> nn.Module:
     """With the loss `taught`, or alone."""
-    return fit(language_model(64, 1, seed), 1e-2, seed, epochs, most, taught)
+    return fit(language_model(64, 1, seed), 5e-3, seed, epochs, most, taught)
+
+
+def beside_teacher(pupil: nn.Module, master: nn.Module) -> tuple[int, int, int]:
+    """Bytes at the peak of a step of 16 rows: alone as predicted, beside the teacher as predicted and as measured."""
+    recipe = memory.Recipe(batch=16, sequence=LENGTH, device=settings().device.type)
+    with TemporaryDirectory() as folder:
+        master.config.save_pretrained(folder)
+        taught = replace(recipe, teacher=folder)
+        work = Workload(pupil.config, taught)
+        expected = [memory.estimate(pupil.config, one).peak for one in (recipe, taught)]
+        return *expected, memory.measure(work.build, work.step, timed=0).peak
 
 
 @cache
@@ -395,12 +470,9 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str
     colors = {"c": losses, "cmap": "viridis", "norm": Normalize(min(losses), max(losses))}
     saved = [0.0, *((base.peak - one.peak) / size for one in ways.values())]
     added = [0.0, *((one.seconds - base.seconds) / second for one in ways.values())]
-    dots = axes.scatter(saved, added, s=230, edgecolor=COLORS["ink"], linewidth=0.6, **colors)
+    dots = axes.scatter(saved, added, s=90, edgecolor=COLORS["ink"], linewidth=0.6, **colors)
     for number, place in enumerate(zip(saved, added, strict=True)):
-        level = colors["norm"](losses[number])
-        axes.annotate(
-            str(number), place, ha="center", va="center", fontsize=8.5, color="white" if level < 0.6 else "black"
-        )
+        axes.annotate(str(number), place, xytext=(6, 4), textcoords="offset points", fontsize=8.5)
     axes.set(xlabel=f"bytes saved, {unit}", ylabel=f"seconds added to an epoch, {clock}")
     axes.margins(0.12)
     figure.colorbar(dots, ax=axes, label="held-out loss", location="top", shrink=0.8)

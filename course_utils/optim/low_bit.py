@@ -1,5 +1,6 @@
 """AdamW with averages of 16 and of 4 bits: its own update, between widening and rounding."""
 
+from functools import cache
 from math import prod
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from course_utils.optim.adam import AdamW
 from course_utils.optim.adam8bit import AdamW8bit
-from course_utils.optim.codebook import dynamic_codebook, linear_codebook
+from course_utils.optim.codebook import dynamic_codebook
 
 
 def round_to_bf16(values: Tensor) -> Tensor:
@@ -53,8 +54,7 @@ class AdamW4bit(AdamW8bit):
 
     def codebooks(self, device):
         """The codebooks of m and v."""
-        linear = linear_codebook(False, 4).to(device)
-        return {1: dynamic_codebook(True, 4, 3, device=device), 2: (linear * 15 + 1) / 16}
+        return {1: dynamic_codebook(True, 4, 3, device=device), 2: steps_above_zero(device)}
 
     def new_state(self, parameter, group):
         """Both averages at zero, with half as many bytes for codes."""
@@ -78,6 +78,12 @@ class AdamW4bit(AdamW8bit):
             if elements < 4096
             else 2 * (-(-elements // 2) + 4 * -(-elements // 128))
         )
+
+
+@cache
+def steps_above_zero(device="cpu") -> Tensor:
+    """1/16, 2/16, … 1: float32 (16,). The tensor is made once and shared: do not change it."""
+    return torch.arange(1, 17, device=device) / 16
 
 
 def pack(codes: Tensor) -> Tensor:

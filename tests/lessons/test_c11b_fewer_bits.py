@@ -1,8 +1,7 @@
-"""Chapter 11b: recipes are tried as the ladder predicts them, contenders have the bytes they claim, figures say what they draw."""
+"""Chapter 11b: recipes take what the ladder predicts, contenders keep the bytes they claim, and figures say what they draw."""
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 from figures import title
@@ -144,12 +143,10 @@ def test_the_play_has_the_shares_of_the_optimizers(state):
 
 def test_the_play_refuses_to_train_four_bits():
     assert "is not trained itself" in lesson.play_ways(weights="NF4")[1]
-    assert "21,233,664 trained" not in lesson.play_ways(weights="NF4", rank=16)[1]
     assert "14,155,776 trained" in lesson.play_ways(weights="NF4", rank=16)[1]
 
 
 def test_stored_students_have_five_seeds_each():
     runs = lesson.stored()
     students = runs[runs["name"].str.startswith(("alone", "taught"))]
-    assert isinstance(students, pd.DataFrame)
     assert set(students.groupby("name").size()) == {len(lesson.RACE_SEEDS)}

@@ -70,7 +70,7 @@ def test_state_bytes_are_those_of_the_state_without_codebooks(kind, shape):
 
 def test_a_4_bit_state_goes_on_after_it_was_saved():
     pair = [torch.nn.Parameter(noise(64, 65)) for _ in range(2)]
-    optimizers = [AdamW4bit([p], lr=0.1) for p in pair]
+    optimizers, saved = [AdamW4bit([p], lr=0.1) for p in pair], {}
     for seed in range(4):
         for parameter in pair:
             parameter.grad = noise(64, 65, seed=seed)
