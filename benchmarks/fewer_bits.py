@@ -14,9 +14,9 @@ from course_utils.lessons import c11b_fewer_bits as lesson
 RATES = {
     "SGD": (1.0, 3.0, 10.0),
     "AdamW": (1e-3, 2e-3, 4e-3),
-    "GaLore": (5e-3, 1e-2, 2e-2),
-    "APOLLO": (5e-3, 1e-2, 2e-2),
-    "LoRA": (3e-3, 1e-2, 3e-2),
+    "GaLore": (5e-3, 1e-2, 2e-2, 4e-2),
+    "APOLLO": (2e-3, 5e-3, 1e-2, 2e-2),
+    "LoRA": (1e-3, 3e-3, 1e-2, 3e-2),
 }
 """Of each kind; AdamW's on fewer bits take AdamW's best."""
 

@@ -1,0 +1,48 @@
+"""Chapter 11b: runs of its comparisons with a seed of their own, at the scale that they are stored at."""
+
+from functools import cache
+
+from benchmarks.claims import claim
+from benchmarks.learning_rates import Task
+from course_utils.lessons import c11b_fewer_bits as lesson
+from course_utils.settings import SCALES
+
+
+@cache
+def _task() -> Task:
+    return Task(SCALES["laptop"])
+
+
+def _loss(name: str, seed: int) -> float:
+    low = lesson.low_states(lesson.hidden_shapes(_task().model(0)))
+    return _task().run(low[name].contender, seed)["loss"]
+
+
+@cache
+def _alone(seed: int, epochs: int = 1) -> float:
+    return lesson.told(lesson.student(seed, epochs=epochs))
+
+
+@cache
+def _taught(seed: int, temperature: float) -> float:
+    return lesson.told(lesson.student(seed, lesson.from_teacher(_teacher(), temperature)))
+
+
+@cache
+def _teacher():
+    return lesson.teacher()
+
+
+@claim("11b-adapters")
+def adapters_of_random_weights_end_above_galore(seed):
+    return _loss("LoRA, as GaLore, a quarter", seed) > _loss("GaLore, a quarter", seed)
+
+
+@claim("11b-teacher")
+def a_teacher_lowers_the_loss(seed):
+    return all(_taught(seed, temperature) < _alone(seed) - 0.05 for temperature in (1.0, 2.0))
+
+
+@claim("11b-epoch")
+def a_second_epoch_lowers_it_more(seed):
+    return _alone(seed, epochs=2) < min(_taught(seed, temperature) for temperature in (1.0, 2.0))
