@@ -35,7 +35,7 @@ def _teacher():
 
 @claim("11b-adapters")
 def adapters_of_random_weights_end_above_galore(seed):
-    return _loss("LoRA, as GaLore, a quarter", seed) > _loss("GaLore, a quarter", seed)
+    return _loss("LoRA, bytes as GaLore's", seed) > _loss("GaLore, a quarter", seed)
 
 
 @claim("11b-teacher")

@@ -307,7 +307,7 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
     }
     rank = lora(width // 4)
     state = partial(lambda r, shapes: 8 * r * sum(map(sum, shapes)), rank)
-    found["LoRA, as GaLore, a quarter"] = LowState(Contender(partial(_adapters, rank), 3e-3), state)
+    found["LoRA, bytes as GaLore's"] = LowState(Contender(partial(_adapters, rank), 3e-3), state)
     return found
 
 
@@ -476,6 +476,9 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str
         axes.annotate(str(number), place, xytext=(6, 4), textcoords="offset points", fontsize=8.5)
     axes.set(xlabel=f"bytes saved, {unit}", ylabel=f"seconds added to an epoch, {clock}")
     axes.margins(0.12)
+    most = max(ways, key=lambda name: base.peak - ways[name].peak)
+    slowest = max(ways, key=lambda name: ways[name].seconds)
+    figure.suptitle(f"Most bytes saved: {most}; most seconds added: {slowest}", x=0.01, ha="left", fontsize=11)
     figure.colorbar(dots, ax=axes, label="held-out loss", location="top", shrink=0.8)
     key.set_axis_off()
     lines = [f"{n}  {name}" for n, name in enumerate(["as it is", *ways])]
@@ -485,7 +488,7 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str
         f"loss {one.loss:.2f}"
         for number, (name, one) in enumerate(ways.items(), 1)
     )
-    return figure, f"Bytes saved and seconds added. As it is: {format_bytes(base.peak)}, loss {base.loss:.2f}. {rows}."
+    return figure, f"Most bytes saved: {most}; most seconds added: {slowest}. As it is: {format_bytes(base.peak)}, loss {base.loss:.2f}. {rows}."
 
 
 STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}

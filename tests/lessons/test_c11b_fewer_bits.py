@@ -82,7 +82,7 @@ def test_equal_bytes_are_equal():
     low = {name: one.state(shapes) for name, one in lesson.low_states(shapes).items()}
     assert 0.95 < low["GaLore, as 8 bits"] / low["AdamW, 8 bits"] <= 1
     weights = sum(a * b for a, b in shapes)
-    adapters = 2 * low["LoRA, as GaLore, a quarter"]  # with gradients and themselves
+    adapters = 2 * low["LoRA, bytes as GaLore's"]  # with gradients and themselves
     assert 0.95 < adapters / (low["GaLore, a quarter"] + 4 * weights) <= 1
 
 
