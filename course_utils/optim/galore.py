@@ -34,7 +34,7 @@ class GaLore(AdamW):
         return super().new_state(parameter.new_empty(group["rank"], max(parameter.shape)), group)
 
     def update(self, parameter, gradient, state, group):
-        """AdamW's step from a tensor of zeros with the gradient R, of which `move` makes one of θ."""
+        """AdamW's step N at a rate of 1, from zeros with the gradient R, of which `move` makes a step of θ."""
         if not is_projected(parameter.shape, group["rank"]):
             super().update(parameter, gradient, state, group)
             return
@@ -43,7 +43,7 @@ class GaLore(AdamW):
         projection = self.projection(gradient, state, group)
         narrow = projection.T @ gradient
         step = torch.zeros_like(narrow)
-        super().update(step, narrow, state, group)
+        super().update(step, narrow, state, {**group, "lr": 1.0})
         self.move(theta, gradient, projection, narrow, step, state, group)
 
     def projection(self, gradient, state, group):
@@ -54,8 +54,8 @@ class GaLore(AdamW):
         return state["projection"]
 
     def move(self, theta, gradient, projection, narrow, step, state, group):
-        """θ ← θ + scale · P N."""
-        theta.addmm_(projection, step, alpha=group["scale"])
+        """θ ← θ + α · scale · P N."""
+        theta.addmm_(projection, step, alpha=group["lr"] * group["scale"])
 
     @classmethod
     def state_bytes(cls, shape, itemsize=4, rank=128):
@@ -71,20 +71,22 @@ class APOLLO(GaLore):
     defaults = {**GaLore.defaults, "scale": 1.0, "growth": 1.01}
 
     def projection(self, gradient, state, group):
-        """Random numbers, drawn again each time from a seed that changes every `interval` steps."""
-        generator = torch.Generator(gradient.device).manual_seed(int(state["step"] - 1) // group["interval"])
+        """Random numbers, drawn again each time from the parameter's own seed, which changes every `interval` steps."""
+        seed = state.setdefault("seed", int(torch.randint(2**31, ())))
+        generator = torch.Generator(gradient.device)
+        generator.manual_seed(seed + int(state["step"] - 1) // group["interval"])
         shape = len(gradient), group["rank"]
         return torch.randn(shape, generator=generator, device=gradient.device).to(gradient.dtype) / sqrt(group["rank"])
 
     def move(self, theta, gradient, projection, narrow, step, state, group):
-        """θ ← θ + scale · G, each column times how much Adam made of R's; at rank 1 all by one number."""
+        """θ ← θ − α · scale · G, each column times how much Adam made of R's; at rank 1 all by one number."""
         columns = 0 if group["rank"] > 1 else (0, 1)
         factors = step.norm(dim=columns, keepdim=True) / narrow.norm(dim=columns, keepdim=True).clamp(min=1e-30)
-        factors = factors.mul(group["scale"]).neg()
-        size = (gradient * factors).norm() / group["lr"] if group["lr"] else gradient.new_zeros(())
-        factors *= (group["growth"] * state.get("size", size) / size.clamp(min=1e-30)).clamp(max=1)
-        state["size"] = torch.minimum(size, group["growth"] * state.get("size", size))
-        theta.addcmul_(gradient, factors.expand_as(gradient))
+        size = (gradient * factors).norm()
+        before = state.get("size", size)
+        most = torch.where(before > 0, group["growth"] * before, size)
+        factors, state["size"] = factors * (most / size.clamp(min=1e-30)).clamp(max=1), torch.minimum(size, most)
+        theta.addcmul_(gradient, factors.expand_as(gradient), value=-group["lr"] * group["scale"])
 
     @classmethod
     def state_bytes(cls, shape, itemsize=4, rank=128):

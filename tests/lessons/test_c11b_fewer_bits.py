@@ -27,10 +27,13 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
     rungs = lesson.rungs(BASE, RECIPE)
     assert {"micro-batch of 1", "gradient checkpointing", "8-bit AdamW", "LoRA of rank 16"} <= set(rungs)
     assert "chunked loss" not in rungs  # a classifier has no words
-    rows = memory.plan(BASE, 2**12, RECIPE).rows
+    rows = memory.plan(BASE.config, 2**12, RECIPE).rows
     assert {len(row.names) for row in rows} == {1}
-    found = {row.names[0]: lesson.tried(BASE, rungs[row.names[0]], SCALE) for row in rows[:3]}
-    for row in rows[:3]:
+    ours = [row for row in rows if row.names != ("4-bit AdamW",)][
+        :3
+    ]  # the plan's is torchao's, of which one kernel is enough
+    found = {row.names[0]: lesson.tried(BASE, rungs[row.names[0]], SCALE) for row in ours}
+    for row in ours:
         one = found[row.names[0]]
         assert one.predicted == row.peak
         assert one.peak == pytest.approx(row.peak, rel=0.001)

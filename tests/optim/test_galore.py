@@ -74,11 +74,10 @@ def apollo_by_equations(theta, gradients, rank, draw):
             scaled = g * (np.linalg.norm(n, axis=0) / np.linalg.norm(r, axis=0))
         else:
             scaled = g * np.linalg.norm(n) / np.linalg.norm(r)
-        scaled = scaled * OPTIONS["scale"]
         if before is not None and np.linalg.norm(scaled) / before > 1.01:
             scaled = scaled / np.linalg.norm(scaled) * 1.01 * before
         before = np.linalg.norm(scaled)
-        theta = theta * (1 - OPTIONS["lr"] * OPTIONS["weight_decay"]) - OPTIONS["lr"] * scaled
+        theta = theta * (1 - OPTIONS["lr"] * OPTIONS["weight_decay"]) - OPTIONS["lr"] * OPTIONS["scale"] * scaled
         yield theta
 
 
@@ -88,20 +87,42 @@ def test_apollo_scales_the_gradient_itself(turned, rank):
     random = np.random.default_rng(0)
     theta, gradients = random.normal(size=(5, 8)), random.normal(size=(9, 5, 8))
     gradients[4] *= 10  # where the limit bites
-
-    def draw(t):
-        generator = torch.Generator().manual_seed((t - 1) // OPTIONS["interval"])
-        return (torch.randn(5, rank, generator=generator) / rank**0.5).double().numpy()
-
     lay = (lambda matrix: torch.tensor(matrix.T.copy())) if turned else torch.tensor
-    parameter = torch.nn.Parameter(lay(theta))
+    parameter, found = torch.nn.Parameter(lay(theta)), []
     optimizer = APOLLO([parameter], **{**APOLLO_OPTIONS, "rank": rank})
-    for gradient, right in zip(gradients, apollo_by_equations(theta, gradients, rank, draw), strict=True):
+    for gradient in gradients:
         parameter.grad = lay(gradient)
         optimizer.step()
-        torch.testing.assert_close(parameter.detach(), lay(right), rtol=1e-5, atol=1e-5)
-    kept = sum(t.nbytes for t in optimizer.state[parameter].values())
+        found.append(parameter.detach().clone())
+    state = optimizer.state[parameter]
+
+    def draw(t):
+        generator = torch.Generator().manual_seed(state["seed"] + (t - 1) // OPTIONS["interval"])
+        return (torch.randn(5, rank, generator=generator) / rank**0.5).double().numpy()
+
+    for one, right in zip(found, apollo_by_equations(theta, gradients, rank, draw), strict=True):
+        torch.testing.assert_close(one, lay(right), rtol=1e-5, atol=1e-5)
+    kept = sum(t.nbytes for t in state.values() if isinstance(t, torch.Tensor))
     assert kept == APOLLO.state_bytes((5, 8), 8, rank)
+
+
+def test_apollo_moves_after_a_step_at_rate_zero_and_after_a_gradient_of_zeros():
+    parameter = torch.nn.Parameter(torch.ones(5, 8))
+    optimizer = APOLLO([parameter], lr=0.0, weight_decay=0.0, rank=2)
+    for rate, size in ((0.0, 1.0), (0.1, 0.0), (0.1, 1.0)):
+        optimizer.param_groups[0]["lr"] = rate
+        parameter.grad = size * torch.ones(5, 8)
+        before = parameter.detach().clone()
+        optimizer.step()
+        assert torch.equal(parameter, before) == (rate * size == 0)
+
+
+def test_apollo_draws_for_each_matrix_of_its_own():
+    pair = [torch.nn.Parameter(torch.ones(5, 8)) for _ in range(2)]
+    for parameter in pair:
+        parameter.grad = torch.arange(40.0).view(5, 8)
+    APOLLO(pair, rank=2).step()
+    assert not torch.equal(*pair)
 
 
 def test_apollo_keeps_no_projection():
@@ -109,7 +130,9 @@ def test_apollo_keeps_no_projection():
     parameter.grad = torch.ones(5, 8)
     optimizer = APOLLO([parameter], rank=2)
     optimizer.step()
-    assert sum(t.nbytes for t in optimizer.state[parameter].values()) == APOLLO.state_bytes((5, 8), rank=2)
+    assert sum(
+        t.nbytes for t in optimizer.state[parameter].values() if isinstance(t, torch.Tensor)
+    ) == APOLLO.state_bytes((5, 8), rank=2)
 
 
 @pytest.mark.parametrize("options", [{"rank": 0}, {"interval": 0}])
@@ -120,4 +143,6 @@ def test_what_is_out_of_range_is_refused_and_an_infinite_rank_projects_nothing(o
     parameter.grad = torch.ones(5, 8)
     optimizer = GaLore([parameter], rank=float("inf"))
     optimizer.step()
-    assert sum(t.nbytes for t in optimizer.state[parameter].values()) == AdamW.state_bytes((5, 8))
+    assert sum(
+        t.nbytes for t in optimizer.state[parameter].values() if isinstance(t, torch.Tensor)
+    ) == AdamW.state_bytes((5, 8))
