@@ -306,8 +306,8 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
         "GaLore, a half": _of(GaLore, 2e-2, rank=width // 2, **narrow),
         "GaLore, a quarter": _of(GaLore, 2e-2, rank=width // 4, **narrow),
         "GaLore, as 8 bits": _of(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
-        "APOLLO, a quarter": _of(APOLLO, 1e-2, rank=width // 4, **narrow),
-        "APOLLO, rank 1": _of(APOLLO, 5e-3, rank=1, scale=128**0.5, **narrow),
+        "APOLLO, a quarter": _of(APOLLO, 5e-3, rank=width // 4, **narrow),
+        "APOLLO, rank 1": _of(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
     }
     rank = lora(width // 4)
     state = partial(lambda r, shapes: 8 * r * sum(map(sum, shapes)), rank)
@@ -492,10 +492,8 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str
         f"loss {one.loss:.2f}"
         for number, (name, one) in enumerate(ways.items(), 1)
     )
-    return (
-        figure,
-        f"Most bytes saved: {most}; most seconds added: {slowest}. As it is: {format_bytes(base.peak)}, loss {base.loss:.2f}. {rows}.",
-    )
+    begins = f"Most bytes saved: {most}; most seconds added: {slowest}. As it is: {format_bytes(base.peak)}"
+    return figure, f"{begins}, loss {base.loss:.2f}. {rows}."
 
 
 STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}

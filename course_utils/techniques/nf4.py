@@ -20,7 +20,7 @@ _LARGEST = 0.9677083
 
 @cache
 def normal_codebook() -> Tensor:
-    """The 16 numbers (16,), float32: they cut a normal distribution into equal shares; 7 are below 0 and 8 above."""
+    """The 16 numbers (16,), float32: quantiles of a normal distribution, over the largest; 7 are below 0 and 8 above."""
     above, below = (torch.linspace(_LARGEST, 0.5, n)[:-1].double() for n in (9, 8))
     numbers = torch.cat([-torch.special.ndtri(below), torch.zeros(1), torch.special.ndtri(above).flip(0)]).float()
     return numbers / numbers.max()

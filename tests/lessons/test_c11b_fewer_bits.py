@@ -6,20 +6,23 @@ import pytest
 import torch
 from figures import title
 
-from course_utils import memory, optim
+from course_utils import data, memory, optim
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import SCALES
 from course_utils.techniques.lora import LoRA
 
-SCALE = replace(SCALES["smoke"], eval_rows=32)
+SCALE = replace(SCALES["smoke"], train_rows=64, eval_rows=32)
 BASE = lesson.classifier(SCALE)
 RECIPE = memory.Recipe(batch=8, sequence=SCALE.sequence)
 
 
-def test_the_halves_share_no_package():
-    halves = [lesson.functions(SCALES["smoke"], second) for second in (False, True)]
-    assert max(halves[0]["labels"]) < 5 <= min(halves[1]["labels"])
-    assert len(halves[0]) == len(halves[1]) == SCALES["smoke"].eval_rows
+def test_the_halves_share_no_function():
+    first, second = (lesson.functions(SCALES["smoke"], half) for half in ("first", "second"))
+    assert len(first) == len(second) == SCALES["smoke"].train_rows // 2
+    every = data.tokenize(data.load_functions(), data.tokenizer_for(data.load_functions(), 1_000), 32)["train"]
+    for place in range(0, 20, 2):
+        assert first[place // 2] == every[place]
+        assert second[place // 2] == every[place + 1]
 
 
 def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
@@ -131,15 +134,13 @@ def test_bits_of_nf4_are_those_of_its_blocks():
 
 @pytest.mark.parametrize("state", lesson.STATES)
 def test_the_play_has_the_shares_of_the_optimizers(state):
-    """Of a square matrix as wide as the play's default."""
+    """Of a block of the play's default width: four square matrices and two that are four times as long."""
+    shapes = 4 * [(2048, 2048)] + 2 * [(2048, 8192)]
     kinds = {"SGD": optim.SGD, "4 bits": lesson.AdamW4bit, "8 bits": optim.AdamW8bit, "16 bits": lesson.AdamW16bit}
-    shape = (2048, 2048)
-    if state in kinds:
-        assert lesson.STATES[state] == pytest.approx(kinds[state].state_bytes(shape) / (8 * 2048**2), abs=1e-3)
-    elif state == "GaLore, a quarter":
-        assert lesson.STATES[state] == pytest.approx(
-            lesson.GaLore.state_bytes(shape, rank=512) / (8 * 2048**2), abs=1e-3
-        )
+    kinds |= {"32 bits": optim.AdamW, "GaLore, a quarter": lesson.GaLore}
+    rank = {"rank": 512} if "GaLore" in state else {}
+    kept = sum(kinds[state].state_bytes(shape, **rank) for shape in shapes)
+    assert lesson.STATES[state] == pytest.approx(kept / (8 * 12 * 2048**2), abs=1e-3)
     _, alt = lesson.play_ways(state=state)
     assert "1,207,959,552 weights in 32 bits, 1,207,959,552 trained" in alt
 
