@@ -8,12 +8,14 @@ from course_utils.memory.fake import is_fake
 BLOCK, SECOND_BLOCK = 64, 256
 
 
-def quantize_linears(model: nn.Module, peft, checkpointing: bool = False) -> nn.Module:
+def quantize_linears(model: nn.Module, checkpointing: bool = False) -> nn.Module:
     """Put `Linear4bit` in place of all linear layers but the output layer, and prepare the model as QLoRA does, by `peft`.
 
     NF4, statistics quantized too (Dettmers et al. 2023): half a byte a weight, a byte for each block of 64, a float32 for each
     256 of these, two tables. The library cannot quantize a fake tensor, so a fake weight is made as it would be.
     """
+    import peft
+
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

@@ -125,7 +125,7 @@ class Workload:
     def _adapt(self, model: nn.Module) -> nn.Module:
         recipe = self.recipe
         if recipe.quantized:
-            model = quantize_linears(model, _peft(), recipe.checkpointing)
+            model = quantize_linears(model, recipe.checkpointing)
         for name, parameter in model.named_parameters():
             if name.startswith(recipe.frozen):
                 parameter.requires_grad_(False)
@@ -186,16 +186,9 @@ def _make_unseen(shape, stride, dtype, device) -> torch.Tensor:
         return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-def _peft():
-    try:
-        import peft
-    except ModuleNotFoundError:
-        raise CourseError("Adapters are peft's; install it with: pip install peft.") from None
-    return peft
-
-
 def _with_lora(model: nn.Module, rank: int) -> nn.Module:
-    peft = _peft()
+    import peft
+
     return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
 

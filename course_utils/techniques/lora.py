@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al. 2022): a frozen linear layer, and beside it two narrow ones that are trained.
+"""Low-rank adapters (Hu et al. 2021): a frozen linear layer, and beside it two narrow ones that are trained.
 
 W (out × in) stays as it is; A (r × in) and B (out × r) are learned: y = W x + (α/r) · B A x. B begins at zero, so that the
 adapted model begins as the model was.

@@ -51,8 +51,6 @@ def test_an_update_is_that_of_transformers_own_loss(config, changes):
     ],
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes):
-    if "lora" in changes:
-        pytest.importorskip("peft")
     found = estimate(config, replace(RECIPE, **changes))
     measured = measure(found.workload.build, found.workload.step, timed=0)
     assert found.peak == pytest.approx(measured.peak, rel=0.002)

@@ -80,8 +80,6 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
     ],
 )
 def test_an_estimate_is_what_the_allocator_counts(config, changes, teachers):
-    if "lora" in changes:
-        pytest.importorskip("peft")
     name = "classes" if config.model_type == "distilbert" else "language"
     found = estimate(config, replace(RECIPE, teacher=teachers[name], **changes))
     measured = measure(found.workload.build, found.workload.step, timed=0)

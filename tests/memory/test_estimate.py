@@ -163,7 +163,6 @@ def test_beside_training_there_are_evaluation_saving_and_loading():
 
 
 def test_lora_leaves_activations_and_drops_gradients_and_state():
-    pytest.importorskip("peft")
     whole, adapters = (estimate(SHALLOW, Recipe(batch=4, sequence=64, lora=rank)) for rank in (0, 4))
     assert adapters.by_instant()["forward"]["optimizer state"] < 0.2 * whole.by_instant()["forward"]["optimizer state"]
     assert adapters.by_instant()["forward"]["activations"] > 0.8 * whole.by_instant()["forward"]["activations"]
@@ -175,7 +174,6 @@ def test_lora_leaves_activations_and_drops_gradients_and_state():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
     """The same layers by bitsandbytes itself, with real numbers."""
-    pytest.importorskip("peft")
     import bitsandbytes as bnb
 
     found = estimate(SHALLOW, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
