@@ -497,7 +497,7 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str
 
 
 STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}
-STATES = {"SGD": 0.0, "GaLore, a quarter": 0.3125, "4 bits": 0.1328, "8 bits": 0.2539, "16 bits": 0.5, "32 bits": 1.0}
+STATES = {"32 bits": 1.0, "16 bits": 0.5, "8 bits": 0.2539, "4 bits": 0.1328, "GaLore, a quarter": 0.3125, "SGD": 0.0}
 """Bytes of a number of a stored weight; of AdamW's state in 32 bits, what is left, of four h × h and two h × 4h."""
 
 
@@ -511,7 +511,8 @@ def play_ways(
     checkpointing: bool = False,
 ) -> tuple[Figure, str]:
     """A transformer of 12h² weights a block: bytes by kind. Adapters of `rank` in 32 bits beside every matrix, or with 0 all is
-    trained."""
+    trained; a weight in 4 bits is not trained itself, and gets adapters of rank 4 at least."""
+    rank = rank or 4 * (weights == "NF4")
     count, adapters = 12 * width**2 * blocks, 18 * rank * width * blocks
     trained, itemsize = adapters or count, 4.0 if weights == "32 bits" else 2.0
     per_block = 17 * itemsize * width * tokens  # without scores, which a fused function does not save
@@ -521,8 +522,6 @@ def play_ways(
         "optimizer state": trained * 8 * STATES[state],
         "activations": per_block + itemsize * width * tokens * blocks if checkpointing else per_block * blocks,
     }
-    if weights == "NF4" and not rank:
-        return _impossible()
     total, (unit, size) = sum(parts.values()), byte_unit(max(parts.values()))
     figure, axes = subplots(figsize=(7.6, 2.5), layout="constrained")
     for row, (kind, value) in enumerate(parts.items()):
@@ -530,7 +529,8 @@ def play_ways(
         axes.text(value / size, row, f" {format_bytes(round(value))}", va="center", fontsize=9)
     most = max(parts, key=parts.get)
     axes.set(yticks=range(4), yticklabels=list(parts), xlabel=unit, xlim=(0, 1.25 * parts[most] / size))
-    axes.set_title(f"{format_bytes(round(total))} in all; the most: {most}", fontsize=11)
+    beside = f"; adapters of rank {rank}" if rank else ""
+    axes.set_title(f"{format_bytes(round(total))} in all; the most: {most}{beside}", fontsize=11)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     listed = ", ".join(f"{kind} {format_bytes(round(value))}" for kind, value in parts.items())
@@ -538,11 +538,3 @@ def play_ways(
         figure,
         f"{count:,} weights in {weights}, {trained:,} trained, state {state}: {listed}; {format_bytes(round(total))} in all.",
     )
-
-
-def _impossible() -> tuple[Figure, str]:
-    figure, axes = subplots(figsize=(7.6, 2.5), layout="constrained")
-    said = "A weight in 4 bits is not trained itself: give adapters a rank."
-    axes.text(0.5, 0.5, said, ha="center", va="center")
-    axes.set_axis_off()
-    return figure, said

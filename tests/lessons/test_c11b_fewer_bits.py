@@ -145,9 +145,11 @@ def test_the_play_has_the_shares_of_the_optimizers(state):
     assert "1,207,959,552 weights in 32 bits, 1,207,959,552 trained" in alt
 
 
-def test_the_play_refuses_to_train_four_bits():
-    assert "is not trained itself" in lesson.play_ways(weights="NF4")[1]
+def test_the_play_trains_adapters_beside_four_bits():
     assert "14,155,776 trained" in lesson.play_ways(weights="NF4", rank=16)[1]
+    figure, alt = lesson.play_ways(weights="NF4")
+    assert "3,538,944 trained" in alt
+    assert title(figure.axes[0]).endswith("; adapters of rank 4")
 
 
 def test_stored_students_have_five_seeds_each():
