@@ -163,8 +163,8 @@ def test_the_picture_draws_each_technique_once_and_nothing_overlaps(paper):
     assert len(drawn) == 2 * len(techniques)
     assert alt.count("predicted ") == len(techniques)
     figure.draw_without_rendering()
-    notes = sorted((text.get_window_extent() for axes in figure.axes for text in axes.texts), key=lambda box: box.x0)
-    assert notes[-1].x1 < figure.bbox.width
+    notes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
+    assert max(note.x1 for note in notes) < figure.bbox.width
     labels = [tick.get_window_extent() for axes in figure.axes for tick in axes.get_yticklabels()]
     assert min(box.x0 for box in labels) >= 0
     assert not [1 for note in notes for label in labels if note.overlaps(label)]

@@ -19,7 +19,7 @@ PAPERS = {
 """Colors of the picture on a light page and on a dark one."""
 _RING = "#999999"  # 3 : 1 and more against both papers
 _SIZE, _TALL = 8.5, 0.225  # of letters in points, of a line in inches
-_NAMES, _DOTS, _NOTES = 2.72, 1.56, 1.2  # inches across one of the two columns
+_NAMES, _DOTS, _NOTES = 2.72, 1.56, 1.32  # inches across one of the two columns
 _HEAD, _FOOT = 0.42, 0.3  # inches for the legend, and for the axes' labels
 _WORTH_A_LOOK = 0.01  # differences from here on are printed bold
 

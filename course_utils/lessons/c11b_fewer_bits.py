@@ -23,6 +23,7 @@ from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
 from course_utils.lessons.c05b_choosing import Contender
 from course_utils.memory.plan import CHANGES
+from course_utils.memory.quantized import put_in_4_bits
 from course_utils.memory.workload import Workload
 from course_utils.optim import schedules
 from course_utils.optim.galore import APOLLO, GaLore
@@ -109,6 +110,10 @@ def tried(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> Tried:
     return Tried(predicted, peak, seconds, held_out(copied.float(), scale))
 
 
+OWN = ("4-bit AdamW", "GaLore, a quarter", "LoRA of rank 16", "QLoRA of rank 16")
+"""The rungs that are this chapter's; the others have rows in theirs."""
+
+
 def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
     """Each single change of `course plan`'s ladder that makes a difference to `recipe` and goes with `model`, by name.
 
@@ -142,16 +147,8 @@ def with_adapters(model: nn.Module, rank: int, names: Sequence[str] = LINEAR, fi
 
 def in_4_bits(model: nn.Module) -> nn.Module:
     """A copy whose blocks have bitsandbytes' linear layers with weights in NF4."""
-    from bitsandbytes.nn import Linear4bit
-
     copied = deepcopy(model)
-    for block in copied.distilbert.transformer.layer:
-        for parent in list(block.modules()):
-            for name, child in list(parent.named_children()):
-                if isinstance(child, nn.Linear):
-                    layer = Linear4bit(child.in_features, child.out_features, quant_type="nf4")
-                    layer.load_state_dict(child.state_dict())
-                    setattr(parent, name, layer.to(child.weight.device))
+    put_in_4_bits(copied.distilbert.transformer)
     copied.is_loaded_in_4bit = True
     return copied
 

@@ -16,13 +16,17 @@ def quantize_linears(model: nn.Module, checkpointing: bool = False) -> nn.Module
     """
     import peft
 
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    put_in_4_bits(model, model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None)
+    model.is_loaded_in_4bit = True
+    return peft.prepare_model_for_kbit_training(model, checkpointing, {"use_reentrant": False})
+
+
+def put_in_4_bits(model: nn.Module, head: nn.Module | None = None) -> None:
+    """`Linear4bit` in place of all linear layers within `model` but `head`; in place."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and child is not head:
                 setattr(parent, name, _make_4_bit(child))
-    model.is_loaded_in_4bit = True
-    return peft.prepare_model_for_kbit_training(model, checkpointing, {"use_reentrant": False})
 
 
 def _make_4_bit(linear: nn.Linear) -> nn.Module:

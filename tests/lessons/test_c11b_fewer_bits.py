@@ -107,6 +107,17 @@ def test_each_raced_at_the_best_rate_of_its_sweep():
         assert len(raced[raced["name"] == name]) == len(lesson.RACE_SEEDS)
 
 
+def test_titles_say_what_the_stored_runs_hold():
+    runs = lesson.stored()[lesson.stored()["seed"].isin(lesson.RACE_SEEDS)]
+    means = runs.groupby("name")["loss"].mean()
+    above = {name for name in lesson.low_states([(128, 128)]) if means[name] > means["AdamW"]}
+    assert above == {"APOLLO, rank 1", "LoRA, bytes as GaLore's", "SGD"}
+    tests = runs.groupby("name")["test"]
+    for name in ("taught, T = 1", "taught, T = 2"):
+        assert tests.max()["alone, twice as long"] < tests.min()[name]
+        assert tests.max()[name] < tests.min()["alone"]
+
+
 def test_a_teacher_is_not_trained_and_a_student_is():
     teacher, student = lesson.language_model(64, 1, 0), lesson.language_model(32, 1, 1)
     loss = lesson.from_teacher(teacher, 2.0)(student, lesson.rows("train")[:2])
