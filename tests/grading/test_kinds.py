@@ -257,6 +257,16 @@ def test_wrong_wrappers_are_rejected(name):
     assert any(not grade(half, [case], [run_case(half, wrong, case)]).passed for case in half.cases())
 
 
+# What a thread of gloo does for a moment, and what a thread of an answer's own must not do for good.
+@pytest.mark.parametrize(("seconds", "right"), [(0.3, True), (60, False)])
+def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
+    held = f"import threading, time\ndef hold(tensor): time.sleep({seconds})\n{SHARDED}"
+    thread = "threading.Thread(target=hold, args=(grad,), daemon=True).start()"
+    held = held.replace("dist.all_reduce(grad)", f"dist.all_reduce(grad); {thread}")
+    question = sharded(kept=half_kept, public=lambda random: sharding.cases(random)[:1], **FIELDS)
+    assert grade_answer(question, define(held)).passed is right
+
+
 @pytest.mark.parametrize(
     ("body", "source"),
     [
