@@ -1,7 +1,8 @@
 """What a rank sends and receives, message by message and collective by collective.
 
 It is counted where an operator of torch.distributed is called, also by DDP, FSDP2 or Accelerate. A collective counts as a
-ring sends it, which is the least that leaves every rank with the same load (Patarasuk & Yuan 2009). A library may send more:
+ring sends it, which is the least that leaves every rank with the same load (Patarasuk & Yuan 2009); an all-to-all sends each part
+straight to the rank that it is for. A library may send more:
 gloo, which carries between processors, makes an all-reduce of every reduce-scatter, and a reduce-scatter and a gather of every
 reduce. N is the number of ranks.
 """
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -117,16 +119,16 @@ class _Watcher(TorchDispatchMode):
                 f"The ledger does not know what torch.distributed's {name} sends; leave it out of what is counted."
             )
         collective, load = _LOADS[name]
-        self.ledger.record(collective, *load(args, _ranks(args)))
+        self.ledger.record(collective, *load(args, _group(args).size()))
 
 
-def _ranks(args: tuple) -> int:
-    """The size of the group that an operator was called with: as an object, or by its name."""
+def _group(args: tuple) -> dist.ProcessGroup:
+    """The group that an operator was called with: as an object, or by its name."""
     for argument in args:
         if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
-            return dist.ProcessGroup.unbox(argument).size()
+            return dist.ProcessGroup.unbox(argument)
     names = [argument for argument in args if isinstance(argument, str)]
-    return dist.distributed_c10d._resolve_process_group(names[-1]).size() if names else dist.get_world_size()
+    return dist.distributed_c10d._resolve_process_group(names[-1]) if names else dist.group.WORLD
 
 
 def _bytes(tree) -> int:
@@ -155,6 +157,20 @@ def _of_whole(args, ranks):
     return moved, moved, ranks - 1
 
 
+def _all_to_all(given: int, coming: int, leaving: int) -> Callable:
+    """From each rank to each other, directly, the rows that are for it. The arguments at `coming` and `leaving` say how many
+    rows of the tensor at `given` these are, by rank; where they are empty all ranks get as many."""
+
+    def load(args, ranks):
+        tensor, rank = args[given], _group(args).rank()
+        row = tensor.element_size() * prod(tensor.shape[1:])
+        out, into = (list(args[place]) or [len(tensor) // ranks] * ranks for place in (leaving, coming))
+        messages = sum(rows > 0 for rows in out) - (out[rank] > 0)
+        return row * (sum(out) - out[rank]), row * (sum(into) - into[rank]), messages
+
+    return load
+
+
 def _broadcast(args, ranks):
     """Handed on from rank to rank: all but the root receive it, all but the one before the root send it."""
     size, root, rank = _bytes(args[0]), args[2], dist.get_rank()
@@ -177,6 +193,8 @@ _LOADS = {
     "reduce_scatter": ("reduce-scatter", _of_piece(0)),
     "reduce_scatter_base": ("reduce-scatter", _of_piece(0)),
     "reduce_scatter_tensor": ("reduce-scatter", _of_whole),
+    "alltoall_base": ("all-to-all", _all_to_all(1, 3, 4)),
+    "all_to_all_single": ("all-to-all", _all_to_all(0, 1, 2)),
     "broadcast": ("broadcast", _broadcast),
     "reduce": ("reduce", _reduce),
     "send": ("send", lambda args, ranks: (_bytes(args[0]), 0, 1)),

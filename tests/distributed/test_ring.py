@@ -116,14 +116,16 @@ def functional():
         "all-reduce": lambda: collectives.all_reduce(numbers, "sum", group),
         "all-gather": lambda: collectives.all_gather_tensor(numbers, 0, group),
         "reduce-scatter": lambda: collectives.reduce_scatter_tensor(numbers, "sum", 0, group),
+        "all-to-all": lambda: collectives.all_to_all_single(numbers, None, None, group),
     }
     for name, call in calls.items():
         with counted() as ledger:
             found[name] = call().sum().item()
         (entry,) = ledger.entries
         found[name] = found[name], entry.collective, entry.sent, entry.received, entry.messages
-    with pytest.raises(CourseError, match="does not know what torch.distributed's alltoall_base sends"), counted():
-        dist.all_to_all_single(torch.empty(12), numbers)
+    parts = [torch.empty(12) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+    with pytest.raises(CourseError, match="does not know what torch.distributed's gather sends"), counted():
+        dist.gather(numbers, parts)
     return found
 
 
@@ -134,6 +136,34 @@ def test_functional_collectives_are_counted_and_unknown_ones_are_refused(ranks):
         assert found["all-reduce"] == (12 * ranks, "all-reduce", 2 * piece, 2 * piece, 2 * (ranks - 1))
         assert found["all-gather"] == (12 * ranks, "all-gather", whole, whole, ranks - 1)
         assert found["reduce-scatter"] == (12, "reduce-scatter", piece, piece, ranks - 1)
+        assert found["all-to-all"] == (12, "all-to-all", piece, piece, ranks - 1)
+
+
+def exchanges():
+    """In rows of three: as many to each rank; then 0 to rank 0, 1 to rank 1 and so on; then that in a group of the last two."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    even, uneven = torch.full((2 * ranks, 3), rank), torch.full((sum(range(ranks)), 3), rank)
+    got = torch.empty(rank * ranks, 3, dtype=torch.int64)
+    last = dist.new_group([ranks - 2, ranks - 1])
+    with counted() as ledger:
+        dist.all_to_all_single(torch.empty_like(even), even)
+        dist.all_to_all_single(got, uneven, [rank] * ranks, list(range(ranks)))
+        if rank >= ranks - 2:
+            own = rank - (ranks - 2)
+            dist.all_to_all_single(torch.empty(2 * own, 3), torch.ones(1, 3), [own] * 2, [0, 1], group=last)
+    return [(entry.sent, entry.received, entry.messages) for entry in ledger.entries], got[:, 0].tolist()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_an_all_to_all_sends_each_part_straight_to_its_rank(ranks):
+    row = 3 * 8
+    for rank, (entries, got) in enumerate(launch(exchanges, ranks)):
+        assert got == [sender for sender in range(ranks) for _ in range(rank)]
+        assert entries[0] == (2 * row * (ranks - 1), 2 * row * (ranks - 1), ranks - 1)
+        others = [other for other in range(ranks) if other != rank]
+        assert entries[1] == (row * sum(others), row * rank * (ranks - 1), len([o for o in others if o]))
+        last = {ranks - 2: [(12, 0, 1)], ranks - 1: [(0, 12, 0)]}
+        assert entries[2:] == last.get(rank, [])
 
 
 def ledgers_inside_each_other():

@@ -157,11 +157,11 @@ def test_a_wrapper_may_be_held_to_bytes_and_collectives():
 def test_a_collective_that_cannot_be_counted_is_told_with_those_that_can():
     everyone = define(
         "import torch.distributed as d\ndef answer(piece):\n"
-        "    d.all_to_all_single(out := piece.clone(), piece)\n    return out"
+        "    d.gather(piece, [piece.clone(), piece.clone()] if d.get_rank() == 0 else None)\n    return piece"
     )
     [verdict] = grade_answer(ring(2), everyone).verdicts
     assert verdict.kind == "unsafe"
-    assert re.search(r"does not know what torch.distributed's alltoall\w* sends\. Use .*`all_gather`", verdict.sentence)
+    assert re.search(r"does not know what torch.distributed's gather sends\. Use .*`all_gather`", verdict.sentence)
 
 
 def test_a_wrapper_may_be_held_to_what_it_begins_with_and_a_case_has_ranks_of_its_own():
