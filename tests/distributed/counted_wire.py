@@ -6,10 +6,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, QSGD, LocalSGD, ShardedOptimizer, counted, launch, ring
 from course_utils.lessons.c06_gradient_accumulation import WAYS, accumulate_on_rank
+from course_utils.strategies.sharded_muon import ShardedMuon
 
 K, RANKS = 4, 2
 BUILD = partial(models.build, "llama")
@@ -38,6 +41,7 @@ def by_hand():
         ring.all_reduce(numbers)
         ring.all_gather(ring.reduce_scatter(numbers), len(numbers))
         dist.all_reduce(numbers)
+        dist.all_to_all_single(torch.empty_like(numbers), numbers)
         DDP(torch.nn.Linear(1000, 1000))(torch.ones(2, 1000)).sum().backward()
         dist.barrier()
     return sent() - before, ledger.sent
@@ -80,7 +84,21 @@ def local_steps():
     return LocalSGD(torch.optim.SGD(layers().parameters()), sync_every=1).step
 
 
-STEPS = {"ZeRO-1": sharded_update, "local SGD": local_steps, "8 bits": coarse_gradients, "FSDP": sharded}
+def sharded_muon():
+    mesh = init_device_mesh("cpu", (RANKS,))
+    matrices = [torch.nn.Parameter(distribute_tensor(torch.ones(501, 300), mesh, [Shard(0)])) for _ in range(5)]
+    for matrix in matrices:
+        matrix.grad = matrix.detach().clone()
+    return ShardedMuon(matrices).step
+
+
+STEPS = {
+    "ZeRO-1": sharded_update,
+    "local SGD": local_steps,
+    "8 bits": coarse_gradients,
+    "FSDP": sharded,
+    **({"Muon": sharded_muon} if hasattr(torch.optim, "Muon") else {}),
+}
 
 
 def by_step():

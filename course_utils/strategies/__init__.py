@@ -1,0 +1,1 @@
+"""How a model is trained by several processes, one engine a file."""
