@@ -1,6 +1,6 @@
 """A causal language model of Transformers', whose loss is made by pieces of tokens: whole logits are never there."""
 
-from functools import partialmethod
+from functools import wraps
 
 import torch
 from torch import nn
@@ -22,8 +22,14 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
         raise CourseError(
             f"{type(plain).__name__} has {more[0]} between hidden states and loss; leave chunked_loss out."
         )
-    kind = type(plain)  # of a class of its own, so that hooks, adapters and FSDP2 find a forward like any other
-    plain.__class__ = type(kind.__name__, (kind,), {"forward": partialmethod(_forward, tokens)})
+    kind = type(plain)
+
+    @wraps(kind.forward)  # it has the same inputs
+    def forward(self, **inputs):
+        return _forward(self, tokens, **inputs)
+
+    # Of a class of its own, so that hooks, adapters and FSDP2 find a forward like any other.
+    plain.__class__ = type(kind.__name__, (kind,), {"forward": forward})
 
 
 def causal_model(model: nn.Module, asked: str) -> nn.Module:

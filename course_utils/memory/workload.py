@@ -42,28 +42,34 @@ class Workload:
 
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list]:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
-        recipe = self.recipe
-        with _default_dtype(torch.bfloat16 if recipe.precision.startswith("bf16") else torch.float32):
-            model = self._adapt(self.source.make().train())
+        recipe, model = self.recipe, self.make_model()
+        with _default_dtype(self._dtype):
             batches = [self.source.batch(model, recipe) for _ in range(recipe.accumulation)]
             teacher = None if self.teacher is None else self.teacher.make()
-        if recipe.attention == "eager":
-            _attend_eagerly(model)
-            if teacher is not None:
-                _attend_eagerly(teacher)
+        if teacher is not None and recipe.attention == "eager":
+            _attend_eagerly(teacher)
         if recipe.context_parallel > 1:
             attend_on_ring(model)
             batches = [part_of(batch, recipe.context_parallel) for batch in batches]
-        if recipe.chunked_loss:
-            chunk_loss(model, recipe.chunked_loss)
-        if recipe.checkpointing:
-            _checkpoint(model, recipe.segments)
         if recipe.zero_stage > 1:
             shard(model, recipe)
         optimizer = self._make_optimizer(model)
         if teacher is not None:  # after all that is done to the student alone
             learn_from(model, teacher)
         return model, optimizer, batches
+
+    def make_model(self) -> nn.Module:
+        """The model as the recipe has it on one device, before ranks share it out."""
+        recipe = self.recipe
+        with _default_dtype(self._dtype):
+            model = self._adapt(self.source.make().train())
+        if recipe.attention == "eager":
+            _attend_eagerly(model)
+        if recipe.chunked_loss:
+            chunk_loss(model, recipe.chunked_loss)
+        if recipe.checkpointing:
+            _checkpoint(model, recipe.segments)
+        return model
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Forward and backward over the micro-batches, then one update; the gradients are dropped at the end."""
@@ -121,6 +127,10 @@ class Workload:
         with phase("loading"), torch.no_grad():
             checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.recipe.precision.startswith("bf16") else torch.float32
 
     def _adapt(self, model: nn.Module) -> nn.Module:
         recipe = self.recipe

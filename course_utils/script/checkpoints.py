@@ -1,0 +1,232 @@
+"""Checkpoints of many ranks, through `torch.distributed.checkpoint`: written aside, made whole by one rename, checked when read.
+
+A checkpoint is a folder `step-00000040`: what DCP wrote, and `run.json`, which says of what run and how far. While it is written
+its name ends in `.partial`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+from course_utils.errors import CourseError
+from course_utils.strategies.engines import Alone
+
+_NAME, _RUN, _PARTIAL = "step-{:08d}", "run.json", ".partial"
+_NUMBERS = {int: torch.int64, float: torch.float64, bool: torch.bool}
+_BY_DTYPE = {dtype: kind for kind, dtype in _NUMBERS.items()}
+
+
+class Checkpoints:
+    """Those of one run, in `folder`; `identity` is what they must share with it.
+
+    Every rank makes one. `saving` is one of `SAVING`: `sync` returns when the checkpoint is whole, the others when a copy of the
+    state is made; the writing then goes on in a thread or a process, and the next `save`, or `finish`, waits for it.
+    """
+
+    def __init__(self, folder: Path, engine: Alone, identity: dict, keep: int, saving: str):
+        self.folder, self.engine, self.identity, self.keep, self.saving = folder, engine, identity, keep, saving
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._begun = None
+        # Threads that write talk to each other while the ranks go on training: over a group of their own.
+        self.group = dist.new_group(backend="gloo") if dist.is_initialized() and saving != "sync" else None
+        if self.rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            for torn in folder.glob(f"*{_PARTIAL}"):
+                shutil.rmtree(torn)
+        self._meet()
+
+    def save(self, step: int, more: dict) -> None:
+        """Write the state after update `step`; `more` are plain values to keep with it, those of rank 0."""
+        self.finish()
+        partial = self.folder / (_NAME.format(step) + _PARTIAL)
+        if self.rank == 0:
+            partial.mkdir(exist_ok=True)
+            about = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}
+            (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
+        self._meet()
+        try:
+            if self.saving == "sync":
+                dcp.save(self._state(), storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
+                self._begun = (partial, None)
+            else:
+                kind = AsyncCheckpointerType[self.saving.upper()]
+                writer = FileSystemWriter(partial)
+                future = dcp.async_save(
+                    self._state(), storage_writer=writer, process_group=self.group, async_checkpointer_type=kind
+                )
+                self._begun = (partial, future)
+        except Exception as error:  # torch raises many kinds
+            raise self._not_written(error) from error
+        if self.saving == "sync":
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written; rank 0 then gives it its name, and drops those that are too old."""
+        if self._begun is None:
+            return
+        (partial, future), self._begun = self._begun, None
+        try:
+            if future is not None:
+                future.result()
+        except Exception as error:
+            raise self._not_written(error) from error
+        self._meet()
+        if self.rank == 0:
+            os.replace(partial, partial.with_suffix(""))
+            with suppress(OSError):  # Windows opens no folders
+                place = os.open(self.folder, os.O_RDONLY)
+                os.fsync(place)
+                os.close(place)
+            for old in self.found()[self.keep :]:
+                shutil.rmtree(old)
+
+    def found(self) -> list[Path]:
+        """Those that have their name, the newest first."""
+        return sorted((p for p in self.folder.glob("step-*") if p.suffix != _PARTIAL), reverse=True)
+
+    def load(self, say: Callable[[str], None]) -> dict | None:
+        """Put model and optimizer where the newest good checkpoint has them; what `run.json` says, or None where there is none.
+
+        A torn or foreign one is named by `say`, and the one before it is taken. Raises `CourseError` where all there are belong
+        to another run.
+        """
+        about, answer = None, [None]
+        if self.rank == 0:
+            answer = [self._choose(say)]
+        if self.ranks > 1:
+            dist.broadcast_object_list(answer)
+        if isinstance(answer[0], str):
+            raise CourseError(answer[0])
+        if answer[0] is None:
+            return None
+        path, about = answer[0]
+        reader = FileSystemReader(path)
+        with torch.no_grad():
+            model, kept, more = self._model(), self._empty_state(reader.read_metadata(), about["ranks"]), self._more()
+            dcp.load({**model, **kept, **more}, storage_reader=reader, no_dist=self.ranks == 1)
+            self._put_back(kept)
+        return about
+
+    def _choose(self, say: Callable[[str], None]) -> tuple[Path, dict] | str | None:
+        """The newest that is whole and of this run; a sentence where there are others only."""
+        foreign = []
+        for path in self.found():
+            wrong = self._torn(path)
+            about = {} if wrong else json.loads((path / _RUN).read_text(encoding="utf-8"))
+            if not wrong and (wrong := self._foreign(path, about)):
+                foreign.append(wrong)
+            if not wrong:
+                return path, about
+            say(f"The checkpoint {path} is left out: {wrong}.")
+        if foreign:
+            return (
+                f"{self.folder} has checkpoints of another run ({foreign[0]}); give another --out, or that run's flags."
+            )
+        return None
+
+    def _torn(self, path: Path) -> str:
+        try:
+            json.loads((path / _RUN).read_text(encoding="utf-8"))["step"]
+            metadata = FileSystemReader(path).read_metadata()
+            ends: dict[str, int] = {}
+            for place in metadata.storage_data.values():
+                ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
+            short = [name for name, end in ends.items() if (path / name).stat().st_size < end]
+        except Exception as error:  # reading what is damaged raises many kinds
+            return f"it cannot be read ({type(error).__name__})"
+        return f"{short[0]} is shorter than it was" if short else ""
+
+    def _foreign(self, path: Path, about: dict) -> str:
+        for name, here in self.identity.items():
+            if about.get("identity", {}).get(name) != here:
+                return f"its {name.replace('_', ' ')} is {about.get('identity', {}).get(name)!r}, here {here!r}"
+        saved = FileSystemReader(path).read_metadata().state_dict_metadata
+        for name, tensor in self._model().items():
+            known = saved.get(name)
+            if not isinstance(known, TensorStorageMetadata) or known.size != tensor.size():
+                return f"it has no {name.partition('.')[2]} of shape {tuple(tensor.shape)}"
+        return ""
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        names, kept = self._names(), {}
+        for parameter, state in self.engine.state():
+            for key, value in state.items():
+                if type(value) in _NUMBERS:
+                    kept[f"{self._of(names[parameter])}.number {key}"] = torch.tensor(
+                        value, dtype=_NUMBERS[type(value)]
+                    )
+                elif isinstance(value, torch.Tensor):
+                    kept[f"{self._of(names[parameter])}.{key}"] = value
+                elif value is not None:
+                    raise CourseError(
+                        f"The optimizer keeps a {type(value).__name__} for each parameter, which no checkpoint here holds; "
+                        "take another."
+                    )
+        return {**self._model(), **kept, **self._more()}
+
+    def _empty_state(self, metadata: Metadata, ranks: int) -> dict[str, torch.Tensor]:
+        """Places for what was kept of this rank's parameters, as large as the checkpoint says."""
+        places, saved = {}, metadata.state_dict_metadata
+        for name, parameter in ((name, p) for p, name in self._names().items() if self._is_mine(p)):
+            beginning = f"{self._of(name, self.rank % ranks)}."
+            for key, about in saved.items():
+                if key.startswith(beginning) and isinstance(about, TensorStorageMetadata):
+                    places[key] = _place(parameter, key, about)
+        return places
+
+    def _put_back(self, places: dict[str, torch.Tensor]) -> None:
+        parameters = {name: parameter for parameter, name in self._names().items()}
+        states: dict[str, dict] = {}
+        for key, value in places.items():
+            name = max((n for n in parameters if key.split(".", 1)[1].startswith(f"{n}.")), key=len)
+            what = key.split(".", 1)[1][len(name) + 1 :]
+            if what.startswith("number "):
+                what, value = what.removeprefix("number "), _BY_DTYPE[value.dtype](value.item())
+            states.setdefault(name, {})[what] = value
+        for name, state in states.items():
+            self.engine.set_state(parameters[name], state)
+
+    def _is_mine(self, parameter: torch.nn.Parameter) -> bool:
+        return any(parameter is one for one, _ in self.engine.state())
+
+    def _of(self, name: str, rank: int | None = None) -> str:
+        """Where the state of a parameter is kept: ranks that train alone have one each."""
+        place = "optimizer" if self.engine.of_one_model else f"optimizer {self.rank if rank is None else rank}"
+        return f"{place}.{name}"
+
+    def _model(self) -> dict[str, torch.Tensor]:
+        return {f"model.{name}": tensor for name, tensor in self.engine.plain.state_dict().items()}
+
+    def _more(self) -> dict[str, torch.Tensor]:
+        return {f"more.{name}": tensor for name, tensor in self.engine.more_state().items()}
+
+    def _names(self) -> dict[torch.nn.Parameter, str]:
+        return {parameter: name for name, parameter in self.engine.plain.named_parameters()}
+
+    def _meet(self) -> None:
+        if self.ranks > 1:
+            dist.barrier(self.group)
+
+    def _not_written(self, error: Exception) -> CourseError:
+        return CourseError(
+            f"No checkpoint could be written to {self.folder} ({str(error).splitlines()[0] if str(error) else error!r}); make "
+            "room there. The one before it is whole."
+        )
+
+
+def _place(parameter: torch.nn.Parameter, key: str, about: TensorStorageMetadata) -> torch.Tensor:
+    """An empty tensor like the one that was saved: shared out as the parameter is, where it has its shape."""
+    if about.size == parameter.size():
+        return torch.empty_like(parameter, dtype=about.properties.dtype, requires_grad=False)
+    on_host = about.size == torch.Size() or "number " in key
+    return torch.empty(about.size, dtype=about.properties.dtype, device="cpu" if on_host else parameter.device)

@@ -1,0 +1,170 @@
+"""What `course train` trains on: rows of tokens that any rank can look up by their numbers, in an order that a seed decides."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from course_utils import data, hub, models
+from course_utils.data.batching import EpochSampler
+from course_utils.errors import CourseError
+from course_utils.memory.chunked import is_causal
+from course_utils.memory.model import Source, source_of
+from course_utils.script.job import Job
+from course_utils.settings import settings
+from course_utils.techniques.packing import first_fit
+
+_IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows by number: `columns` as the model takes them, of each row its `weights` in the loss and its `tokens`.
+
+    `fixed` goes to the model with every batch; `key` tells these examples from others.
+    """
+
+    columns: dict[str, torch.Tensor]
+    weights: torch.Tensor
+    tokens: torch.Tensor
+    fixed: dict
+    key: str
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, rows: Sequence[int]) -> dict:
+        """The batch of these rows."""
+        return {name: column[rows] for name, column in self.columns.items()} | self.fixed
+
+
+class Order:
+    """Which rows are update `step`'s, counted from 0: whole batches of a new permutation every epoch; what is left over waits.
+
+    Raises `CourseError` where there are fewer rows than a batch takes.
+    """
+
+    def __init__(self, rows: int, batch: int, seed: int):
+        if rows < batch:
+            raise CourseError(
+                f"The data make {rows} examples, and a batch takes {batch}; take a smaller --batch or --sequence."
+            )
+        self.batch, self.batches, self.sampler, self.epoch = batch, rows // batch, EpochSampler(rows, seed), -1
+
+    def __getitem__(self, step: int) -> list[int]:
+        epoch, place = divmod(step, self.batches)
+        if epoch != self.epoch:
+            self.sampler.set_epoch(epoch)
+            self.epoch, self.order = epoch, list(self.sampler)
+        return self.order[place * self.batch : (place + 1) * self.batch]
+
+
+def load(job: Job) -> tuple[Source, Examples]:
+    """The model to be trained, and what it is trained on."""
+    return _task(job) if job.data is None else _text(job)
+
+
+def _task(job: Job) -> tuple[Source, Examples]:
+    """The course's own task at the settings' scale: which package does a function come from?"""
+    functions = data.load_functions()
+    labels = functions["train"].features["label"].num_classes
+    config = models.configuration("distilbert", labels=labels)
+    if job.sequence > config.max_position_embeddings:
+        raise CourseError(
+            f"The model of the course's own task has {config.max_position_embeddings} positions, not {job.sequence}; take a "
+            "smaller --sequence, or a larger COURSE_SCALE."
+        )
+    train = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
+    functions["train"] = train
+    split = data.tokenize(functions, data.tokenizer_for(functions, config.vocab_size), job.sequence)["train"]
+    columns = data.batches(split, 1).dataset.columns
+    weights = torch.ones(len(split))
+    return source_of(config), Examples(columns, weights, columns["attention_mask"].sum(1), {}, "the course's own task")
+
+
+def _text(job: Job) -> tuple[Source, Examples]:
+    source = source_of(job.model)
+    kind = models.building._class_of(source.config)
+    if not is_causal(kind):
+        raise CourseError(f"{job.model} is no causal language model ({kind.__name__}); take GPT-2 or Llama, say.")
+    documents, key = _documents(job.data)
+    encode, vocabulary = _tokenizer(job.model, job.tokenizer)
+    if vocabulary > source.config.vocab_size:
+        raise CourseError(
+            f"The tokenizer has {vocabulary} entries, and {job.model} only {source.config.vocab_size}; give another --tokenizer."
+        )
+    tokens = [torch.tensor(ids, dtype=torch.int64) for ids in map(encode, documents) if ids]
+    columns = _packed(tokens, job.sequence) if job.packed else _stream(tokens, job.sequence)
+    weights = (columns["labels"][:, 1:] != _IGNORED).sum(1).float()
+    real = columns.pop("real").sum(1) if "real" in columns else torch.full((len(weights),), job.sequence)
+    return source, Examples(columns, weights, real, {"use_cache": False}, key)
+
+
+def _documents(path: Path) -> tuple[list[str], str]:
+    """Texts, and what tells this file from others: of `.jsonl` the field `text`, of others what blank lines part."""
+    try:
+        whole = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            found = [json.loads(line)["text"] for line in whole.splitlines() if line.strip()]
+        else:
+            found = [part.strip("\n") for part in whole.split("\n\n")]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CourseError(
+            f"{path} could not be read as text ({type(error).__name__}: {error}); give UTF-8 text whose documents are parted by "
+            'blank lines, or .jsonl with a field "text".'
+        ) from error
+    found = [text for text in found if text.strip()]
+    if not found:
+        raise CourseError(f"There is no text in {path}.")
+    return found, hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def _tokenizer(model: str, name: str):
+    """A function from a text to its tokens, and how many kinds there are: bytes, where none is named and the model has none."""
+    if name == "bytes":
+        return lambda text: list((text + "\n").encode()), 256
+    folder = Path(model) if Path(model).is_dir() else Path(model).parent
+    if not name and not (Path(model).exists() and (folder / "tokenizer.json").is_file()):
+        return _tokenizer(model, "bytes")
+    from transformers import AutoTokenizer
+
+    try:
+        made = AutoTokenizer.from_pretrained(name or folder, local_files_only=not hub.answers())
+    except Exception as error:  # Transformers raises many kinds
+        raise CourseError(
+            f"There is no tokenizer {name or folder} here ({type(error).__name__}); name a folder or a model of the Hub that has "
+            "one, or bytes."
+        ) from error
+    end = [] if made.eos_token_id is None else [made.eos_token_id]
+    return lambda text: made(text, add_special_tokens=False)["input_ids"] + end, len(made)
+
+
+def _stream(documents: list[torch.Tensor], sequence: int) -> dict[str, torch.Tensor]:
+    """One document behind the other, cut into rows; what does not fill a row is left out."""
+    whole = torch.cat(documents)
+    rows = whole[: len(whole) // sequence * sequence].view(-1, sequence)
+    return {"input_ids": rows, "labels": rows}
+
+
+def _packed(documents: list[torch.Tensor], sequence: int) -> dict[str, torch.Tensor]:
+    """Rows of whole documents that do not see each other: by positions that begin anew, as Transformers understands them.
+
+    Longer documents are cut. What is left of a row is one document more, which no loss counts.
+    """
+    pieces = [piece for document in documents for piece in document.split(sequence)]
+    rows = first_fit([len(piece) for piece in pieces], sequence)
+    ids, positions = torch.zeros(2, len(rows), sequence, dtype=torch.int64)
+    labels, real = torch.full_like(ids, _IGNORED), torch.zeros_like(ids)
+    for row, numbers in enumerate(rows):
+        end = 0
+        for number in numbers:
+            start, end = end, end + len(pieces[number])
+            ids[row, start:end] = pieces[number]
+            positions[row, start:end] = torch.arange(end - start)
+            labels[row, start + 1 : end] = pieces[number][1:]
+        real[row, :end] = 1
+        positions[row, end:] = torch.arange(sequence - end)
+    return {"input_ids": ids, "position_ids": positions, "labels": labels, "real": real}

@@ -1,0 +1,234 @@
+"""What `course train` is asked for, and what of it goes together."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from course_utils.errors import CourseError, require_count
+from course_utils.memory import Recipe
+from course_utils.script.optimizers import kind_of
+
+STRATEGIES = (
+    "none",
+    "ddp",
+    "zero1",
+    "fsdp2",
+    "hsdp",
+    "local-sgd",
+    "diloco",
+    "deepspeed-1",
+    "deepspeed-2",
+    "deepspeed-3",
+)
+PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
+SAVING = ("sync", "thread", "process")
+LOGS = ("csv", "tensorboard")
+SHARDED, BY_ROUNDS = ("fsdp2", "hsdp"), ("local-sgd", "diloco")
+_STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
+_SAME = (  # what decides parameters and batches
+    "model",
+    "data",
+    "tokenizer",
+    "sequence",
+    "batch",
+    "seed",
+    "optimizer",
+    "options",
+    "precision",
+    "packed",
+    "lora",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of `course train`.
+
+    Without `data` the course's own task is trained; with it a causal language model, `model`, on the text of that file.
+    `batch` is the examples of one update on all ranks together, `micro_batch` those of one forward pass (0: a rank's whole
+    share). `optimizer` is a name as in `memory.OPTIMIZERS`, a class as `torch.AdamW` or `course.Adafactor`, or `muon`;
+    `options` are arguments of it. The learning rate rises over `warmup` updates to `lr`, and falls as a cosine to `floor` of it
+    at `steps`. `sync_every` is the updates of a round of local SGD. The other fields are those of `memory.Recipe`.
+
+    `out` is the folder of the run: logs, and the last `keep` checkpoints, one every `save_every` updates (0: only the last).
+    `saving` says who writes them: the loop itself, a thread, or a process beside it.
+
+    Raises `CourseError` for values out of range and for what does not go together.
+    """
+
+    out: Path
+    model: str = ""
+    data: Path | None = None
+    tokenizer: str = ""
+    strategy: str = "none"
+    optimizer: str = "adamw"
+    options: dict = field(default_factory=dict)
+    precision: str = "fp32"
+    batch: int = 32
+    micro_batch: int = 0
+    sequence: int = 128
+    steps: int = 100
+    lr: float = 1e-3
+    warmup: int = 0
+    floor: float = 0.0
+    clipping: bool = False
+    checkpointing: bool = False
+    chunked_loss: int = 0
+    packed: bool = False
+    lora: int = 0
+    compiled: bool = False
+    replicas: int = 1
+    sync_every: int = 1
+    seed: int = 0
+    save_every: int = 0
+    keep: int = 2
+    saving: str = "sync"
+    logs: tuple[str, ...] = ("csv",)
+    log_every: int = 10
+    quick: bool = False
+
+    def __post_init__(self):
+        for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS), ("saving", SAVING)):
+            if getattr(self, name) not in known:
+                raise CourseError(f"No {name} is called {getattr(self, name)!r}; choose one of {', '.join(known)}.")
+        if unknown := set(self.logs) - set(LOGS):
+            raise CourseError(f"Nothing logs to {min(unknown)!r}; choose of {', '.join(LOGS)}.")
+        for name in ("batch", "sequence", "steps", "replicas", "sync_every", "keep", "log_every"):
+            require_count(name, getattr(self, name))
+        for name in ("micro_batch", "warmup", "save_every", "seed", "chunked_loss", "lora"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise CourseError(f"{name}={value!r} is no count; give a whole number from 0 up.")
+        if not self.lr > 0 or not 0 <= self.floor <= 1 or self.warmup >= self.steps:
+            raise CourseError(
+                f"lr={self.lr}, floor={self.floor}, warmup={self.warmup} of {self.steps} steps make no schedule; take a rate "
+                "above 0, a floor from 0 to 1, and a warm-up that ends before the last step."
+            )
+        for sentence in self._contradictions():
+            raise CourseError(sentence)
+
+    def _contradictions(self) -> Iterator[str]:
+        kind = kind_of(self.optimizer)
+        if bool(self.model) != (self.data is not None):
+            yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
+        if self.data is None and (self.packed or self.chunked_loss):
+            yield "Packed rows and a loss by pieces are for language models; add --model and --data, or leave them out."
+        if self.strategy in SHARDED and not kind.by_element and self.optimizer != "muon":
+            yield (
+                f"{self.optimizer} looks at whole tensors, of which {self.strategy} leaves a rank parts; take an optimizer that "
+                "works element by element (torch.AdamW, course.AdamW), muon, or ddp."
+            )
+        if self.strategy == "zero1" and not kind.is_torchs:
+            yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; take torch.AdamW, say, or ddp."
+        if self.strategy.startswith("deepspeed") and self.optimizer == "muon":
+            yield f"{self.strategy} flattens matrices, which muon needs whole; take fsdp2 or ddp."
+        if self.strategy.startswith("deepspeed") and (self.precision in ("fp64", "fp16") or self.saving != "sync"):
+            yield f"{self.strategy} is offered in fp32, bf16 and autocast, with --saving sync; change these, or take fsdp2."
+        if self.precision == "fp16" and self.strategy not in ("none", "ddp"):
+            yield f"Loss scaling for fp16 is offered alone and with ddp; with {self.strategy} take autocast."
+        if self.precision == "fp16" and self.chunked_loss:
+            yield "A loss by pieces makes its gradients before the loss is scaled; take autocast, or leave one of the two out."
+        if self.replicas > 1 and self.strategy != "hsdp":
+            yield f"--replicas is for hsdp, not {self.strategy}; leave it out."
+        if self.strategy == "hsdp" and self.replicas == 1:
+            yield "hsdp needs --replicas 2 or more; with one it is fsdp2."
+        if self.strategy in BY_ROUNDS and self.save_every % self.sync_every:
+            yield (
+                f"Between two averages the ranks differ, so a checkpoint is written at one: take --save-every in multiples of "
+                f"--sync-every {self.sync_every}."
+            )
+        if self.sync_every > 1 and self.strategy not in BY_ROUNDS:
+            yield f"--sync-every is for local-sgd and diloco, not {self.strategy}; leave it out."
+        if self.compiled and self.strategy.startswith("deepspeed"):
+            yield f"Compiling is not offered with {self.strategy}; leave one of the two out."
+        if self.compiled and self.chunked_loss:
+            yield "A loss by pieces is not compiled here; leave --compile or --chunked-loss out."
+
+    def on(self, ranks: int) -> "Ranks":
+        """The same on so many ranks. Raises `CourseError` where the batch does not divide."""
+        return Ranks(self, ranks)
+
+    @property
+    def identity(self) -> dict:
+        """What must be the same for a run to go on from a checkpoint."""
+        found = {name: getattr(self, name) for name in _SAME}
+        if self.strategy in BY_ROUNDS:
+            found |= {"strategy": self.strategy, "sync_every": self.sync_every}
+        return json.loads(json.dumps(found, default=str))
+
+    def flags(self) -> list[str]:
+        """The command line that asks for this."""
+        words = []
+        for one in fields(self):
+            value, flag = getattr(self, one.name), f"--{'compile' if one.name == 'compiled' else one.name}"
+            if value == one.default or value == {} or (one.name == "logs" and value == ("csv",)):
+                continue
+            flag = flag.replace("_", "-")
+            if isinstance(value, dict):
+                words += [f"--option={name}={option!r}" for name, option in value.items()]
+            elif value is True:
+                words.append(flag)
+            else:
+                words += [flag, *(value if isinstance(value, tuple) else [str(value)])]
+        return words
+
+    def asdict(self) -> dict:
+        """Plain values, for a file."""
+        return json.loads(json.dumps(asdict(self), default=str))
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How an update's examples are shared out: `ranks` take `accumulation` micro-batches of `micro_batch` each."""
+
+    job: Job
+    ranks: int
+
+    def __post_init__(self):
+        job, ranks = self.job, self.ranks
+        if ranks == 1 and job.strategy not in ("none", "ddp", "local-sgd", "diloco"):
+            raise CourseError(f"{job.strategy} shares out over ranks, and this is one process; add --ranks 2, say.")
+        if ranks > 1 and job.strategy == "none":
+            raise CourseError(f"{ranks} processes would each train for themselves; choose --strategy ddp, or another.")
+        if ranks % job.replicas or (job.replicas > 1 and ranks == job.replicas):
+            raise CourseError(f"{ranks} ranks are no {job.replicas} groups of two or more; change --replicas.")
+        if job.batch % ranks or job.batch // ranks % self.micro_batch:
+            raise CourseError(
+                f"A batch of {job.batch} does not divide into micro-batches of {job.micro_batch or 'equal size'} on {ranks} "
+                "ranks; change --batch or --micro-batch."
+            )
+
+    @property
+    def micro_batch(self) -> int:
+        """Examples of one forward pass."""
+        return self.job.micro_batch or max(1, self.job.batch // self.ranks)
+
+    @property
+    def accumulation(self) -> int:
+        """Forward passes of one rank in an update."""
+        return self.job.batch // self.ranks // self.micro_batch
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What `course plan` calls this; None where nothing predicts its bytes."""
+        job, by_rounds = self.job, self.job.strategy in BY_ROUNDS
+        known = kind_of(job.optimizer).recipe
+        if known is None or job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed"):
+            return None
+        return Recipe(
+            optimizer=known,
+            precision=job.precision,
+            batch=self.micro_batch,
+            sequence=job.sequence,
+            accumulation=self.accumulation,
+            packed=job.packed,
+            keeps_outputs=False,
+            clipping=job.clipping,
+            checkpointing=job.checkpointing,
+            chunked_loss=job.chunked_loss,
+            lora=job.lora,
+            zero_stage=_STAGES.get(job.strategy, 0),
+            ranks=1 if by_rounds else self.ranks,
+            replicas=job.replicas,
+        )

@@ -1,0 +1,92 @@
+"""The optimizers that `course train` makes by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from course_utils import optim
+from course_utils.errors import CourseError
+from course_utils.memory.optimizers import OPTIMIZERS
+from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
+from course_utils.strategies.sharded_muon import ShardedMuon
+
+_BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
+_BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
+_NOT_HERE = {"LBFGS": "calls the model itself", "SparseAdam": "is for sparse gradients", "GaLore": "asks for groups"}
+_OF_PLANS = {  # the class behind a name that plans have, and its arguments
+    "sgd": ("torch.SGD", {"foreach": False}),
+    "momentum": ("torch.SGD", {"momentum": 0.9, "foreach": False}),
+    "adamw": ("torch.AdamW", {"foreach": False}),
+    "adamw-foreach": ("torch.AdamW", {"foreach": True}),
+    "adamw-fused": ("torch.AdamW", {"fused": True}),
+    "adafactor": ("torch.Adafactor", {"foreach": False}),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An optimizer by name. `make(parameters, **arguments)`; `recipe` is what predicts its bytes, None where nothing does.
+
+    `by_element`: every element is updated from its own gradient and state alone, so parts of a tensor can be updated apart.
+    """
+
+    make: Callable
+    arguments: dict
+    by_element: bool
+    is_torchs: bool
+    recipe: str | Callable | None
+
+
+def kind_of(name: str) -> Kind:
+    """What is behind a name. Raises `CourseError` for one that makes no optimizer here."""
+    if name == "muon":
+        return Kind(_muon, {}, False, False, None)
+    whole, arguments = _OF_PLANS.get(name, (name, {}))
+    room, _, kind = whole.partition(".")
+    places = {"torch": [torch.optim], "course": [optim, low_bit]}.get(room, [])
+    if name in OPTIMIZERS and not places and name != "adamw4bit":
+        return Kind(_library(name), {}, False, False, name)
+    found = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or kind in ("Optimizer", *_NOT_HERE):
+        why = f"{name} {_NOT_HERE[kind]}" if kind in _NOT_HERE else f"No optimizer is called {name!r}"
+        raise CourseError(
+            f"{why}; choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(OPTIMIZERS)}."
+        )
+    recipe = name if name in OPTIMIZERS else partial(found, lr=1e-3, **arguments)
+    return Kind(found, arguments, kind in _BY_ELEMENT, room == "torch", recipe)
+
+
+def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> torch.optim.Optimizer:
+    """The optimizer of the trained parameters. Raises `CourseError` for an option that it does not take."""
+    kind = kind_of(name)
+    trained = model if name == "muon" else [p for p in model.parameters() if p.requires_grad]
+    try:
+        return kind.make(trained, lr=lr, **kind.arguments | options)
+    except (TypeError, ValueError) as error:
+        raise CourseError(f"{name} does not take this: {error}; change --option.") from error
+
+
+def _library(name: str) -> Callable:
+    """bitsandbytes' and Transformers' optimizers by the name that plans have for them."""
+
+    def make(parameters, lr: float):
+        made = OPTIMIZERS[name](parameters)
+        for group in made.param_groups:
+            group["lr"] = lr
+        return made
+
+    return make
+
+
+def _muon(model: nn.Module, lr: float, **options) -> ChainedOptimizer:
+    """Muon for the hidden matrices, with updates as large as AdamW's (Liu et al. 2025), and AdamW for all else."""
+    matrices, others = hidden_matrices(model)
+    if not matrices:
+        raise CourseError("muon is for hidden matrices, of which this model trains none; take adamw.")
+    return ChainedOptimizer(
+        ShardedMuon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options),
+        torch.optim.AdamW(others, lr=lr, foreach=False),
+    )

@@ -1,0 +1,100 @@
+"""This process as one of several: alone, or as torchrun and `accelerate launch` announce it."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from course_utils.errors import CourseError
+from course_utils.settings import settings, variables
+
+_BACKEND = {"cpu": "gloo", "cuda": "cuda:nccl,cpu:gloo"}
+_LOOKS = 0.5  # seconds between two looks for the agent
+PATIENCE = 300.0
+"""Seconds that a collective may take before its rank gives up."""
+
+FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""For torchrun: else ranks that start again find in the agent's store the addresses of those that have ended, and fail."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank this is, of how many; `attempt` counts the restarts before it, and `agent` says that one watches over it.
+
+    `stale`: that agent keeps the addresses of ranks that have ended (`FRESH_ADDRESSES`).
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    local: int = 0
+    attempt: int = 0
+    agent: bool = False
+    stale: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        """Its own."""
+        return torch.device("cuda", self.local) if settings().device.type == "cuda" else torch.device("cpu")
+
+
+def place() -> Place:
+    """As the environment says, or as a process group that stands."""
+    said = variables("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
+    if dist.is_initialized():
+        return Place(dist.get_rank(), dist.get_world_size())
+    if "RANK" not in said or "WORLD_SIZE" not in said:
+        return Place()
+    attempt = int(said.get("TORCHELASTIC_RESTART_COUNT", 0))
+    local = int(said.get("LOCAL_RANK", 0))
+    stale = said.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and said.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    return Place(int(said["RANK"]), int(said["WORLD_SIZE"]), local, attempt, "TORCHELASTIC_RUN_ID" in said, stale)
+
+
+@contextmanager
+def joined(here: Place, seconds: float = PATIENCE) -> Iterator[None]:
+    """Inside, the process group stands, unless this process is alone or it stood already."""
+    if here.ranks == 1 or dist.is_initialized():
+        yield
+        return
+    if here.device.type == "cuda":
+        torch.cuda.set_device(here.device)
+    dist.init_process_group(_BACKEND[here.device.type], timeout=timedelta(seconds=seconds))
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def end_with_agent() -> None:
+    """End this process soon after the one that started it: else, when an agent dies, its ranks go on, and hold their ports."""
+    parent = os.getppid()
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOKS)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def mean_over_ranks(values: list[float], device: torch.device) -> list[float]:
+    """The mean of each number over the ranks; one collective."""
+    if not dist.is_initialized():
+        return values
+    sums = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(sums)
+    return (sums / dist.get_world_size()).tolist()
+
+
+def refuse_gpus_that_are_missing(here: Place) -> None:
+    """Raises `CourseError` where there are more ranks on this machine than GPUs."""
+    if here.device.type == "cuda" and here.local >= torch.cuda.device_count():
+        raise CourseError(
+            f"Rank {here.rank} would use GPU {here.local}, and this machine has {torch.cuda.device_count()}; start fewer ranks."
+        )

@@ -1,0 +1,351 @@
+"""The loop of `course train`. What an update computes depends on the seed and its number alone, so any process can take it up."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_utils.files import replacing
+from course_utils.hardware import calibrate
+from course_utils.memory import Recipe, estimate
+from course_utils.memory.allocator import allocator_of
+from course_utils.memory.workload import Workload
+from course_utils.optim import schedules
+from course_utils.script import rank
+from course_utils.script.checkpoints import Checkpoints
+from course_utils.script.examples import Order, load
+from course_utils.script.job import Job, Ranks
+from course_utils.script.loggers import LOGGERS, Logger
+from course_utils.script.optimizers import make_optimizer
+from course_utils.strategies.engines import ENGINES, Alone
+from course_utils.units import format_bytes
+
+_HALVES = {"autocast": torch.bfloat16, "fp16": torch.float16}
+_UPDATE = 2**20  # the number of the random state in which parameters are updated, above any micro-batch's
+_MEASURED = 2  # the update, of those of this process, whose memory is measured: the state is there by then
+
+
+@dataclass
+class Result:
+    """What a run came to. `losses` by update, of those that this process took part in; bytes and rates as logged."""
+
+    step: int
+    resumed_from: int
+    losses: dict[int, float]
+    peak: int | None
+    predicted: int | None
+    tokens_per_second: float
+    engine: Alone = field(repr=False)
+
+
+def train(
+    job: Job, loggers: Sequence[Logger] = (), say: Callable[[str], None] = print, progress: bool = False
+) -> Result:
+    """Train as `job` says, on from the newest checkpoint in its folder; returns when the last update is made and saved.
+
+    Alone, as a rank that torchrun announces, or in a process group that stands. `loggers` come on top of those that the job
+    names. Raises `CourseError` on every rank for what cannot be trained.
+    """
+    here = rank.place()
+    share = job.on(here.ranks)
+    rank.refuse_gpus_that_are_missing(here)
+    if here.agent:
+        rank.end_with_agent()
+    say = say if here.rank == 0 else _nothing
+    if here.stale:
+        [(name, value)] = rank.FRESH_ADDRESSES.items()
+        say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
+    source, examples = load(job)
+    job.out.mkdir(parents=True, exist_ok=True)
+    known = _Known.of(job, share, source, say) if here.rank == 0 else _Known()
+    with rank.joined(here), ExitStack() as closing:
+        if here.rank == 0:
+            loggers = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
+            for logger in loggers:
+                closing.callback(logger.close)
+        else:
+            loggers = []
+        return _Run(job, share, here, examples, source, known, list(loggers), say, progress).go()
+
+
+@dataclass
+class _Known:
+    """What is worked out before the ranks meet: the predicted peak, and what this machine can compute in a second."""
+
+    peak: int | None = None
+    flops: float | None = None
+
+    @classmethod
+    def of(cls, job: Job, share: Ranks, source, say) -> "_Known":
+        path = job.out / "known.json"
+        if job.quick:
+            return cls()
+        if path.is_file():
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        recipe: Recipe | None = share.recipe
+        peak = None if recipe is None else estimate(source, recipe).peak
+        name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
+        found = cls(peak, calibrate([name], exchange=False).flops[name])
+        with replacing(path) as partial_path:
+            partial_path.write_text(json.dumps(vars(found)), encoding="utf-8")
+        return found
+
+
+class _Run:
+    def __init__(self, job, share, here, examples, source, known, loggers, say, progress):
+        self.job, self.share, self.here, self.examples, self.known = job, share, here, examples, known
+        self.loggers, self.say, self.progress = loggers, say, progress
+        self.device = here.device
+        self.order = Order(len(examples), job.batch, job.seed)
+        self.engine = self._make_engine(source)
+        scaled = job.precision == "fp16"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
+        identity = {**job.identity, "data": examples.key}
+        self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep, job.saving)
+        self.reached = job.out / f"reached-{here.rank}"
+        self.flops, self.peak, self.losses = 0, None, {}
+
+    def go(self) -> Result:
+        """From where the newest checkpoint stands to the end."""
+        begun = first = self._resume()
+        self.meter = _Meter(self)
+        with self._bar(first) as bar, self.reached.open("w", encoding="ascii") as reached:
+            for step in range(first, self.job.steps):
+                self._reach(reached, step)
+                measured = step - begun + 1 == _MEASURED and self.here.rank == 0 and not self.job.quick
+                loss, norm = self._measured_update(step) if measured else self._update(step)
+                self.losses[step + 1] = loss
+                self.meter.add(step, loss, norm, bar)
+                if self.job.save_every and (step + 1) % self.job.save_every == 0 and step + 1 < self.job.steps:
+                    self._save(step + 1)
+        if first < self.job.steps:
+            self.engine.finish()
+            self._save(self.job.steps)
+        self.checkpoints.finish()
+        losses = {step: float(loss) for step, loss in self.losses.items()}
+        result = Result(self.job.steps, first, losses, self.peak, self.known.peak, self.meter.rate, self.engine)
+        self._say_end(result)
+        return result
+
+    def _make_engine(self, source) -> Alone:
+        job = self.job
+        recipe = Recipe(
+            precision="bf16" if job.precision == "bf16" else "fp32",
+            sequence=job.sequence,
+            packed=job.packed,
+            checkpointing=job.checkpointing,
+            chunked_loss=job.chunked_loss,
+            lora=job.lora,
+        )
+        torch.manual_seed(job.seed)  # for adapters; the weights have the settings' seed
+        plain = Workload(source, recipe).make_model().to(self.device)
+        if job.precision == "fp64":
+            plain.double()
+        make = partial(_make, job)
+        options = {"device": self.device, "halves": job.precision == "autocast", "replicas": job.replicas}
+        if job.strategy.startswith("deepspeed"):
+            from course_utils.strategies.deepspeed import DeepSpeed
+
+            engine = DeepSpeed(plain, make, stage=int(job.strategy[-1]), share=self.share)
+        else:
+            kind = Alone if self.here.ranks == 1 and not dist.is_initialized() else ENGINES[job.strategy]
+            engine = kind(plain, make, sync_every=job.sync_every, **options)
+        if job.compiled:
+            engine.model.compile()
+        return engine
+
+    def _resume(self) -> int:
+        about = self.checkpoints.load(self.say)
+        step = 0 if about is None else about["step"]
+        if about is not None and self.scaler.is_enabled():
+            self.scaler.load_state_dict(about["more"]["scaler"])
+        if self.here.rank == 0 and self.reached.is_file() and step < self.job.steps:
+            last = self.reached.read_text(encoding="ascii").strip()
+            again = range(step + 1, int(last) + 1) if last else range(0)
+            which = f"updates {again[0]} to {again[-1]} are" if again else "none is"
+            self.say(f"Goes on after update {step}; {which} computed again.")
+        return step
+
+    def _save(self, step: int) -> None:
+        self.checkpoints.save(step, {"scaler": self.scaler.state_dict()})
+
+    def _reach(self, file, step: int) -> None:
+        """Which update is at work, for the process that may have to take it up."""
+        if self.here.rank == 0:
+            file.seek(0)
+            file.write(f"{step + 1:>12}")
+            file.flush()
+
+    def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """One update; this rank's part of the loss, and the norm of the gradients where they are clipped."""
+        job, share, engine, examples = self.job, self.share, self.engine, self.examples
+        rows = self.order[step]
+        own = rows[self.here.rank * len(rows) // self.here.ranks : (self.here.rank + 1) * len(rows) // self.here.ranks]
+        total = examples.weights[rows if engine.of_one_model else own].sum().item()
+        engine.model.train()
+        loss = torch.zeros((), device=self.device)
+        for i in range(share.accumulation):
+            mine = own[i * share.micro_batch : (i + 1) * share.micro_batch]
+            torch.manual_seed(_mixed(job.seed, step, self.here.rank * share.accumulation + i))
+            part = examples.weights[mine].sum().item() / total
+            with engine.around(is_last=i + 1 == share.accumulation), self._counted(step, i):
+                with self._autocast():
+                    found = engine.model(**self._on_device(examples[mine]))
+                micro_loss = (found["loss"] if isinstance(found, dict) else found.loss) * part
+                del found
+                loss = loss + micro_loss.detach()
+                gain = self.here.ranks if engine.averages else 1  # the library divides by it
+                engine.backward(self.scaler.scale(micro_loss * gain))
+        torch.manual_seed(_mixed(job.seed, step, _UPDATE))
+        norm = self._clip()
+        factor = _factor(job, step)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = job.lr * factor
+        engine.update(partial(self.scaler.step, engine.optimizer), step + 1)
+        self.scaler.update()
+        return loss, norm
+
+    def _clip(self) -> torch.Tensor | float:
+        if not self.job.clipping:
+            return float("nan")
+        self.scaler.unscale_(self.engine.optimizer)
+        return nn.utils.clip_grad_norm_(self.engine.plain.parameters(), 1.0)
+
+    def _measured_update(self, step: int):
+        """The same, and the allocator's peak of it."""
+        resident = _bytes_of(self.engine)
+        allocator = allocator_of(self.device)
+        with allocator.recording(), allocator.measured():
+            made = self._update(step)
+        self.peak = resident + allocator.account().above_start
+        return made
+
+    def _counted(self, step: int, micro: int):
+        """Operations of the first micro-batch, counted: every other has as many."""
+        if self.flops or self.job.compiled or self.here.rank or self.job.quick:
+            return nullcontext()
+        return _Flops(self)
+
+    def _on_device(self, batch: dict) -> dict:
+        return {name: v.to(self.device) if isinstance(v, torch.Tensor) else v for name, v in batch.items()}
+
+    def _autocast(self):
+        halves = _HALVES.get(self.job.precision)
+        casts_itself = self.job.strategy in ("fsdp2", "hsdp") and self.job.precision == "autocast"
+        if halves is None or casts_itself:
+            return nullcontext()
+        return torch.autocast(self.device.type, halves)
+
+    def _bar(self, first: int):
+        if not self.progress or self.here.rank:
+            return nullcontext()
+        from tqdm.auto import tqdm
+
+        return tqdm(total=self.job.steps, initial=first, unit="update", leave=False)
+
+    def _say_end(self, result: Result) -> None:
+        if result.resumed_from == result.step:
+            self.say(f"All {result.step} updates were made before; give more --steps to go on.")
+            return
+        words = [f"{result.step} updates, {result.tokens_per_second:,.0f} tokens a second"]
+        if self.peak is not None:
+            beside = "" if result.predicted is None else f", predicted {format_bytes(result.predicted)}"
+            words.append(f"peak of rank 0 {format_bytes(self.peak)}{beside}")
+        self.say("; ".join(words) + ".")
+
+
+class _Flops(FlopCounterMode):
+    def __init__(self, run: _Run):
+        super().__init__(display=False)
+        self.run = run
+
+    def __exit__(self, *error):
+        ended = super().__exit__(*error)
+        self.run.flops = self.get_total_flops()
+        return ended
+
+
+class _Meter:
+    """Figures of the updates since the last row."""
+
+    def __init__(self, run: _Run):
+        self.run, self.begun = run, time.perf_counter()
+        self.since, self.pending = self.begun, []
+        self.rows: list[tuple[int, float]] = []  # tokens and seconds
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, without the first row, which warms up, where there are others; nan before any."""
+        tokens, seconds = map(sum, zip(*(self.rows[1:] or self.rows or [(0, float("nan"))]), strict=True))
+        return tokens / seconds
+
+    def add(self, step: int, loss: torch.Tensor, norm, bar) -> None:
+        """Update `step` is made; a row where it is time for one."""
+        run = self.run
+        self.pending.append((step, loss, norm))
+        if bar is not None:
+            bar.update()
+        if (step + 1) % run.job.log_every and step + 1 < run.job.steps:
+            return
+        losses = [float(loss) for _, loss, _ in self.pending]  # waits for the device
+        now = time.perf_counter()
+        seconds, (step, _, norm) = now - self.since, self.pending[-1]
+        factor = (
+            run.here.ranks if run.engine.of_one_model else 1
+        )  # each rank has its part of the loss, or one of its own
+        [mean] = rank.mean_over_ranks([factor * sum(losses) / len(losses)], run.device)
+        tokens = sum(run.examples.tokens[run.order[number]].sum().item() for number, _, _ in self.pending)
+        self.rows.append((tokens, seconds))
+        flops = run.flops * run.share.accumulation * len(self.pending) / seconds  # of this rank
+        values = {
+            "attempt": run.here.attempt,
+            "loss": mean,
+            "lr": run.job.lr * _factor(run.job, step),
+            "gradient_norm": float(norm),
+            "tokens": tokens,
+            "tokens_per_second": tokens / seconds,
+            "flops_per_second": flops,
+            "seconds": now - self.begun,
+        }
+        if run.known.flops and flops:
+            values["utilization"] = flops / run.known.flops
+        for logger in run.loggers:
+            logger.log(step + 1, values)
+        if bar is not None:
+            bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
+        self.since, self.pending = time.perf_counter(), []
+
+
+def _make(job: Job, model: nn.Module) -> torch.optim.Optimizer:
+    return make_optimizer(job.optimizer, model, job.lr, job.options)
+
+
+def _factor(job: Job, step: int) -> float:
+    """Of the learning rate at an update counted from 0. A warm-up of w updates ends at the w-th, and begins above 0."""
+    if step < job.warmup:
+        return (step + 1) / job.warmup
+    return schedules.cosine(step - job.warmup, job.steps - job.warmup, floor=job.floor)
+
+
+def _mixed(seed: int, step: int, micro: int) -> int:
+    """A seed of its own for each micro-batch, the same on whatever rank it is computed."""
+    return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + micro * 0x94D049BB133111EB) % 2**63
+
+
+def _bytes_of(engine: Alone) -> int:
+    """Bytes of parameters, buffers and optimizer state on this rank, each memory once."""
+    kept = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
+    whole = [*engine.plain.parameters(), *engine.plain.buffers(), *kept]
+    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in whole]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in local}.values())
+
+
+def _nothing(_: str) -> None:
+    """What other ranks than the first have to say."""

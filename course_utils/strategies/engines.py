@@ -1,0 +1,149 @@
+"""One interface to the ways in which torch shares training out over ranks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from course_utils.distributed import LocalSGD, OuterNesterov
+from course_utils.memory.sharded import units_of
+
+Make = Callable[[nn.Module], Optimizer]
+
+
+class Alone:
+    """One process; and what every engine has.
+
+    `plain` is the module by its own names, `model` what is called. `averages`: the library takes the mean of the ranks'
+    gradients. `of_one_model`: the ranks train one model together at every step.
+    """
+
+    averages, of_one_model = False, True
+
+    def __init__(self, plain: nn.Module, make: Make, **_):
+        self.plain = self.model = plain
+        self.optimizer = make(plain)
+
+    def around(self, is_last: bool) -> AbstractContextManager:
+        """A context for one micro-batch, forward and backward; `is_last`: an update follows it."""
+        return nullcontext()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of a micro-batch, added to those before it."""
+        loss.backward()
+
+    def update(self, step: Callable[[], object], number: int) -> None:
+        """Update `number`, counted from 1, by `step`; the gradients are dropped."""
+        step()
+        self.optimizer.zero_grad()
+
+    def finish(self) -> None:
+        """After the last update."""
+
+    def state(self) -> Iterator[tuple[nn.Parameter, dict]]:
+        """By parameter what the optimizer keeps on this rank, to be read and to be filled."""
+        kept = self.optimizer.state
+        return ((p, kept.get(p, {})) for group in self.optimizer.param_groups for p in group["params"])
+
+    def set_state(self, parameter: nn.Parameter, kept: dict) -> None:
+        """Put back what was kept for a parameter."""
+        for each in getattr(self.optimizer, "optimizers", [self.optimizer]):
+            if any(parameter is one for group in each.param_groups for one in group["params"]):
+                each.state[parameter] = kept
+
+    def more_state(self) -> dict[str, torch.Tensor]:
+        """What else must be kept, by name, to be filled in place."""
+        return {}
+
+
+class Ddp(Alone):
+    """`DistributedDataParallel` (Li et al. 2020): gradients travel once an update."""
+
+    averages = True
+
+    def __init__(self, plain, make, **_):
+        super().__init__(plain, make)
+        self.model = DistributedDataParallel(plain)
+
+    def around(self, is_last):
+        return nullcontext() if is_last else self.model.no_sync()
+
+
+class Zero1(Ddp):
+    """The same, and `ZeroRedundancyOptimizer`: every rank updates its own share of the parameters (Rajbhandari et al. 2020)."""
+
+    def __init__(self, plain, make, **_):
+        sample = make(plain)
+        self.plain, self.model = plain, DistributedDataParallel(plain)
+        trained = [p for group in sample.param_groups for p in group["params"]]
+        options = {name: value for name, value in sample.defaults.items() if name != "decoupled_weight_decay"}
+        self.optimizer = ZeroRedundancyOptimizer(trained, type(sample), **options)
+
+    def state(self):
+        own = self.optimizer.optim
+        return ((p, own.state.get(p, {})) for group in own.param_groups for p in group["params"])
+
+    def set_state(self, parameter, kept):
+        self.optimizer.optim.state[parameter] = kept
+
+
+class Fsdp2(Alone):
+    """`fully_shard` around every block and the whole, as ZeRO-3; with `replicas` in so many groups that hold everything each."""
+
+    averages = True
+
+    def __init__(self, plain, make, *, device: torch.device, halves: bool, replicas: int = 1, **_):
+        ranks = dist.get_world_size()
+        shape = (replicas, ranks // replicas) if replicas > 1 else (ranks,)
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if halves else MixedPrecisionPolicy()
+        for unit in [*units_of(plain), plain]:
+            fully_shard(unit, mesh=mesh, mp_policy=policy)
+        super().__init__(plain, make)
+
+
+class Rounds(Alone):
+    """Every rank trains alone, and all go on from their mean after every `sync_every` updates (Stich 2019)."""
+
+    of_one_model, outer = False, None
+
+    def __init__(self, plain, make, *, sync_every: int, **_):
+        super().__init__(plain, make)
+        self.rounds = LocalSGD(self.optimizer, sync_every, outer_optimizer=self.outer)
+
+    def update(self, step, number):
+        super().update(step, number)
+        self.rounds.step()
+
+    def finish(self):
+        self.rounds.finish()
+
+
+class DiLoCo(Rounds):
+    """The same with an outer optimizer, for which a round is one gradient (Douillard et al. 2023)."""
+
+    outer = OuterNesterov()
+
+    def more_state(self):
+        names = {parameter: name for name, parameter in self.plain.named_parameters()}
+        places = zip(self.rounds.parameters, self.rounds.start, self.rounds.velocity, strict=True)
+        found = [(f"{names[p]}.start", start, f"{names[p]}.velocity", velocity) for p, start, velocity in places]
+        return {key: value for row in found for key, value in (row[:2], row[2:])}
+
+
+ENGINES: dict[str, type[Alone]] = {
+    "none": Alone,
+    "ddp": Ddp,
+    "zero1": Zero1,
+    "fsdp2": Fsdp2,
+    "hsdp": Fsdp2,
+    "local-sgd": Rounds,
+    "diloco": DiLoCo,
+}

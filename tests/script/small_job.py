@@ -1,0 +1,45 @@
+"""A small language model, a text for it, and what ranks bring home from training it."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from course_utils import data, models
+from course_utils.script import Job, train
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 259,
+    "max_position_embeddings": 64,
+    "attention_dropout": 0.1,
+}
+
+
+def written(folder: Path) -> dict:
+    """The model's configuration and a text of functions in `folder`, as fields of a job."""
+    config = models.configuration("llama", **SIZES)
+    (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
+    texts = data.load_functions()["validation"]["text"][:60]
+    (folder / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    return {"model": str(folder / "config.json"), "data": folder / "text.txt", "sequence": 24, "batch": 12}
+
+
+def parameters(engine) -> dict[str, torch.Tensor]:
+    """Whole parameters by name, wherever their parts are."""
+    found = engine.plain.state_dict()
+    return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).clone() for name, t in found.items()}
+
+
+def trained(fields: dict) -> tuple[dict[str, torch.Tensor], dict[int, float], list[str]]:
+    """Parameters after training, this rank's losses, and what was said."""
+    said = []
+    result = train(Job(**fields), say=said.append)
+    return parameters(result.engine), result.losses, said
+
+
+def plain_values(value):
+    return json.loads(json.dumps(value, default=str))
