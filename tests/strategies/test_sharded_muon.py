@@ -141,6 +141,11 @@ def test_rounds_have_each_matrix_once_and_owners_an_equal_load(shapes, ranks):
     assert max(load) - min(load) <= max(r * c for r, c in shapes)
 
 
+def test_in_a_round_the_largest_goes_to_the_rank_that_had_the_fewest():
+    matrices = [(torch.empty(size, 1), size) for size in (3, 1, 4, 2)]
+    assert [[pair[1] for pair in owned] for owned in in_rounds(matrices, 2)] == [[4, 3], [1, 2]]
+
+
 class Net(nn.Module):
     """Rows that 2 and 3 do not divide; three ranks have two rows of `thin` between them."""
 
