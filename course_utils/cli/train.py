@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from course_utils.errors import CourseError
+from course_utils.script.choices import LOGS, PRECISIONS, SAVING, STRATEGIES
 from course_utils.settings import environment_for_child
 
 HELP = "train as a script: alone, or on several ranks under torchrun; goes on by itself after it was ended"
@@ -36,8 +37,6 @@ _SWITCHES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The fields of `script.Job`, and how many ranks to start."""
-    from course_utils.script.job import LOGS, PRECISIONS, SAVING, STRATEGIES
-
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="FOLDER", help="logs and checkpoints; a run there is taken up again")
     add("--model", metavar="NAME", help="a causal language model: a name, a config.json or its folder")

@@ -1,17 +1,12 @@
 """`course train`: a training run as a script, alone, under torchrun or under Accelerate, with checkpoints that outlive it."""
 
-from course_utils.script.job import PRECISIONS, SAVING, STRATEGIES, Job
-from course_utils.script.loggers import CsvLogger, Logger, TensorBoardLogger
-from course_utils.script.run import Result, train
+from course_utils.lazy import import_when_used
 
-__all__ = [
-    "PRECISIONS",
-    "SAVING",
-    "STRATEGIES",
-    "CsvLogger",
-    "Job",
-    "Logger",
-    "Result",
-    "TensorBoardLogger",
-    "train",
-]
+_HOMES = {
+    "choices": ("LOGS", "PRECISIONS", "SAVING", "STRATEGIES"),
+    "job": ("Job",),
+    "loggers": ("CsvLogger", "Logger", "TensorBoardLogger"),
+    "run": ("Result", "train"),
+}
+
+__getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)

@@ -40,9 +40,12 @@ class Checkpoints:
         # Threads that write talk to each other while the ranks go on training: over a group of their own.
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() and saving != "sync" else None
         if self.rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            for torn in folder.glob(f"*{_PARTIAL}"):
-                shutil.rmtree(torn)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                for begun in folder.glob(f"*{_PARTIAL}"):
+                    shutil.rmtree(begun)
+            except OSError as error:
+                raise self._not_written(error) from error
         self._meet()
 
     def save(self, step: int, more: dict) -> None:
@@ -82,7 +85,11 @@ class Checkpoints:
             raise self._not_written(error) from error
         self._meet()
         if self.rank == 0:
-            os.replace(partial, partial.with_suffix(""))
+            whole = partial.with_suffix("")
+            shutil.rmtree(
+                whole, ignore_errors=True
+            )  # one that could not be read, or this run would have begun after it
+            os.replace(partial, whole)
             with suppress(OSError):  # Windows opens no folders
                 place = os.open(self.folder, os.O_RDONLY)
                 os.fsync(place)

@@ -7,24 +7,9 @@ from pathlib import Path
 
 from course_utils.errors import CourseError, require_count
 from course_utils.memory import Recipe
+from course_utils.script.choices import BY_ROUNDS, LOGS, PRECISIONS, SAVING, SHARDED, STRATEGIES
 from course_utils.script.optimizers import kind_of
 
-STRATEGIES = (
-    "none",
-    "ddp",
-    "zero1",
-    "fsdp2",
-    "hsdp",
-    "local-sgd",
-    "diloco",
-    "deepspeed-1",
-    "deepspeed-2",
-    "deepspeed-3",
-)
-PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
-SAVING = ("sync", "thread", "process")
-LOGS = ("csv", "tensorboard")
-SHARDED, BY_ROUNDS = ("fsdp2", "hsdp"), ("local-sgd", "diloco")
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
 _SAME = (  # what decides parameters and batches
     "model",

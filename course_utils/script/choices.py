@@ -1,0 +1,18 @@
+"""The words that a `Job` knows; in a file of their own, because the command's help must not wait for torch."""
+
+STRATEGIES = (
+    "none",
+    "ddp",
+    "zero1",
+    "fsdp2",
+    "hsdp",
+    "local-sgd",
+    "diloco",
+    "deepspeed-1",
+    "deepspeed-2",
+    "deepspeed-3",
+)
+PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
+SAVING = ("sync", "thread", "process")
+LOGS = ("csv", "tensorboard")
+SHARDED, BY_ROUNDS = ("fsdp2", "hsdp"), ("local-sgd", "diloco")

@@ -1,0 +1,165 @@
+"""Nothing is lost: a run goes on from the newest whole checkpoint, on any number of ranks, with the same batches and random numbers."""
+
+import json
+import shutil
+
+import pytest
+import torch.distributed.checkpoint as dcp
+from small_job import trained, written
+
+from course_utils.distributed import launch
+from course_utils.errors import CourseError
+from course_utils.script import Job, train
+
+ENDED = ("ddp", "zero1", "fsdp2", "local-sgd", "diloco")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    more = {"precision": "fp64", "steps": 6, "save_every": 2, "micro_batch": 3, "keep": 5, "quick": True}
+    return {**written(tmp_path_factory.mktemp("job")), **more}
+
+
+@pytest.fixture(scope="module")
+def whole(job, tmp_path_factory):
+    """An undisturbed run in one process: its parameters, and its folder with three checkpoints."""
+    folder = tmp_path_factory.mktemp("whole")
+    return trained({**job, "out": folder})[0], folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    """A copy of that folder, of which the last checkpoint is missing."""
+    shutil.copytree(whole[1], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000006")
+    return tmp_path / "run"
+
+
+def farthest(found, wanted):
+    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
+
+
+def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
+    found, losses, said = trained({**job, "out": folder})
+    assert farthest(found, whole[0]) == 0
+    assert sorted(losses) == [5, 6]
+    assert said[0] == "Goes on after update 4; updates 5 to 6 are computed again."
+
+
+@pytest.mark.parametrize("saving", ["sync", "thread"])
+@pytest.mark.parametrize("strategy", ENDED)
+def test_every_strategy_goes_on(job, whole, strategy, saving, tmp_path):
+    own = {**job, "strategy": strategy, "saving": saving, "out": tmp_path}
+    own |= {"sync_every": 2} if strategy in ("local-sgd", "diloco") else {}
+    first, _ = launch(trained, 2, own)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
+    again, _ = launch(trained, 2, own)
+    assert farthest(again[0], first[0]) == 0
+    assert sorted(again[1]) == [5, 6]
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("fsdp2", 2), ("fsdp2", 4), ("zero1", 4), ("ddp", 2)])
+def test_it_goes_on_with_other_ranks_and_another_strategy(job, whole, folder, strategy, ranks):
+    found = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
+    assert farthest(found[0][0], whole[0]) < 1e-10
+    shutil.rmtree(folder / "checkpoints" / "step-00000006")  # and back
+    assert farthest(trained({**job, "out": folder})[0], whole[0]) < 1e-10
+
+
+# A name in the checkpoint's folder, what is done to it, and what is said of it.
+TORN = {
+    "a shard cut short": (
+        "__0_0.distcp",
+        lambda path: path.write_bytes(path.read_bytes()[:-200]),
+        "is shorter than it was",
+    ),
+    "a shard gone": ("__0_0.distcp", lambda path: path.unlink(), "FileNotFoundError"),
+    "no metadata": (".metadata", lambda path: path.unlink(), "cannot be read"),
+    "half the metadata": (".metadata", lambda path: path.write_bytes(path.read_bytes()[:300]), "cannot be read"),
+    "nothing about the run": ("run.json", lambda path: path.write_text("{"), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(job, whole, folder, name):
+    file, tear, words = TORN[name]
+    tear(folder / "checkpoints" / "step-00000004" / file)
+    found, losses, said = trained({**job, "out": folder})
+    assert "step-00000004 is left out: " in said[0]
+    assert words in said[0]
+    assert sorted(losses) == [3, 4, 5, 6]
+    assert farthest(found, whole[0]) == 0
+
+
+def test_without_any_whole_one_it_begins_anew_and_says_so(job, whole, folder):
+    for path in (folder / "checkpoints").iterdir():
+        (path / ".metadata").unlink()
+    found, losses, said = trained({**job, "out": folder})
+    assert (len(said), sorted(losses)) == (4, [1, 2, 3, 4, 5, 6])
+    assert farthest(found, whole[0]) == 0
+
+
+def test_a_checkpoint_of_another_run_is_refused(job, folder):
+    for change in ({"seed": 1}, {"batch": 24}, {"optimizer": "sgd"}, {"lora": 2}, {"sequence": 16}):
+        with pytest.raises(CourseError, match=f"its {min(change)} is .* give another --out"):
+            train(Job(**{**job, **change}, out=folder))
+
+
+def test_one_that_lost_a_parameter_is_refused(job, folder):
+    """Only `run.json` says that it is of this run."""
+    for path in (folder / "checkpoints").iterdir():
+        keep = (path / "run.json").read_text(encoding="utf-8")
+        shutil.rmtree(path)
+        path.mkdir()
+        dcp.save({"something": 1}, checkpoint_id=path, no_dist=True)
+        (path / "run.json").write_text(keep, encoding="utf-8")
+    with pytest.raises(CourseError, match="it has no .* of shape"):
+        train(Job(**job, out=folder))
+
+
+def test_only_the_newest_are_kept(job, tmp_path):
+    trained({**job, "keep": 2, "out": tmp_path})
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
+
+
+@pytest.mark.parametrize("saving", ["sync", "thread"])
+def test_what_was_being_written_when_a_run_ended_is_cleared_away(job, folder, saving):
+    partial = folder / "checkpoints" / "step-00000005.partial"
+    partial.mkdir()
+    (partial / "__0_0.distcp").write_bytes(b"half")
+    trained({**job, "saving": saving, "out": folder})
+    assert not partial.exists()
+
+
+def test_a_place_that_cannot_be_written_is_said(job, tmp_path):
+    (tmp_path / "checkpoints").write_text("a file")
+    with pytest.raises(CourseError, match="No checkpoint could be written"):
+        train(Job(**job, out=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name", ["sgd", "course.AdamW", "course.Adam8bit", "adamw8bit", "course.Adafactor", "adafactor", "muon"]
+)
+def test_the_state_of_any_optimizer_is_kept(job, name, tmp_path):
+    """Codes and codebooks of 8 bits, factors, step counts that are Python's numbers."""
+    own = {**job, "optimizer": name, "precision": "fp32", "batch": 6, "options": {}, "out": tmp_path}
+    first, _, _ = trained(own)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
+    again, losses, _ = trained(own)
+    assert sorted(losses) == [5, 6]
+    assert farthest(again, first) == 0
+
+
+def test_the_scale_of_the_loss_is_kept(job, tmp_path):
+    own = {**job, "precision": "fp16", "out": tmp_path}
+    trained(own)
+    kept = json.loads((tmp_path / "checkpoints" / "step-00000004" / "run.json").read_text(encoding="utf-8"))
+    assert kept["more"]["scaler"]["scale"] == 2.0**16
+    assert kept["more"]["scaler"]["_growth_tracker"] == 4
+
+
+def test_the_log_tells_which_attempt_made_a_row(job, folder):
+    before = (folder / "log.csv").read_text(encoding="utf-8")
+    trained({**job, "out": folder, "log_every": 1})
+    rows = (folder / "log.csv").read_text(encoding="utf-8").removeprefix(before).splitlines()
+    assert [row.split(",")[0] for row in rows] == ["5", "6"]
