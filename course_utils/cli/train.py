@@ -51,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--strategy", metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: none)")
     add("--ranks", type=int, metavar="N", help="start so many processes on this machine, under torchrun")
     add("--max-restarts", type=int, metavar="N", default=3, help="with --ranks: how often ended ranks start again")
+    add("--store", metavar="HOST:PORT", help="where members of local-sgd or diloco meet that may die and come back")
+    add("--member", metavar="K/N", help="with --store: this process's share of every batch, 0/4 to 3/4")
     add("--optimizer", metavar="NAME", help="adamw and others of course plan, torch.CLASS, course.CLASS, muon")
     add("--option", action="append", metavar="NAME=VALUE", help="an argument of the optimizer: weight_decay=0.1")
     add("--precision", metavar="NAME", help=f"{', '.join(PRECISIONS)} (default: fp32)")

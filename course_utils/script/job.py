@@ -34,7 +34,9 @@ class Job:
     `batch` is the examples of one update on all ranks together, `micro_batch` those of one forward pass (0: a rank's whole
     share). `optimizer` is a name as in `memory.OPTIMIZERS`, a class as `torch.AdamW` or `course.Adafactor`, or `muon`;
     `options` are arguments of it. The learning rate rises over `warmup` updates to `lr`, and falls as a cosine to `floor` of it
-    at `steps`. `sync_every` is the updates of a round of local SGD. The other fields are those of `memory.Recipe`.
+    at `steps`. `sync_every` is the updates of a round of local SGD. With `store`, the address of
+    `course_utils.elastic.store`, its ranks may die and come back: each is a process of its own, `member` `"0/4"`, `"1/4"`, and so
+    on, with that share of every batch and a folder of its own. The other fields are those of `memory.Recipe`.
 
     `out` is the folder of the run: logs, and the last `keep` checkpoints, one every `save_every` updates (0: only the last).
     `saving` says who writes them: the loop itself, a thread, or a process beside it.
@@ -65,6 +67,8 @@ class Job:
     compiled: bool = False
     replicas: int = 1
     sync_every: int = 1
+    store: str = ""
+    member: str = ""
     seed: int = 0
     save_every: int = 0
     keep: int = 2
@@ -125,6 +129,12 @@ class Job:
             )
         if self.sync_every > 1 and self.strategy not in BY_ROUNDS:
             yield f"--sync-every is for local-sgd and diloco, not {self.strategy}; leave it out."
+        if bool(self.store) != bool(self.member):
+            yield "Members meet at a store: give --store HOST:PORT and --member 0/4, say, or neither."
+        if self.store and self.strategy not in BY_ROUNDS:
+            yield f"Members that come and go train by local-sgd or diloco, not {self.strategy}; change --strategy."
+        if self.member and self.part is None:
+            yield f"--member {self.member} is no K/N with K from 0 to N - 1; the third of four is 2/4."
         if self.compiled and self.strategy.startswith("deepspeed"):
             yield f"Compiling is not offered with {self.strategy}; leave one of the two out."
         if self.compiled and self.chunked_loss:
@@ -135,11 +145,19 @@ class Job:
         return Ranks(self, ranks)
 
     @property
+    def part(self) -> tuple[int, int] | None:
+        """Of `member` the two numbers, None where there are none or they make no sense."""
+        one, _, all_of_them = self.member.partition("/")
+        if one.isdigit() and all_of_them.isdigit() and int(one) < int(all_of_them):
+            return int(one), int(all_of_them)
+        return None
+
+    @property
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
         found = {name: getattr(self, name) for name in _SAME}
         if self.strategy in BY_ROUNDS:
-            found |= {"strategy": self.strategy, "sync_every": self.sync_every}
+            found |= {"strategy": self.strategy, "sync_every": self.sync_every, "member": self.member}
         return json.loads(json.dumps(found, default=str))
 
     def flags(self) -> list[str]:

@@ -27,7 +27,8 @@ FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 class Place:
     """Which rank this is, of how many; `attempt` counts the restarts before it, and `agent` says that one watches over it.
 
-    `stale`: that agent keeps the addresses of ranks that have ended (`FRESH_ADDRESSES`).
+    `part` of `parts` is its share of every batch: by rank, or by `member` for those that meet at a store and are ranks of
+    nothing. `stale`: that agent keeps the addresses of ranks that have ended (`FRESH_ADDRESSES`).
     """
 
     rank: int = 0
@@ -36,6 +37,17 @@ class Place:
     attempt: int = 0
     agent: bool = False
     stale: bool = False
+    member: tuple[int, int] | None = None
+
+    @property
+    def part(self) -> int:
+        """Which share of every batch is this process's."""
+        return self.rank if self.member is None else self.member[0]
+
+    @property
+    def parts(self) -> int:
+        """In how many shares a batch is cut."""
+        return self.ranks if self.member is None else self.member[1]
 
     @property
     def device(self) -> torch.device:

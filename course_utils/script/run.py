@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.hardware import calibrate
 from course_utils.memory import Recipe, estimate
@@ -24,7 +25,7 @@ from course_utils.script.examples import Order, load
 from course_utils.script.job import Job, Ranks
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
-from course_utils.strategies.engines import ENGINES, Alone
+from course_utils.strategies.engines import ENGINES, Alone, Members
 from course_utils.units import format_bytes
 
 _HALVES = {"autocast": torch.bfloat16, "fp16": torch.float16}
@@ -53,8 +54,10 @@ def train(
     Alone, as a rank that torchrun announces, or in a process group that stands. `loggers` come on top of those that the job
     names. Raises `CourseError` on every rank for what cannot be trained.
     """
-    here = rank.place()
-    share = job.on(here.ranks)
+    here = replace(rank.place(), member=job.part)
+    if job.store and here.ranks > 1:
+        raise CourseError(f"A member is one process, and this is one of {here.ranks} ranks; start each on its own.")
+    share = job.on(here.parts)
     rank.refuse_gpus_that_are_missing(here)
     if here.agent:
         rank.end_with_agent()
@@ -72,7 +75,9 @@ def train(
                 closing.callback(logger.close)
         else:
             loggers = []
-        return _Run(job, share, here, examples, source, known, list(loggers), say, progress).go()
+        run = _Run(job, share, here, examples, source, known, list(loggers), say, progress)
+        closing.callback(run.engine.close)
+        return run.go()
 
 
 @dataclass
@@ -114,19 +119,20 @@ class _Run:
 
     def go(self) -> Result:
         """From where the newest checkpoint stands to the end."""
-        begun = first = self._resume()
+        first = step = self.engine.begin(self._resume())
         self.meter = _Meter(self)
         with self._bar(first) as bar, self.reached.open("w", encoding="ascii") as reached:
-            for step in range(first, self.job.steps):
+            while step < self.job.steps:
                 self._reach(reached, step)
-                measured = step - begun + 1 == _MEASURED and self.here.rank == 0 and not self.job.quick
-                loss, norm = self._measured_update(step) if measured else self._update(step)
+                measured = step == first + _MEASURED - 1 and self.here.rank == 0 and not self.job.quick
+                loss, norm, after = self._measured_update(step) if measured else self._update(step)
                 self.losses[step + 1] = loss
                 self.meter.add(step, loss, norm, bar)
-                if self.job.save_every and (step + 1) % self.job.save_every == 0 and step + 1 < self.job.steps:
-                    self._save(step + 1)
+                step = after
+                if self.job.save_every and step % self.job.save_every == 0 and step < self.job.steps:
+                    self._save(step)
         if first < self.job.steps:
-            self.engine.finish()
+            self.engine.finish(step)
             self._save(self.job.steps)
         self.checkpoints.finish()
         losses = {step: float(loss) for step, loss in self.losses.items()}
@@ -155,8 +161,9 @@ class _Run:
 
             engine = DeepSpeed(plain, make, stage=int(job.strategy[-1]), share=self.share)
         else:
-            kind = Alone if self.here.ranks == 1 and not dist.is_initialized() else ENGINES[job.strategy]
-            engine = kind(plain, make, sync_every=job.sync_every, **options)
+            kind = ENGINES[job.strategy] if dist.is_initialized() else Members if job.store else Alone
+            rounds = {"sync_every": job.sync_every, "store": job.store, "member": job.member}
+            engine = kind(plain, make, is_diloco=job.strategy == "diloco", **rounds, **options)
         if job.compiled:
             engine.model.compile()
         return engine
@@ -183,22 +190,23 @@ class _Run:
             file.write(f"{step + 1:>12}")
             file.flush()
 
-    def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """One update; this rank's part of the loss, and the norm of the gradients where they are clipped."""
+    def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float, int]:
+        """One update: this rank's part of the loss, the norm of the gradients where they are clipped, what to go on after."""
         job, share, engine, examples = self.job, self.share, self.engine, self.examples
         rows = self.order[step]
-        own = rows[self.here.rank * len(rows) // self.here.ranks : (self.here.rank + 1) * len(rows) // self.here.ranks]
+        part, size = self.here.part, len(rows) // self.here.parts
+        own = rows[part * size : (part + 1) * size]
         total = examples.weights[rows if engine.of_one_model else own].sum().item()
         engine.model.train()
         loss = torch.zeros((), device=self.device)
         for i in range(share.accumulation):
             mine = own[i * share.micro_batch : (i + 1) * share.micro_batch]
-            torch.manual_seed(_mixed(job.seed, step, self.here.rank * share.accumulation + i))
-            part = examples.weights[mine].sum().item() / total
+            torch.manual_seed(_mixed(job.seed, step, part * share.accumulation + i))
+            weight = examples.weights[mine].sum().item() / total
             with engine.around(is_last=i + 1 == share.accumulation), self._counted(step, i):
                 with self._autocast():
                     found = engine.model(**self._on_device(examples[mine]))
-                micro_loss = (found["loss"] if isinstance(found, dict) else found.loss) * part
+                micro_loss = (found["loss"] if isinstance(found, dict) else found.loss) * weight
                 del found
                 loss = loss + micro_loss.detach()
                 gain = self.here.ranks if engine.averages else 1  # the library divides by it
@@ -208,9 +216,9 @@ class _Run:
         factor = _factor(job, step)
         for group in engine.optimizer.param_groups:
             group["lr"] = job.lr * factor
-        engine.update(partial(self.scaler.step, engine.optimizer), step + 1)
+        after = engine.update(partial(self.scaler.step, engine.optimizer), step + 1)
         self.scaler.update()
-        return loss, norm
+        return loss, norm, after
 
     def _clip(self) -> torch.Tensor | float:
         if not self.job.clipping:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from course_utils.distributed import LocalSGD, OuterNesterov
+from course_utils.elastic import ElasticRounds
 from course_utils.memory.sharded import units_of
 
 Make = Callable[[nn.Module], Optimizer]
@@ -31,6 +32,10 @@ class Alone:
         self.plain = self.model = plain
         self.optimizer = make(plain)
 
+    def begin(self, step: int) -> int:
+        """Before the first update, when a checkpoint of update `step` (0: none) is loaded; the update to go on after."""
+        return step
+
     def around(self, is_last: bool) -> AbstractContextManager:
         """A context for one micro-batch, forward and backward; `is_last`: an update follows it."""
         return nullcontext()
@@ -39,13 +44,17 @@ class Alone:
         """Gradients of a micro-batch, added to those before it."""
         loss.backward()
 
-    def update(self, step: Callable[[], object], number: int) -> None:
-        """Update `number`, counted from 1, by `step`; the gradients are dropped."""
+    def update(self, step: Callable[[], object], number: int) -> int:
+        """Update `number`, counted from 1, by `step`; the gradients are dropped. Returns the update to go on after."""
         step()
         self.optimizer.zero_grad()
+        return number
 
-    def finish(self) -> None:
-        """After the last update."""
+    def finish(self, number: int) -> None:
+        """After the last update, `number`."""
+
+    def close(self) -> None:
+        """At the end, also after an error."""
 
     def state(self) -> Iterator[tuple[nn.Parameter, dict]]:
         """By parameter what the optimizer keeps on this rank, to be read and to be filled."""
@@ -121,8 +130,9 @@ class Rounds(Alone):
     def update(self, step, number):
         super().update(step, number)
         self.rounds.step()
+        return number
 
-    def finish(self):
+    def finish(self, number):
         self.rounds.finish()
 
 
@@ -136,6 +146,39 @@ class DiLoCo(Rounds):
         places = zip(self.rounds.parameters, self.rounds.start, self.rounds.velocity, strict=True)
         found = [(f"{names[p]}.start", start, f"{names[p]}.velocity", velocity) for p, start, velocity in places]
         return {key: value for row in found for key, value in (row[:2], row[2:])}
+
+
+class Members(Alone):
+    """Rounds of processes that may die and come back, each a `member` of those that meet at `store` (`elastic`)."""
+
+    of_one_model = False
+
+    def __init__(self, plain, make, *, sync_every: int, store: str, member: str, is_diloco: bool, **_):
+        super().__init__(plain, make)
+        trained = [p for p in plain.parameters() if p.requires_grad]
+        outer = OuterNesterov() if is_diloco else None
+        self.sync_every, self.rounds = sync_every, ElasticRounds(store, member, trained, outer_optimizer=outer)
+
+    def begin(self, step):
+        state = self.rounds.state() | {"round": step // self.sync_every, "step": step}
+        return self.rounds.join(state if step else None)["step"]
+
+    def update(self, step, number):
+        super().update(step, number)
+        if number - self.rounds.step < self.sync_every:
+            return number
+        self.finish(number)
+        return self.rounds.step
+
+    def finish(self, number):
+        if number > self.rounds.step:
+            self.rounds.average(number - self.rounds.step)
+
+    def close(self):
+        self.rounds.leave()
+
+    def more_state(self):
+        return {"start": self.rounds.start, "velocity": self.rounds.velocity}
 
 
 ENGINES: dict[str, type[Alone]] = {

@@ -1,4 +1,4 @@
-"""Nothing is lost: a run goes on from the newest whole checkpoint, on any number of ranks, with the same batches and random numbers."""
+"""Nothing is lost: a run goes on from the newest whole checkpoint, on any number of ranks, with the same batches."""
 
 import json
 import shutil

@@ -1,0 +1,99 @@
+"""`course train` as processes of their own: started, ended on purpose, and looked after."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import torch
+from small_job import trained
+
+from course_utils.script import Job
+from course_utils.settings import environment_for_child
+
+COURSE = [sys.executable, "-W", "ignore", "-m", "course_utils.cli", "train"]
+TORCHRUN = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
+PATIENCE = 240
+
+
+@contextmanager
+def started(command, log: Path, **environment):
+    """The process, with what it says in `log`; whatever is left of it is ended in the end."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment_for_child(OMP_NUM_THREADS="1", **environment),
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def ended(command, log: Path, **environment) -> str:
+    """What a command said, when it has ended; it must end well."""
+    with started(command, log, **environment) as process:
+        code = process.wait(PATIENCE)
+    said = log.read_text(encoding="utf-8", errors="replace")
+    assert code == 0, said
+    return said
+
+
+@contextmanager
+def store(log: Path, members: int = 1):
+    """A store, and its address."""
+    command = [sys.executable, "-m", "course_utils.elastic.store", "--port", 0, "--members", members]
+    with started(command, log):
+        yield awaited(lambda: re.search(r"The store is at (\S+)\.", log.read_text(encoding="utf-8")))[1]
+
+
+def awaited(look, patience=PATIENCE):
+    """What `look` gives, as soon as it gives something."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("It never came.")
+
+
+def workers(agent: int) -> list[psutil.Process]:
+    """The ranks that an agent has started."""
+    with suppress(psutil.NoSuchProcess):
+        return [one for one in psutil.Process(agent).children() if alive(one.pid) and "train" in one.cmdline()]
+    return []
+
+
+def alive(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def reached(out: Path) -> int:
+    """Which update rank 0 is at work on."""
+    with suppress(OSError, ValueError):
+        return int((out / "reached-0").read_text(encoding="ascii"))
+    return 0
+
+
+def parameters_in(fields: dict, out: Path) -> dict[str, torch.Tensor]:
+    """Those of a run that has ended, by a job that finds nothing left to do."""
+    alone = {"strategy": "none", "replicas": 1}
+    found, losses, _ = trained({**fields, **alone, "out": out})
+    assert not losses, "The run had not ended."
+    return found
+
+
+def flags(fields: dict, out: Path) -> list[str]:
+    return Job(**fields, out=out).flags()

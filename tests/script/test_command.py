@@ -1,0 +1,110 @@
+"""The command as people type it: alone, with ranks, under torchrun, under Accelerate, with members that meet at a store."""
+
+import sys
+from contextlib import ExitStack
+
+import pytest
+from processes import COURSE, PATIENCE, TORCHRUN, ended, flags, parameters_in, started, store
+from small_job import trained, written
+
+from course_utils.cli import main
+from course_utils.distributed import launch
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    more = {"precision": "fp64", "steps": 4, "save_every": 2, "micro_batch": 3, "quick": True}
+    return {**written(tmp_path_factory.mktemp("job")), **more}
+
+
+@pytest.fixture(scope="module")
+def alone(job, tmp_path_factory):
+    return trained({**job, "out": tmp_path_factory.mktemp("alone")})[0]
+
+
+def farthest(found, wanted):
+    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
+
+
+# Accelerate starts ranks by torchrun only where it is told of several GPUs; there need not be any.
+ACCELERATE = (
+    "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no --main_process_port 0"
+)
+COMMAND = ["-m", "course_utils.cli", "train"]
+WAYS = {
+    "with ranks": [*COURSE, "--ranks", 2],
+    "torchrun": [*TORCHRUN, "--standalone", "--nproc-per-node", 2, *COMMAND],
+    "accelerate": [sys.executable, "-m", "accelerate.commands.launch", *ACCELERATE.split(), *COMMAND],
+}
+
+
+@pytest.mark.parametrize(
+    "way", [*list(WAYS)[:1], *(pytest.param(way, marks=pytest.mark.slow) for way in list(WAYS)[1:])]
+)
+@pytest.mark.parametrize("saving", ["process"])
+def test_two_processes_train_as_one_does(job, alone, way, saving, tmp_path):
+    own = {**job, "strategy": "fsdp2", "saving": saving}
+    said = ended([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "said.txt")
+    assert "4 updates, " in said
+    assert ("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in said) is False  # nothing restarts here, or it is set
+    assert farthest(parameters_in(job, tmp_path / "run"), alone) < 1e-10
+
+
+def test_alone_it_says_what_it_took_beside_what_was_predicted(job, tmp_path, capsys):
+    own = {**job, "precision": "fp32", "quick": False}
+    assert main(["train", *flags(own, tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "4 updates, " in said
+    found, predicted = (float(said.split(word)[1].split(" MiB")[0]) for word in ("peak of rank 0 ", "predicted "))
+    assert found == pytest.approx(predicted, rel=0.02)
+
+
+# What is asked for, and what is answered before any process starts.
+REFUSED = {
+    "zero1 alone": (["--strategy", "zero1"], "shares out over ranks, and this is one process; add --ranks 2, say."),
+    "ranks for themselves": (["--ranks", "2"], "2 processes would each train for themselves; choose --strategy ddp"),
+    "a batch that does not divide": (["--ranks", "5", "--strategy", "ddp"], "A batch of 12 does not divide"),
+    "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks are no 2 groups of two or more"),
+    "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; choose one of none, ddp"),
+    "an optimizer that is none": (["--optimizer", "torch.Foo"], "No optimizer is called 'torch.Foo'; choose torch.CLASS"),
+    "one that calls the model": (["--optimizer", "torch.LBFGS"], "torch.LBFGS calls the model itself; choose"),
+    "an option that is none": (["--option", "nothing"], "--option nothing is no NAME=VALUE"),
+    "an option that it lacks": (["--option", "foo=1"], "adamw does not take this: "),
+    "a model without data": (["--data", "nowhere.txt"], "nowhere.txt could not be read as text (FileNotFoundError"),
+    "no schedule": (["--warmup", "9"], "make no schedule"),
+    "a member of nothing": (["--member", "0/2"], "give --store HOST:PORT and --member 0/4, say, or neither"),
+    "a loss by pieces of the own task": (["--model", "", "--chunked-loss", "9"], "give --model and --data, or neither"),
+    "too long": (["--sequence", "999"], "longer than the model's 64 positions"),
+    "too large a batch": (["--batch", "99999", "--micro-batch", "1"], "and a batch takes 99999; take a smaller --batch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_one_sentence_before_any_process_starts(job, name, tmp_path, capsys, monkeypatch):
+    words, sentence = REFUSED[name]
+    monkeypatch.setattr("os.execve", lambda *_: pytest.fail("A process was started."))
+    given = flags(job, tmp_path)
+    for word in words[::2]:
+        if word in given:
+            del given[given.index(word) : given.index(word) + 2]
+    assert main(["train", *given, *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_members_that_meet_at_a_store_train_as_ranks_do(job, tmp_path):
+    own = {**job, "strategy": "diloco", "sync_every": 2, "steps": 5}
+    ranks = launch(trained, 2, {**own, "out": tmp_path / "ranks"})
+    with ExitStack() as stack:
+        address = stack.enter_context(store(tmp_path / "store.txt", members=2))
+        commands = []
+        for member in ("0/2", "1/2"):
+            fields = {**own, "store": address, "member": member}
+            command = [*COURSE, *flags(fields, tmp_path / member[0])]
+            commands.append(stack.enter_context(started(command, tmp_path / f"{member[0]}.txt")))
+        assert [process.wait(PATIENCE) for process in commands] == [0, 0]
+    for member in ("0/2", "1/2"):
+        found = parameters_in({**job, "steps": 5}, tmp_path / member[0])
+        assert farthest(found, ranks[0][0]) < 1e-10
