@@ -34,7 +34,12 @@ from course_utils.errors import CourseError
 SECONDS = 120.0
 """How long the ranks may take, unless `launch` is told otherwise."""
 _METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-_SLOW = ("course_utils.models", "course_utils.training", "transformers.models.")  # seconds for each rank
+_SLOW = (
+    "course_utils.models",
+    "course_utils.training",
+    "course_utils.script",
+    "transformers.models.",
+)  # seconds for each rank
 _BROKEN_OFF = "Connection closed by peer"  # gloo's words
 _GRACE = 0.5  # seconds in which ranks may say what they saw, or where they are
 

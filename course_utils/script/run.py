@@ -201,7 +201,7 @@ class _Run:
         loss = torch.zeros((), device=self.device)
         for i in range(share.accumulation):
             mine = own[i * share.micro_batch : (i + 1) * share.micro_batch]
-            torch.manual_seed(_mixed(job.seed, step, part * share.accumulation + i))
+            self._seed(step, part * share.accumulation + i)
             weight = examples.weights[mine].sum().item() / total
             with engine.around(is_last=i + 1 == share.accumulation), self._counted(step, i):
                 with self._autocast():
@@ -211,7 +211,7 @@ class _Run:
                 loss = loss + micro_loss.detach()
                 gain = self.here.ranks if engine.averages else 1  # the library divides by it
                 engine.backward(self.scaler.scale(micro_loss * gain))
-        torch.manual_seed(_mixed(job.seed, step, _UPDATE))
+        self._seed(step, _UPDATE)
         norm = self._clip()
         factor = _factor(job, step)
         for group in engine.optimizer.param_groups:
@@ -219,6 +219,13 @@ class _Run:
         after = engine.update(partial(self.scaler.step, engine.optimizer), step + 1)
         self.scaler.update()
         return loss, norm, after
+
+    def _seed(self, step: int, micro: int) -> None:
+        """As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it."""
+        seed = _mixed(self.job.seed, step, micro)
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _clip(self) -> torch.Tensor | float:
         if not self.job.clipping:

@@ -46,7 +46,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
     assert said[0] == "Goes on after update 4; updates 5 to 6 are computed again."
 
 
-@pytest.mark.parametrize("saving", ["sync", "thread"])
+@pytest.mark.parametrize("saving", ["sync", pytest.param("thread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", ENDED)
 def test_every_strategy_goes_on(job, whole, strategy, saving, tmp_path):
     own = {**job, "strategy": strategy, "saving": saving, "out": tmp_path}
@@ -58,7 +58,9 @@ def test_every_strategy_goes_on(job, whole, strategy, saving, tmp_path):
     assert sorted(again[1]) == [5, 6]
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("fsdp2", 2), ("fsdp2", 4), ("zero1", 4), ("ddp", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [("fsdp2", 4), ("zero1", 2), pytest.param("ddp", 4, marks=pytest.mark.slow)]
+)
 def test_it_goes_on_with_other_ranks_and_another_strategy(job, whole, folder, strategy, ranks):
     found = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
     assert farthest(found[0][0], whole[0]) < 1e-10

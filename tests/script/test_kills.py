@@ -1,0 +1,151 @@
+"""Whoever is killed, and whenever: the run ends with the parameters of an undisturbed one, and leaves no process behind."""
+
+import os
+import random
+import signal
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import pytest
+from processes import COURSE, TORCHRUN, alive, awaited, flags, parameters_in, reached, started, store, workers
+from small_job import trained, written
+from torch.distributed.checkpoint import FileSystemWriter
+
+from course_utils.distributed import RankError, launch
+from course_utils.script import checkpoints
+from course_utils.script.rank import FRESH_ADDRESSES
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    more = {"precision": "fp64", "steps": 6, "save_every": 2, "micro_batch": 3, "quick": True}
+    return {**written(tmp_path_factory.mktemp("job")), **more}
+
+
+@pytest.fixture(scope="module")
+def long_job(job):
+    return {**job, "steps": 200, "save_every": 10}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(long_job, tmp_path_factory):
+    return trained({**long_job, "out": tmp_path_factory.mktemp("undisturbed")})[0]
+
+
+def farthest(found, wanted):
+    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
+
+
+# Where the checkpoint of update 4 is then: what is called at that moment, and which rank dies there.
+MOMENTS = {
+    "before the shards": (FileSystemWriter, "write_data", 0),
+    "between the shards": (FileSystemWriter, "write_data", 1),
+    "between shards and metadata": (FileSystemWriter, "finish", 0),
+    "between metadata and name": (checkpoints.os, "replace", 0),
+    "before the old ones are dropped": (checkpoints.Checkpoints, "found", 0),
+}
+
+
+def dies(fields, moment):
+    """A rank that is killed when the second checkpoint comes to this moment."""
+    import torch.distributed as dist
+
+    owner, name, rank = MOMENTS[moment]
+    plain, calls = getattr(owner, name), []
+
+    def killed(*arguments, **options):
+        calls.append(1)
+        if dist.get_rank() == rank and len(calls) == 2 + (name == "found"):  # it is looked at once when the run begins
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*arguments, **options)
+
+    with patch.object(owner, name, killed):
+        return trained(fields)
+
+
+@pytest.mark.parametrize("saving", ["sync", pytest.param("thread", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_there_is_always_one_good_checkpoint(job, moment, saving, tmp_path):
+    own = {**job, "strategy": "fsdp2", "saving": saving}
+    whole, _, _ = trained({**job, "out": tmp_path / "whole"})
+    with pytest.raises(RankError, match="was killed by SIGKILL"):
+        launch(dies, 2, {**own, "out": tmp_path / "run"}, moment)
+    again, _ = launch(trained, 2, {**own, "out": tmp_path / "run"})
+    assert min(again[1]) in (3, 5)
+    assert farthest(again[0], whole) < 1e-10
+
+
+def killed(of, out, victims, random, patience=60):
+    """One of `victims()` killed, a while after the run has gone on."""
+    before = reached(out)
+    awaited(lambda: reached(out) != before, patience)
+    awaited(lambda: len(victims()) == of)
+    awaited(lambda: random.random() < 0.1)
+    victim = random.choice(victims())
+    victim.kill()
+    return victim.pid
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("saving", ["sync", "process"])
+def test_thirty_workers_killed_in_a_row(long_job, undisturbed, saving, tmp_path):
+    kills, chance = (30 if saving == "sync" else 5), random.Random(1)
+    own = {**long_job, "strategy": "fsdp2", "saving": saving}
+    command = [*COURSE, "--ranks", 2, "--max-restarts", 100, *flags(own, tmp_path / "run")]
+    with started(command, tmp_path / "said.txt") as agent:
+        seen = set()
+        for _ in range(kills):
+            killed(2, tmp_path / "run", lambda: workers(agent.pid), chance)
+            seen |= {one.pid for one in workers(agent.pid)}
+        assert agent.wait(240) == 0
+        awaited(lambda: not any(map(alive, seen)), 3)
+    said = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
+    assert "Connection refused" not in said
+    assert said.count("computed again") == kills
+    assert farthest(parameters_in(long_job, tmp_path / "run"), undisturbed) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_five_agents_killed_and_started_again(long_job, undisturbed, tmp_path):
+    """As Slurm would. The store is a process of its own, and a killed agent's worker ends within three seconds."""
+    own, chance = {**long_job, "strategy": "ddp"}, random.Random(2)
+    with ExitStack() as stack:
+        address = stack.enter_context(store(tmp_path / "store.txt"))
+        meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "job"]
+        meet += ["--rdzv-conf", "is_host=0,keep_alive_interval=1", "--max-restarts", 100, "--nnodes", 2]
+        command = [*TORCHRUN, *meet, "--nproc-per-node", 1, "-m", "course_utils.cli", "train"]
+        command += flags(own, tmp_path / "run")
+
+        def start(number):
+            return stack.enter_context(started(command, tmp_path / f"said {number}.txt", **FRESH_ADDRESSES))
+
+        agents = [start(0), start(1)]
+        for _ in range(5):
+            before = reached(tmp_path / "run")
+            awaited(lambda before=before: reached(tmp_path / "run") != before, 120)
+            number = chance.randrange(2)
+            [worker] = workers(agents[number].pid)
+            os.kill(agents[number].pid, signal.SIGKILL)
+            awaited(lambda worker=worker: not alive(worker.pid), 3)
+            agents[number] = start(number)
+        assert [agent.wait(240) for agent in agents] == [0, 0]
+    assert farthest(parameters_in(long_job, tmp_path / "run"), undisturbed) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_twenty_kills_while_a_checkpoint_is_written(long_job, undisturbed, tmp_path):
+    """At whatever instant of the writing: there is always one to go on from, or none was ever whole."""
+    own, chance, out = {**long_job, "save_every": 2}, random.Random(3), tmp_path / "run"
+    command = [*COURSE, *flags(own, out)]
+    for _ in range(20):
+        with started(command, tmp_path / "said.txt") as alone:
+            awaited(lambda: list(out.glob("checkpoints/*.partial")) or alone.poll() is not None, 60)
+            awaited(lambda: chance.random() < 0.5)
+            alone.kill()
+    with started(command, tmp_path / "said.txt") as alone:
+        assert alone.wait(240) == 0
+    assert "left out" not in (tmp_path / "said.txt").read_text(encoding="utf-8")
+    assert farthest(parameters_in(own, out), undisturbed) < 1e-10
