@@ -54,7 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, metavar="FILE", help="lengths, one a line, .jsonl or a data set: plan for the worst batch")
     add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
-    add("--emit", metavar="KIND", help="settings for accelerate, trl or torchrun, of the recipe or of --row")
+    add(
+        "--emit",
+        metavar="KIND",
+        help="the recipe as settings (accelerate, trl), a command (train, torchrun) or a file (slurm, kubernetes, skypilot)",
+    )
+    add("--nodes", type=int, metavar="N", help="with --emit: machines that share out the ranks evenly (default: 1)")
     add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
     add("--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes")
     add("--beside", action="store_true", help="evaluation, saving and loading too")
@@ -105,6 +110,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     from course_utils.memory.explain import explain, why
     from course_utils.memory.guard import check, lengths_of
 
+    if arguments.nodes is not None and not arguments.emit:
+        raise CourseError("--nodes says for how many machines to write a file; add --emit slurm, say.")
     what, recipe, text = _model(arguments.model), _recipe(arguments), []
     if arguments.data:
         lengths = sorted(lengths_of(arguments.data))
@@ -129,7 +136,7 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
             if not 1 <= arguments.row <= len(plan.rows):
                 raise CourseError(f"The plan has {len(plan.rows)} rows; --row {arguments.row} is none of them.")
             recipe = plan.rows[arguments.row - 1].recipe
-        said = emit(arguments.emit, arguments.model, recipe)
+        said = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
         return said, said.splitlines(), 0
     found = plan.json()
     text.append(str(plan))

@@ -1,8 +1,9 @@
-"""A recipe as the settings of a library that trains by it."""
+"""A recipe as what trains by it: the settings of a library, a command, the file of a cluster."""
 
 import json
 
 from course_utils.errors import CourseError
+from course_utils.memory.command import FILES, cluster_file, torchrun_command, train_command
 from course_utils.memory.recipe import Recipe
 
 _OPTIMIZERS = {  # names of Transformers' TrainingArguments
@@ -17,23 +18,39 @@ _OPTIMIZERS = {  # names of Transformers' TrainingArguments
 _MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
 
 
-def emit(kind: str, model: str, recipe: Recipe) -> str:
-    """The settings for `kind`: `accelerate` (a file for `accelerate launch --config_file`), `trl` (one for `trl sft --config`),
-    `torchrun` (a command). Raises `CourseError` for another kind, and for what that library has no setting for.
+def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
+    """The recipe as `kind`.
+
+    - `accelerate`, `trl`: settings, for `accelerate launch --config_file` and for `trl sft --config`. What the library has no
+      setting for is a remark at the end.
+    - `train`, `torchrun`: the command `course train` for one machine, and the one that each of `nodes` nodes runs.
+    - `slurm`, `kubernetes`, `skypilot`: a file that starts that command on `nodes` nodes; its first lines say what to fill in.
+
+    All `ranks` of the recipe are shared out evenly among the nodes. Raises `CourseError` for another kind, and for what cannot be
+    said in this one.
     """
-    if kind not in _FORMATS:
-        raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(_FORMATS)}.")
-    if recipe.context_parallel > 1 and kind != "torchrun":
-        raise CourseError(
-            f"{kind} has no setting for attention on this ring; take --emit torchrun, or no context_parallel."
-        )
+    if kind not in KINDS:
+        raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(KINDS)}.")
+    if nodes != 1 and kind in (*_SETTINGS, "train"):
+        several = ", ".join(name for name in KINDS if name not in (*_SETTINGS, "train"))
+        raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose one of {several}.")
+    if kind in _SETTINGS:
+        return _with_remarks(kind, model, recipe)
+    if kind == "train":
+        return train_command(model, recipe)
+    return torchrun_command(model, recipe, nodes) if kind == "torchrun" else cluster_file(kind, model, recipe, nodes)
+
+
+def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
+    if recipe.context_parallel > 1:
+        raise CourseError(f"{kind} has no setting for attention on this ring; take no context_parallel.")
     remarks = {
         f"the loss by {recipe.chunked_loss} tokens at a time is techniques.LossWithGradients": recipe.chunked_loss,
         f"the loss beside the teacher {recipe.teacher} is techniques.distillation_loss": recipe.teacher,
         f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
     }
     said = [f"# No setting: {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
-    return "\n".join([_FORMATS[kind](model, recipe), *said])
+    return "\n".join([_SETTINGS[kind](model, recipe), *said])
 
 
 def _accelerate(model: str, recipe: Recipe) -> str:
@@ -107,8 +124,5 @@ def _yaml(settings: dict) -> str:
     return "\n".join(lines)
 
 
-_FORMATS = {
-    "accelerate": _accelerate,
-    "trl": _trl,
-    "torchrun": lambda _, recipe: f"torchrun --standalone --nproc-per-node {recipe.ranks} train.py",
-}
+_SETTINGS = {"accelerate": _accelerate, "trl": _trl}
+KINDS = (*_SETTINGS, "train", "torchrun", *FILES)

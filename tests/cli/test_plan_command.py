@@ -145,6 +145,21 @@ def test_why_emit_and_explain(config, tmp_path, capsys):
     assert "requested 20.0 MiB" in capsys.readouterr().out
 
 
+def test_ranks_are_shared_out_among_nodes(config, capsys):
+    words = ["plan", config, "--ranks", "8", "--zero-stage", "3", "--batch", "2", "--global-batch", "32"]
+    assert main([*words, "--emit", "slurm", "--nodes", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "#SBATCH --nodes=2" in said
+    assert "--nproc-per-node 4" in said
+    assert "--batch 32 --micro-batch 2" in said
+    assert main([*words, "--emit", "slurm", "--nodes", "3"]) == 2
+    assert "do not divide among 3 nodes" in capsys.readouterr().err
+    assert main([*words, "--emit", "slurm", "--nodes", "0"]) == 2
+    assert "nodes must be a whole number" in capsys.readouterr().err
+    assert main([*words, "--memory", "8GB", "--nodes", "2"]) == 2
+    assert "add --emit slurm" in capsys.readouterr().err
+
+
 def test_of_a_compiled_step_no_number_is_guessed(config, capsys):
     assert main(["plan", config, *FITTING, "--compiled"]) == 2
     said = capsys.readouterr().out
@@ -179,8 +194,8 @@ def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
     found = strict(capsys.readouterr().out)
     assert (found["recipe"]["ranks"], found["recipe"]["context_parallel"]) == (4, 4)
     assert found["largest"]["longest sequence"] % 8 == 0
-    assert main([*words, "--chunked-loss", "64", "--emit", "torchrun"]) == 0
-    assert "--nproc-per-node 4" in capsys.readouterr().out
+    assert main([*words, "--emit", "train"]) == 2
+    assert "no flag for context_parallel=4" in capsys.readouterr().err
     assert main([*words, "--emit", "trl"]) == 2
     assert "no setting for attention on this ring" in capsys.readouterr().err
     assert main([*words, "--sequence", "252"]) == 2

@@ -318,16 +318,7 @@ def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
             assert check_target_module_exists(found.optim_target_modules, name) == (module.weight in hidden), name
 
 
-def test_torchrun_reads_its_command():
-    from torch.distributed.run import parse_args
-
-    words = emit("torchrun", "gpt2", replace(RECIPE, ranks=4, zero_stage=3)).split()
-    assert words[0] == "torchrun"
-    found = parse_args(words[1:])
-    assert (found.nproc_per_node, found.training_script, found.standalone) == ("4", "train.py", True)
-
-
-@pytest.mark.parametrize("kind", ["accelerate", "trl", "torchrun"])
+@pytest.mark.parametrize("kind", ["accelerate", "trl"])
 def test_a_loss_by_pieces_is_a_remark_beside_the_settings(kind):
     plain, by_pieces = (emit(kind, "gpt2", replace(RECIPE, chunked_loss=tokens)) for tokens in (0, 512))
     assert by_pieces.startswith(plain)
@@ -335,7 +326,7 @@ def test_a_loss_by_pieces_is_a_remark_beside_the_settings(kind):
     assert remark.startswith("# No setting: the loss by 512 tokens at a time is techniques.LossWithGradients")
 
 
-@pytest.mark.parametrize("kind", ["accelerate", "trl", "torchrun"])
+@pytest.mark.parametrize("kind", ["accelerate", "trl"])
 def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_elsewhere(kind):
     said = emit(kind, "gpt2", Recipe("adamw", teacher="gpt2-medium", galore=64))
     assert "# No setting: the loss beside the teacher gpt2-medium is techniques.distillation_loss" in said
@@ -343,10 +334,14 @@ def test_a_teacher_is_a_remark_and_so_is_galore_where_the_optimizer_is_made_else
 
 
 def test_what_a_library_has_no_setting_for_is_refused():
-    with pytest.raises(CourseError, match="choose one of accelerate, trl, torchrun"):
-        emit("slurm", "gpt2", RECIPE)
+    with pytest.raises(
+        CourseError, match="choose one of accelerate, trl, train, torchrun, slurm, kubernetes, skypilot"
+    ):
+        emit("abacus", "gpt2", RECIPE)
     with pytest.raises(CourseError, match="has no name for 'momentum'"):
         emit("trl", "gpt2", replace(RECIPE, optimizer="momentum"))
+    with pytest.raises(CourseError, match="for 2 nodes choose one of torchrun, slurm"):
+        emit("accelerate", "gpt2", replace(RECIPE, ranks=2), nodes=2)
 
 
 # The worst batch

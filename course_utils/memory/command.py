@@ -1,0 +1,144 @@
+"""A recipe as the command `course train`, and as the file by which a cluster starts it on several nodes."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from course_utils.errors import CourseError, require_count
+from course_utils.memory.recipe import Recipe
+
+PORT = 29400  # of the store; torchrun's own default too
+RESTARTS = 100
+DATA, OUT = "text.txt", "runs"
+FILES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2", "skypilot": "skypilot.yaml.j2"}
+
+# What `course train` has no flag for, and what a loop of one's own would call.
+OWN_LOOP = {
+    "attention": "attn_implementation of Transformers' from_config",
+    "in_backward": "training.UpdateInBackward",
+    "segments": "techniques.checkpoint_blocks",
+    "offload_activations": "torch.autograd.graph.save_on_cpu",
+    "saved_on_disk": "techniques.SavedOnDisk",
+    "frozen": "requires_grad_(False)",
+    "quantized": "bitsandbytes.nn.Linear4bit",
+    "galore": "optim.GaLore",
+    "teacher": "techniques.distillation_loss",
+    "context_parallel": "distributed.ring_attention.RingAttention",
+    "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
+}
+_STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
+_SWITCHES = {
+    "clipping": "--clipping",
+    "checkpointing": "--checkpointing",
+    "packed": "--packed",
+    "compiled": "--compile",
+}
+_NUMBERS = {"chunked_loss": "--chunked-loss", "lora": "--lora"}
+
+
+def train_command(model: str, recipe: Recipe) -> str:
+    """The command for one machine. Raises `CourseError` for what `course train` has no flag for."""
+    ranks = ["--ranks", str(recipe.ranks)] if recipe.ranks > 1 else []
+    return shlex.join(["course", "train", *ranks, *_what(model), *_how(recipe)])
+
+
+def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
+    """The command for each of `nodes` nodes; where they are several, with the one of their store in a remark above it."""
+    train = shlex.join([*_MODULE, *_what(model), *_how(recipe)])
+    if nodes == 1:
+        return f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"
+    return "\n".join(
+        [
+            f"# First, on a node that all others reach: python -m course_utils.elastic.store --port {PORT}",
+            "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
+            f"{_torchrun(recipe, nodes)(nodes, 'HOST', 'ID')} {train}",
+        ]
+    )
+
+
+def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
+    """The file of a cluster's own kind (one of `FILES`) that starts the store once and torchrun on each node."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folder = Path(__file__).parent / "templates"
+    templates = Environment(
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return templates.get_template(FILES[kind]).render(
+        nodes=nodes,
+        ranks_per_node=_ranks_per_node(recipe, nodes),
+        gpus=recipe.device == "cuda",
+        train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
+        torchrun=_torchrun(recipe, nodes),
+        data=DATA,
+        port=PORT,
+        restarts=RESTARTS,
+    )
+
+
+_MODULE = ["-m", "course_utils.cli", "train"]
+
+
+def _what(model: str) -> list[str]:
+    return ["--model", model, "--data", DATA, "--out", OUT]
+
+
+def _how(recipe: Recipe) -> list[str]:
+    """The flags of a recipe, of which none is about ranks on this machine or that."""
+    _refuse_what_has_no_flag(recipe)
+    update = recipe.batch * recipe.accumulation * recipe.ranks
+    words = ["--strategy", _strategy(recipe)]
+    if recipe.replicas > 1:
+        words += ["--replicas", str(recipe.replicas)]
+    words += ["--optimizer", recipe.optimizer, "--precision", recipe.precision]
+    words += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
+    for name, flag in _NUMBERS.items():
+        if getattr(recipe, name):
+            words += [flag, str(getattr(recipe, name))]
+    return words + [flag for name, flag in _SWITCHES.items() if getattr(recipe, name)]
+
+
+def _strategy(recipe: Recipe) -> str:
+    if recipe.zero_stage == 2:
+        raise CourseError(
+            "course train shards with FSDP2, and then the parameters too; take zero_stage=3, zero_stage=1, or DeepSpeed's own "
+            "stage 2 by --strategy deepspeed-2, whose bytes are not those of this plan."
+        )
+    if recipe.ranks == 1:
+        return "none"
+    return "hsdp" if recipe.replicas > 1 else _STRATEGIES[recipe.zero_stage]
+
+
+def _refuse_what_has_no_flag(recipe: Recipe) -> None:
+    if not isinstance(recipe.optimizer, str):
+        raise CourseError("course train takes an optimizer by its name; give one, or write a loop of your own.")
+    for field in fields(recipe):
+        if field.name in OWN_LOOP and getattr(recipe, field.name) != field.default:
+            raise CourseError(
+                f"course train has no flag for {field.name}={getattr(recipe, field.name)!r}; leave it out, or write a loop of "
+                f"your own with {OWN_LOOP[field.name]}."
+            )
+
+
+def _torchrun(recipe: Recipe, nodes: int) -> Callable[..., str]:
+    """What writes torchrun's own words; the store's host, the run's id and a node's address come as a shell is to read them."""
+    ranks_per_node = _ranks_per_node(recipe, nodes)
+
+    def words(nodes: int | str, host: str, run: str, address: str = "") -> str:
+        return (
+            f"torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --max-restarts {RESTARTS} --rdzv-backend c10d "
+            f"--rdzv-endpoint {host}:{PORT} --rdzv-id {run} --rdzv-conf is_host=0"
+            f"{f' --local-addr {address}' if address else ''}"
+        )
+
+    return words
+
+
+def _ranks_per_node(recipe: Recipe, nodes: int) -> int:
+    require_count("nodes", nodes)
+    if recipe.ranks % nodes:
+        raise CourseError(
+            f"{recipe.ranks} ranks do not divide among {nodes} nodes; give a multiple of {nodes} as ranks."
+        )
+    return recipe.ranks // nodes

@@ -1,0 +1,208 @@
+"""What `--emit` writes for course train, torchrun and clusters: against the parsers, shells and schemas that will read it."""
+
+import re
+import shlex
+import subprocess
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from course_utils import cli
+from course_utils.errors import CourseError
+from course_utils.memory import Recipe
+from course_utils.memory.command import FILES, OWN_LOOP
+from course_utils.memory.emit import emit
+
+PLAIN = Recipe("adamw-foreach", batch=4, sequence=256, accumulation=2, device="cuda")
+EVERYTHING = replace(
+    PLAIN, ranks=16, zero_stage=3, replicas=2, clipping=True, checkpointing=True, chunked_loss=512, packed=True, lora=8,
+    compiled=True, precision="autocast",
+)  # fmt: skip
+ODD = 'it\'s a "model"; $HOME `here`'
+
+
+def flags_of(words: list[str]) -> dict[str, str]:
+    """Each flag with the one word that follows it, or nothing."""
+    found, flag = {}, ""
+    for word in words:
+        if word.startswith("--"):
+            found[flag := word] = ""
+        else:
+            assert found[flag] == "", f"{word} belongs to no flag"
+            found[flag] = word
+    return found
+
+
+def trained(text: str) -> dict[str, str]:
+    """The flags of the one `course train` in a text; a shell's way of going on in the next line is undone."""
+    (command,) = re.findall(r"(?:course|course_utils\.cli) train (.+)", text.replace("\\\n", " "))
+    return flags_of(shlex.split(command.removesuffix(" &")))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "strategy"),
+    [
+        (PLAIN, "none"),
+        (replace(PLAIN, ranks=4), "ddp"),
+        (replace(PLAIN, ranks=4, zero_stage=1), "zero1"),
+        (replace(PLAIN, ranks=4, zero_stage=3), "fsdp2"),
+        (replace(PLAIN, ranks=4, zero_stage=3, replicas=2), "hsdp"),
+    ],
+)
+def test_a_recipe_is_a_strategy_and_a_batch_of_all_ranks(recipe, strategy):
+    found = trained(emit("train", "gpt2", recipe))
+    assert (found["--model"], found["--strategy"], found["--optimizer"]) == ("gpt2", strategy, "adamw-foreach")
+    assert (found["--batch"], found["--micro-batch"]) == (str(8 * recipe.ranks), "4")
+    assert found.get("--ranks") == (str(recipe.ranks) if recipe.ranks > 1 else None)
+    assert found.get("--replicas") == (str(recipe.replicas) if recipe.replicas > 1 else None)
+
+
+@pytest.mark.parametrize("kind", ["torchrun", *FILES])
+def test_every_kind_starts_the_same_training(kind):
+    expected = trained(emit("train", ODD, EVERYTHING))
+    assert expected.pop("--ranks") == "16"
+    assert expected["--model"] == ODD
+    assert {"--clipping", "--checkpointing", "--packed", "--compile"} < set(expected)
+    assert (expected["--lora"], expected["--chunked-loss"]) == ("8", "512")
+    assert trained(emit(kind, ODD, EVERYTHING, nodes=2)) == expected
+
+
+@pytest.mark.skipif("train" not in cli.COMMANDS, reason="the command is not here")
+def test_course_train_reads_its_command():
+    for recipe in (PLAIN, EVERYTHING):
+        cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe))[1:])
+
+
+def test_what_course_train_has_no_flag_for_is_refused():
+    odd = {
+        "attention": "eager", "in_backward": True, "offload_activations": True, "saved_on_disk": True, "frozen": ("wte",),
+        "galore": 64, "teacher": "gpt2-medium",
+    }  # fmt: skip
+    recipes = {name: replace(PLAIN, **{"accumulation": 1, name: value}) for name, value in odd.items()}
+    recipes["segments"] = replace(PLAIN, checkpointing=True, segments=3)
+    recipes["quantized"] = replace(PLAIN, lora=8, quantized="nf4")
+    recipes["context_parallel"] = replace(PLAIN, ranks=2, context_parallel=2)
+    recipes["offload"] = replace(PLAIN, offload=True)
+    assert set(recipes) == set(OWN_LOOP)
+    for name, recipe in recipes.items():
+        for kind in ("train", "torchrun", "slurm"):
+            with pytest.raises(
+                CourseError, match=f"no flag for {name}=.*loop of your own with {re.escape(OWN_LOOP[name])}"
+            ):
+                emit(kind, "gpt2", recipe)
+    with pytest.raises(CourseError, match="takes an optimizer by its name"):
+        emit("train", "gpt2", replace(PLAIN, optimizer=lambda parameters: None))
+    with pytest.raises(CourseError, match="take zero_stage=3, zero_stage=1, or DeepSpeed"):
+        emit("train", "gpt2", replace(PLAIN, ranks=2, zero_stage=2))
+
+
+def test_what_a_loop_of_ones_own_is_sent_to_is_there():
+    for name in OWN_LOOP.values():
+        if " " not in name and "(" not in name:
+            module, _, attribute = name.rpartition(".")
+            ours = module.split(".")[0] in ("training", "techniques", "optim", "distributed")
+            assert hasattr(import_module(f"course_utils.{module}" if ours else module), attribute), name
+
+
+def test_torchrun_reads_its_command():
+    from torch.distributed.run import config_from_args, parse_args
+
+    one = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)))
+    found = parse_args(one[1:])
+    assert (found.standalone, found.nproc_per_node, found.module) == (True, "4", True)
+    several = emit("torchrun", "gpt2", EVERYTHING, nodes=2)
+    words = shlex.split(several, comments=True)
+    assert words[0] == "torchrun"
+    config, _, script = config_from_args(parse_args(words[1:]))
+    assert (config.min_nodes, config.max_nodes, config.nproc_per_node, config.max_restarts) == (2, 2, 8, 100)
+    assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "HOST:29400", "ID")
+    assert config.rdzv_configs["is_host"] == "0"
+    assert script[script.index("-m") :][:3] == ["-m", "course_utils.cli", "train"]
+    assert "python -m course_utils.elastic.store --port 29400" in several
+
+
+def shell_accepts(text: str) -> str:
+    """What bash says of a text that it reads and does not run."""
+    return subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=20, check=False).stderr
+
+
+def sbatch_options(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.MULTILINE))
+
+
+def test_bash_and_sbatch_know_every_line_of_a_slurm_file():
+    listed = (Path(__file__).parent / "sbatch_options.txt").read_text(encoding="utf-8").splitlines()
+    text = emit("slurm", ODD, EVERYTHING, nodes=2)
+    found = sbatch_options(text)
+    assert len(found) == len(re.findall(r"^#SBATCH", text, re.MULTILINE))
+    assert set(found) <= set(listed)
+    assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "8")
+    assert re.fullmatch(r"B:USR1@\d+", found["signal"])
+    assert shell_accepts(text) == ""
+    assert shell_accepts(text.replace('wait "$!"', 'wait "$!')) != ""
+    commands = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    assert text.index("#SBATCH --signal") < text.index(commands.splitlines()[0]), (
+        "sbatch reads no option after a command"
+    )
+    assert "gpus-per-node" not in sbatch_options(emit("slurm", "gpt2", replace(PLAIN, device="cpu")))
+
+
+def kubernetes_objects(**changes) -> list[dict]:
+    return list(yaml.safe_load_all(emit("kubernetes", ODD, replace(EVERYTHING, **changes), nodes=2)))
+
+
+def test_the_objects_of_a_kubernetes_file_find_each_other():
+    to_store, store, to_pods, job = kubernetes_objects()
+    assert [one["kind"] for one in (to_store, store, to_pods, job)] == ["Service", "Deployment", "Service", "Job"]
+    assert to_store["spec"]["selector"] == store["spec"]["template"]["metadata"]["labels"]
+    assert store["spec"]["selector"]["matchLabels"] == store["spec"]["template"]["metadata"]["labels"]
+    assert to_pods["spec"]["clusterIP"] == "None"
+    assert to_pods["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+    pod, (container,) = job["spec"]["template"]["spec"], job["spec"]["template"]["spec"]["containers"]
+    assert pod["subdomain"] == to_pods["metadata"]["name"]
+    assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    (script,) = container["args"]
+    assert shell_accepts(script) == ""
+    port = to_store["spec"]["ports"][0]["port"]
+    assert f"--rdzv-endpoint {to_store['metadata']['name']}:{port}" in script
+    assert store["spec"]["template"]["spec"]["containers"][0]["command"][-1] == str(port)
+    assert "resources" not in kubernetes_objects(device="cpu")[-1]["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.37"])
+def test_kubernetes_schema_allows_every_object(version):
+    checker = pytest.importorskip("kubernetes_validate")
+    for one in (*kubernetes_objects(), *kubernetes_objects(device="cpu")):
+        checker.validate(one, version, strict=True)
+    wrong = kubernetes_objects()[-1]
+    wrong["spec"]["completionsMode"] = wrong["spec"].pop("completionMode")
+    with pytest.raises(checker.ValidationError, match="completionsMode"):
+        checker.validate(wrong, version, strict=True)
+
+
+def test_a_skypilot_file_is_yaml_with_two_scripts():
+    found = yaml.safe_load(emit("skypilot", ODD, EVERYTHING, nodes=2))
+    assert (found["num_nodes"], found["resources"]) == (2, {"accelerators": "H100:8"})
+    assert shell_accepts(found["setup"]) == shell_accepts(found["run"]) == ""
+    assert "resources" not in yaml.safe_load(emit("skypilot", ODD, replace(PLAIN, device="cpu")))
+
+
+@pytest.mark.slow
+def test_skypilot_reads_its_task(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # it keeps a state of its own there
+    sky = pytest.importorskip("sky")
+    text = emit("skypilot", ODD, EVERYTHING, nodes=2)
+    (tmp_path / "task.yaml").write_text(text)
+    task = sky.Task.from_yaml(str(tmp_path / "task.yaml"))
+    (resources,) = task.resources
+    assert (task.num_nodes, resources.accelerators) == (2, {"H100": 8})
+    assert list(task.storage_mounts) == ["/shared"]
+    for right, wrong in (("num_nodes:", "nodes:"), ("mode: MOUNT", "mode: MUNT"), ("accelerators:", "accelerator:")):
+        (tmp_path / "task.yaml").write_text(text.replace(right, wrong))
+        with pytest.raises((ValueError, sky.exceptions.InvalidSkyPilotConfigError)):
+            sky.Task.from_yaml(str(tmp_path / "task.yaml"))
