@@ -10,6 +10,9 @@ from course_utils.memory.recipe import Recipe
 
 PORT = 29400  # of the store; torchrun's own default too
 RESTARTS = 100
+# By default torchrun keeps one store for its workers through all restarts. A node in place of a lost one then waits for an
+# address that is not written again, and a restarted worker may read an old one (PyTorch's issue 135712).
+ANEW = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 DATA, OUT = "text.txt", "runs"
 FILES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2", "skypilot": "skypilot.yaml.j2"}
 
@@ -52,7 +55,7 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
         [
             f"# First, on a node that all others reach: python -m course_utils.elastic.store --port {PORT}",
             "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
-            f"{_torchrun(recipe, nodes)(nodes, 'HOST', 'ID')} {train}",
+            f"{ANEW} {_torchrun(recipe, nodes)(nodes, 'HOST', 'ID')} {train}",
         ]
     )
 
@@ -72,6 +75,7 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
         torchrun=_torchrun(recipe, nodes),
         data=DATA,
+        anew=ANEW,
         port=PORT,
         restarts=RESTARTS,
     )

@@ -115,8 +115,8 @@ def test_torchrun_reads_its_command():
     assert (found.standalone, found.nproc_per_node, found.module) == (True, "4", True)
     several = emit("torchrun", "gpt2", EVERYTHING, nodes=2)
     words = shlex.split(several, comments=True)
-    assert words[0] == "torchrun"
-    config, _, script = config_from_args(parse_args(words[1:]))
+    assert words[:2] == ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
+    config, _, script = config_from_args(parse_args(words[2:]))
     assert (config.min_nodes, config.max_nodes, config.nproc_per_node, config.max_restarts) == (2, 2, 8, 100)
     assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "HOST:29400", "ID")
     assert config.rdzv_configs["is_host"] == "0"
