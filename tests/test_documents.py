@@ -55,20 +55,11 @@ def fault_of(line: str) -> str:
         known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         odd = [word for word in rest if not re.match(r"(ARGS|PYTHON)=", word)]
         return "" if target in known and not odd else f"make has no {target} {odd}"
-    if is_to_come(words):
-        return ""
     if program == "python":
         return "" if find_spec(words[1]) else f"there is no module {words[1]}"
     if len(words) == 1:  # named, and not typed as it stands
         return "" if words[0] in (*cli.COMMANDS, *cli.STAFF, "-h") else f"course has no {words[0]}"
     return _refused(words)
-
-
-def is_to_come(words: list[str]) -> bool:
-    """Whether it is `course train` or its store, which are written down already and are checked from the day they are there."""
-    if words[0] == "train":
-        return "train" not in cli.COMMANDS
-    return words[1:] != [] and words[1].startswith("course_utils.elastic") and not find_spec("course_utils.elastic")
 
 
 def _refused(words: list[str]) -> str:

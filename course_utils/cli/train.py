@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _become_torchrun(ranks: int, restarts: int, flags: list[str]) -> None:
     """In place of this process; comes back only as an error."""
-    from course_utils.script.rank import FRESH_ADDRESSES
+    from course_utils.memory.command import FRESH_ADDRESSES
 
     words = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     command = [sys.executable, "-m", "torch.distributed.run", *words, "-m", "course_utils.cli", "train", *flags]

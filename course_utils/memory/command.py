@@ -10,9 +10,10 @@ from course_utils.memory.recipe import Recipe
 
 PORT = 29400  # of the store; torchrun's own default too
 RESTARTS = 100
-# By default torchrun keeps one store for its workers through all restarts. A node in place of a lost one then waits for an
-# address that is not written again, and a restarted worker may read an old one (PyTorch's issue 135712).
-ANEW = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""For torchrun. It else keeps one store for its workers through all restarts. A restarted worker may read an old address there,
+and a node in place of a lost one waits for an address that is not written again (PyTorch's issue 135712)."""
+ANEW = "=".join(*FRESH_ADDRESSES.items())
 DATA, OUT = "text.txt", "runs"
 FILES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2", "skypilot": "skypilot.yaml.j2"}
 
@@ -53,7 +54,7 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
         return f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"
     return "\n".join(
         [
-            f"# First, on a node that all others reach: python -m course_utils.elastic.store --port {PORT}",
+            f"# First, on a node that all others reach: python -m course_utils.elastic.store --host 0.0.0.0 --port {PORT}",
             "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
             f"{ANEW} {_torchrun(recipe, nodes)(nodes, 'HOST', 'ID')} {train}",
         ]
@@ -115,8 +116,16 @@ def _strategy(recipe: Recipe) -> str:
 
 
 def _refuse_what_has_no_flag(recipe: Recipe) -> None:
-    if not isinstance(recipe.optimizer, str):
-        raise CourseError("course train takes an optimizer by its name; give one, or write a loop of your own.")
+    if recipe.optimizer == "adamw4bit" or not isinstance(recipe.optimizer, str):
+        raise CourseError(
+            "course train takes an optimizer by its name, and of adamw4bit the plan has only the bytes; give another, or write a "
+            "loop of your own."
+        )
+    if recipe.precision == "bf16-masters":
+        raise CourseError(
+            "course train has no flag for precision='bf16-masters'; take autocast, or write a loop of your own with "
+            "precision.MasterWeights."
+        )
     for field in fields(recipe):
         if field.name in OWN_LOOP and getattr(recipe, field.name) != field.default:
             raise CourseError(

@@ -137,8 +137,6 @@ class Job:
             yield f"--member {self.member} is no K/N with K from 0 to N - 1; the third of four is 2/4."
         if self.compiled and self.strategy.startswith("deepspeed"):
             yield f"Compiling is not offered with {self.strategy}; leave one of the two out."
-        if self.compiled and self.chunked_loss:
-            yield "A loss by pieces is not compiled here; leave --compile or --chunked-loss out."
 
     def on(self, ranks: int) -> "Ranks":
         """The same on so many ranks. Raises `CourseError` where the batch does not divide."""

@@ -86,7 +86,6 @@ def _muon(model: nn.Module, lr: float, **options) -> ChainedOptimizer:
     matrices, others = hidden_matrices(model)
     if not matrices:
         raise CourseError("muon is for hidden matrices, of which this model trains none; take adamw.")
-    return ChainedOptimizer(
-        ShardedMuon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options),
-        torch.optim.AdamW(others, lr=lr, foreach=False),
-    )
+    muon = ShardedMuon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options)
+    adamw = [torch.optim.AdamW(others, lr=lr, foreach=False)] if others else []  # adapters are matrices all
+    return ChainedOptimizer(muon, *adamw)

@@ -19,9 +19,6 @@ _LOOKS = 0.5  # seconds between two looks for the agent
 PATIENCE = 300.0
 """Seconds that a collective may take before its rank gives up."""
 
-FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""For torchrun: else ranks that start again find in the agent's store the addresses of those that have ended, and fail."""
-
 
 @dataclass(frozen=True)
 class Place:

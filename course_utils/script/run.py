@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,6 +17,7 @@ from course_utils.files import replacing
 from course_utils.hardware import calibrate
 from course_utils.memory import Recipe, estimate
 from course_utils.memory.allocator import allocator_of
+from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.memory.workload import Workload
 from course_utils.optim import schedules
 from course_utils.script import rank
@@ -63,7 +64,7 @@ def train(
         rank.end_with_agent()
     say = say if here.rank == 0 else _nothing
     if here.stale:
-        [(name, value)] = rank.FRESH_ADDRESSES.items()
+        [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
     source, examples = load(job)
     job.out.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ def train(
                 closing.callback(logger.close)
         else:
             loggers = []
-        run = _Run(job, share, here, examples, source, known, list(loggers), say, progress)
+        run = Run(job, share, here, examples, source, known, list(loggers), say, progress)
         closing.callback(run.engine.close)
         return run.go()
 
@@ -103,7 +104,9 @@ class _Known:
         return found
 
 
-class _Run:
+class Run:
+    """A job as one process has it."""
+
     def __init__(self, job, share, here, examples, source, known, loggers, say, progress):
         self.job, self.share, self.here, self.examples, self.known = job, share, here, examples, known
         self.loggers, self.say, self.progress = loggers, say, progress
@@ -114,31 +117,45 @@ class _Run:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
         identity = {**job.identity, "data": examples.key}
         self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep, job.saving)
-        self.reached = job.out / f"reached-{here.rank}"
+        self._reached = job.out / f"reached-{here.rank}"
         self.flops, self.peak, self.losses = 0, None, {}
 
     def go(self) -> Result:
         """From where the newest checkpoint stands to the end."""
-        first = step = self.engine.begin(self._resume())
-        self.meter = _Meter(self)
-        with self._bar(first) as bar, self.reached.open("w", encoding="ascii") as reached:
+        with self.begun() as first:
+            step = first
             while step < self.job.steps:
-                self._reach(reached, step)
-                measured = step == first + _MEASURED - 1 and self.here.rank == 0 and not self.job.quick
-                loss, norm, after = self._measured_update(step) if measured else self._update(step)
-                self.losses[step + 1] = loss
-                self.meter.add(step, loss, norm, bar)
-                step = after
-                if self.job.save_every and step % self.job.save_every == 0 and step < self.job.steps:
-                    self._save(step)
-        if first < self.job.steps:
-            self.engine.finish(step)
-            self._save(self.job.steps)
-        self.checkpoints.finish()
+                step = self.next(step)
+            if first < self.job.steps:
+                self.engine.finish(step)
+                self._save(self.job.steps)
+            self.checkpoints.finish()
         losses = {step: float(loss) for step, loss in self.losses.items()}
         result = Result(self.job.steps, first, losses, self.peak, self.known.peak, self.meter.rate, self.engine)
         self._say_end(result)
         return result
+
+    @contextmanager
+    def begun(self) -> Iterator[int]:
+        """Inside, updates can be made; the update to go on after."""
+        self.first = self.engine.begin(self._resume())
+        self.meter = _Meter(self)
+        with self._bar() as self.bar, self._reached.open("w", encoding="ascii") as self.reaches:
+            yield self.first
+
+    def next(self, step: int) -> int:
+        """The update after update `step`, with all that goes with it; returns the update to go on after."""
+        if self.here.rank == 0:  # for the process that may have to take it up
+            self.reaches.seek(0)
+            self.reaches.write(f"{step + 1:>12}")
+            self.reaches.flush()
+        measured = step == self.first + _MEASURED - 1 and self.here.rank == 0 and not self.job.quick
+        loss, norm, after = self._measured_update(step) if measured else self._update(step)
+        self.losses[step + 1] = loss
+        self.meter.add(step, loss, norm, self.bar)
+        if self.job.save_every and after % self.job.save_every == 0 and after < self.job.steps:
+            self._save(after)
+        return after
 
     def _make_engine(self, source) -> Alone:
         job = self.job
@@ -173,8 +190,8 @@ class _Run:
         step = 0 if about is None else about["step"]
         if about is not None and self.scaler.is_enabled():
             self.scaler.load_state_dict(about["more"]["scaler"])
-        if self.here.rank == 0 and self.reached.is_file() and step < self.job.steps:
-            last = self.reached.read_text(encoding="ascii").strip()
+        if self.here.rank == 0 and self._reached.is_file() and step < self.job.steps:
+            last = self._reached.read_text(encoding="ascii").strip()
             again = range(step + 1, int(last) + 1) if last else range(0)
             which = f"updates {again[0]} to {again[-1]} are" if again else "none is"
             self.say(f"Goes on after update {step}; {which} computed again.")
@@ -182,13 +199,6 @@ class _Run:
 
     def _save(self, step: int) -> None:
         self.checkpoints.save(step, {"scaler": self.scaler.state_dict()})
-
-    def _reach(self, file, step: int) -> None:
-        """Which update is at work, for the process that may have to take it up."""
-        if self.here.rank == 0:
-            file.seek(0)
-            file.write(f"{step + 1:>12}")
-            file.flush()
 
     def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float, int]:
         """One update: this rank's part of the loss, the norm of the gradients where they are clipped, what to go on after."""
@@ -258,12 +268,12 @@ class _Run:
             return nullcontext()
         return torch.autocast(self.device.type, halves)
 
-    def _bar(self, first: int):
+    def _bar(self):
         if not self.progress or self.here.rank:
             return nullcontext()
         from tqdm.auto import tqdm
 
-        return tqdm(total=self.job.steps, initial=first, unit="update", leave=False)
+        return tqdm(total=self.job.steps, initial=self.first, unit="update", leave=False)
 
     def _say_end(self, result: Result) -> None:
         if result.resumed_from == result.step:
@@ -277,7 +287,7 @@ class _Run:
 
 
 class _Flops(FlopCounterMode):
-    def __init__(self, run: _Run):
+    def __init__(self, run: Run):
         super().__init__(display=False)
         self.run = run
 
@@ -290,7 +300,7 @@ class _Flops(FlopCounterMode):
 class _Meter:
     """Figures of the updates since the last row."""
 
-    def __init__(self, run: _Run):
+    def __init__(self, run: Run):
         self.run, self.begun = run, time.perf_counter()
         self.since, self.pending = self.begun, []
         self.rows: list[tuple[int, float]] = []  # tokens and seconds

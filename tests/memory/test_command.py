@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from course_utils import cli
+from course_utils.cli import train
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.command import FILES, OWN_LOOP
@@ -70,10 +71,11 @@ def test_every_kind_starts_the_same_training(kind):
     assert trained(emit(kind, ODD, EVERYTHING, nodes=2)) == expected
 
 
-@pytest.mark.skipif("train" not in cli.COMMANDS, reason="the command is not here")
-def test_course_train_reads_its_command():
+def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
-        cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe))[1:])
+        asked = cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe))[1:])
+        share = train._job(asked).on(recipe.ranks)
+        assert (share.micro_batch, share.accumulation) == (recipe.batch, recipe.accumulation)
 
 
 def test_what_course_train_has_no_flag_for_is_refused():
@@ -93,8 +95,11 @@ def test_what_course_train_has_no_flag_for_is_refused():
                 CourseError, match=f"no flag for {name}=.*loop of your own with {re.escape(OWN_LOOP[name])}"
             ):
                 emit(kind, "gpt2", recipe)
-    with pytest.raises(CourseError, match="takes an optimizer by its name"):
-        emit("train", "gpt2", replace(PLAIN, optimizer=lambda parameters: None))
+    for optimizer in ("adamw4bit", lambda parameters: None):
+        with pytest.raises(CourseError, match="takes an optimizer by its name"):
+            emit("train", "gpt2", replace(PLAIN, optimizer=optimizer))
+    with pytest.raises(CourseError, match="no flag for precision='bf16-masters'"):
+        emit("train", "gpt2", replace(PLAIN, precision="bf16-masters"))
     with pytest.raises(CourseError, match="take zero_stage=3, zero_stage=1, or DeepSpeed"):
         emit("train", "gpt2", replace(PLAIN, ranks=2, zero_stage=2))
 

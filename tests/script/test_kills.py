@@ -12,8 +12,8 @@ from small_job import trained, written
 from torch.distributed.checkpoint import FileSystemWriter
 
 from course_utils.distributed import RankError, launch
+from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.script import checkpoints
-from course_utils.script.rank import FRESH_ADDRESSES
 
 
 @pytest.fixture(scope="module")

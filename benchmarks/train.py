@@ -1,0 +1,175 @@
+"""What `course train` adds to the same training written bare, and how soon a killed run is at work again.
+
+`--what speed`: DDP or FSDP2 on two ranks of this machine, eleven pairs of runs in turn, every other pair in the opposite order:
+the ratio of seconds, its median and a 95 % interval of that (order statistics). `--what restart`: ten killed workers, seconds
+until the next update.
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from course_utils import data, models
+from course_utils.distributed import launch
+from course_utils.memory.sharded import units_of
+from course_utils.script import Job
+from course_utils.script.examples import Order, load
+from course_utils.script.rank import place
+from course_utils.script.run import Run, _Known
+from course_utils.settings import environment_for_child
+
+PAIRS, UPDATES = 11, 20
+SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 344,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 256,
+}
+
+
+def job(folder: Path, **changes) -> Job:
+    """A small language model on the course's functions, in micro-batches of 4."""
+    config = models.configuration("llama", **SIZES)
+    (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
+    texts = data.load_functions()["validation"]["text"]
+    (folder / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    fields = {"sequence": 128, "batch": 16, "micro_batch": 4, "steps": 10_000, "clipping": True, "quick": True}
+    fields |= {"model": str(folder / "config.json"), "data": folder / "text.txt", "out": folder / "run"}
+    return Job(**fields | changes)
+
+
+class Bare:
+    """The same by hand: nothing is logged, saved or looked up."""
+
+    def __init__(self, asked: Job, source, examples):
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        self.model = plain = source.make()
+        if asked.strategy == "ddp":
+            self.model = DistributedDataParallel(plain)
+        else:
+            for unit in [*units_of(plain), plain]:
+                fully_shard(unit)
+        self.optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, foreach=False)
+        order, own = Order(len(examples), asked.batch, 0), asked.batch // ranks
+        rows = [order[step][rank * own : (rank + 1) * own] for step in range(200)]
+        self.batches = [[examples[step[i : i + 4]] for i in range(0, own, 4)] for step in rows]
+        self.ddp = asked.strategy == "ddp"
+
+    def updates(self, count: int) -> None:
+        """So many."""
+        for batches in self.batches[:count]:
+            for batch in batches:
+                if self.ddp:
+                    self.model.require_backward_grad_sync = batch is batches[-1]
+                (self.model(**batch).loss / len(batches)).backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def pairs(folder: Path, strategy: str) -> list[float]:
+    """Seconds of `course train` over those of the bare loop, pair by pair."""
+    asked = job(folder, strategy=strategy)
+    source, examples = load(asked)
+    bare, here = Bare(asked, source, examples), place()
+    run, ratios = Run(asked, asked.on(here.ranks), here, examples, source, _Known(), [], print, False), []
+    with run.begun() as step:
+
+        def ours() -> None:
+            nonlocal step
+            for _ in range(UPDATES):
+                step = run.next(step)
+
+        ways = [ours, lambda: bare.updates(UPDATES)]
+        for number in range(PAIRS + 1):
+            seconds = {}
+            for way in ways if number % 2 else ways[::-1]:
+                dist.barrier()
+                began = time.perf_counter()
+                way()
+                dist.barrier()
+                seconds[way] = time.perf_counter() - began
+            ratios.append(seconds[ways[0]] / seconds[ways[1]])
+    return ratios[1:]  # the first pair warms up
+
+
+def restarts(folder: Path, kills: int) -> list[float]:
+    """Seconds from a killed worker to the next update, on two ranks that save every tenth."""
+    asked = job(folder, strategy="fsdp2", save_every=10, steps=100_000)
+    command = [
+        sys.executable,
+        "-m",
+        "course_utils.cli",
+        "train",
+        "--ranks",
+        "2",
+        "--max-restarts",
+        "100",
+        *asked.flags(),
+    ]
+    at_work, found = asked.out / "reached-0", []
+    with (folder / "said.txt").open("w") as said:
+        agent = subprocess.Popen(
+            command, stdout=said, stderr=said, env=environment_for_child(OMP_NUM_THREADS="1"), start_new_session=True
+        )
+    try:
+        for _ in range(kills + 1):
+            began, before = time.perf_counter(), _text(at_work)
+            while _text(at_work) in (before, ""):
+                time.sleep(0.01)
+                if agent.poll() is not None or time.perf_counter() - began > 120:
+                    raise SystemExit((folder / "said.txt").read_text())
+            found.append(time.perf_counter() - began)
+            time.sleep(1.0)
+            workers = [one for one in psutil.Process(agent.pid).children() if "train" in one.cmdline()]
+            workers[len(found) % 2].kill()
+            _await_end(workers)
+    finally:
+        os.killpg(agent.pid, signal.SIGKILL)
+    return found[1:]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="ascii").strip() if path.is_file() else ""
+
+
+def _await_end(workers: list[psutil.Process]) -> None:
+    """The other worker still makes updates for a moment, until it misses the one that was killed."""
+    psutil.wait_procs(workers, timeout=30)
+
+
+def main():
+    """Print a row for each strategy, and the median of the restarts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--what", choices=["speed", "restart"], default="speed")
+    parser.add_argument("--kills", type=int, default=10)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if arguments.what == "restart":
+            found = sorted(restarts(folder, arguments.kills))
+            print(f"restart: median {statistics.median(found):.1f} s, from {found[0]:.1f} to {found[-1]:.1f} s")
+            return
+        for strategy in ("ddp", "fsdp2"):
+            (folder / strategy).mkdir()
+            found = sorted(launch(pairs, 2, folder / strategy, strategy, seconds=600)[0])
+            low, high = found[1], found[-2]  # of eleven, the second and the last but one hold the median in 98.8 of 100
+            print(f"{strategy}: median {statistics.median(found):.3f}, 95 % interval {low:.3f} to {high:.3f}")
+
+
+if __name__ == "__main__":
+    main()
