@@ -11,7 +11,7 @@ from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.script import Job, train
 
-ENDED = ("ddp", "zero1", "fsdp2", "local-sgd", "diloco")
+ENDED = [*(pytest.param(each, marks=pytest.mark.slow) for each in ("ddp", "zero1", "local-sgd")), "fsdp2", "diloco"]
 
 
 @pytest.fixture(scope="module")

@@ -38,10 +38,16 @@ WAYS = {
 }
 
 
+# Of a process that writes, torch starts another for each rank, which imports all anew.
 @pytest.mark.parametrize(
-    "way", [*list(WAYS)[:1], *(pytest.param(way, marks=pytest.mark.slow) for way in list(WAYS)[1:])]
+    ("way", "saving"),
+    [
+        ("with ranks", "thread"),
+        pytest.param("with ranks", "process", marks=pytest.mark.slow),
+        pytest.param("torchrun", "sync", marks=pytest.mark.slow),
+        pytest.param("accelerate", "sync", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("saving", ["process"])
 def test_two_processes_train_as_one_does(job, alone, way, saving, tmp_path):
     own = {**job, "strategy": "fsdp2", "saving": saving}
     said = ended([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "said.txt")

@@ -15,7 +15,7 @@ from course_utils.errors import CourseError
 from course_utils.script import Job, train
 from course_utils.script.choices import PRECISIONS, SAVING, STRATEGIES
 
-PAGE = Path(__file__).parents[2] / "docs" / "flags.md"
+PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 # What a flag is called, and the fields of a job that it stands for.
 FLAGS = {
     **{f"--strategy {name}": {"strategy": name} for name in STRATEGIES},

@@ -126,7 +126,7 @@ def test_torchrun_reads_its_command():
     assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "HOST:29400", "ID")
     assert config.rdzv_configs["is_host"] == "0"
     assert script[script.index("-m") :][:3] == ["-m", "course_utils.cli", "train"]
-    assert "python -m course_utils.elastic.store --port 29400" in several
+    assert "python -m course_utils.elastic.store --host 0.0.0.0 --port 29400" in several
 
 
 def shell_accepts(text: str) -> str:
