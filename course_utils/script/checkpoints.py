@@ -7,8 +7,9 @@ its name ends in `.partial`.
 import json
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -59,7 +60,8 @@ class Checkpoints:
         self._meet()
         try:
             if self.saving == "sync":
-                dcp.save(self._state(), storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
+                with _quiet():
+                    dcp.save(self._state(), storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
                 self._begun = (partial, None)
             else:
                 kind = AsyncCheckpointerType[self.saving.upper()]
@@ -120,7 +122,8 @@ class Checkpoints:
         reader = FileSystemReader(path)
         with torch.no_grad():
             model, kept, more = self._model(), self._empty_state(reader.read_metadata(), about["ranks"]), self._more()
-            dcp.load({**model, **kept, **more}, storage_reader=reader, no_dist=self.ranks == 1)
+            with _quiet():
+                dcp.load({**model, **kept, **more}, storage_reader=reader, no_dist=self.ranks == 1)
             self._put_back(kept)
         return about
 
@@ -229,6 +232,14 @@ class Checkpoints:
             f"No checkpoint could be written to {self.folder} ({str(error).splitlines()[0] if str(error) else error!r}); make "
             "room there. The one before it is whole."
         )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without DCP's warning that one process saves for itself, which is meant here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
 
 
 def _place(parameter: torch.nn.Parameter, key: str, about: TensorStorageMetadata) -> torch.Tensor:
