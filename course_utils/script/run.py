@@ -31,6 +31,7 @@ from course_utils.units import format_bytes
 
 _HALVES = {"autocast": torch.bfloat16, "fp16": torch.float16}
 _UPDATE = 2**20  # the number of the random state in which parameters are updated, above any micro-batch's
+_NORM = 1.0  # to which gradients are clipped
 _MEASURED = 2  # the update, of those of this process, whose memory is measured: the state is there by then
 
 
@@ -149,7 +150,8 @@ class Run:
             self.reaches.seek(0)
             self.reaches.write(f"{step + 1:>12}")
             self.reaches.flush()
-        measured = step == self.first + _MEASURED - 1 and self.here.rank == 0 and not self.job.quick
+        can_measure = self.here.rank == 0 and not self.job.quick and not self.engine.opaque
+        measured = can_measure and step == self.first + _MEASURED - 1
         loss, norm, after = self._measured_update(step) if measured else self._update(step)
         self.losses[step + 1] = loss
         self.meter.add(step, loss, norm, self.bar)
@@ -176,7 +178,15 @@ class Run:
         if job.strategy.startswith("deepspeed"):
             from course_utils.strategies.deepspeed import DeepSpeed
 
-            engine = DeepSpeed(plain, make, stage=int(job.strategy[-1]), share=self.share)
+            engine = DeepSpeed(
+                plain,
+                make,
+                stage=int(job.strategy[-1]),
+                precision=job.precision,
+                micro_batch=self.share.micro_batch,
+                accumulation=self.share.accumulation,
+                clip_to=_NORM if job.clipping else None,
+            )
         else:
             kind = ENGINES[job.strategy] if dist.is_initialized() else Members if job.store else Alone
             rounds = {"sync_every": job.sync_every, "store": job.store, "member": job.member}
@@ -222,13 +232,15 @@ class Run:
                 gain = self.here.ranks if engine.averages else 1  # the library divides by it
                 engine.backward(self.scaler.scale(micro_loss * gain))
         self._seed(step, _UPDATE)
-        norm = self._clip()
+        if job.clipping:
+            self.scaler.unscale_(engine.optimizer)
+            engine.clip(_NORM)
         factor = _factor(job, step)
         for group in engine.optimizer.param_groups:
             group["lr"] = job.lr * factor
         after = engine.update(partial(self.scaler.step, engine.optimizer), step + 1)
         self.scaler.update()
-        return loss, norm, after
+        return loss, engine.norm, after
 
     def _seed(self, step: int, micro: int) -> None:
         """As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it."""
@@ -236,12 +248,6 @@ class Run:
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
-
-    def _clip(self) -> torch.Tensor | float:
-        if not self.job.clipping:
-            return float("nan")
-        self.scaler.unscale_(self.engine.optimizer)
-        return nn.utils.clip_grad_norm_(self.engine.plain.parameters(), 1.0)
 
     def _measured_update(self, step: int):
         """The same, and the allocator's peak of it."""
@@ -263,8 +269,7 @@ class Run:
 
     def _autocast(self):
         halves = _HALVES.get(self.job.precision)
-        casts_itself = self.job.strategy in ("fsdp2", "hsdp") and self.job.precision == "autocast"
-        if halves is None or casts_itself:
+        if halves is None or self.engine.casts_itself:
             return nullcontext()
         return torch.autocast(self.device.type, halves)
 

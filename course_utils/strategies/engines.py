@@ -1,5 +1,6 @@
 """One interface to the ways in which torch shares training out over ranks."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -23,10 +24,14 @@ class Alone:
     """One process; and what every engine has.
 
     `plain` is the module by its own names, `model` what is called. `averages`: the library takes the mean of the ranks'
-    gradients. `of_one_model`: the ranks train one model together at every step.
+    gradients. `of_one_model`: the ranks train one model together at every step. `opaque`: the library keeps the state in a form
+    of its own, so it writes and reads checkpoints itself, by `write` and `read`, and nobody else counts its bytes.
+    `casts_itself`: it needs no `torch.autocast` around the model. `norm` is that of the last update's gradients before they were
+    clipped, nan where they are not.
     """
 
-    averages, of_one_model = False, True
+    averages, of_one_model, opaque, casts_itself = False, True, False, False
+    norm: torch.Tensor | float = math.nan
 
     def __init__(self, plain: nn.Module, make: Make, **_):
         self.plain = self.model = plain
@@ -43,6 +48,10 @@ class Alone:
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of a micro-batch, added to those before it."""
         loss.backward()
+
+    def clip(self, most: float) -> None:
+        """Shorten the gradients of the coming update to a norm of `most`."""
+        self.norm = nn.utils.clip_grad_norm_(self.plain.parameters(), most)
 
     def update(self, step: Callable[[], object], number: int) -> int:
         """Update `number`, counted from 1, by `step`; the gradients are dropped. Returns the update to go on after."""
@@ -106,7 +115,7 @@ class Zero1(Ddp):
 class Fsdp2(Alone):
     """`fully_shard` around every block and the whole, as ZeRO-3; with `replicas` in so many groups that hold everything each."""
 
-    averages = True
+    averages, casts_itself = True, True
 
     def __init__(self, plain, make, *, device: torch.device, halves: bool, replicas: int = 1, **_):
         ranks = dist.get_world_size()
