@@ -1,7 +1,7 @@
-"""Checkpoints of many ranks, through `torch.distributed.checkpoint`: written aside, made whole by one rename, checked when read.
+"""Checkpoints of many ranks: written aside, made whole by one rename, checked when read.
 
-A checkpoint is a folder `step-00000040`: what DCP wrote, and `run.json`, which says of what run and how far. While it is written
-its name ends in `.partial`.
+A checkpoint is a folder `step-00000040`: what `torch.distributed.checkpoint` wrote, or DeepSpeed, and `run.json`, which says of
+what run it is, how far that had come, and how large each file is. While it is written its name ends in `.partial`.
 """
 
 import json
@@ -55,23 +55,23 @@ class Checkpoints:
         partial = self.folder / (_NAME.format(step) + _PARTIAL)
         if self.rank == 0:
             partial.mkdir(exist_ok=True)
-            about = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}
-            (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
+        about, future = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}, None
         self._meet()
         try:
-            if self.saving == "sync":
+            if self.engine.opaque:
+                self.engine.write(partial)
+            elif self.saving == "sync":
                 with _quiet():
                     dcp.save(self._state(), storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
-                self._begun = (partial, None)
             else:
                 kind = AsyncCheckpointerType[self.saving.upper()]
                 writer = FileSystemWriter(partial)
                 future = dcp.async_save(
                     self._state(), storage_writer=writer, process_group=self.group, async_checkpointer_type=kind
                 )
-                self._begun = (partial, future)
         except Exception as error:  # torch raises many kinds
             raise self._not_written(error) from error
+        self._begun = (partial, about, future)
         if self.saving == "sync":
             self.finish()
 
@@ -79,7 +79,7 @@ class Checkpoints:
         """Wait for the checkpoint that is being written; rank 0 then gives it its name, and drops those that are too old."""
         if self._begun is None:
             return
-        (partial, future), self._begun = self._begun, None
+        (partial, about, future), self._begun = self._begun, None
         try:
             if future is not None:
                 future.result()
@@ -87,16 +87,18 @@ class Checkpoints:
             raise self._not_written(error) from error
         self._meet()
         if self.rank == 0:
+            about["files"] = _synced(partial)
+            (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
+            _synced(partial)
             whole = partial.with_suffix("")
-            shutil.rmtree(
-                whole, ignore_errors=True
-            )  # one that could not be read, or this run would have begun after it
+            # One of that name could not be read, or this run would have begun after it.
+            shutil.rmtree(whole, ignore_errors=True)
             os.replace(partial, whole)
             with suppress(OSError):  # Windows opens no folders
                 place = os.open(self.folder, os.O_RDONLY)
                 os.fsync(place)
                 os.close(place)
-            for old in self.found()[self.keep :]:
+            for old in [path for path in self.found() if path.name <= whole.name][self.keep :]:
                 shutil.rmtree(old)
 
     def found(self) -> list[Path]:
@@ -119,6 +121,14 @@ class Checkpoints:
         if answer[0] is None:
             return None
         path, about = answer[0]
+        if self.engine.opaque:
+            try:
+                self.engine.read(path)
+            except Exception as error:  # as many kinds
+                raise CourseError(
+                    f"The checkpoint {path} cannot be read ({type(error).__name__}); delete it, and the one before it is taken."
+                ) from error
+            return about
         reader = FileSystemReader(path)
         with torch.no_grad():
             model, kept, more = self._model(), self._empty_state(reader.read_metadata(), about["ranks"]), self._more()
@@ -146,20 +156,24 @@ class Checkpoints:
 
     def _torn(self, path: Path) -> str:
         try:
-            json.loads((path / _RUN).read_text(encoding="utf-8"))["step"]
-            metadata = FileSystemReader(path).read_metadata()
-            ends: dict[str, int] = {}
-            for place in metadata.storage_data.values():
-                ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
-            short = [name for name, end in ends.items() if (path / name).stat().st_size < end]
+            sizes = json.loads((path / _RUN).read_text(encoding="utf-8"))["files"]
+            if ".metadata" in sizes:
+                FileSystemReader(path).read_metadata()
+            short = [name for name, size in sizes.items() if (path / name).stat().st_size < size]
         except Exception as error:  # reading what is damaged raises many kinds
             return f"it cannot be read ({type(error).__name__})"
         return f"{short[0]} is shorter than it was" if short else ""
 
     def _foreign(self, path: Path, about: dict) -> str:
-        for name, here in self.identity.items():
-            if about.get("identity", {}).get(name) != here:
-                return f"its {name.replace('_', ' ')} is {about.get('identity', {}).get(name)!r}, here {here!r}"
+        for name in self.identity | about["identity"]:
+            there, here = (_shown(values.get(name)) for values in (about["identity"], self.identity))
+            if there != here:
+                return f"its {name.replace('_', ' ')} is {there}, here {here}"
+        if self.engine.opaque:
+            known = about["ranks"]
+            return (
+                "" if known == self.ranks else f"{known} ranks wrote it, and only as many can read it, not {self.ranks}"
+            )
         saved = FileSystemReader(path).read_metadata().state_dict_metadata
         for name, tensor in self._model().items():
             known = saved.get(name)
@@ -240,6 +254,20 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
+
+
+def _synced(folder: Path) -> dict[str, int]:
+    """Bytes of every file below it, by its name from there; they are on the disk when this returns."""
+    sizes = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+            sizes[path.relative_to(folder).as_posix()] = os.fstat(file.fileno()).st_size
+    return sizes
+
+
+def _shown(value) -> str:
+    return "another" if value is None else repr(value)
 
 
 def _place(parameter: torch.nn.Parameter, key: str, about: TensorStorageMetadata) -> torch.Tensor:

@@ -110,11 +110,11 @@ def test_a_checkpoint_of_another_run_is_refused(job, folder):
 def test_one_that_lost_a_parameter_is_refused(job, folder):
     """Only `run.json` says that it is of this run."""
     for path in (folder / "checkpoints").iterdir():
-        keep = (path / "run.json").read_text(encoding="utf-8")
+        about = json.loads((path / "run.json").read_text(encoding="utf-8"))
         shutil.rmtree(path)
         path.mkdir()
         dcp.save({"something": 1}, checkpoint_id=path, no_dist=True)
-        (path / "run.json").write_text(keep, encoding="utf-8")
+        (path / "run.json").write_text(json.dumps(about | {"files": {}}), encoding="utf-8")
     with pytest.raises(CourseError, match="it has no .* of shape"):
         train(Job(**job, out=folder))
 
@@ -165,3 +165,20 @@ def test_the_log_tells_which_attempt_made_a_row(job, folder):
     trained({**job, "out": folder, "log_every": 1})
     rows = (folder / "log.csv").read_text(encoding="utf-8").removeprefix(before).splitlines()
     assert [row.split(",")[0] for row in rows] == ["5", "6"]
+
+
+def test_good_ones_are_not_dropped_for_torn_ones_of_later_updates(job, folder):
+    class Ends:
+        def log(self, step, values):
+            if step == 4:
+                raise KeyboardInterrupt
+
+        def close(self):
+            pass
+
+    (folder / "checkpoints" / "step-00000004" / ".metadata").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        train(Job(**{**job, "save_every": 3, "keep": 1, "log_every": 1}, out=folder), loggers=[Ends()], say=[].append)
+    _, losses, said = trained({**job, "out": folder})
+    assert min(losses) == 4
+    assert "Goes on after update 3" in said[-2]
