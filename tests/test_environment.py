@@ -93,7 +93,12 @@ def declared(*extras: str) -> set[str]:
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
 EXTRAS = {"course_utils": (), "course_utils/cli": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev")}
-EXTRAS |= {"benchmarks": ("dev",), "course_utils/lessons": ("distributed",)}
+EXTRAS |= {
+    "benchmarks": ("dev",),
+    "course_utils/lessons": ("distributed",),
+    "course_utils/strategies": ("distributed",),
+}
+EXTRAS |= {"tests/script": ("lab", "dev", "distributed")}
 BESIDE_IT = {"torchao"}  # compared with where it is installed, and needed nowhere
 SOURCES = [
     path

@@ -3,7 +3,11 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+
+from packaging.version import Version
 
 from course_utils.errors import CourseError, require_count
 from course_utils.memory import Recipe
@@ -11,6 +15,7 @@ from course_utils.script.choices import BY_ROUNDS, LOGS, PRECISIONS, SAVING, SHA
 from course_utils.script.optimizers import kind_of
 
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
+_DEEPSPEED = "0.19"  # in 0.18.0 stage 2 adds up other gradients than one process
 _SAME = (  # what decides parameters and batches
     "model",
     "data",
@@ -98,7 +103,7 @@ class Job:
             raise CourseError(sentence)
 
     def _contradictions(self) -> Iterator[str]:
-        kind = kind_of(self.optimizer)
+        kind, is_deepspeed = kind_of(self.optimizer), self.strategy.startswith("deepspeed")
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
         if self.data is None and (self.packed or self.chunked_loss):
@@ -110,9 +115,12 @@ class Job:
             )
         if self.strategy == "zero1" and not kind.is_torchs:
             yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; take torch.AdamW, say, or ddp."
-        if self.strategy.startswith("deepspeed") and self.optimizer == "muon":
-            yield f"{self.strategy} flattens matrices, which muon needs whole; take fsdp2 or ddp."
-        if self.strategy.startswith("deepspeed") and (self.precision in ("fp64", "fp16") or self.saving != "sync"):
+        if is_deepspeed and not kind.by_element:
+            yield (
+                f"{self.strategy} lays all parameters in one row, and {self.optimizer} looks at whole tensors; take an optimizer "
+                "that works element by element (torch.AdamW, course.AdamW), or ddp."
+            )
+        if is_deepspeed and (self.precision in ("fp64", "fp16") or self.saving != "sync"):
             yield f"{self.strategy} is offered in fp32, bf16 and autocast, with --saving sync; change these, or take fsdp2."
         if self.precision == "fp16" and self.strategy not in ("none", "ddp"):
             yield f"Loss scaling for fp16 is offered alone and with ddp; with {self.strategy} take autocast."
@@ -135,8 +143,13 @@ class Job:
             yield f"Members that come and go train by local-sgd or diloco, not {self.strategy}; change --strategy."
         if self.member and self.part is None:
             yield f"--member {self.member} is no K/N with K from 0 to N - 1; the third of four is 2/4."
-        if self.compiled and self.strategy.startswith("deepspeed"):
+        if self.compiled and is_deepspeed:
             yield f"Compiling is not offered with {self.strategy}; leave one of the two out."
+        if is_deepspeed and not _has_deepspeed():
+            yield (
+                f"{self.strategy} needs DeepSpeed {_DEEPSPEED} or newer, which is not here; install it with the torch that is: "
+                'pip install --no-build-isolation "course-utils[distributed]", or take zero1 or fsdp2.'
+            )
 
     def on(self, ranks: int) -> "Ranks":
         """The same on so many ranks. Raises `CourseError` where the batch does not divide."""
@@ -156,6 +169,8 @@ class Job:
         found = {name: getattr(self, name) for name in _SAME}
         if self.strategy in BY_ROUNDS:
             found |= {"strategy": self.strategy, "sync_every": self.sync_every, "member": self.member}
+        if self.strategy.startswith("deepspeed"):  # whose checkpoints nothing else can read
+            found["strategy"] = self.strategy
         return json.loads(json.dumps(found, default=str))
 
     def flags(self) -> list[str]:
@@ -233,3 +248,7 @@ class Ranks:
             ranks=1 if by_rounds else self.ranks,
             replicas=job.replicas,
         )
+
+
+def _has_deepspeed() -> bool:
+    return find_spec("deepspeed") is not None and Version(version("deepspeed")) >= Version(_DEEPSPEED)

@@ -1,0 +1,91 @@
+"""ZeRO as DeepSpeed has it (Rajbhandari et al. 2020), behind the interface of the other strategies."""
+
+import logging
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from course_utils.distributed.torchrun import announce
+from course_utils.settings import set_variable, settings, variables
+from course_utils.strategies.engines import Alone, Make
+
+_STATE = "deepspeed"  # the folder of DeepSpeed's files in a checkpoint
+
+
+class DeepSpeed(Alone):
+    """Stage 1, 2 or 3 of ZeRO in `fp32`, `bf16` or `autocast`; an update takes `accumulation` micro-batches of `micro_batch`.
+
+    Needs a process group that stands. In `bf16` DeepSpeed updates float32 copies of the weights. `clip_to` is the norm to which
+    it clips the gradients of an update, None for none.
+    """
+
+    averages, opaque, casts_itself = True, True, True
+
+    def __init__(
+        self,
+        plain: nn.Module,
+        make: Make,
+        *,
+        stage: int,
+        precision: str,
+        micro_batch: int,
+        accumulation: int,
+        clip_to: float | None,
+    ):
+        library = _library()
+        config = {
+            "train_micro_batch_size_per_gpu": micro_batch,
+            "gradient_accumulation_steps": accumulation,
+            "gradient_clipping": clip_to or 0.0,
+            "zero_allow_untested_optimizer": True,
+            # Parameters below the threshold stay whole on every rank: 100,000 elements, if nobody says otherwise.
+            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+            "bf16": {"enabled": precision == "bf16"},
+            # Not `torch.autocast` around the call: DeepSpeed ends that on a GPU, where its own is not asked for.
+            "torch_autocast": {"enabled": precision == "autocast", "dtype": "bfloat16"},
+            "steps_per_print": 10**9,
+        }
+        self.plain, self.clips = plain, clip_to is not None
+        self.model, self.optimizer, *_ = library.initialize(model=plain, optimizer=make(plain), config=config)
+
+    @contextmanager
+    def around(self, is_last):
+        yield
+        if not is_last:
+            self.model.step()  # which only counts, until the micro-batches of an update are complete
+
+    def backward(self, loss):
+        self.model.backward(loss, scale_wrt_gas=False)  # else it divides by the number of micro-batches
+
+    def clip(self, most):
+        """DeepSpeed does so in its own step."""
+
+    def update(self, step, number):
+        self.model.step()
+        if self.clips:
+            self.norm = self.model.get_global_grad_norm()
+        return number
+
+    def write(self, folder: Path) -> None:
+        """Files of every rank in `folder`."""
+        self.model.save_checkpoint(str(folder), tag=_STATE, save_latest=False)
+
+    def read(self, folder: Path) -> None:
+        """Go on from what as many ranks wrote there."""
+        self.model.load_checkpoint(str(folder), tag=_STATE)
+
+
+def _library():
+    """DeepSpeed, told which device this is, and to keep what it notices on the way to itself."""
+    set_variable("DS_ACCELERATOR", settings().device.type)  # else it looks for other devices, at length
+    if not variables("LOCAL_RANK"):
+        announce()
+    import deepspeed
+
+    # An operator of inference that it would compile when ranks first talk to each other: a minute, with ninja and a C++ compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"deepspeed|torch\.distributed")
+    return deepspeed
