@@ -121,7 +121,7 @@ def restarts(folder: Path, kills: int) -> list[float]:
         "100",
         *asked.flags(),
     ]
-    at_work, found = asked.out / "reached-0", []
+    at_work, found = asked.out / "reached", []
     with (folder / "said.txt").open("w") as said:
         agent = subprocess.Popen(
             command, stdout=said, stderr=said, env=environment_for_child(OMP_NUM_THREADS="1"), start_new_session=True

@@ -9,6 +9,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Checkpoints:
     def __init__(self, folder: Path, engine: Alone, identity: dict, keep: int, saving: str):
         self.folder, self.engine, self.identity, self.keep, self.saving = folder, engine, identity, keep, saving
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self._begun = None
+        self._begun: Future | None = None
         # Threads that write talk to each other while the ranks go on training: over a group of their own.
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() and saving != "sync" else None
         if self.rank == 0:
@@ -55,7 +56,7 @@ class Checkpoints:
         partial = self.folder / (_NAME.format(step) + _PARTIAL)
         if self.rank == 0:
             partial.mkdir(exist_ok=True)
-        about, future = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}, None
+        about = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}
         self._meet()
         try:
             if self.engine.opaque:
@@ -64,42 +65,58 @@ class Checkpoints:
                 with _quiet():
                     dcp.save(self._state(), storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
             else:
-                kind = AsyncCheckpointerType[self.saving.upper()]
-                writer = FileSystemWriter(partial)
-                future = dcp.async_save(
-                    self._state(), storage_writer=writer, process_group=self.group, async_checkpointer_type=kind
-                )
+                self._begin(partial, about)
+                return
+            self._meet()
+            self._name(partial, about)
         except Exception as error:  # torch raises many kinds
             raise self._not_written(error) from error
-        self._begun = (partial, about, future)
-        if self.saving == "sync":
-            self.finish()
+
+    def _begin(self, partial: Path, about: dict) -> None:
+        """Let it be written, and named as soon as it is: when rank 0 has written the metadata, all shards are there."""
+        kind, writer = AsyncCheckpointerType[self.saving.upper()], FileSystemWriter(partial)
+        written = dcp.async_save(
+            self._state(), storage_writer=writer, process_group=self.group, async_checkpointer_type=kind
+        )
+        self._begun = Future()
+
+        def name(ended: Future) -> None:
+            try:
+                ended.result()
+                self._name(partial, about)
+                self._begun.set_result(None)
+            except BaseException as error:
+                self._begun.set_exception(error)
+
+        written.add_done_callback(name)
 
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written; rank 0 then gives it its name, and drops those that are too old."""
-        if self._begun is None:
-            return
-        (partial, about, future), self._begun = self._begun, None
+        """Wait for the checkpoint that is being written. Raises `CourseError` where it could not be."""
         try:
-            if future is not None:
-                future.result()
+            if self._begun is not None:
+                self._begun.result()
         except Exception as error:
             raise self._not_written(error) from error
+        finally:
+            self._begun = None
         self._meet()
-        if self.rank == 0:
-            about["files"] = _synced(partial)
-            (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
-            _synced(partial)
-            whole = partial.with_suffix("")
-            # One of that name could not be read, or this run would have begun after it.
-            shutil.rmtree(whole, ignore_errors=True)
-            os.replace(partial, whole)
-            with suppress(OSError):  # Windows opens no folders
-                place = os.open(self.folder, os.O_RDONLY)
-                os.fsync(place)
-                os.close(place)
-            for old in [path for path in self.found() if path.name <= whole.name][self.keep :]:
-                shutil.rmtree(old)
+
+    def _name(self, partial: Path, about: dict) -> None:
+        """On rank 0: give it its name, now that all is written, and drop those that are too old."""
+        if self.rank != 0:
+            return
+        about["files"] = _synced(partial)
+        (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
+        _synced(partial)
+        whole = partial.with_suffix("")
+        shutil.rmtree(whole, ignore_errors=True)  # it could not be read, or this run would have begun after it
+        os.replace(partial, whole)
+        with suppress(OSError):  # Windows opens no folders
+            place = os.open(self.folder, os.O_RDONLY)
+            os.fsync(place)
+            os.close(place)
+        for old in [path for path in self.found() if path.name <= whole.name][self.keep :]:
+            shutil.rmtree(old)
 
     def found(self) -> list[Path]:
         """Those that have their name, the newest first."""

@@ -1,11 +1,11 @@
 """The loop of `course train`. What an update computes depends on the seed and its number alone, so any process can take it up."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.memory import Recipe, estimate
 from course_utils.memory.allocator import allocator_of
@@ -94,14 +94,14 @@ class _Known:
         path = job.out / "known.json"
         if job.quick:
             return cls()
-        if path.is_file():
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        recipe: Recipe | None = share.recipe
-        peak = None if recipe is None else estimate(source, recipe).peak
+        asked = f"{share.recipe} of {source.key}, {torch.get_num_threads()} threads"
+        kept = read_json(path) or {}
+        if kept.get("asked") == asked:
+            return cls(kept["peak"], kept["flops"])
+        peak = None if share.recipe is None else estimate(source, share.recipe).peak
         name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
         found = cls(peak, calibrate([name], exchange=False).flops[name])
-        with replacing(path) as partial_path:
-            partial_path.write_text(json.dumps(vars(found)), encoding="utf-8")
+        write_json(path, {"asked": asked, **vars(found)})
         return found
 
 
@@ -118,8 +118,8 @@ class Run:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
         identity = {**job.identity, "data": examples.key}
         self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep, job.saving)
-        self._reached = job.out / f"reached-{here.rank}"
-        self.flops, self.peak, self.losses = 0, None, {}
+        self.reached = _Reached(job.out / "reached") if here.rank == 0 else None
+        self.flops, self.peak = 0, None
 
     def go(self) -> Result:
         """From where the newest checkpoint stands to the end."""
@@ -131,8 +131,8 @@ class Run:
                 self.engine.finish(step)
                 self._save(self.job.steps)
             self.checkpoints.finish()
-        losses = {step: float(loss) for step, loss in self.losses.items()}
-        result = Result(self.job.steps, first, losses, self.peak, self.known.peak, self.meter.rate, self.engine)
+        rates = (self.peak, self.known.peak, self.meter.rate)
+        result = Result(self.job.steps, first, self.meter.losses, *rates, self.engine)
         self._say_end(result)
         return result
 
@@ -141,19 +141,16 @@ class Run:
         """Inside, updates can be made; the update to go on after."""
         self.first = self.engine.begin(self._resume())
         self.meter = _Meter(self)
-        with self._bar() as self.bar, self._reached.open("w", encoding="ascii") as self.reaches:
+        with self._bar() as self.bar:
             yield self.first
 
     def next(self, step: int) -> int:
         """The update after update `step`, with all that goes with it; returns the update to go on after."""
-        if self.here.rank == 0:  # for the process that may have to take it up
-            self.reaches.seek(0)
-            self.reaches.write(f"{step + 1:>12}")
-            self.reaches.flush()
+        if self.here.rank == 0:
+            self.reached.note(step + 1)
         can_measure = self.here.rank == 0 and not self.job.quick and not self.engine.opaque
         measured = can_measure and step == self.first + _MEASURED - 1
         loss, norm, after = self._measured_update(step) if measured else self._update(step)
-        self.losses[step + 1] = loss
         self.meter.add(step, loss, norm, self.bar)
         if self.job.save_every and after % self.job.save_every == 0 and after < self.job.steps:
             self._save(after)
@@ -200,9 +197,8 @@ class Run:
         step = 0 if about is None else about["step"]
         if about is not None and self.scaler.is_enabled():
             self.scaler.load_state_dict(about["more"]["scaler"])
-        if self.here.rank == 0 and self._reached.is_file() and step < self.job.steps:
-            last = self._reached.read_text(encoding="ascii").strip()
-            again = range(step + 1, int(last) + 1) if last else range(0)
+        if self.reached is not None and self.reached.last and step < self.job.steps:
+            again = range(step + 1, self.reached.last + 1)
             which = f"updates {again[0]} to {again[-1]} are" if again else "none is"
             self.say(f"Goes on after update {step}; {which} computed again.")
         return step
@@ -291,6 +287,21 @@ class Run:
         self.say("; ".join(words) + ".")
 
 
+class _Reached:
+    """A file that tells the process that takes a run up which update was at work last."""
+
+    def __init__(self, path: Path):
+        path.touch()
+        self.file = path.open("r+", encoding="ascii")
+        self.last = int(self.file.read() or 0)
+
+    def note(self, number: int) -> None:
+        """Update `number` is at work; it is written down before it is computed."""
+        self.file.seek(0)
+        self.file.write(f"{number:>12}")
+        self.file.flush()
+
+
 class _Flops(FlopCounterMode):
     def __init__(self, run: Run):
         super().__init__(display=False)
@@ -309,6 +320,7 @@ class _Meter:
         self.run, self.begun = run, time.perf_counter()
         self.since, self.pending = self.begun, []
         self.rows: list[tuple[int, float]] = []  # tokens and seconds
+        self.losses: dict[int, float] = {}
 
     @property
     def rate(self) -> float:
@@ -325,6 +337,7 @@ class _Meter:
         if (step + 1) % run.job.log_every and step + 1 < run.job.steps:
             return
         losses = [float(loss) for _, loss, _ in self.pending]  # waits for the device
+        self.losses |= {number + 1: loss for (number, _, _), loss in zip(self.pending, losses, strict=True)}
         now = time.perf_counter()
         seconds, (step, _, norm) = now - self.since, self.pending[-1]
         factor = (

@@ -83,7 +83,7 @@ def alive(pid: int) -> bool:
 def reached(out: Path) -> int:
     """Which update rank 0 is at work on."""
     with suppress(OSError, ValueError):
-        return int((out / "reached-0").read_text(encoding="ascii"))
+        return int((out / "reached").read_text(encoding="ascii"))
     return 0
 
 
