@@ -214,7 +214,7 @@ def go_on_without(run, dead, when, place, rounds=4):
     check_equal(run, others, range(rounds))
 
 
-@pytest.mark.parametrize("place", ["training", "called", "connected"])
+@pytest.mark.parametrize("place", ["training", "connected"])
 def test_two_go_on_when_one_dies(run, place):
     """In its inner steps; when it has called and may be in the next attempt; in the all-reduce."""
     go_on_without(run, "cyd", 1, place)
@@ -246,6 +246,7 @@ def test_who_returns_is_taken_in_at_the_next_round_with_the_outer_velocity(run):
     assert joined["velocity"].norm() > 0
 
 
+@pytest.mark.slow
 def test_who_was_stopped_for_a_while_gets_the_state_and_goes_on(run):
     run, two = run(), NAMES[:2]
     run.start(*two, rounds=5, waits=(3, "cyd-call-3"))
@@ -283,6 +284,7 @@ def test_all_begin_from_the_checkpoint_of_the_latest_round(run):
         check(run, name, averaged, first=2)
 
 
+@pytest.mark.slow
 def test_the_last_one_goes_on_alone(run):
     run = run(members=2)
     run.start("ada", rounds=3)
@@ -344,6 +346,7 @@ class Cut(ElasticRounds):
         raise OSError("No route to host")
 
 
+@pytest.mark.slow
 def test_a_meeting_that_fails_again_and_again_says_why(run):
     run = run(members=1)
     with Cut(run.address, "ada", [torch.zeros(3)], timeout=1) as rounds, pytest.raises(CourseError) as raised:

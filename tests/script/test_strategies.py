@@ -98,14 +98,15 @@ def without_dropout(job, folder):
     return {**job, "model": str(folder / "config.json")}
 
 
-def test_adapters_and_the_courses_own_task_train_on_ranks_too(job, tmp_path):
-    """With a schedule, a mask and labels of its own; and where most parameters are frozen."""
+# The own task has a mask, labels of its own and another schedule; with adapters most parameters are frozen.
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
+@pytest.mark.parametrize("what", [pytest.param("own task", marks=pytest.mark.slow), "adapters"])
+def test_adapters_and_the_courses_own_task_train_on_ranks_too(job, what, strategy, tmp_path):
     own = {"precision": "fp64", "steps": 3, "batch": 8, "sequence": 16, "quick": True, "micro_batch": 2}
-    for name, fields_of_it in (("own task", own), ("adapters", {**job, "lora": 2, "steps": 3})):
-        one, _, _ = trained({**fields_of_it, "out": tmp_path / name})
-        for strategy in ("ddp", "fsdp2"):
-            ranks = launch(trained, 2, {**fields_of_it, "strategy": strategy, "out": tmp_path / f"{name} {strategy}"})
-            assert farthest(ranks[0][0], one) < 1e-10
+    fields_of_it = own if what == "own task" else {**job, "lora": 2, "steps": 3}
+    one, _, _ = trained({**fields_of_it, "out": tmp_path / "one"})
+    ranks = launch(trained, 2, {**fields_of_it, "strategy": strategy, "out": tmp_path / "two"})
+    assert farthest(ranks[0][0], one) < 1e-10
 
 
 def test_a_sharded_muon_is_torchs_own(job, tmp_path):

@@ -95,7 +95,14 @@ def on_shards(shapes, mesh_shape, ways):
     return found
 
 
-@pytest.mark.parametrize("mesh_shape", [(2,), (3,), (2, 2)], ids=["2", "3", "2 replicas of 2"])
+MESHES = [
+    pytest.param((2,), marks=pytest.mark.slow, id="2"),
+    pytest.param((3,), id="3"),
+    pytest.param((2, 2), marks=pytest.mark.slow, id="2 replicas of 2"),
+]
+
+
+@pytest.mark.parametrize("mesh_shape", MESHES)
 def test_bit_equal_to_one_process_and_every_matrix_is_orthogonalized_once(mesh_shape):
     """The owner sees the same bfloat16 matrix as torch, and all else goes number by number.
 
@@ -118,7 +125,7 @@ def test_bit_equal_to_one_process_and_every_matrix_is_orthogonalized_once(mesh_s
         assert done == sorted((UNEVEN * STEPS)[1:] * replicas)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_what_is_sent_is_the_formula(ranks):
     """(N - 1)/N of each matrix there and as much back, two bytes a number; the step without the first matrix sends less."""
     found = launch(on_shards, ranks, EVEN, (ranks,), {"": {}})
@@ -209,7 +216,7 @@ def assert_same_as_in_one_process(states, ranks, steps=STEPS):
         assert right not in set(hidden) or torch.equal(states[name], right), name
 
 
-@pytest.mark.parametrize("mesh_shape", [(2,), (3,), (2, 2)], ids=["2", "3", "2 replicas of 2"])
+@pytest.mark.parametrize("mesh_shape", MESHES)
 def test_five_steps_of_fsdp2_chained_with_adamw_are_those_of_one_process(mesh_shape):
     ranks = torch.Size(mesh_shape).numel()
     for states in launch(by_fsdp, ranks, mesh_shape):
@@ -235,6 +242,7 @@ def goes_on(folder, steps):
     return {name: p.full_tensor() for name, p in net.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_torchs_checkpoint_carries_the_momentum_to_another_number_of_ranks(tmp_path):
     for ranks, steps in ((2, range(2)), (3, range(2, 4)), (1, range(4, 6))):
         states = launch(goes_on, ranks, str(tmp_path), steps)
