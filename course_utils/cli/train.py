@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lr", type=float, metavar="X", help="the highest learning rate")
     add("--floor", type=float, metavar="X", help="which share of it is left at the end (default: 0)")
     add("--saving", metavar="NAME", help=f"who writes checkpoints: {', '.join(SAVING)} (default: sync)")
-    add("--logs", nargs="+", metavar="NAME", help=f"{', '.join(LOGS)} (default: csv)")
+    add("--logs", nargs="*", metavar="NAME", help=f"{', '.join(LOGS)} (default: csv)")
     for name, what in _COUNTS.items():
         add(f"--{name}", type=int, metavar="N", help=what)
     for name, what in _SWITCHES.items():

@@ -1,5 +1,6 @@
 """How the real libraries share a model out over ranks, as a recipe asks for it."""
 
+import inspect
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -39,15 +40,19 @@ def units_of(model: nn.Module) -> list[nn.Module]:
 
 def make_zero1(parameters: list[nn.Parameter], make: Make) -> torch.optim.Optimizer:
     """torch's `ZeroRedundancyOptimizer` around the optimizer that `make` gives; it takes torch's own kinds."""
+    return share_state(make(parameters))
+
+
+def share_state(made: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """`ZeroRedundancyOptimizer` with the parameters and options of `made`. Raises `CourseError` where that is not torch's own."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    sample = make([nn.Parameter(torch.empty(1))])
-    if not type(sample).__module__.startswith("torch.optim"):
-        raise CourseError(
-            f"ZeroRedundancyOptimizer wraps torch's optimizers, not {type(sample).__name__}; choose one of them."
-        )
-    known = {name: value for name, value in sample.defaults.items() if name != "decoupled_weight_decay"}
-    return ZeroRedundancyOptimizer(parameters, type(sample), **known)
+    kind = type(made)
+    if not kind.__module__.startswith("torch.optim"):
+        raise CourseError(f"ZeroRedundancyOptimizer wraps torch's optimizers, not {kind.__name__}; choose one of them.")
+    taken = inspect.signature(kind).parameters  # AdamW keeps an option of Adam that it does not take
+    options = {name: value for name, value in made.defaults.items() if name in taken}
+    return ZeroRedundancyOptimizer([p for group in made.param_groups for p in group["params"]], kind, **options)
 
 
 class Buckets:

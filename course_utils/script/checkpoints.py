@@ -11,19 +11,23 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from course_utils.errors import CourseError
+from course_utils.script.rank import PATIENCE
 from course_utils.strategies.engines import Alone
 
 _NAME, _RUN, _PARTIAL = "step-{:08d}", "run.json", ".partial"
+_ERRORS = (Exception, CheckpointException)  # which is none of the others
 _NUMBERS = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _BY_DTYPE = {dtype: kind for kind, dtype in _NUMBERS.items()}
 
@@ -40,7 +44,8 @@ class Checkpoints:
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self._begun: Future | None = None
         # Threads that write talk to each other while the ranks go on training: over a group of their own.
-        self.group = dist.new_group(backend="gloo") if dist.is_initialized() and saving != "sync" else None
+        apart, limit = dist.is_initialized() and saving != "sync", timedelta(seconds=PATIENCE)
+        self.group = dist.new_group(backend="gloo", timeout=limit) if apart else None
         if self.rank == 0:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -54,11 +59,11 @@ class Checkpoints:
         """Write the state after update `step`; `more` are plain values to keep with it, those of rank 0."""
         self.finish()
         partial = self.folder / (_NAME.format(step) + _PARTIAL)
-        if self.rank == 0:
-            partial.mkdir(exist_ok=True)
         about = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": more}
-        self._meet()
         try:
+            if self.rank == 0:
+                partial.mkdir(exist_ok=True)
+            self._meet()
             if self.engine.opaque:
                 self.engine.write(partial)
             elif self.saving == "sync":
@@ -69,7 +74,9 @@ class Checkpoints:
                 return
             self._meet()
             self._name(partial, about)
-        except Exception as error:  # torch raises many kinds
+        except CourseError:
+            raise
+        except _ERRORS as error:
             raise self._not_written(error) from error
 
     def _begin(self, partial: Path, about: dict) -> None:
@@ -95,7 +102,7 @@ class Checkpoints:
         try:
             if self._begun is not None:
                 self._begun.result()
-        except Exception as error:
+        except _ERRORS as error:
             raise self._not_written(error) from error
         finally:
             self._begun = None
@@ -128,48 +135,52 @@ class Checkpoints:
         A torn or foreign one is named by `say`, and the one before it is taken. Raises `CourseError` where all there are belong
         to another run.
         """
-        about, answer = None, [None]
-        if self.rank == 0:
-            answer = [self._choose(say)]
-        if self.ranks > 1:
-            dist.broadcast_object_list(answer)
-        if isinstance(answer[0], str):
-            raise CourseError(answer[0])
-        if answer[0] is None:
-            return None
-        path, about = answer[0]
-        if self.engine.opaque:
+        unreadable: dict[Path, str] = {}
+        while True:
+            answer = [self._choose(unreadable)] if self.rank == 0 else [None]
+            if self.ranks > 1:
+                dist.broadcast_object_list(answer)
+            path, about, left_out = answer[0]
+            if path is None:
+                break
             try:
-                self.engine.read(path)
-            except Exception as error:  # as many kinds
-                raise CourseError(
-                    f"The checkpoint {path} cannot be read ({type(error).__name__}); delete it, and the one before it is taken."
-                ) from error
-            return about
-        reader = FileSystemReader(path)
-        with torch.no_grad():
-            model, kept, more = self._model(), self._empty_state(reader.read_metadata(), about["ranks"]), self._more()
-            with _quiet():
-                dcp.load({**model, **kept, **more}, storage_reader=reader, no_dist=self.ranks == 1)
-            self._put_back(kept)
+                self._read(path, about)
+                break
+            except _ERRORS as error:  # on every rank
+                unreadable[path] = f"it cannot be read ({type(error).__name__})"
+        for sentence in left_out:
+            say(sentence)
+        if path is None and about:
+            raise CourseError(about["wrong"])
         return about
 
-    def _choose(self, say: Callable[[str], None]) -> tuple[Path, dict] | str | None:
-        """The newest that is whole and of this run; a sentence where there are others only."""
-        foreign = []
+    def _read(self, path: Path, about: dict) -> None:
+        if self.engine.opaque:
+            self.engine.read(path)
+            return
+        reader = FileSystemReader(path)
+        with torch.no_grad(), _quiet():
+            model, kept, more = self._model(), self._empty_state(reader.read_metadata(), about["ranks"]), self._more()
+            dcp.load({**model, **kept, **more}, storage_reader=reader, no_dist=self.ranks == 1)
+            self._put_back(kept)
+
+    def _choose(self, unreadable: dict[Path, str]) -> tuple[Path | None, dict | None, list[str]]:
+        """The newest that is whole and of this run, its `run.json`, and what is left out; or why there are others only."""
+        foreign, left_out = [], []
         for path in self.found():
-            wrong = self._torn(path)
+            wrong = unreadable.get(path) or self._torn(path)
             about = {} if wrong else json.loads((path / _RUN).read_text(encoding="utf-8"))
             if not wrong and (wrong := self._foreign(path, about)):
                 foreign.append(wrong)
             if not wrong:
-                return path, about
-            say(f"The checkpoint {path} is left out: {wrong}.")
-        if foreign:
-            return (
-                f"{self.folder} has checkpoints of another run ({foreign[0]}); give another --out, or that run's flags."
-            )
-        return None
+                return path, about, left_out
+            left_out.append(f"The checkpoint {path} is left out: {wrong}.")
+        if not foreign:
+            return None, None, left_out
+        sentence = (
+            f"{self.folder} has checkpoints of another run ({foreign[0]}); give another --out, or that run's flags."
+        )
+        return None, {"wrong": sentence}, left_out
 
     def _torn(self, path: Path) -> str:
         try:
@@ -222,7 +233,7 @@ class Checkpoints:
             beginning = f"{self._of(name, self.rank % ranks)}."
             for key, about in saved.items():
                 if key.startswith(beginning) and isinstance(about, TensorStorageMetadata):
-                    places[key] = _place(parameter, key, about)
+                    places[key] = _place(parameter, key, about, self.engine.keeps_counts_on_device)
         return places
 
     def _put_back(self, places: dict[str, torch.Tensor]) -> None:
@@ -287,9 +298,12 @@ def _shown(value) -> str:
     return "another" if value is None else repr(value)
 
 
-def _place(parameter: torch.nn.Parameter, key: str, about: TensorStorageMetadata) -> torch.Tensor:
+def _place(
+    parameter: torch.nn.Parameter, key: str, about: TensorStorageMetadata, counts_on_device: bool
+) -> torch.Tensor:
     """An empty tensor like the one that was saved: shared out as the parameter is, where it has its shape."""
     if about.size == parameter.size():
         return torch.empty_like(parameter, dtype=about.properties.dtype, requires_grad=False)
-    on_host = about.size == torch.Size() or "number " in key
-    return torch.empty(about.size, dtype=about.properties.dtype, device="cpu" if on_host else parameter.device)
+    on_host = "number " in key or (about.size == torch.Size() and not counts_on_device)
+    device = torch.device("cpu") if on_host else parameter.device
+    return torch.empty(about.size, dtype=about.properties.dtype, device=device)

@@ -15,9 +15,11 @@ from course_utils.memory.chunked import is_causal
 from course_utils.memory.model import Source, source_of
 from course_utils.script.job import Job
 from course_utils.settings import settings
+from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.packing import first_fit
 
-_IGNORED = -100
+PACKED = ("llama", "gpt2", "gpt_neox", "gptj", "gpt_neo", "mistral", "qwen2", "qwen3", "gemma", "phi3")
+"""Families that are known to part documents where positions begin anew; in others the documents of a row see each other."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Examples:
 
 
 class Order:
-    """Which rows are update `step`'s, counted from 0: whole batches of a new permutation every epoch; what is left over waits.
+    """Which rows are update `step`'s, counted from 0: whole batches of a new permutation every epoch; its last rows are left out.
 
     Raises `CourseError` where there are fewer rows than a batch takes.
     """
@@ -90,6 +92,11 @@ def _text(job: Job) -> tuple[Source, Examples]:
     kind = models.building._class_of(source.config)
     if not is_causal(kind):
         raise CourseError(f"{job.model} is no causal language model ({kind.__name__}); take GPT-2 or Llama, say.")
+    if job.packed and source.config.model_type not in PACKED:
+        raise CourseError(
+            f"Documents in one row of {source.config.model_type} see each other; leave --packed out, or take one of "
+            f"{', '.join(PACKED)}."
+        )
     documents, key = _documents(job.data)
     encode, vocabulary = _tokenizer(job.model, job.tokenizer)
     if vocabulary > source.config.vocab_size:
@@ -98,7 +105,7 @@ def _text(job: Job) -> tuple[Source, Examples]:
         )
     tokens = [torch.tensor(ids, dtype=torch.int64) for ids in map(encode, documents) if ids]
     columns = _packed(tokens, job.sequence) if job.packed else _stream(tokens, job.sequence)
-    weights = (columns["labels"][:, 1:] != _IGNORED).sum(1).float()
+    weights = (columns["labels"][:, 1:] != IGNORED).sum(1).float()
     real = columns.pop("real").sum(1) if "real" in columns else torch.full((len(weights),), job.sequence)
     return source, Examples(columns, weights, real, {"use_cache": False}, key)
 
@@ -152,12 +159,13 @@ def _stream(documents: list[torch.Tensor], sequence: int) -> dict[str, torch.Ten
 def _packed(documents: list[torch.Tensor], sequence: int) -> dict[str, torch.Tensor]:
     """Rows of whole documents that do not see each other: by positions that begin anew, as Transformers understands them.
 
-    Longer documents are cut. What is left of a row is one document more, which no loss counts.
+    Longer documents are cut, and a piece of one token has none to tell. What is left of a row is one document more, which no
+    loss counts.
     """
-    pieces = [piece for document in documents for piece in document.split(sequence)]
+    pieces = [piece for document in documents for piece in document.split(sequence) if len(piece) > 1]
     rows = first_fit([len(piece) for piece in pieces], sequence)
     ids, positions = torch.zeros(2, len(rows), sequence, dtype=torch.int64)
-    labels, real = torch.full_like(ids, _IGNORED), torch.zeros_like(ids)
+    labels, real = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
     for row, numbers in enumerate(rows):
         end = 0
         for number in numbers:

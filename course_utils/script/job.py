@@ -16,6 +16,7 @@ from course_utils.script.optimizers import kind_of
 
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
 _DEEPSPEED = "0.19"  # in 0.18.0 stage 2 adds up other gradients than one process
+FREE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
 _SAME = (  # what decides parameters and batches
     "model",
     "data",
@@ -106,6 +107,10 @@ class Job:
         kind, is_deepspeed = kind_of(self.optimizer), self.strategy.startswith("deepspeed")
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
+        if self.data is not None and self.sequence < 2:
+            yield "A language model needs a next token to tell; take a --sequence of 2 or more."
+        if "tensorboard" in self.logs and not find_spec("tensorboard"):
+            yield "TensorBoard is not installed; pip install tensorboard, or leave it out of --logs."
         if self.data is None and (self.packed or self.chunked_loss):
             yield "Packed rows and a loss by pieces are for language models; add --model and --data, or leave them out."
         if self.strategy in SHARDED and not kind.by_element and self.optimizer != "muon":
@@ -178,7 +183,7 @@ class Job:
         words = []
         for one in fields(self):
             value, flag = getattr(self, one.name), f"--{'compile' if one.name == 'compiled' else one.name}"
-            if value == one.default or value == {} or (one.name == "logs" and value == ("csv",)):
+            if value == one.default or value == {}:
                 continue
             flag = flag.replace("_", "-")
             if isinstance(value, dict):
@@ -203,8 +208,10 @@ class Ranks:
 
     def __post_init__(self):
         job, ranks = self.job, self.ranks
-        if ranks == 1 and job.strategy not in ("none", "ddp", "local-sgd", "diloco"):
+        if ranks == 1 and job.strategy not in ("none", "ddp") and not job.store:
             raise CourseError(f"{job.strategy} shares out over ranks, and this is one process; add --ranks 2, say.")
+        if ranks == 1 and job.saving == "process":
+            raise CourseError("A process beside it writes for several ranks, and this is one; take --saving thread.")
         if ranks > 1 and job.strategy == "none":
             raise CourseError(f"{ranks} processes would each train for themselves; choose --strategy ddp, or another.")
         if ranks % job.replicas or (job.replicas > 1 and ranks == job.replicas):

@@ -4,9 +4,10 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,8 @@ from course_utils.errors import CourseError
 from course_utils.settings import settings, variables
 
 _BACKEND = {"cpu": "gloo", "cuda": "cuda:nccl,cpu:gloo"}
-_LOOKS = 0.5  # seconds between two looks for the agent
+_LOOKS = 0.5  # seconds between two looks for the agent, or for a lock
+_TRIES = 20
 PATIENCE = 300.0
 """Seconds that a collective may take before its rank gives up."""
 
@@ -55,12 +57,12 @@ class Place:
 def place() -> Place:
     """As the environment says, or as a process group that stands."""
     said = variables("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
+    local = int(said.get("LOCAL_RANK", torch.cuda.current_device() if torch.cuda.is_available() else 0))
     if dist.is_initialized():
-        return Place(dist.get_rank(), dist.get_world_size())
+        return Place(dist.get_rank(), dist.get_world_size(), local)
     if "RANK" not in said or "WORLD_SIZE" not in said:
         return Place()
     attempt = int(said.get("TORCHELASTIC_RESTART_COUNT", 0))
-    local = int(said.get("LOCAL_RANK", 0))
     stale = said.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and said.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
     return Place(int(said["RANK"]), int(said["WORLD_SIZE"]), local, attempt, "TORCHELASTIC_RUN_ID" in said, stale)
 
@@ -107,3 +109,22 @@ def refuse_gpus_that_are_missing(here: Place) -> None:
         raise CourseError(
             f"Rank {here.rank} would use GPU {here.local}, and this machine has {torch.cuda.device_count()}; start fewer ranks."
         )
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Inside, no other process works in this folder; one that is about to end is waited for. Raises `CourseError`."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows has no such locks
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        for _ in range(_TRIES):
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(_LOOKS)
+        else:
+            raise CourseError(f"Another run is at work in {folder}; wait until it has ended, or give another --out.")
+        yield

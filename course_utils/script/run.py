@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.errors import CourseError
 from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
+from course_utils.hardware.operators import OperatorWatch
 from course_utils.memory import Recipe, estimate
 from course_utils.memory.allocator import allocator_of
 from course_utils.memory.command import FRESH_ADDRESSES
@@ -23,7 +23,7 @@ from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
 from course_utils.script.examples import Order, load
-from course_utils.script.job import Job, Ranks
+from course_utils.script.job import FREE, Job, Ranks
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
 from course_utils.strategies.engines import ENGINES, Alone, Members
@@ -54,7 +54,7 @@ def train(
     """Train as `job` says, on from the newest checkpoint in its folder; returns when the last update is made and saved.
 
     Alone, as a rank that torchrun announces, or in a process group that stands. `loggers` come on top of those that the job
-    names. Raises `CourseError` on every rank for what cannot be trained.
+    names. Raises `CourseError` for what cannot be trained; for files that cannot be written on rank 0 alone.
     """
     here = replace(rank.place(), member=job.part)
     if job.store and here.ranks > 1:
@@ -68,18 +68,33 @@ def train(
         [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
     source, examples = load(job)
-    job.out.mkdir(parents=True, exist_ok=True)
-    known = _Known.of(job, share, source, say) if here.rank == 0 else _Known()
-    with rank.joined(here), ExitStack() as closing:
-        if here.rank == 0:
-            loggers = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
-            for logger in loggers:
+    with ExitStack() as closing:
+        logged, known = [], _Known()
+        if here.rank == 0:  # before the ranks meet: else the others would wait for one that cannot go on
+            closing.enter_context(_folder(job.out))
+            logged = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
+            for logger in logged:
                 closing.callback(logger.close)
-        else:
-            loggers = []
-        run = Run(job, share, here, examples, source, known, list(loggers), say, progress)
+            known = _Known.of(job, share, source)
+        closing.enter_context(rank.joined(here))
+        run = Run(job, share, here, examples, source, known, logged, say, progress)
         closing.callback(run.engine.close)
         return run.go()
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """The folder is there, this process may write in it, and no other does."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with rank.alone_in(path):
+            yield
+    except OSError as error:
+        if error.filename is None or not str(error.filename).startswith(str(path)):
+            raise
+        raise CourseError(
+            f"{error.filename} cannot be written ({error.strerror}); give another --out, or make room there."
+        ) from error
 
 
 @dataclass
@@ -90,7 +105,7 @@ class _Known:
     flops: float | None = None
 
     @classmethod
-    def of(cls, job: Job, share: Ranks, source, say) -> "_Known":
+    def of(cls, job: Job, share: Ranks, source) -> "_Known":
         path = job.out / "known.json"
         if job.quick:
             return cls()
@@ -100,7 +115,8 @@ class _Known:
             return cls(kept["peak"], kept["flops"])
         peak = None if share.recipe is None else estimate(source, share.recipe).peak
         name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
-        found = cls(peak, calibrate([name], exchange=False).flops[name])
+        flops = None if job.precision == "fp64" else calibrate([name], exchange=False).flops[name]
+        found = cls(peak, flops)
         write_json(path, {"asked": asked, **vars(found)})
         return found
 
@@ -132,7 +148,7 @@ class Run:
                 self._save(self.job.steps)
             self.checkpoints.finish()
         rates = (self.peak, self.known.peak, self.meter.rate)
-        result = Result(self.job.steps, first, self.meter.losses, *rates, self.engine)
+        result = Result(max(first, self.job.steps), first, self.meter.losses, *rates, self.engine)
         self._say_end(result)
         return result
 
@@ -197,14 +213,23 @@ class Run:
         step = 0 if about is None else about["step"]
         if about is not None and self.scaler.is_enabled():
             self.scaler.load_state_dict(about["more"]["scaler"])
+        for name, before in (about["more"]["flags"] if about is not None else {}).items():
+            if self._flags()[name] != before:
+                self.say(f"From here on {name.replace('_', ' ')} is {self._flags()[name]} and no longer {before}.")
         if self.reached is not None and self.reached.last and step < self.job.steps:
             again = range(step + 1, self.reached.last + 1)
-            which = f"updates {again[0]} to {again[-1]} are" if again else "none is"
-            self.say(f"Goes on after update {step}; {which} computed again.")
+            several = f"updates {step + 1} to {self.reached.last} are" if again else "none is"
+            self.say(
+                f"Goes on after update {step}; {f'update {step + 1} is' if len(again) == 1 else several} computed again."
+            )
         return step
 
     def _save(self, step: int) -> None:
-        self.checkpoints.save(step, {"scaler": self.scaler.state_dict()})
+        self.checkpoints.save(step, {"scaler": self.scaler.state_dict(), "flags": self._flags()})
+
+    def _flags(self) -> dict:
+        """What a run may change on its way, and says so."""
+        return {name: value for name, value in self.job.asdict().items() if name in FREE}
 
     def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float, int]:
         """One update: this rank's part of the loss, the norm of the gradients where they are clipped, what to go on after."""
@@ -237,6 +262,14 @@ class Run:
         after = engine.update(partial(self.scaler.step, engine.optimizer), step + 1)
         self.scaler.update()
         return loss, engine.norm, after
+
+    def rows(self, step: int) -> list[int]:
+        """The examples of an update: of all ranks, or of a member that trains for itself."""
+        rows, here = self.order[step], self.here
+        if here.member is None:
+            return rows
+        size = len(rows) // here.parts
+        return rows[here.part * size : (here.part + 1) * size]
 
     def _seed(self, step: int, micro: int) -> None:
         """As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it."""
@@ -302,14 +335,16 @@ class _Reached:
         self.file.flush()
 
 
-class _Flops(FlopCounterMode):
+class _Flops(OperatorWatch):
+    """Counts what the first micro-batch computes, what is recomputed too."""
+
     def __init__(self, run: Run):
-        super().__init__(display=False)
+        super().__init__()
         self.run = run
 
     def __exit__(self, *error):
         ended = super().__exit__(*error)
-        self.run.flops = self.get_total_flops()
+        self.run.flops = sum(operator.work.flops for operator in self.operators)
         return ended
 
 
@@ -344,7 +379,7 @@ class _Meter:
             run.here.ranks if run.engine.of_one_model else 1
         )  # each rank has its part of the loss, or one of its own
         [mean] = rank.mean_over_ranks([factor * sum(losses) / len(losses)], run.device)
-        tokens = sum(run.examples.tokens[run.order[number]].sum().item() for number, _, _ in self.pending)
+        tokens = sum(run.examples.tokens[run.rows(number)].sum().item() for number, _, _ in self.pending)
         self.rows.append((tokens, seconds))
         flops = run.flops * run.share.accumulation * len(self.pending) / seconds  # of this rank
         values = {

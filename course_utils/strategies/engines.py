@@ -9,13 +9,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from course_utils.distributed import LocalSGD, OuterNesterov
 from course_utils.elastic import ElasticRounds
-from course_utils.memory.sharded import units_of
+from course_utils.errors import CourseError
+from course_utils.memory.sharded import share_state, units_of
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -36,6 +36,11 @@ class Alone:
     def __init__(self, plain: nn.Module, make: Make, **_):
         self.plain = self.model = plain
         self.optimizer = make(plain)
+
+    @property
+    def keeps_counts_on_device(self) -> bool:
+        """Whether step counts lie beside the parameters, as torch has them for what is fused or captured in a graph."""
+        return any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
 
     def begin(self, step: int) -> int:
         """Before the first update, when a checkpoint of update `step` (0: none) is loaded; the update to go on after."""
@@ -98,11 +103,8 @@ class Zero1(Ddp):
     """The same, and `ZeroRedundancyOptimizer`: every rank updates its own share of the parameters (Rajbhandari et al. 2020)."""
 
     def __init__(self, plain, make, **_):
-        sample = make(plain)
         self.plain, self.model = plain, DistributedDataParallel(plain)
-        trained = [p for group in sample.param_groups for p in group["params"]]
-        options = {name: value for name, value in sample.defaults.items() if name != "decoupled_weight_decay"}
-        self.optimizer = ZeroRedundancyOptimizer(trained, type(sample), **options)
+        self.optimizer = share_state(make(plain))
 
     def state(self):
         own = self.optimizer.optim
@@ -135,6 +137,10 @@ class Rounds(Alone):
     def __init__(self, plain, make, *, sync_every: int, **_):
         super().__init__(plain, make)
         self.rounds = LocalSGD(self.optimizer, sync_every, outer_optimizer=self.outer)
+
+    def begin(self, step):
+        refuse_half_a_round(step, self.rounds.sync_every)
+        return step
 
     def update(self, step, number):
         super().update(step, number)
@@ -169,6 +175,7 @@ class Members(Alone):
         self.sync_every, self.rounds = sync_every, ElasticRounds(store, member, trained, outer_optimizer=outer)
 
     def begin(self, step):
+        refuse_half_a_round(step, self.sync_every)
         state = self.rounds.state() | {"round": step // self.sync_every, "step": step}
         return self.rounds.join(state if step else None)["step"]
 
@@ -188,6 +195,15 @@ class Members(Alone):
 
     def more_state(self):
         return {"start": self.rounds.start, "velocity": self.rounds.velocity}
+
+
+def refuse_half_a_round(step: int, sync_every: int) -> None:
+    """Raises `CourseError` where a run ended with a shorter round: those after it would average at other updates."""
+    if step % sync_every:
+        raise CourseError(
+            f"The run ended with update {step}, in the middle of a round of {sync_every}, and cannot be made longer; give "
+            "another --out."
+        )
 
 
 ENGINES: dict[str, type[Alone]] = {

@@ -9,7 +9,7 @@ from small_job import trained, written
 
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
-from course_utils.script import Job, train
+from course_utils.script import Job, rank, train
 
 ENDED = [*(pytest.param(each, marks=pytest.mark.slow) for each in ("ddp", "zero1", "local-sgd")), "fsdp2", "diloco"]
 
@@ -117,6 +117,39 @@ def test_one_that_lost_a_parameter_is_refused(job, folder):
         (path / "run.json").write_text(json.dumps(about | {"files": {}}), encoding="utf-8")
     with pytest.raises(CourseError, match="it has no .* of shape"):
         train(Job(**job, out=folder))
+
+
+def test_one_that_has_its_sizes_and_cannot_be_read_is_left_out_too(job, whole, folder):
+    path = folder / "checkpoints" / "step-00000004" / "__0_0.distcp"
+    path.write_bytes(bytes(200) + path.read_bytes()[200:])
+    found, losses, said = trained({**job, "out": folder})
+    assert "step-00000004 is left out: it cannot be read" in said[0]
+    assert sorted(losses) == [3, 4, 5, 6]
+    assert farthest(found, whole[0]) == 0
+
+
+def test_what_is_changed_on_the_way_is_said(job, folder):
+    _, _, said = trained({**job, "lr": 0.5, "steps": 8, "out": folder})
+    assert said[:2] == ["From here on steps is 8 and no longer 6.", "From here on lr is 0.5 and no longer 0.001."]
+
+
+def test_fewer_steps_than_were_made_change_nothing(job, whole, folder):
+    found, losses, said = trained({**job, "steps": 3, "out": folder})
+    assert (losses, said[-1]) == ({}, "All 4 updates were made before; give more --steps to go on.")
+
+
+def test_a_run_that_ended_within_a_round_is_not_made_longer(job, tmp_path):
+    own = {**job, "strategy": "local-sgd", "sync_every": 2, "out": tmp_path}
+    launch(trained, 2, {**own, "steps": 5})
+    with pytest.raises(CourseError, match="ended with update 5, in the middle of a round of 2"):
+        launch(trained, 2, own)
+
+
+def test_two_runs_do_not_work_in_one_folder(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(rank, "_TRIES", 1)
+    monkeypatch.setattr(rank, "_LOOKS", 0.0)
+    with rank.alone_in(tmp_path), pytest.raises(CourseError, match="Another run is at work in"):
+        train(Job(**job, out=tmp_path))
 
 
 def test_only_the_newest_are_kept(job, tmp_path):

@@ -80,6 +80,10 @@ REFUSED = {
     "no schedule": (["--warmup", "9"], "make no schedule"),
     "a member of nothing": (["--member", "0/2"], "give --store HOST:PORT and --member 0/4, say, or neither"),
     "a loss by pieces of the own task": (["--model", "", "--chunked-loss", "9"], "give --model and --data, or neither"),
+    "a process beside one": (["--saving", "process"], "writes for several ranks, and this is one; take --saving thread"),
+    "rounds of one": (["--strategy", "diloco"], "diloco shares out over ranks, and this is one process"),
+    "no next token": (["--sequence", "1"], "take a --sequence of 2 or more"),
+    "a log that is not there": (["--logs", "tensorboard"], "TensorBoard is not installed; pip install tensorboard"),
     "too long": (["--sequence", "999"], "longer than the model's 64 positions"),
     "too large a batch": (["--batch", "99999", "--micro-batch", "1"], "and a batch takes 99999; take a smaller --batch"),
 }  # fmt: skip

@@ -117,6 +117,14 @@ def test_a_sharded_muon_is_torchs_own(job, tmp_path):
     assert farthest(found, one) < 1e-2 * 3 * 1e-3 * 3
 
 
+def test_zero1_has_the_options_of_the_optimizer(job, tmp_path):
+    """Adam's decoupled decay, which AdamW keeps and does not take."""
+    adam = {**job, "optimizer": "torch.Adam", "options": {"weight_decay": 0.1, "decoupled_weight_decay": True}}
+    one, _, _ = trained({**adam, "out": tmp_path / "one"})
+    [(found, _, _), _] = launch(trained, 2, {**adam, "strategy": "zero1", "out": tmp_path / "two"})
+    assert farthest(found, one) < 1e-10
+
+
 def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
     import argparse
 
@@ -125,7 +133,7 @@ def test_the_command_line_of_a_job_asks_for_that_job(job, tmp_path):
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     asked = {**job, "strategy": "hsdp", "replicas": 2, "options": {"weight_decay": 0.1, "foreach": False}}
-    asked |= {"compiled": True, "logs": ("csv", "tensorboard"), "save_every": 4, "saving": "thread", "lr": 0.02}
+    asked |= {"compiled": True, "logs": (), "save_every": 4, "saving": "thread", "lr": 0.02}
     wanted = Job(**asked, out=tmp_path)
     found = command._job(parser.parse_args(wanted.flags()))
     assert {f.name: getattr(found, f.name) for f in fields(Job)} == {

@@ -1,0 +1,85 @@
+"""Rows of a text: cut from one stream, or packed so that no document sees another."""
+
+import pytest
+import torch
+from small_job import written
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from course_utils.errors import CourseError
+from course_utils.script import Job
+from course_utils.script.examples import PACKED, Order, load
+from course_utils.techniques.chunked_loss import IGNORED
+
+TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+TINY |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "num_layers": 2}
+OWN = {"gptj": {"rotary_dim": 8}, "gpt_neo": {"attention_types": [[["global"], 2]]}}
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_documents_of_one_row_do_not_see_each_other(family):
+    """With positions that begin anew each has the logits that it has alone."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **{**TINY, **OWN.get(family, {})})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    first, second = torch.randint(1, 64, (1, 5)), torch.randint(1, 64, (1, 7))
+    positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    with torch.no_grad():
+        together = model(input_ids=torch.cat([first, second], 1), position_ids=positions, use_cache=False).logits
+        apart = torch.cat([model(input_ids=one, use_cache=False).logits for one in (first, second)], 1)
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+
+
+def test_other_families_are_refused(tmp_path):
+    config = AutoConfig.for_model("opt", vocab_size=259, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    (tmp_path / "config.json").write_text(config.to_json_string(), encoding="utf-8")
+    fields = written(tmp_path / "text" if (tmp_path / "text").mkdir() is None else tmp_path)
+    with pytest.raises(CourseError, match="Documents in one row of opt see each other"):
+        load(Job(**{**fields, "model": str(tmp_path / "config.json")}, packed=True, out=tmp_path))
+
+
+def examples_of(tmp_path, text, **changes):
+    fields = written(tmp_path)
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    return load(Job(**{**fields, **changes}, out=tmp_path))[1]
+
+
+def test_a_stream_is_the_text_in_bytes(tmp_path):
+    found = examples_of(tmp_path, "first\n\nsecond, longer", sequence=4, batch=1)
+    assert bytes(found.columns["input_ids"].flatten().tolist()) == b"first\nsecond, longer\n"[:20]
+    assert found.weights.tolist() == 5 * [3]
+
+
+def test_packed_rows_hold_every_token_once_and_no_label_crosses_a_border(tmp_path):
+    found = examples_of(tmp_path, "abc\n\ndefgh\n\nij\n\n" + "k" * 9, sequence=8, batch=1, packed=True)
+    ids, labels, positions = (found.columns[name] for name in ("input_ids", "labels", "position_ids"))
+    real = labels != IGNORED
+    assert torch.equal(ids[real], labels[real])
+    assert not (real & (positions == 0)).any()
+    assert found.weights.tolist() == real.sum(1).tolist()
+    # Documents have 4, 6, 3 and 10 bytes, the last cut into 8 and 2: one label less than tokens for each piece.
+    assert int(found.tokens.sum()) == 23
+    assert int(real.sum()) == 23 - 5
+
+
+def test_every_epoch_has_every_batch_in_an_order_of_its_own():
+    order = Order(10, 3, seed=0)
+    epochs = [[row for step in range(3) for row in order[3 * epoch + step]] for epoch in range(2)]
+    assert all(len(set(rows)) == 9 for rows in epochs)
+    assert epochs[0] != epochs[1]
+    assert Order(10, 3, seed=0)[4] == order[4]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("empty.txt", b"", "There is no text in"),
+        ("latin.txt", "Müller".encode("latin-1"), "could not be read as text"),
+        ("odd.jsonl", b'{"words": 1}', "could not be read as text"),
+        ("half.jsonl", b'{"text": ', "could not be read as text"),
+    ],
+)
+def test_what_is_no_text_is_said(tmp_path, name, content, words):
+    fields = written(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CourseError, match=words):
+        load(Job(**{**fields, "data": tmp_path / name}, out=tmp_path))
