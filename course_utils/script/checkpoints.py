@@ -143,16 +143,25 @@ class Checkpoints:
             path, about, left_out = answer[0]
             if path is None:
                 break
-            try:
-                self._read(path, about)
+            if not (wrong := self._found_wrong(path, about)):
                 break
-            except _ERRORS as error:  # on every rank
-                unreadable[path] = f"it cannot be read ({type(error).__name__})"
+            unreadable[path] = wrong
         for sentence in left_out:
             say(sentence)
         if path is None and about:
             raise CourseError(about["wrong"])
         return about
+
+    def _found_wrong(self, path: Path, about: dict) -> str:
+        """Read it; what one of the ranks found wrong with it, or nothing."""
+        wrong = [""] * self.ranks
+        try:
+            self._read(path, about)
+        except _ERRORS as error:
+            wrong[self.rank] = f"it cannot be read ({type(error).__name__})"
+        if self.ranks > 1:
+            dist.all_gather_object(wrong, wrong[self.rank])
+        return max(wrong)
 
     def _read(self, path: Path, about: dict) -> None:
         if self.engine.opaque:
