@@ -108,6 +108,12 @@ class Checkpoints:
             self._begun = None
         self._meet()
 
+    def close(self) -> None:
+        """At the end, also after an error: what is being written gets the time to become whole, whatever comes of it."""
+        with suppress(*_ERRORS):
+            if self._begun is not None:
+                self._begun.result(PATIENCE)
+
     def _name(self, partial: Path, about: dict) -> None:
         """On rank 0: give it its name, now that all is written, and drop those that are too old."""
         if self.rank != 0:

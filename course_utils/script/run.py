@@ -79,6 +79,7 @@ def train(
         closing.enter_context(rank.joined(here))
         run = Run(job, share, here, examples, source, known, logged, say, progress)
         closing.callback(run.engine.close)
+        closing.callback(run.checkpoints.close)
         return run.go()
 
 

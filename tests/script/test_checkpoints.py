@@ -166,6 +166,22 @@ def test_what_was_being_written_when_a_run_ended_is_cleared_away(job, folder, sa
     assert not partial.exists()
 
 
+def test_what_a_thread_writes_when_a_run_is_stopped_becomes_whole(job, tmp_path):
+    """As by Ctrl-C: the error comes while the checkpoint of update 2 is on its way."""
+
+    class Stops:
+        def log(self, step, values):
+            if step == 3:
+                raise KeyboardInterrupt
+
+        def close(self):
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Job(**{**job, "saving": "thread", "log_every": 1}, out=tmp_path), loggers=[Stops()])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+
+
 def test_a_place_that_cannot_be_written_is_said(job, tmp_path):
     (tmp_path / "checkpoints").write_text("a file")
     with pytest.raises(CourseError, match="No checkpoint could be written"):
