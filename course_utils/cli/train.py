@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import logging
 import os
 import sys
 from pathlib import Path
@@ -12,19 +13,19 @@ from course_utils.settings import environment_for_child
 
 HELP = "train as a script: alone, or on several ranks under torchrun; goes on by itself after it was ended"
 _COUNTS = {
-    "batch": "examples of an update, on all ranks together",
+    "batch": "examples of an update, on all ranks together (default: 32)",
     "micro-batch": "examples of a forward pass (default: a rank's whole share)",
-    "sequence": "tokens of an example",
-    "steps": "updates",
-    "warmup": "updates over which the learning rate rises",
-    "chunked-loss": "the loss by so many tokens at a time",
-    "lora": "train adapters of this rank only",
-    "replicas": "groups of hsdp",
-    "sync-every": "updates of a round of local-sgd and diloco",
-    "seed": "of the order and of dropout",
+    "sequence": "tokens of an example (default: 128)",
+    "steps": "updates (default: 100)",
+    "warmup": "updates over which the learning rate rises (default: 0)",
+    "chunked-loss": "the loss by so many tokens at a time, whole logits never (default: 0, not so)",
+    "lora": "train adapters of this rank only (default: 0, none)",
+    "replicas": "groups of hsdp that hold everything each (default: 1)",
+    "sync-every": "updates between two averages of local-sgd and diloco (default: 1)",
+    "seed": "of the order and of dropout (default: 0)",
     "save-every": "updates between two checkpoints (default: only the last)",
-    "keep": "checkpoints",
-    "log-every": "updates of a row in the log",
+    "keep": "how many checkpoints are kept (default: 2)",
+    "log-every": "updates of a row in the log (default: 10)",
 }
 _SWITCHES = {
     "clipping": "gradients to norm 1",
@@ -50,14 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--strategy", metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: none)")
     add("--ranks", type=int, metavar="N", help="start so many processes on this machine, under torchrun")
-    add("--max-restarts", type=int, metavar="N", default=3, help="with --ranks: how often ended ranks start again")
+    add("--max-restarts", type=int, metavar="N", help="with --ranks: how often ended ranks start again (default: 3)")
     add("--store", metavar="HOST:PORT", help="where members of local-sgd or diloco meet that may die and come back")
     add("--member", metavar="K/N", help="with --store: this process's share of every batch, 0/4 to 3/4")
-    add("--optimizer", metavar="NAME", help="adamw and others of course plan, torch.CLASS, course.CLASS, muon")
+    add(
+        "--optimizer",
+        metavar="NAME",
+        help="adamw and others of course plan, torch.CLASS, course.CLASS, muon (default: adamw)",
+    )
     add("--option", action="append", metavar="NAME=VALUE", help="an argument of the optimizer: weight_decay=0.1")
     add("--precision", metavar="NAME", help=f"{', '.join(PRECISIONS)} (default: fp32)")
-    add("--lr", type=float, metavar="X", help="the highest learning rate")
-    add("--floor", type=float, metavar="X", help="which share of it is left at the end (default: 0)")
+    add("--lr", type=float, metavar="X", help="the highest learning rate (default: 0.001)")
+    add("--floor", type=float, metavar="X", help="which share of it is left at the end (default: 0.0)")
     add("--saving", metavar="NAME", help=f"who writes checkpoints: {', '.join(SAVING)} (default: sync)")
     add("--logs", nargs="*", metavar="NAME", help=f"{', '.join(LOGS)} (default: csv)")
     for name, what in _COUNTS.items():
@@ -70,17 +75,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Check what is asked for, then train: here, or under torchrun with `--ranks`."""
     from course_utils.script.rank import place
 
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
     job = _job(arguments)
     here = place()
     if arguments.ranks is not None:
-        if here.ranks > 1 or here.agent:
-            raise CourseError("This is a rank already; leave --ranks to what starts it.")
-        job.on(arguments.ranks)
-        _become_torchrun(arguments.ranks, arguments.max_restarts, job.flags())
+        _become_torchrun(job, here, arguments)
+    if arguments.max_restarts is not None:
+        raise CourseError("--max-restarts is for ranks that are started here; add --ranks 2, say.")
     from course_utils.script.run import train
 
+    watched = sys.stderr.isatty()
     try:
-        train(job, progress=sys.stderr.isatty())
+        train(job, [] if watched else [_Lines()], progress=watched)
     except CourseError:
         if here.rank:  # one sentence is enough
             return 2
@@ -88,12 +94,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _become_torchrun(ranks: int, restarts: int, flags: list[str]) -> None:
-    """In place of this process; comes back only as an error."""
-    from course_utils.memory.command import FRESH_ADDRESSES
+class _Lines:
+    """A line for each row of the log, where nobody sees a bar."""
 
-    words = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
-    command = [sys.executable, "-m", "torch.distributed.run", *words, "-m", "course_utils.cli", "train", *flags]
+    def log(self, step: int, values: dict) -> None:
+        print(
+            f"Update {step}: loss {values['loss']:.4f}, {values['tokens_per_second']:,.0f} tokens a second", flush=True
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _become_torchrun(job, here, arguments: argparse.Namespace) -> None:
+    """In place of this process, when all is checked that can be; comes back only as an error."""
+    from course_utils.memory.command import FRESH_ADDRESSES
+    from course_utils.script.run import prepare
+
+    restarts = 3 if arguments.max_restarts is None else arguments.max_restarts
+    if here.ranks > 1 or here.agent:
+        raise CourseError("This is a rank already; leave --ranks to what starts it.")
+    if restarts < 0:
+        raise CourseError(f"Ranks cannot start again {restarts} times; give --max-restarts 0 or more.")
+    prepare(job, arguments.ranks)
+    words = ["--standalone", "--nproc-per-node", str(arguments.ranks), "--max-restarts", str(restarts)]
+    command = [sys.executable, "-m", "torch.distributed.run", *words, "-m", "course_utils.cli", "train", *job.flags()]
     os.execve(sys.executable, command, environment_for_child(**FRESH_ADDRESSES))
 
 

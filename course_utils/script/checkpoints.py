@@ -152,10 +152,10 @@ class Checkpoints:
             if not (wrong := self._found_wrong(path, about)):
                 break
             unreadable[path] = wrong
-        for sentence in left_out:
-            say(sentence)
         if path is None and about:
             raise CourseError(about["wrong"])
+        for sentence in left_out:
+            say(sentence)
         return about
 
     def _found_wrong(self, path: Path, about: dict) -> str:

@@ -97,6 +97,9 @@ def _text(job: Job) -> tuple[Source, Examples]:
             f"Documents in one row of {source.config.model_type} see each other; leave --packed out, or take one of "
             f"{', '.join(PACKED)}."
         )
+    positions = getattr(source.config, "max_position_embeddings", None) or job.sequence
+    if job.sequence > positions:
+        raise CourseError(f"{job.model} has {positions} positions, and --sequence is {job.sequence}; shorten it.")
     documents, key = _documents(job.data)
     encode, vocabulary = _tokenizer(job.model, job.tokenizer)
     if vocabulary > source.config.vocab_size:
@@ -114,14 +117,18 @@ def _documents(path: Path) -> tuple[list[str], str]:
     """Texts, and what tells this file from others: of `.jsonl` the field `text`, of others what blank lines part."""
     try:
         whole = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CourseError(f"--data {path} cannot be read ({error.strerror}); give a file.") from error
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{path} is no UTF-8 text ({error.reason}); convert it.") from error
+    try:
         if path.suffix == ".jsonl":
-            found = [json.loads(line)["text"] for line in whole.splitlines() if line.strip()]
+            found = [str.strip(json.loads(line)["text"], "\n") for line in whole.splitlines() if line.strip()]
         else:
             found = [part.strip("\n") for part in whole.split("\n\n")]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CourseError(
-            f"{path} could not be read as text ({type(error).__name__}: {error}); give UTF-8 text whose documents are parted by "
-            'blank lines, or .jsonl with a field "text".'
+            f'{path} has a line that is no JSON object with a text as "text"; mend it, or give .txt.'
         ) from error
     found = [text for text in found if text.strip()]
     if not found:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 
 from packaging.version import Version
@@ -13,6 +14,7 @@ from course_utils.errors import CourseError, require_count
 from course_utils.memory import Recipe
 from course_utils.script.choices import BY_ROUNDS, LOGS, PRECISIONS, SAVING, SHARDED, STRATEGIES
 from course_utils.script.optimizers import kind_of
+from course_utils.units import format_counted
 
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
 _DEEPSPEED = "0.19"  # in 0.18.0 stage 2 adds up other gradients than one process
@@ -90,16 +92,17 @@ class Job:
         if unknown := set(self.logs) - set(LOGS):
             raise CourseError(f"Nothing logs to {min(unknown)!r}; choose of {', '.join(LOGS)}.")
         for name in ("batch", "sequence", "steps", "replicas", "sync_every", "keep", "log_every"):
-            require_count(name, getattr(self, name))
+            require_count(f"--{name.replace('_', '-')}", getattr(self, name))
         for name in ("micro_batch", "warmup", "save_every", "seed", "chunked_loss", "lora"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
-                raise CourseError(f"{name}={value!r} is no count; give a whole number from 0 up.")
-        if not self.lr > 0 or not 0 <= self.floor <= 1 or self.warmup >= self.steps:
-            raise CourseError(
-                f"lr={self.lr}, floor={self.floor}, warmup={self.warmup} of {self.steps} steps make no schedule; take a rate "
-                "above 0, a floor from 0 to 1, and a warm-up that ends before the last step."
-            )
+                raise CourseError(f"--{name.replace('_', '-')} {value!r} is no count; give a whole number from 0 up.")
+        if not 0 < self.lr < inf:
+            raise CourseError(f"--lr {self.lr} trains nothing; take a learning rate above 0.")
+        if not 0 <= self.floor <= 1:
+            raise CourseError(f"--floor {self.floor} is no share of the learning rate; take one from 0 to 1.")
+        if self.warmup >= self.steps:
+            raise CourseError(f"--warmup {self.warmup} does not end before the last of {self.steps} steps; take fewer.")
         for sentence in self._contradictions():
             raise CourseError(sentence)
 
@@ -208,7 +211,7 @@ class Ranks:
 
     def __post_init__(self):
         job, ranks = self.job, self.ranks
-        if ranks == 1 and job.strategy not in ("none", "ddp") and not job.store:
+        if ranks == 1 and job.strategy != "none" and not job.store:
             raise CourseError(f"{job.strategy} shares out over ranks, and this is one process; add --ranks 2, say.")
         if ranks == 1 and job.saving == "process":
             raise CourseError("A process beside it writes for several ranks, and this is one; take --saving thread.")
@@ -218,8 +221,8 @@ class Ranks:
             raise CourseError(f"{ranks} ranks are no {job.replicas} groups of two or more; change --replicas.")
         if job.batch % ranks or job.batch // ranks % self.micro_batch:
             raise CourseError(
-                f"A batch of {job.batch} does not divide into micro-batches of {job.micro_batch or 'equal size'} on {ranks} "
-                "ranks; change --batch or --micro-batch."
+                f"A batch of {job.batch} does not divide into micro-batches of {job.micro_batch or 'equal size'} on "
+                f"{format_counted(ranks, 'rank')}; change --batch or --micro-batch."
             )
 
     @property

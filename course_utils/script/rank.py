@@ -24,7 +24,7 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Place:
-    """Which rank this is, of how many; `attempt` counts the restarts before it, and `agent` says that one watches over it.
+    """Which rank this is, of how many; `agent` says that one watches over it.
 
     `part` of `parts` is its share of every batch: by rank, or by `member` for those that meet at a store and are ranks of
     nothing. `stale`: that agent keeps the addresses of ranks that have ended (`FRESH_ADDRESSES`).
@@ -33,7 +33,6 @@ class Place:
     rank: int = 0
     ranks: int = 1
     local: int = 0
-    attempt: int = 0
     agent: bool = False
     stale: bool = False
     member: tuple[int, int] | None = None
@@ -62,9 +61,8 @@ def place() -> Place:
         return Place(dist.get_rank(), dist.get_world_size(), local)
     if "RANK" not in said or "WORLD_SIZE" not in said:
         return Place()
-    attempt = int(said.get("TORCHELASTIC_RESTART_COUNT", 0))
     stale = said.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and said.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
-    return Place(int(said["RANK"]), int(said["WORLD_SIZE"]), local, attempt, "TORCHELASTIC_RUN_ID" in said, stale)
+    return Place(int(said["RANK"]), int(said["WORLD_SIZE"]), local, "TORCHELASTIC_RUN_ID" in said, stale)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The loop of `course train`. What an update computes depends on the seed and its number alone, so any process can take it up."""
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -11,18 +12,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, require_count
 from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.hardware.operators import OperatorWatch
 from course_utils.memory import Recipe, estimate
 from course_utils.memory.allocator import allocator_of
 from course_utils.memory.command import FRESH_ADDRESSES
+from course_utils.memory.model import Source
 from course_utils.memory.workload import Workload
 from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
-from course_utils.script.examples import Order, load
+from course_utils.script.examples import Examples, Order, load
 from course_utils.script.job import FREE, Job, Ranks
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
@@ -57,9 +59,6 @@ def train(
     names. Raises `CourseError` for what cannot be trained; for files that cannot be written on rank 0 alone.
     """
     here = replace(rank.place(), member=job.part)
-    if job.store and here.ranks > 1:
-        raise CourseError(f"A member is one process, and this is one of {here.ranks} ranks; start each on its own.")
-    share = job.on(here.parts)
     rank.refuse_gpus_that_are_missing(here)
     if here.agent:
         rank.end_with_agent()
@@ -67,11 +66,12 @@ def train(
     if here.stale:
         [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
-    source, examples = load(job)
+    share, source, examples = prepare(job, here.ranks)
     with ExitStack() as closing:
         logged, known = [], _Known()
         if here.rank == 0:  # before the ranks meet: else the others would wait for one that cannot go on
-            closing.enter_context(_folder(job.out))
+            closing.enter_context(_files(job.out))
+            closing.enter_context(rank.alone_in(job.out))
             logged = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
             for logger in logged:
                 closing.callback(logger.close)
@@ -83,18 +83,33 @@ def train(
         return run.go()
 
 
+def prepare(job: Job, ranks: int) -> tuple[Ranks, Source, Examples]:
+    """All that can be looked at before ranks meet: how they share out, the model, its examples, and the folder, which is made.
+
+    Raises `CourseError`.
+    """
+    require_count("--ranks", ranks)
+    if job.store and ranks > 1:
+        raise CourseError(f"A member is one process, and these would be {ranks} ranks; start each on its own.")
+    share = job.on(ranks if job.part is None else job.part[1])
+    source, examples = load(job)
+    Order(len(examples), job.batch, job.seed)
+    with _files(job.out):
+        job.out.mkdir(parents=True, exist_ok=True)
+        (job.out / "lock").touch()
+    return share, source, examples
+
+
 @contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """The folder is there, this process may write in it, and no other does."""
+def _files(folder: Path) -> Iterator[None]:
+    """Errors of files in `folder`, and of a disk that is full, as one sentence."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with rank.alone_in(path):
-            yield
+        yield
     except OSError as error:
-        if error.filename is None or not str(error.filename).startswith(str(path)):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) and not str(error.filename or "").startswith(str(folder)):
             raise
         raise CourseError(
-            f"{error.filename} cannot be written ({error.strerror}); give another --out, or make room there."
+            f"{error.filename or folder} cannot be written ({error.strerror}); give another --out, or make room there."
         ) from error
 
 
@@ -204,7 +219,7 @@ class Run:
         else:
             kind = ENGINES[job.strategy] if dist.is_initialized() else Members if job.store else Alone
             rounds = {"sync_every": job.sync_every, "store": job.store, "member": job.member}
-            engine = kind(plain, make, is_diloco=job.strategy == "diloco", **rounds, **options)
+            engine = kind(plain, make, is_diloco=job.strategy == "diloco", say=self.say, **rounds, **options)
         if job.compiled:
             engine.model.compile()
         return engine
@@ -322,17 +337,18 @@ class Run:
 
 
 class _Reached:
-    """A file that tells the process that takes a run up which update was at work last."""
+    """A file that tells the process that takes a run up which update was at work last, and how often it was taken up."""
 
     def __init__(self, path: Path):
         path.touch()
         self.file = path.open("r+", encoding="ascii")
-        self.last = int(self.file.read() or 0)
+        self.last, self.attempts = map(int, self.file.read().split() or (0, 0))
+        self.attempts += 1
 
     def note(self, number: int) -> None:
         """Update `number` is at work; it is written down before it is computed."""
         self.file.seek(0)
-        self.file.write(f"{number:>12}")
+        self.file.write(f"{number:>12} {self.attempts:>8}")
         self.file.flush()
 
 
@@ -384,15 +400,17 @@ class _Meter:
         self.rows.append((tokens, seconds))
         flops = run.flops * run.share.accumulation * len(self.pending) / seconds  # of this rank
         values = {
-            "attempt": run.here.attempt,
+            "attempt": run.reached.attempts if run.reached else 0,
             "loss": mean,
             "lr": run.job.lr * _factor(run.job, step),
-            "gradient_norm": float(norm),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
-            "flops_per_second": flops,
             "seconds": now - self.begun,
         }
+        if run.job.clipping:
+            values["gradient_norm"] = float(norm)
+        if flops:
+            values["flops_per_second"] = flops
         if run.known.flops and flops:
             values["utilization"] = flops / run.known.flops
         for logger in run.loggers:

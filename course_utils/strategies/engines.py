@@ -168,16 +168,26 @@ class Members(Alone):
 
     of_one_model = False
 
-    def __init__(self, plain, make, *, sync_every: int, store: str, member: str, is_diloco: bool, **_):
+    def __init__(self, plain, make, *, sync_every: int, store: str, member: str, is_diloco: bool, say: Callable, **_):
         super().__init__(plain, make)
         trained = [p for p in plain.parameters() if p.requires_grad]
         outer = OuterNesterov() if is_diloco else None
         self.sync_every, self.rounds = sync_every, ElasticRounds(store, member, trained, outer_optimizer=outer)
+        self.say, self.known = say, []
 
     def begin(self, step):
         refuse_half_a_round(step, self.sync_every)
         state = self.rounds.state() | {"round": step // self.sync_every, "step": step}
-        return self.rounds.join(state if step else None)["step"]
+        there = self.rounds.join(state if step else None)["step"]
+        if there > step:
+            self.say(f"The others have made {there} updates, and their state is taken over.")
+        self._say_who_is_there()
+        return there
+
+    def _say_who_is_there(self) -> None:
+        if self.rounds.members != self.known:
+            self.known = self.rounds.members
+            self.say(f"Round {self.rounds.round + 1} begins with {', '.join(sorted(self.known))}.")
 
     def update(self, step, number):
         super().update(step, number)
@@ -189,6 +199,7 @@ class Members(Alone):
     def finish(self, number):
         if number > self.rounds.step:
             self.rounds.average(number - self.rounds.step)
+            self._say_who_is_there()
 
     def close(self):
         self.rounds.leave()

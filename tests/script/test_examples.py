@@ -73,9 +73,10 @@ def test_every_epoch_has_every_batch_in_an_order_of_its_own():
     ("name", "content", "words"),
     [
         ("empty.txt", b"", "There is no text in"),
-        ("latin.txt", "Müller".encode("latin-1"), "could not be read as text"),
-        ("odd.jsonl", b'{"words": 1}', "could not be read as text"),
-        ("half.jsonl", b'{"text": ', "could not be read as text"),
+        ("latin.txt", "Müller".encode("latin-1"), "is no UTF-8 text"),
+        ("odd.jsonl", b'{"words": 1}', "has a line that is no JSON object with a text"),
+        ("number.jsonl", b'{"text": 3}', "has a line that is no JSON object with a text"),
+        ("half.jsonl", b'{"text": ', "has a line that is no JSON object with a text"),
     ],
 )
 def test_what_is_no_text_is_said(tmp_path, name, content, words):
