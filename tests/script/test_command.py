@@ -9,6 +9,7 @@ from small_job import trained, written
 
 from course_utils.cli import main
 from course_utils.distributed import launch
+from course_utils.script import Job
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +128,31 @@ def test_members_that_meet_at_a_store_train_as_ranks_do(job, tmp_path):
     for member in ("0/2", "1/2"):
         found = parameters_in({**job, "steps": 5}, tmp_path / member[0])
         assert farthest(found, ranks[0][0]) < 1e-10
+
+
+def test_the_help_tells_the_defaults_of_a_job():
+    import argparse
+    import re
+
+    from course_utils.cli import train as command
+
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    told = {action.dest: re.search(r"\(default: ([\w.]+)", action.help or "") for action in parser._actions}
+    told = {name: found[1] for name, found in told.items() if found and name in Job.__dataclass_fields__}
+    defaults = {name: Job.__dataclass_fields__[name].default for name in told}
+    own = {"save_every": 0, "micro_batch": 0, "tokenizer": ""}  # told in words
+    for name, default in defaults.items():
+        assert name in own or told[name] == str(default[0] if isinstance(default, tuple) else default), name
+    assert {
+        "batch",
+        "sequence",
+        "steps",
+        "lr",
+        "warmup",
+        "keep",
+        "strategy",
+        "optimizer",
+        "precision",
+        "saving",
+    } <= set(told)
