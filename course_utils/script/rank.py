@@ -1,7 +1,5 @@
 """This process as one of several: alone, or as torchrun and `accelerate launch` announce it."""
 
-import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +14,7 @@ from course_utils.errors import CourseError
 from course_utils.settings import settings, variables
 
 _BACKEND = {"cpu": "gloo", "cuda": "cuda:nccl,cpu:gloo"}
-_LOOKS = 0.5  # seconds between two looks for the agent, or for a lock
+_LOOKS = 0.5  # seconds between two looks for a lock
 _TRIES = 20
 PATIENCE = 300.0
 """Seconds that a collective may take before its rank gives up."""
@@ -78,18 +76,6 @@ def joined(here: Place, seconds: float = PATIENCE) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-
-
-def end_with_agent() -> None:
-    """End this process soon after the one that started it: else, when an agent dies, its ranks go on, and hold their ports."""
-    parent = os.getppid()
-
-    def look() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOKS)
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
 
 
 def mean_over_ranks(values: list[float], device: torch.device) -> list[float]:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_utils.elastic.parent import end_with_parent, spawn_beside
 from course_utils.errors import CourseError, require_count
 from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
@@ -61,7 +62,9 @@ def train(
     here = replace(rank.place(), member=job.part)
     rank.refuse_gpus_that_are_missing(here)
     if here.agent:
-        rank.end_with_agent()
+        end_with_parent()
+    if job.saving == "process":
+        spawn_beside()
     say = say if here.rank == 0 else _nothing
     if here.stale:
         [(name, value)] = FRESH_ADDRESSES.items()
