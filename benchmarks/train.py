@@ -1,7 +1,8 @@
 """What `course train` adds to the same training written bare, and how soon a killed run is at work again.
 
 `--what speed`: DDP or FSDP2 on two ranks of this machine, eleven pairs of twenty updates, in turn update by update; of the ratio
-of seconds the median and its 95 % interval (order statistics). `--what restart`: ten killed workers, seconds until the next update.
+of seconds the median and its 95 % interval (order statistics). `--what restart`: ten killed workers, seconds until the
+next update.
 """
 
 import argparse
