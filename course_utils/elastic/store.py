@@ -33,7 +33,7 @@ import torch.distributed as dist
 
 from course_utils.errors import CourseError, require_count
 
-SILENCE = 2.0
+SILENCE = 5.0
 """A member whose heartbeat does not change for this many seconds counts as dead until it changes again."""
 _TICK = 0.05  # seconds between two looks at the store
 _PREFIX = "rounds"

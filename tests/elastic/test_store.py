@@ -106,7 +106,7 @@ def test_a_round_ends_when_all_who_live_have_called(meeting):
     meeting.pass_by(5)
     assert not meeting.reply(1)
     meeting.living.remove(3)
-    meeting.pass_by(1.8)
+    meeting.pass_by(store.SILENCE - 0.2)
     assert not meeting.reply(1)
     meeting.pass_by(0.4)
     assert meeting.reply(1)["averaging"] == [1, 2]
@@ -161,7 +161,7 @@ def test_an_attempt_that_somebody_has_not_got_is_void(meeting, how):
         meeting.have(2, 2, word="0")
     else:
         meeting.living.remove(2)
-        meeting.pass_by(2.2)
+        meeting.pass_by(store.SILENCE + 0.2)
     assert meeting.verdict(2) == "void"
     meeting.call(1, "ada")
     meeting.pass_by()
@@ -175,7 +175,7 @@ def test_an_attempt_counts_if_who_died_had_the_result(meeting):
     meeting.pass_by()
     meeting.have(2, 2)
     meeting.living.remove(2)
-    meeting.pass_by(5)
+    meeting.pass_by(store.SILENCE + 3)
     assert meeting.verdict(2) is None
     meeting.have(2, 1)
     assert meeting.verdict(2) == "commit"
