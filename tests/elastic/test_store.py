@@ -252,4 +252,4 @@ def test_torchruns_agents_meet_there(process, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-conf", "is_host=0", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["sum", "2.0"] * 2
+    assert sorted(re.findall(r"sum|2\.0", done.stdout)) == ["2.0", "2.0", "sum", "sum"]  # two write at once
