@@ -18,7 +18,9 @@ NAME, HANDED_OUT = "my-course", ".handed-out"
 SOURCES = (
     "notebooks/*.ipynb",
     "exercises/*.ipynb",
-    *(f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan")),  # where their links lead
+    *(
+        f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")
+    ),  # where their links lead
 )
 
 
