@@ -214,7 +214,7 @@ def go_on_without(run, dead, when, place, rounds=4):
     check_equal(run, others, range(rounds))
 
 
-@pytest.mark.parametrize("place", ["training", "connected"])
+@pytest.mark.parametrize("place", [pytest.param("training", marks=pytest.mark.slow), "connected"])
 def test_two_go_on_when_one_dies(run, place):
     """In its inner steps; when it has called and may be in the next attempt; in the all-reduce."""
     go_on_without(run, "cyd", 1, place)

@@ -11,7 +11,7 @@ from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.script import Job, rank, train
 
-ENDED = [*(pytest.param(each, marks=pytest.mark.slow) for each in ("ddp", "zero1", "local-sgd")), "fsdp2", "diloco"]
+ENDED = [*(pytest.param(each, marks=pytest.mark.slow) for each in ("ddp", "zero1", "fsdp2", "local-sgd")), "diloco"]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,8 @@ def test_every_strategy_goes_on(job, whole, strategy, saving, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "ranks"), [("fsdp2", 4), ("zero1", 2), pytest.param("ddp", 4, marks=pytest.mark.slow)]
+    ("strategy", "ranks"),
+    [("fsdp2", 4), pytest.param("zero1", 2, marks=pytest.mark.slow), pytest.param("ddp", 4, marks=pytest.mark.slow)],
 )
 def test_it_goes_on_with_other_ranks_and_another_strategy(job, whole, folder, strategy, ranks):
     found = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
@@ -138,6 +139,7 @@ def test_fewer_steps_than_were_made_change_nothing(job, whole, folder):
     assert (losses, said[-1]) == ({}, "All 4 updates were made before; give more --steps to go on.")
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_within_a_round_is_not_made_longer(job, tmp_path):
     own = {**job, "strategy": "local-sgd", "sync_every": 2, "out": tmp_path}
     launch(trained, 2, {**own, "steps": 5})

@@ -101,7 +101,7 @@ def test_a_step_is_really_compiled(plain, tmp_path):
     assert trained(plain, [("--strategy none", "--compile")], tmp_path) == {}
 
 
-@pytest.mark.parametrize("strategy", ["none", "fsdp2"])
+@pytest.mark.parametrize("strategy", ["none", pytest.param("fsdp2", marks=pytest.mark.slow)])
 def test_some_pairs_train(plain, strategy, tmp_path):
     """A few of those above, so that each run of the tests has some."""
     pairs = [

@@ -62,7 +62,7 @@ def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
     assert farthest(found, model.state_dict()) < 1e-12
 
 
-@pytest.mark.parametrize("strategy", ["local-sgd", "diloco"])
+@pytest.mark.parametrize("strategy", [pytest.param("local-sgd", marks=pytest.mark.slow), "diloco"])
 def test_rounds_are_what_their_definition_says(job, strategy, tmp_path):
     """Two models in one process, each with its own half of every batch, and their mean after every second update."""
     still = without_dropout(job, tmp_path) | {"strategy": strategy, "sync_every": 2}
@@ -117,6 +117,7 @@ def test_a_sharded_muon_is_torchs_own(job, tmp_path):
     assert farthest(found, one) < 1e-2 * 3 * 1e-3 * 3
 
 
+@pytest.mark.slow
 def test_zero1_has_the_options_of_the_optimizer(job, tmp_path):
     """Adam's decoupled decay, which AdamW keeps and does not take."""
     adam = {**job, "optimizer": "torch.Adam", "options": {"weight_decay": 0.1, "decoupled_weight_decay": True}}
