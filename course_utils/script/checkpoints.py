@@ -85,15 +85,15 @@ class Checkpoints:
         written = dcp.async_save(
             self._state(), storage_writer=writer, process_group=self.group, async_checkpointer_type=kind
         )
-        self._begun = Future()
+        begun = self._begun = Future()
 
         def name(ended: Future) -> None:
             try:
                 ended.result()
                 self._name(partial, about)
-                self._begun.set_result(None)
-            except BaseException as error:
-                self._begun.set_exception(error)
+                begun.set_result(None)
+            except BaseException as error:  # for `finish`, which raises it
+                begun.set_exception(error)
 
         written.add_done_callback(name)
 

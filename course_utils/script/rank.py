@@ -64,14 +64,14 @@ def place() -> Place:
 
 
 @contextmanager
-def joined(here: Place, seconds: float = PATIENCE) -> Iterator[None]:
+def joined(here: Place) -> Iterator[None]:
     """Inside, the process group stands, unless this process is alone or it stood already."""
     if here.ranks == 1 or dist.is_initialized():
         yield
         return
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
-    dist.init_process_group(_BACKEND[here.device.type], timeout=timedelta(seconds=seconds))
+    dist.init_process_group(_BACKEND[here.device.type], timeout=timedelta(seconds=PATIENCE))
     try:
         yield
     finally:

@@ -253,15 +253,13 @@ class Run:
     def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float, int]:
         """One update: this rank's part of the loss, the norm of the gradients where they are clipped, what to go on after."""
         job, share, engine, examples = self.job, self.share, self.engine, self.examples
-        rows = self.order[step]
-        part, size = self.here.part, len(rows) // self.here.parts
-        own = rows[part * size : (part + 1) * size]
-        total = examples.weights[rows if engine.of_one_model else own].sum().item()
+        own = self.own(step)
+        total = examples.weights[self.order[step] if engine.of_one_model else own].sum().item()
         engine.model.train()
         loss = torch.zeros((), device=self.device)
         for i in range(share.accumulation):
             mine = own[i * share.micro_batch : (i + 1) * share.micro_batch]
-            self._seed(step, part * share.accumulation + i)
+            self._seed(step, self.here.part * share.accumulation + i)
             weight = examples.weights[mine].sum().item() / total
             with engine.around(is_last=i + 1 == share.accumulation), self._counted(step, i):
                 with self._autocast():
@@ -282,13 +280,10 @@ class Run:
         self.scaler.update()
         return loss, engine.norm, after
 
-    def rows(self, step: int) -> list[int]:
-        """The examples of an update: of all ranks, or of a member that trains for itself."""
-        rows, here = self.order[step], self.here
-        if here.member is None:
-            return rows
-        size = len(rows) // here.parts
-        return rows[here.part * size : (here.part + 1) * size]
+    def own(self, step: int) -> list[int]:
+        """This process's share of the examples of an update."""
+        rows, size = self.order[step], self.job.batch // self.here.parts
+        return rows[self.here.part * size : (self.here.part + 1) * size]
 
     def _seed(self, step: int, micro: int) -> None:
         """As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it."""
@@ -399,7 +394,8 @@ class _Meter:
             run.here.ranks if run.engine.of_one_model else 1
         )  # each rank has its part of the loss, or one of its own
         [mean] = rank.mean_over_ranks([factor * sum(losses) / len(losses)], run.device)
-        tokens = sum(run.examples.tokens[run.rows(number)].sum().item() for number, _, _ in self.pending)
+        rows = run.order.__getitem__ if run.here.member is None else run.own  # a member's log is its own
+        tokens = sum(run.examples.tokens[rows(number)].sum().item() for number, _, _ in self.pending)
         self.rows.append((tokens, seconds))
         flops = run.flops * run.share.accumulation * len(self.pending) / seconds  # of this rank
         values = {
