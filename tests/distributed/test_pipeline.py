@@ -1,0 +1,81 @@
+"""A pipeline on real ranks: one process with the whole model is the oracle; messages and bytes are counted."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from course_utils.distributed import counted, launch
+from course_utils.distributed.pipeline import Pipeline
+from course_utils.distributed.schedules import gpipe, one_f_one_b
+
+WIDTH, ROWS = 6, 5
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(6)).double()
+
+
+def data(micro_batches):
+    draw = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(2, micro_batches, ROWS, WIDTH, generator=draw, dtype=torch.float64)
+    return list(inputs), list(targets)
+
+
+def in_one_process(micro_batches):
+    whole, losses = model(), []
+    for x, target in zip(*data(micro_batches), strict=True):
+        loss = mse_loss(nn.Sequential(*whole)(x), target)
+        (loss / micro_batches).backward()
+        losses.append(loss.item())
+    return [p.grad for p in whole.parameters()], losses
+
+
+def one_at_a_time(stages, micro_batches):
+    return [[(kind, i) for i in range(micro_batches) for kind in "FB"] for _ in range(stages)]
+
+
+def last_first(stages, micro_batches):
+    """All forward passes in one direction, all backward passes in the other."""
+    there = [("F", i) for i in range(micro_batches)]
+    return [there + [("B", i) for i, _ in enumerate(there)][::-1] for _ in range(stages)]
+
+
+def on_rank(orders, micro_batches, updates=1):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    blocks = model()
+    stage = nn.Sequential(*blocks[rank * 6 // ranks : (rank + 1) * 6 // ranks])
+    pipeline = Pipeline(stage, (ROWS, WIDTH), torch.float64, mse_loss)
+    for _ in range(updates):
+        stage.zero_grad()
+        with counted() as sent:
+            losses = pipeline.run(orders(ranks, micro_batches)[rank], *data(micro_batches))
+    return [p.grad for p in stage.parameters()], [loss.item() for loss in losses], sent
+
+
+@pytest.mark.parametrize("orders", [gpipe, one_f_one_b, one_at_a_time, last_first])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 5), (3, 2)])
+def test_gradients_and_losses_are_those_of_one_process(orders, ranks, micro_batches):
+    truth, losses = in_one_process(micro_batches)
+    seen = launch(partial(on_rank, orders), ranks, micro_batches)
+    for mine, right in zip(sum((grads for grads, *_ in seen), []), truth, strict=True):
+        torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
+    assert seen[-1][1] == pytest.approx(losses, abs=1e-12)
+    assert all(not losses for _, losses, _ in seen[:-1])
+
+
+def test_a_message_for_each_micro_batch_and_cut_each_way():
+    size, micro_batches = ROWS * WIDTH * 8, 4
+    sent = [traffic for *_, traffic in launch(on_rank, 3, one_f_one_b, micro_batches)]
+    assert [traffic.sent for traffic in sent] == [size * micro_batches * n for n in (1, 2, 1)]
+    assert {entry.collective for traffic in sent for entry in traffic.entries} == {"send", "receive"}
+
+
+def test_a_second_update_begins_afresh():
+    once, twice = (launch(on_rank, 2, one_f_one_b, 3, updates) for updates in (1, 2))
+    for one, other in zip(once, twice, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
