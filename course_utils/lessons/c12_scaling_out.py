@@ -1,0 +1,415 @@
+"""Chapter 12: a model cut by width and by depth over real ranks, schedules that draw themselves, and what a cut costs."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import torch
+import torch.distributed as dist
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from course_utils import models, viz
+from course_utils.distributed import Traffic, counted
+from course_utils.distributed.pipeline import Pipeline
+from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b, zero_bubble
+from course_utils.distributed.tensor_parallel import Split
+from course_utils.memory import saved_bytes
+from course_utils.memory.allocator import allocator_of
+from course_utils.units import format_counted
+from course_utils.viz.parts import patches, subplots
+from course_utils.viz.style import COLORS, writing
+
+COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
+ROWS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
+"""What is cut of a block of Llama: by outputs, by inputs."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all ways of cutting train on: so many `micro_batches` of `examples` with so many `tokens` each."""
+
+    config: object
+    micro_batches: int = 4
+    examples: int = 2
+    tokens: int = 32
+    dtype: torch.dtype = torch.float64
+
+    def model(self) -> nn.Module:
+        """The model, the same in every process."""
+        return models.from_configuration(self.config).to(self.dtype)
+
+    def batches(self) -> list[Tensor]:
+        """Token ids, of shape (examples, tokens), the same in every process."""
+        draw = torch.Generator().manual_seed(12)
+        shape = (self.micro_batches, self.examples, self.tokens)
+        return [ids.clone() for ids in torch.randint(1, self.config.vocab_size, shape, generator=draw)]
+
+    @property
+    def boundary(self) -> tuple[int, int, int]:
+        """The shape of what goes from block to block for one micro-batch."""
+        return self.examples, self.tokens, self.config.hidden_size
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Its bytes: b·s·h numbers."""
+        return self.examples * self.tokens * self.config.hidden_size * self.dtype.itemsize
+
+
+def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
+    """The mean over all tokens but the first."""
+    return cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def gradients_alone(work: Work) -> dict[str, Tensor]:
+    """The truth: the gradients of one process, by name."""
+    return _gradients_of(work, work.model())
+
+
+def _gradients_of(work: Work, model: nn.Module) -> dict[str, Tensor]:
+    for ids in work.batches():
+        (next_token_loss(model(input_ids=ids).logits, ids) / work.micro_batches).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@dataclass
+class Seen:
+    """What a rank saw of an update: `gradients` by their names in the whole model, `kept` elements of parameters, `sent`."""
+
+    gradients: dict[str, Tensor] = field(repr=False)
+    kept: int
+    sent: Traffic
+
+    def apart(self, truth: Mapping[str, Tensor], rank: int) -> float:
+        """The largest difference from the truth, of which this rank may have a part of a matrix."""
+        return max(
+            (mine - _part_like(mine, truth[name], rank)).abs().max().item() for name, mine in self.gradients.items()
+        )
+
+
+def _part_like(mine: Tensor, whole: Tensor, rank: int) -> Tensor:
+    cut = next((dim for dim, (a, b) in enumerate(zip(mine.shape, whole.shape, strict=True)) if a != b), None)
+    return whole if cut is None else whole.split(mine.shape[cut], cut)[rank]
+
+
+# Cut by width.
+
+
+def by_hand(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
+    """Attention and MLP of every block are cut over the ranks of `group`, by default all."""
+    for block in model.model.layers:
+        for name, columns in COLUMNS.items():
+            setattr(block, name, Split(getattr(block, name), columns, ROWS[name], group))
+    return model
+
+
+def by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
+    """The same by `parallelize_module`; `inputs_first`: it is told that layers that are cut by outputs share their input."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    plan = {}
+    for module in COLUMNS:
+        place = f"model.layers.*.{module}"
+        plan |= {f"{place}.{name}": ColwiseParallel() for name in COLUMNS[module]}
+        plan |= {f"{place}.{name}": RowwiseParallel() for name in ROWS[module]}
+    if inputs_first:
+        whole = {"input_kwarg_layouts": {"hidden_states": Replicate()}}
+        whole["desired_input_kwarg_layouts"] = whole["input_kwarg_layouts"]
+        plan["model.layers.*.self_attn"] = PrepareModuleInput(**whole)
+        plan["model.layers.*.mlp"] = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+    return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+
+
+@dataclass
+class OnMesh:
+    """Of a rank on a mesh: its place on each axis, its gradients, and what it sent along each axis."""
+
+    place: dict[str, int]
+    seen: Seen
+    along: dict[str, int]
+
+
+def measure_mesh(work: Work, **sizes: int) -> OnMesh:
+    """To be launched: an update on a mesh of `data=` × `tensor=` ranks. Each slice along `data` shares out the micro-batches."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    place = {axis: mesh.get_local_rank(axis) for axis in sizes}
+    groups = {axis: mesh.get_group(axis) for axis in sizes}
+    model = by_hand(work.model(), groups["tensor"])
+    with counted() as tensor:
+        for ids in work.batches()[place["data"] :: sizes["data"]]:
+            (next_token_loss(model(input_ids=ids).logits, ids) / work.micro_batches).backward()
+    with counted() as data:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=groups["data"])
+    found = {name.replace(".module", ""): parameter.grad for name, parameter in model.named_parameters()}
+    kept = sum(parameter.numel() for parameter in model.parameters())
+    return OnMesh(place, Seen(found, kept, tensor), {"tensor": tensor.sent, "data": data.sent})
+
+
+def without_sum(model: nn.Module) -> nn.Module:
+    """`by_hand` with a fault: the gradient of a module's input is not summed over the ranks."""
+    model = by_hand(model)
+    for split in (module for module in model.modules() if isinstance(module, Split)):
+        split.forward = split.module.forward
+    return model
+
+
+def error_of(name: str, seen: Sequence[Seen], truth: Mapping[str, Tensor]) -> float:
+    """How far a gradient is off on the worst rank, by norms: 0 is right."""
+    pairs = [
+        (each.gradients[name], _part_like(each.gradients[name], truth[name], rank)) for rank, each in enumerate(seen)
+    ]
+    return max(((mine - right).norm() / right.norm()).item() for mine, right in pairs)
+
+
+def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options) -> Seen:
+    """To be launched: the gradients of an update where `cut` has cut the model over all ranks."""
+    model = cut(work.model(), **options)
+    with counted() as sent:
+        found = _gradients_of(work, model)
+    kept = sum(local(parameter).numel() for parameter in model.parameters())
+    return Seen({name.replace(".module", ""): local(grad) for name, grad in found.items()}, kept, sent)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What lies on this rank of it."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+# Cut by depth.
+
+
+class Part(nn.Module):
+    """The blocks of one stage; the first has the embedding too, the last the norm and the output layer."""
+
+    def __init__(self, model: nn.Module, stage: int, stages: int):
+        super().__init__()
+        blocks = len(model.model.layers)
+        self.first, last = stage * blocks // stages, (stage + 1) * blocks // stages
+        self.body, self.head = model.model, model.lm_head if stage == stages - 1 else None
+        self.body.layers = self.body.layers[self.first : last]
+        self.takes = "inputs_embeds" if stage else "input_ids"
+        if stage:
+            self.body.embed_tokens = None
+        if self.head is None:
+            self.body.norm = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From token ids or the stage before, to the stage after or logits."""
+        x = self.body(**{self.takes: x}, use_cache=False).last_hidden_state
+        return x if self.head is None else self.head(x)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """By their names in the whole model."""
+        return {self._whole_name(name): parameter.grad for name, parameter in self.named_parameters()}
+
+    def _whole_name(self, name: str) -> str:
+        kind, _, rest = name.partition(".")
+        if rest.startswith("layers."):
+            _, number, rest = rest.split(".", 2)
+            rest = f"layers.{self.first + int(number)}.{rest}"
+        return f"{'model' if kind == 'body' else 'lm_head'}.{rest}"
+
+
+def measure_pipeline(work: Work, orders: Callable) -> Seen:
+    """To be launched: the gradients of an update by one of the schedules."""
+    part, pipeline = stage_here(work)
+    with counted() as sent:
+        pipeline.run(orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()], work.batches(), work.batches())
+    return Seen(part.gradients(), sum(parameter.numel() for parameter in part.parameters()), sent)
+
+
+def stage_here(work: Work) -> tuple[Part, Pipeline]:
+    """This rank's blocks, and the pipeline around them."""
+    part = Part(work.model(), dist.get_rank(), dist.get_world_size())
+    return part, Pipeline(part, work.boundary, work.dtype, next_token_loss)
+
+
+def measure_torch_pipeline(work: Work, kind: str) -> tuple[Seen, list[str]]:
+    """To be launched: the same by a schedule of `torch.distributed.pipelining`, and this rank's order in its letters.
+
+    The first step finds out shapes, and is not counted.
+    """
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    part = Part(work.model(), dist.get_rank(), dist.get_world_size())
+    stage = PipelineStage(part, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # which may have several stages on a rank
+    make, ids = getattr(schedules, kind), torch.cat(work.batches())
+    schedule = make([stage] if cut_in_two else stage, n_microbatches=work.micro_batches, loss_fn=next_token_loss)
+    given = ([ids] if stage.is_first else [], {"target": ids} if stage.is_last else {})
+    schedule.step(*given[0], **given[1])
+    part.zero_grad()
+    with counted() as sent:
+        schedule.step(*given[0], **given[1])
+    order = [str(action) for action in schedule.pipeline_order[dist.get_rank()] if action]
+    return Seen(part.gradients(), sum(parameter.numel() for parameter in part.parameters()), sent), order
+
+
+@dataclass
+class Held:
+    """Bytes on a rank: `one` of a micro-batch that waits for its backward pass; the `peak` of an update above what it keeps."""
+
+    one: int
+    peak: int
+
+
+RECORDED = 3
+"""Updates whose allocations are recorded; the lowest peak counts, as in chapter 10."""
+
+
+def measure_held(work: Work, orders: Callable, micro_batches: int) -> Held:
+    """To be launched: what a stage holds in an update of so many micro-batches. Gradients are there from an update before."""
+    part, pipeline = stage_here(work)
+    order = orders(dist.get_world_size(), micro_batches)[dist.get_rank()]
+    ids = work.batches()[:1] * micro_batches
+    x = ids[0] if part.takes == "input_ids" else torch.zeros(work.boundary, dtype=work.dtype, requires_grad=True)
+    one = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
+    if part.head is None:
+        one += work.boundary_bytes  # the output, which backward will start from
+    pipeline.run(order, ids, ids)
+    above = []
+    for _ in range(RECORDED):
+        allocator = allocator_of(torch.device("cpu"))
+        with allocator.recording(), allocator.measured():
+            pipeline.run(order, ids, ids)
+        above.append(allocator.account().above_start)
+    return Held(one, min(above))
+
+
+def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]]:
+    """Naive model parallelism: a micro-batch goes through all stages and back before the next one starts."""
+    return [[(kind, i) for i in range(micro_batches) for kind in "FB"] for _ in range(stages)]
+
+
+def time_schedules(work: Work, schedules: Mapping[str, Callable], times: int) -> dict[str, float]:
+    """To be launched: seconds of an update by each schedule, the quickest of `times`; schedules take turns."""
+    _, pipeline = stage_here(work)
+    found: dict[str, list[float]] = {name: [] for name in schedules}
+    for _, (name, orders) in product(range(times), schedules.items()):
+        order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
+        dist.barrier()
+        begin = time.perf_counter()
+        pipeline.run(order, work.batches(), work.batches())
+        dist.barrier()
+        found[name].append(time.perf_counter() - begin)
+    return {name: min(seconds) for name, seconds in found.items()}
+
+
+# Figures.
+
+AXES = {
+    "data": ("nothing", "examples", "gradients, once an update"),
+    "sharded": ("pieces", "examples", "every block's weights,\nand gradients"),
+    "tensor": ("columns", "nothing", "activations,\n4 times a block"),
+    "pipeline": ("blocks", "nothing", "activations,\nonce a cut and way"),
+    "context": ("nothing", "tokens", "keys and values,\nevery block"),
+    "expert": ("experts", "examples", "tokens to their expert\nand back, every block"),
+}
+"""Of each axis: how it cuts the model, how the batch, what travels."""
+_RANKS = ("first", "gradients", "third", "fourth")
+
+
+def axes_figure() -> tuple[Figure, str]:
+    """The idea: each axis cuts another side of the model or of the batch; a color is a rank, gray is on all four."""
+    figure, axes = subplots(2, 3, figsize=(7.6, 5.4), layout="constrained")
+    for place, (name, (model, batch, travels)) in zip(axes.flat, AXES.items(), strict=True):
+        for (row, column), (left, cut) in product(product(range(4), range(4)), ((0, model), (5.2, batch))):
+            rank = {"nothing": None, "pieces": (row + column) % 4, "columns": column, "blocks": row, "experts": column}
+            rank |= {"examples": row, "tokens": column}
+            shared = rank[cut] is None or (cut == "experts" and row % 2 == 0)
+            color = COLORS["grid"] if shared else COLORS[_RANKS[rank[cut]]]
+            place.add_patch(Rectangle((left + column, row), 0.94, 0.94, facecolor=color, edgecolor="none"))
+        for left, what, side in ((2, "model", "width →"), (7.2, "batch", "tokens →")):
+            place.text(left, -0.5, what, ha="center", fontsize=9)
+            place.text(left, 4.7, side, ha="center", fontsize=8, color=writing("not attributed"))
+        for left, side in ((-0.35, "blocks →"), (4.85, "examples →")):
+            place.text(
+                left, 2, side, rotation=270, ha="center", va="center", fontsize=8, color=writing("not attributed")
+            )
+        place.text(4.6, 5.4, f"sent: {travels}", ha="center", va="top", fontsize=9)
+        place.set(xlim=(-0.7, 9.3), ylim=(6.9, -1.0))
+        place.set_title(name, loc="center", fontsize=11)
+        place.axis("off")
+    figure.suptitle("Each axis cuts another side of the model or of the batch", x=0.01, ha="left", fontsize=11)
+    handles, labels = patches(*((f"rank {rank}", color) for rank, color in enumerate(_RANKS)), ("all ranks", "grid"))
+    figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    said = "; ".join(
+        f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"
+        for name, (model, batch, travels) in AXES.items()
+    )
+    return figure, f"Four ranks, and what each axis cuts. {said}."
+
+
+KINDS = {
+    "F": ("forward", "activations"),
+    "B": ("backward", "gradients"),
+    "W": ("gradients of weights", "optimizer state"),
+}
+
+
+class Drawn(Schedule):
+    """A schedule that a notebook shows as a picture."""
+
+    def _ipython_display_(self) -> None:
+        viz.show(*self.figure())
+
+    def figure(self) -> tuple[Figure, str]:
+        """A lane for each stage, slots from left to right; what is empty is bubble."""
+        stages = len(self.orders)
+        figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * stages), layout="constrained")
+        names = {
+            kind: (name if kind != "B" or "W" not in self.cost else "gradients of inputs")
+            for kind, (name, _) in KINDS.items()
+        }
+        for (stage, kind, i), (begin, end) in self.spans.items():
+            box = Rectangle(
+                (begin, stage - 0.42), end - begin, 0.84, facecolor=COLORS[KINDS[kind][1]], edgecolor=COLORS["paper"]
+            )
+            axes.add_patch(box)
+            if self.end <= 70:
+                axes.text((begin + end) / 2, stage, str(i), ha="center", va="center", fontsize=8)
+        held = self.in_flight
+        for stage in range(stages):
+            axes.text(self.end * 1.01, stage, f"holds {held[stage]}", va="center", fontsize=9)
+        axes.set(
+            yticks=range(stages), yticklabels=[f"stage {stage}" for stage in range(stages)], ylim=(stages - 0.4, -0.6)
+        )
+        axes.set(xlim=(0, self.end * 1.11), xlabel="slots")
+        axes.grid(axis="y", visible=False)
+        axes.set_title(f"{float(self.bubble):.0%} of the slots are empty ({self.bubble})")
+        used = [kind for kind in KINDS if kind in self.cost]
+        handles, labels = patches(*((names[kind], KINDS[kind][1]) for kind in used))
+        figure.legend(handles, labels, loc="outside lower right", ncols=3)
+        count = 1 + max(i for _, _, i in self.spans)
+        said = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
+        kept = ", ".join(map(str, held))
+        return figure, f"{said}, of which {self.bubble} are empty; the stages hold {kept} micro-batches at most."
+
+
+def count_micro_batches(count: int) -> str:
+    """In words."""
+    return f"{count} micro-batch{'' if count == 1 else 'es'}"
+
+
+SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "zero bubble": zero_bubble}
+
+
+def play_schedule(
+    schedule: str = "1F1B", stages: int = 4, micro_batches: int = 8, backward: int = 4, wire: int = 0
+) -> tuple[Figure, str]:
+    """Play: a forward pass takes two slots, a backward pass `backward`, a message to another stage `wire`."""
+    cost = {"F": 2, "B": backward} if schedule != "zero bubble" else {"F": 2, "B": backward // 2, "W": backward // 2}
+    return Drawn(SCHEDULES[schedule](stages, micro_batches), cost, wire).figure()

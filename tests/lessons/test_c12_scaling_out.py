@@ -1,0 +1,133 @@
+"""Chapter 12: cuts are compared with one process, bytes with the counter's and the allocator's, figures say what they draw."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from figures import title
+
+from course_utils import models
+from course_utils.distributed import launch
+from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b
+from course_utils.errors import CourseError
+from course_utils.lessons import c12_scaling_out as lesson
+
+
+def llama(width=32, inner=64, blocks=4):
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": blocks, **heads}
+    return models.configuration("llama", **sizes, vocab_size=50)
+
+
+@pytest.fixture(scope="module")
+def work():
+    return lesson.Work(llama(), micro_batches=3, examples=2, tokens=8)
+
+
+@pytest.fixture(scope="module")
+def truth(work):
+    return lesson.gradients_alone(work)
+
+
+def test_the_truth_is_transformers_own_loss(work, truth):
+    model = models.from_configuration(work.config).double()
+    for ids in work.batches():
+        (model(input_ids=ids, labels=ids).loss / 3).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            truth[name], parameter.grad, rtol=1e-6, atol=1e-8
+        )  # it works the loss out in 32 bits
+
+
+@pytest.mark.parametrize(("cut", "all_reduces"), [("by_hand", 4), ("by_torch", 7), ("told", 4)])
+def test_a_model_cut_by_width_is_the_same_model(work, truth, cut, all_reduces):
+    ways = {"by_hand": lesson.by_hand, "by_torch": lesson.by_torch, "told": partial(lesson.by_torch, inputs_first=True)}
+    cut_parameters = sum(grad.numel() for name, grad in truth.items() if "_proj" in name)
+    for rank, seen in enumerate(launch(lesson.measure_tensor, 2, work, ways[cut])):
+        assert seen.gradients.keys() == truth.keys()
+        assert seen.apart(truth, rank) < 1e-10
+        assert seen.kept == sum(grad.numel() for grad in truth.values()) - cut_parameters // 2
+        assert {entry.collective for entry in seen.sent.entries} == {"all-reduce"}
+        assert len(seen.sent.entries) == all_reduces * 4 * 3
+        assert seen.sent.sent == all_reduces * 4 * 3 * work.boundary_bytes
+
+
+@pytest.mark.parametrize("orders", [gpipe, one_f_one_b, lesson.one_at_a_time])
+def test_a_model_cut_by_depth_is_the_same_model(work, truth, orders):
+    ranks = launch(lesson.measure_pipeline, 4, work, orders)
+    assert sum(seen.kept for seen in ranks) == sum(grad.numel() for grad in truth.values())
+    names = [name for seen in ranks for name in seen.gradients]
+    assert sorted(names) == sorted(truth)
+    for rank, seen in enumerate(ranks):
+        assert seen.apart(truth, rank) < 1e-10
+        assert seen.sent.sent == (1 if rank in (0, 3) else 2) * 3 * work.boundary_bytes
+
+
+@pytest.mark.parametrize("kind", ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleavedZeroBubble"])
+def test_torch_s_pipeline_is_ours(work, kind):
+    """It divides gradients, not the loss; Llama's norm works in 32 bits, so only a power of two gives the same."""
+    work = replace(work, micro_batches=4)
+    truth = lesson.gradients_alone(work)
+    for rank, (seen, order) in enumerate(launch(lesson.measure_torch_pipeline, 2, work, kind)):
+        assert seen.apart(truth, rank) < 1e-10
+        assert seen.sent.sent == 4 * work.boundary_bytes
+        assert any("W" in action for action in order) == (kind == "ScheduleInterleavedZeroBubble")
+
+
+def test_two_axes_are_the_same_training(work):
+    work = replace(work, micro_batches=4)
+    truth = lesson.gradients_alone(work)
+    for seen in launch(partial(lesson.measure_mesh, data=2, tensor=2), 4, work):
+        assert seen.seen.apart(truth, seen.place["tensor"]) < 1e-10
+        assert seen.along == {"tensor": 4 * 4 * 2 * work.boundary_bytes, "data": 8 * seen.seen.kept}
+
+
+def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
+    seen = launch(lesson.measure_tensor, 2, work, lesson.without_sum)
+    assert lesson.error_of("lm_head.weight", seen, truth) == 0
+    assert lesson.error_of("model.layers.3.mlp.down_proj.weight", seen, truth) < 1e-10
+    assert lesson.error_of("model.layers.3.post_attention_layernorm.weight", seen, truth) > 0.01
+
+
+@pytest.mark.parametrize(("width", "tokens"), [(32, 32), (64, 16)])
+def test_a_stage_holds_what_is_in_flight(width, tokens):
+    """A message may still be on its way: b·s·h numbers."""
+    work = lesson.Work(llama(width), 6, examples=4, tokens=tokens, dtype=torch.float32)
+    one = launch(lesson.measure_held, 2, work, gpipe, 1)
+    for orders in (gpipe, one_f_one_b):
+        flying = Schedule(orders(2, 6)).in_flight
+        for rank, seen in enumerate(launch(lesson.measure_held, 2, work, orders, 6)):
+            predicted = one[rank].peak + (flying[rank] - 1) * one[rank].one
+            assert predicted - 0.01 * seen.peak < seen.peak <= predicted + work.boundary_bytes + 1024
+
+
+def test_a_schedule_draws_itself_and_says_what_is_drawn():
+    figure, alt = lesson.Drawn(gpipe(4, 8)).figure()
+    assert title(figure.axes[0]) == "27% of the slots are empty (3/11)"
+    assert (
+        alt
+        == "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty; the stages hold 8, 8, 8, 8 micro-batches at most."
+    )
+    boxes = figure.axes[0].patches
+    assert len(boxes) == 4 * 8 * 2
+    assert sum(box.get_width() for box in boxes) == 4 * 8 * 3
+
+
+def test_an_illegal_schedule_is_not_drawn():
+    with pytest.raises(CourseError, match="stage 1 waits at B1 for F1 of stage 1"):
+        lesson.Drawn([[("F", 0), ("F", 1), ("B", 0), ("B", 1)], [("F", 0), ("B", 1), ("F", 1), ("B", 0)]])
+
+
+@pytest.mark.parametrize("schedule", lesson.SCHEDULES)
+def test_the_figure_to_play_with_shows_each_schedule(schedule):
+    for stages, micro_batches, wire in ((1, 1, 0), (8, 32, 2)):
+        figure, alt = lesson.play_schedule(schedule, stages, micro_batches, 4, wire)
+        assert f"{micro_batches} micro-batch" in alt
+        assert len(figure.axes[0].patches) == stages * micro_batches * (3 if schedule == "zero bubble" else 2)
+
+
+def test_each_axis_has_a_picture():
+    figure, alt = lesson.axes_figure()
+    assert [title(axes) or axes.get_title(loc="center") for axes in figure.axes] == list(lesson.AXES)
+    assert all(f"{name}: the model is cut by" in alt for name in lesson.AXES)
