@@ -332,6 +332,34 @@ def distillation_loss(student, teacher, labels, temperature, weight):
 """,
         ],
     },
+    "12_scaling_out": {
+        "q1": [
+            """def Split(w1, b1, w2, b2):
+    from torch.distributed.tensor import parallel
+    return parallel.ColwiseParallel()
+""",
+            """def Split(w1, b1, w2, b2):
+    from course_utils.distributed import tensor_parallel
+    return tensor_parallel.ColumnLinear(w1, b1)
+""",
+        ],
+        "q2": [
+            """def one_f_one_b(stages, micro_batches):
+    from course_utils.distributed import schedules
+    return schedules.one_f_one_b(stages, micro_batches)
+""",
+        ],
+        "q3": [
+            """def pipeline_step(stage, micro_batches, shape, inputs, targets, loss):
+    from torch.distributed.pipelining import PipelineStage
+    return PipelineStage(stage, 0, 2, torch.device("cpu"))
+""",
+            """def pipeline_step(stage, micro_batches, shape, inputs, targets, loss):
+    from course_utils.distributed import pipeline
+    return pipeline.Pipeline(stage)
+""",
+        ],
+    },
 }
 
 IDLE = """class AdamW(torch.optim.Optimizer):

@@ -22,7 +22,7 @@ SOLUTIONS = Path(__file__).parents[3] / "solutions"
 AUTHORED = {
     path.stem: {each.question.id: each for each in load_solutions(path)} for path in sorted(SOLUTIONS.glob("*.ipynb"))
 }
-RANKS = ("09_local_sgd", "10_fsdp_and_zero")
+RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 """In these, ranks start for every answer and every case."""
 REPLACED = sorted({name for asked in AUTHORED.values() for each in asked.values() for name in each.question.replaces})
 BORROWED = [(s, q, source) for s, asked in ANSWERS.items() for q, sources in asked.items() for source in sources]

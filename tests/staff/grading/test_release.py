@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[3]
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 EXERCISES = ROOT / "exercises"
 EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
-# In the last two, ranks start for every answer and every case.
+# In the last three, ranks start for every answer and every case.
 MANY_ANSWERS = (
     "02_optimizers_from_scratch",
     "03_adamw",
@@ -49,6 +49,7 @@ MANY_ANSWERS = (
     "11_long_sequences",
     "09_local_sgd",
     "10_fsdp_and_zero",
+    "12_scaling_out",
 )
 QUICK_SETS = pytest.mark.parametrize(
     "path",

@@ -12,7 +12,7 @@ from course_utils.grading.run import is_untouched
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
 SEED = 1
 SEEDS = (SEED, pytest.param(20261121, marks=pytest.mark.slow))
-RANKS = ("09_local_sgd", "10_fsdp_and_zero")
+RANKS = ("09_local_sgd", "10_fsdp_and_zero", "12_scaling_out")
 """In these, ranks start for every answer and every case."""
 SETS = {
     path.stem: (load_solutions(path), {entry["id"]: entry for entry in load_set(path.stem)["questions"]})
