@@ -340,7 +340,7 @@ def distillation_loss(student, teacher, labels, temperature, weight):
 """,
             """def Split(w1, b1, w2, b2):
     from course_utils.distributed import tensor_parallel
-    return tensor_parallel.ColumnLinear(w1, b1)
+    return tensor_parallel.Split(w1, b1, w2, b2)
 """,
         ],
         "q2": [
