@@ -118,7 +118,9 @@ def _become_torchrun(job, here, arguments: argparse.Namespace) -> None:
         raise CourseError(f"Ranks cannot start again {restarts} times; give --max-restarts 0 or more.")
     prepare(job, arguments.ranks)
     words = ["--standalone", "--nproc-per-node", str(arguments.ranks), "--max-restarts", str(restarts)]
-    command = [sys.executable, "-m", "torch.distributed.run", *words, "-m", "course_utils.cli", "train", *job.flags()]
+    # Behind "--" torchrun leaves every flag alone; else it takes `--logs` for the beginning of one of its own.
+    words += ["-m", "--", "course_utils.cli", "train", *job.flags()]
+    command = [sys.executable, "-m", "torch.distributed.run", *words]
     os.execve(sys.executable, command, environment_for_child(**FRESH_ADDRESSES))
 
 
