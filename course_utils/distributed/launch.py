@@ -123,10 +123,15 @@ def ready() -> None:
     For a caller whose clock should not count that.
     """
     if _METHOD == "forkserver":
-        first = _context().Process(target=int, daemon=True)
-        with _without_the_script():
-            first.start()  # comes back with a process's number, which the server gives when it has imported
-        first.join()
+        start(int).join()  # starting comes back with a process's number, which the server gives when it has imported
+
+
+def start(work: Callable, *arguments) -> BaseProcess:
+    """A process of its own that runs `work(*arguments)`, begun as ranks are; its caller watches it and ends it."""
+    process = _context().Process(target=work, args=arguments, daemon=True)
+    with _without_the_script():
+        process.start()
+    return process
 
 
 def _check(world_size: int, seconds: float) -> None:

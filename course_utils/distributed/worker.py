@@ -22,6 +22,9 @@ import torch.distributed as dist
 from course_utils.files import replacing
 from course_utils.settings import set_variable
 
+# For gloo, which would look up the host's name to find its interface, and many a laptop's name leads nowhere.
+_LOOPBACKS = {"linux": "lo", "darwin": "lo0"}
+LOOPBACK = {"GLOO_SOCKET_IFNAME": _LOOPBACKS[sys.platform]} if sys.platform in _LOOPBACKS else {}
 _JOB, _MEETING = "job", "meeting"
 _LONGEST = 1000
 _OF_OTHERS = tuple(
@@ -68,9 +71,8 @@ def read_whereabouts(folder: Path, rank: int) -> str:
 
 
 def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
-    # Gloo would look up the host's name to find its interface, and many a laptop's name leads nowhere.
-    if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
-        set_variable("GLOO_SOCKET_IFNAME", loopback)
+    for name, value in LOOPBACK.items():
+        set_variable(name, value)
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
     store = _meet(folder / _MEETING, rank, limit)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)

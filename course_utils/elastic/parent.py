@@ -3,7 +3,8 @@
 import os
 import threading
 import time
-from multiprocessing import spawn
+from multiprocessing import parent_process, spawn
+from multiprocessing.connection import wait
 
 from course_utils.settings import set_variable, variables
 
@@ -23,6 +24,18 @@ def end_with_parent() -> None:
     def look() -> None:
         while os.getppid() == parent:
             time.sleep(_LOOKS)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def end_with_beginner() -> None:
+    """The same in a process that `distributed.launch.start` began, whose parent may be the server that it is forked from."""
+    set_variable(_NAME, str(os.getpid()))
+    beginner = parent_process().sentinel
+
+    def look() -> None:
+        wait([beginner])
         os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()

@@ -7,6 +7,7 @@ what run it is, how far that had come, and how large each file is. While it is w
 import json
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
@@ -289,6 +291,15 @@ class Checkpoints:
             f"No checkpoint could be written to {self.folder} ({str(error).splitlines()[0] if str(error) else error!r}); make "
             "room there. The one before it is whole."
         )
+
+
+def parameters_in(out: Path) -> dict[str, torch.Tensor]:
+    """By name those of the newest checkpoint of a run in `out`, whole, whichever ranks and strategy of torch's wrote it."""
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        whole = Path(folder) / "whole.pt"
+        dcp_to_torch_save(max((out / "checkpoints").glob("step-*[0-9]")), whole)
+        kept = torch.load(whole)
+    return {name.removeprefix("model."): tensor for name, tensor in kept.items() if name.startswith("model.")}
 
 
 @contextmanager

@@ -334,6 +334,14 @@ class Run:
         self.say("; ".join(words) + ".")
 
 
+def reached(folder: Path) -> int:
+    """Which update of the run in this folder was at work last, 0 before the first."""
+    try:
+        return int((folder / "reached").read_text(encoding="ascii").split()[0])
+    except (OSError, IndexError):
+        return 0
+
+
 class _Reached:
     """A file that tells the process that takes a run up which update was at work last, and how often it was taken up."""
 

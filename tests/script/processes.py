@@ -9,11 +9,9 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
 import torch
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from course_utils.script import Job
+from course_utils.script import Job, checkpoints
 from course_utils.settings import environment_for_child
 
 COURSE = [sys.executable, "-W", "ignore", "-m", "course_utils.cli", "train"]
@@ -67,33 +65,10 @@ def awaited(look, patience=PATIENCE):
     raise AssertionError("It never came.")
 
 
-def workers(agent: int) -> list[psutil.Process]:
-    """The ranks that an agent has started."""
-    with suppress(psutil.NoSuchProcess):
-        return [one for one in psutil.Process(agent).children() if alive(one.pid) and "train" in one.cmdline()]
-    return []
-
-
-def alive(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def reached(out: Path) -> int:
-    """Which update rank 0 is at work on."""
-    with suppress(OSError, IndexError):
-        return int((out / "reached").read_text(encoding="ascii").split()[0])
-    return 0
-
-
 def parameters_in(out: Path, step: int) -> dict[str, torch.Tensor]:
-    """Those of the newest checkpoint, which must be that of `step`, as torch's own converter reads them."""
-    newest = max((out / "checkpoints").iterdir())
-    assert newest.name == f"step-{step:08d}"
-    dcp_to_torch_save(newest, out / "whole.pt")
-    kept = torch.load(out / "whole.pt")
-    return {name.removeprefix("model."): tensor for name, tensor in kept.items() if name.startswith("model.")}
+    """Those of the newest checkpoint, which must be that of `step`."""
+    assert max((out / "checkpoints").iterdir()).name == f"step-{step:08d}"
+    return checkpoints.parameters_in(out)
 
 
 def flags(fields: dict, out: Path) -> list[str]:

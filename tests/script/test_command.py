@@ -113,6 +113,25 @@ def test_what_cannot_be_is_one_sentence_before_any_process_starts(job, name, tmp
     assert said.count("\n") == 1
 
 
+def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, monkeypatch):
+    from torch.distributed.run import parse_args
+
+    class BecameTorchrunError(Exception):
+        pass
+
+    def become(_, command, __):
+        raise BecameTorchrunError(command)
+
+    monkeypatch.setattr("os.execve", become)
+    given = flags({**job, "strategy": "ddp", "logs": (), "log_every": 3, "seed": 1}, tmp_path)
+    with pytest.raises(BecameTorchrunError) as became:
+        main(["train", *given, "--ranks", "2"])
+    said = parse_args(became.value.args[0][3:])
+    assert said.training_script == "course_utils.cli"
+    assert said.training_script_args == ["train", *given]
+    assert said.nproc_per_node == "2"
+
+
 @pytest.mark.slow
 def test_members_that_meet_at_a_store_train_as_ranks_do(job, tmp_path):
     own = {**job, "strategy": "diloco", "sync_every": 2, "steps": 5}

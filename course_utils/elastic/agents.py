@@ -1,0 +1,116 @@
+"""Agents of torchrun on this machine, each a node with one rank that runs `course train`: started, looked at, ended."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import torch.distributed as dist
+
+from course_utils.distributed.launch import start
+from course_utils.distributed.worker import LOOPBACK
+from course_utils.elastic.parent import end_with_beginner
+from course_utils.errors import CourseError
+from course_utils.memory.command import FRESH_ADDRESSES
+from course_utils.settings import environment_for_child, set_variable
+
+_GRACE = 5.0  # seconds in which a rank ends after its agent
+
+
+def words(address: str, nodes: int, flags: Sequence[str]) -> list[str]:
+    """What each agent's command line says after `torchrun`; `address` is the store's, `flags` are those of `course train`."""
+    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "job"]
+    meet += ["--rdzv-conf", "is_host=0,keep_alive_interval=1", "--local-addr", "127.0.0.1"]
+    many = ["--nnodes", str(nodes), "--nproc-per-node", "1", "--max-restarts", "3"]
+    return [*many, *meet, "-m", "--", "course_utils.cli", "train", *flags]
+
+
+class Agents:
+    """`nodes` agents that meet at a store of this process. What agent K says is in `said-K.txt` of `folder`.
+
+    Use it as a context: at its end no agent is left, and no rank.
+    """
+
+    def __init__(self, folder: Path, nodes: int, flags: Sequence[str]):
+        self.folder = folder
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.words = words(f"127.0.0.1:{self.store.port}", nodes, flags)
+        self.agents: dict[int, BaseProcess] = {}
+        self._ranks: set[psutil.Process] = set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for agent in self.agents:
+            self.rank_of(agent)
+        for agent in self.agents.values():
+            agent.kill()
+            agent.join()
+        for left in psutil.wait_procs(self._ranks, timeout=_GRACE)[1]:
+            left.kill()
+        psutil.wait_procs(self._ranks, timeout=_GRACE)
+
+    def start(self, number: int) -> None:
+        """Begin agent `number`, or begin it again."""
+        changed = environment_for_child(OMP_NUM_THREADS="1", COURSE_DEVICE="cpu", **LOOPBACK, **FRESH_ADDRESSES)
+        self.agents[number] = start(_agent, self.words, self.folder / f"said-{number}.txt", changed)
+
+    def kill(self, number: int) -> None:
+        """SIGKILL for the agent and for its rank, as where a machine is lost."""
+        rank = self.rank_of(number)
+        self.agents[number].kill()
+        if rank is not None:
+            with suppress(psutil.NoSuchProcess):
+                rank.kill()
+        self.agents[number].join()
+
+    def rank_of(self, number: int) -> psutil.Process | None:
+        """The process that agent `number` trains in, None before there is one."""
+        found = workers(self.agents[number].pid)
+        self._ranks.update(found)
+        return found[0] if found else None
+
+    def said(self) -> str:
+        """All that the agents and their ranks have said."""
+        files = sorted(self.folder.glob("said-*.txt"))
+        return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether each has come to its end. Raises `CourseError` where one ended badly."""
+        codes = [agent.exitcode for agent in self.agents.values()]
+        if any(codes):
+            raise CourseError(
+                f"An agent of torchrun ended with code {max(codes, key=bool)}; it said: {self.said()[-1000:]}"
+            )
+        return None not in codes
+
+
+def workers(agent: int) -> list[psutil.Process]:
+    """The ranks that the agent with this process number has started, and that live."""
+    with suppress(psutil.NoSuchProcess):
+        return [one for one in psutil.Process(agent).children() if alive(one.pid) and "train" in one.cmdline()]
+    return []
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _agent(said: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+    """What `torchrun` does with these words."""
+    for name, value in environment.items():
+        set_variable(name, value)
+    with log.open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    end_with_beginner()
+    from torch.distributed.run import main
+
+    main(list(said))

@@ -1,0 +1,630 @@
+"""Chapter 12: engines of the same training beside each other, and a run that goes on when a node is lost."""
+
+import logging
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from matplotlib.figure import Figure
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from course_utils import data, models, training
+from course_utils.data.batching import EpochSampler
+from course_utils.distributed import Traffic, counted, launch
+from course_utils.distributed.torchrun import announce
+from course_utils.elastic.agents import Agents
+from course_utils.errors import CourseError
+from course_utils.hardware import Machine
+from course_utils.lessons.c10_fsdp_and_zero import largest_difference
+from course_utils.script import Job
+from course_utils.script.checkpoints import parameters_in
+from course_utils.script.examples import Order, load
+from course_utils.script.optimizers import make_optimizer
+from course_utils.script.rank import place
+from course_utils.script.run import Run, reached
+from course_utils.settings import set_variable, settings
+from course_utils.training import History
+from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
+from course_utils.units import format_counted
+from course_utils.viz.parts import subplots
+from course_utils.viz.style import COLORS, SERIES
+
+_SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 260,
+    "max_position_embeddings": 64,
+}
+
+
+def small_job(folder: Path, **fields) -> Job:
+    """A run of `course train`: a small Llama, written to `folder`, on a text of functions; `fields` are more of its flags."""
+    config = folder / "config.json"
+    config.write_text(models.configuration("llama", **_SIZES).to_json_string(), encoding="utf-8")
+    text = folder / "text.txt"
+    text.write_text("\n\n".join(data.load_functions()["validation"]["text"][:60]), encoding="utf-8")
+    given = {
+        "batch": 12,
+        "micro_batch": 3,
+        "sequence": 24,
+        "quick": True,
+        "log_every": 1000,
+        "out": folder / "run",
+        **fields,
+    }
+    return Job(model=str(config), data=text, **given)
+
+
+# The same updates by every engine.
+
+COUNTED = 2
+"""The update, counted from 0, whose bytes are counted: the state is there, and no checkpoint is written."""
+
+
+@dataclass
+class Trained:
+    """What one rank saw of an engine: its `wrapper` by name, bytes `sent` in an update, elements kept, parameters at the end."""
+
+    wrapper: str
+    sent: int
+    parameters: int
+    state: int
+    full: dict[str, torch.Tensor] = field(repr=False)
+
+
+def by_flags(job: Job) -> Trained:
+    """To be launched: what `course train` does with these flags, its update `COUNTED` under a ledger of what is sent."""
+    _on_cpu()
+    _silence()
+    job.out.mkdir(exist_ok=True)
+    source, examples = load(job)
+    here = place()
+    run = Run(job, job.on(here.ranks), here, examples, source, _Nothing(), [], len, False)
+    sent = None
+    with run.begun() as step:
+        while step < job.steps:
+            with _ledger(step) as traffic:
+                step = run.next(step)
+            sent = traffic or sent
+    plain, optimizer = run.engine.plain, run.engine.optimizer
+    inner = getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
+    return _seen(run.engine.model, plain, inner, sent)
+
+
+class _Nothing:
+    """What `Run` need not know for a loop of a few updates."""
+
+    peak = flops = None
+
+
+def _seen(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic) -> Trained:
+    """Elements by memory, each once: an engine may keep a copy of its share in the optimizer."""
+    own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
+    copies = [p for group in optimizer.param_groups for p in group["params"]]
+    state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
+    return Trained(type(wrapper).__name__, sent.sent, _elements([*own, *copies]), _elements(state), _full(plain))
+
+
+def _elements(tensors: Iterable[torch.Tensor]) -> int:
+    local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+    return sum(
+        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in local}.values()
+    )
+
+
+def _full(plain: nn.Module) -> dict[str, torch.Tensor]:
+    """Whole parameters by name, wherever their parts are."""
+    gathered = nullcontext()
+    if any(hasattr(p, "ds_tensor") for p in plain.parameters()):
+        import deepspeed
+
+        gathered = deepspeed.zero.GatheredParameters(list(plain.parameters()))
+    with gathered:
+        found = {name: p.detach() for name, p in plain.named_parameters()}
+        return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in found.items()}
+
+
+def by_accelerate(job: Job) -> Trained:
+    """To be launched: the same updates with Accelerate, which wraps, accumulates and divides by the number of micro-batches."""
+    announce()
+    from accelerate import Accelerator
+
+    plain, plain_optimizer, updates = _own_loop(job)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(updates[0]))
+    model, optimizer = accelerator.prepare(plain, plain_optimizer)
+    sent = None
+    for number, update in enumerate(updates):
+        with _ledger(number) as traffic:
+            for batch, weight in update:
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(**batch).loss * weight * len(update))
+                    optimizer.step()
+                    optimizer.zero_grad()
+        sent = traffic or sent
+    return _seen(model, plain, plain_optimizer, sent)
+
+
+def by_fabric(job: Job) -> Trained:
+    """To be launched: the same with Lightning Fabric, which wraps; the loop says when gradients travel and what is divided."""
+    announce()
+    _silence()
+    from lightning import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
+    plain, plain_optimizer, updates = _own_loop(job)
+    model, optimizer = fabric.setup(plain, plain_optimizer)
+    sent = None
+    for number, update in enumerate(updates):
+        with _ledger(number) as traffic:
+            for batch, weight in update:
+                with fabric.no_backward_sync(model, enabled=batch is not update[-1][0]):
+                    fabric.backward(model(**batch).loss * weight)
+            optimizer.step()
+            optimizer.zero_grad()
+        sent = traffic or sent
+    return _seen(model, plain, plain_optimizer, sent)
+
+
+def by_trainer(job: Job) -> Trained:
+    """To be launched: the same with Lightning's Trainer, which has the loop too."""
+    announce()
+    _silence()
+    plain, plain_optimizer, updates = _own_loop(job)
+    each = len(updates[0])
+
+    class Module(_lightning().LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.plain = plain
+
+        def training_step(self, rows, index):
+            batch, weight = rows
+            return self.plain(**batch).loss * weight * each
+
+        def configure_optimizers(self):
+            return plain_optimizer
+
+        def on_train_batch_start(self, rows, index):
+            if index == COUNTED * each:
+                self.ledger = counted()
+                self.sent = self.ledger.__enter__()
+
+        def on_train_batch_end(self, outputs, rows, index):
+            if index == (COUNTED + 1) * each - 1:
+                self.ledger.__exit__(None, None, None)
+
+    module = Module()
+    trainer = _trainer(accumulate_grad_batches=each, use_distributed_sampler=False)
+    trainer.fit(module, DataLoader([rows for update in updates for rows in update], batch_size=None))
+    return _seen(trainer.strategy.model, plain, plain_optimizer, module.sent)
+
+
+def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tuple[dict, float]]]]:
+    """Model and optimizer as `course train` makes them; for each update this rank's micro-batches with their weights.
+
+    A weight is that of a micro-batch's loss in a sum over the micro-batches, of which the mean over ranks is taken.
+    """
+    source, examples = load(job)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    share, order, updates = job.on(ranks), Order(len(examples), job.batch, job.seed), []
+    for step in range(job.steps):
+        own = order[step][rank * job.batch // ranks : (rank + 1) * job.batch // ranks]
+        parts = [own[i : i + share.micro_batch] for i in range(0, len(own), share.micro_batch)]
+        total = examples.weights[order[step]].sum().item() / ranks
+        updates.append([(examples[rows], examples.weights[rows].sum().item() / total) for rows in parts])
+    model = source.make().train()
+    return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
+
+
+def _ledger(number: int):
+    return counted() if number == COUNTED else nullcontext()
+
+
+def _on_cpu() -> None:
+    """On a rank: train there also where a GPU is, which two ranks would have to share."""
+    set_variable("COURSE_DEVICE", "cpu")
+    settings.cache_clear()
+
+
+def _silence() -> None:
+    """On a rank: what a library remarks on the way stays with it."""
+    logging.disable()
+    warnings.simplefilter("ignore")
+
+
+def _lightning():
+    import lightning
+
+    return lightning
+
+
+def _trainer(**options):
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return _lightning().Trainer(accelerator="cpu", devices=dist.get_world_size(), max_epochs=1, **quiet, **options)
+
+
+ENGINES: dict[str, tuple[str, Callable, str]] = {
+    "DDP": ("torch", by_flags, "ddp"),
+    "ZeroRedundancyOptimizer": ("torch", by_flags, "zero1"),
+    "FSDP2": ("torch", by_flags, "fsdp2"),
+    **{f"DeepSpeed {stage}": ("deepspeed", by_flags, f"deepspeed-{stage}") for stage in (1, 2, 3)},
+    "Accelerate": ("accelerate", by_accelerate, "ddp"),
+    "Lightning Fabric": ("lightning", by_fabric, "ddp"),
+    "Lightning Trainer": ("lightning", by_trainer, "ddp"),
+}
+"""By name the package, what a rank does, and the strategy."""
+ROLES = {
+    "DDP": ("you", "nobody", "you: no_sync", "you"),
+    "ZeroRedundancyOptimizer": ("you", "the optimizer: state", "you: no_sync", "you, consolidated first"),
+    "FSDP2": ("you, each block", "FSDP2: all", "you", "you, by DCP"),
+    "DeepSpeed 1": ("initialize()", "the engine: state", "the engine", "the engine"),
+    "DeepSpeed 2": ("initialize()", "the engine: gradients too", "the engine", "the engine"),
+    "DeepSpeed 3": ("initialize()", "the engine: all", "the engine", "the engine"),
+    "Accelerate": ("prepare()", "its plug-ins", "accumulate()", "save_state()"),
+    "Lightning Fabric": ("setup()", "its strategy", "you: no_backward_sync", "you: save()"),
+    "Lightning Trainer": ("Trainer", "its strategy", "Trainer", "Trainer"),
+}
+"""By engine: who wraps the model, who shards it, who accumulates gradients, who saves."""
+
+
+def train_all(job: Job, ranks: int = 2) -> dict[str, list[Trained]]:
+    """By engine that is installed what its ranks saw of the updates of `job`; a library's engines share a launch."""
+    seen = {}
+    for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
+        names = [name for name, (own, *_) in ENGINES.items() if own == package]
+        if find_spec(package):
+            found = launch(_train_each, ranks, names, job, seconds=400)
+            seen |= {name: [rank[name] for rank in found] for name in names}
+    return seen
+
+
+def _train_each(names: Sequence[str], job: Job) -> dict[str, Trained]:
+    """To be launched: the updates by each of these engines, in a folder of its own."""
+    found = {}
+    for name in names:
+        _, work, strategy = ENGINES[name]
+        found[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
+    return found
+
+
+def truth(job: Job) -> dict[str, torch.Tensor]:
+    """To be launched on one rank: the parameters where one process has all examples."""
+    return by_flags(replace(job, strategy="none", out=job.out.with_name("none"))).full
+
+
+def compare(seen: Mapping[str, Sequence[Trained]], one: dict[str, torch.Tensor]) -> pd.DataFrame:
+    """A row for each engine: who does what; and where it was `seen` by its ranks, how far it is from `one` process.
+
+    Means over the ranks: `sent` is bytes of an update over those of a gradient, the last two columns are elements over those of
+    the model.
+    """
+    elements, size = sum(tensor.numel() for tensor in one.values()), sum(tensor.nbytes for tensor in one.values())
+    table = pd.DataFrame.from_dict(ROLES, orient="index", columns=["wraps", "shards", "accumulates", "saves"])
+    found = {}
+    for name, ranks in seen.items():
+        means = [sum(getattr(rank, what) for rank in ranks) / len(ranks) for what in ("sent", "parameters", "state")]
+        far = max(largest_difference(one, rank.full) for rank in ranks)
+        found[name] = {
+            "off by": far,
+            "sent": means[0] / size,
+            "parameters": means[1] / elements,
+            "state": means[2] / elements,
+        }
+    return table.join(pd.DataFrame.from_dict(found, orient="index"))
+
+
+# What they are silent about. Each is launched on two ranks, and trains a few weights on the rows 0 to 6.
+
+
+def rows_of(numbers: int = 7) -> TensorDataset:
+    """Rows of one number each, 0, 1, 2 and so on."""
+    return TensorDataset(torch.arange(float(numbers)).view(-1, 1))
+
+
+def accelerate_alone() -> tuple[list[float], list[float]]:
+    """The rows that this rank is given, and the learning rate after each update of a schedule that falls to 0 in 8."""
+    announce()
+    from accelerate import Accelerator
+
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8)
+    accelerator = Accelerator(cpu=True)
+    model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, DataLoader(rows_of()))
+    seen, rates = [], []
+    for (row,) in loader:
+        seen.append(row.item())
+        accelerator.backward(model(row).sum())
+        optimizer.step()
+        schedule.step()
+        rates.append(schedule.get_last_lr()[0])
+    return seen, rates
+
+
+def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, float]:
+    """How far one update of SGD with rate 1 moves 16 weights whose gradients are 1 each: its norm, 4 if nobody clips.
+
+    With `clips` the loop calls torch's `clip_grad_norm_` before the step; the norm that it saw comes second, nan without.
+    """
+    announce()
+    _silence()
+    set_variable("DS_ACCELERATOR", "cpu")
+    with redirect_stdout(StringIO()):
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which it would compile
+        model = nn.Linear(4, 4, bias=False)
+        nn.init.zeros_(model.weight)
+        config |= {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        config["zero_allow_untested_optimizer"] = True
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    engine.backward(engine(torch.ones(1, 4)).sum())
+    seen = float(nn.utils.clip_grad_norm_(engine.parameters(), 1e-3)) if clips else float("nan")
+    engine.step()
+    return float(_full(engine.module)["weight"].norm()), seen
+
+
+def trainer_alone() -> tuple[list[float], list[float]]:
+    """The rows that this rank is given where the loader has an order of its own, 6 to 0; the weight before each and at the end.
+
+    The gradient is the row itself, the learning rate 1, and 3 micro-batches make an update.
+    """
+    announce()
+    _silence()
+
+    class Module(_lightning().LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.seen, self.weights = nn.Parameter(torch.zeros(1)), [], []
+
+        def training_step(self, rows, index):
+            self.seen.append(rows[0].item())
+            self.weights.append(self.weight.item())
+            return (self.weight * rows[0]).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD([self.weight], lr=1.0)
+
+    module = Module()
+    _trainer(accumulate_grad_batches=3).fit(module, DataLoader(rows_of(), sampler=list(range(6, -1, -1))))
+    return module.seen, [*module.weights, module.weight.item()]
+
+
+def fabric_alone() -> tuple[list[float], float, int]:
+    """The rows that this rank is given, the gradient of a weight after all of them, and how many all-reduces that took.
+
+    The gradient of a row is the row itself, and the loop calls `loss.backward()`, as it would without Fabric.
+    """
+    announce()
+    _silence()
+    fabric = _lightning().Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
+    plain = nn.Linear(1, 1, bias=False)
+    model, _ = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=1.0))
+    seen = []
+    with counted() as traffic:
+        for (row,) in fabric.setup_dataloaders(DataLoader(rows_of())):
+            seen.append(row.item())
+            model(row).sum().backward()
+    return seen, plain.weight.grad.item(), sum(entry.collective == "all-reduce" for entry in traffic.entries)
+
+
+# A node is lost.
+
+
+@dataclass
+class Disturbed:
+    """A run of which an agent was killed and begun again.
+
+    `events` has the `second`, `who` and `what`; `progress` the seconds at which an update was begun, and its number. `again` says
+    how many updates were computed twice, `apart` how far any parameter lies from an undisturbed run's.
+    """
+
+    events: pd.DataFrame
+    progress: list[tuple[float, int]] = field(repr=False)
+    again: int = 0
+    apart: float = float("nan")
+
+
+def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
+    """Train `job` under two agents of torchrun with a rank each; kill one when update `kill_at` is at work, begin it again.
+
+    Raises `CourseError` where that takes more than `seconds`, and where the folder has a run already. No process is left behind.
+    """
+    if (job.out / "checkpoints").exists():
+        raise CourseError(f"{job.out} has a run that would be taken up; give another folder as out.")
+    with tempfile.TemporaryDirectory() as place, Agents(Path(place), 2, job.flags()) as agents:
+        seen = _Watch(job.out, agents, seconds)
+        for number in (0, 1):
+            agents.start(number)
+            seen.note(f"agent {number}", "starts")
+        seen.until(lambda: reached(job.out))
+        seen.note("ranks", "begin update 1")
+        seen.until(lambda: reached(job.out) >= kill_at)
+        agents.kill(1)
+        seen.note("agent 1", "is killed, and its rank")
+        agents.start(1)
+        seen.note("agent 1", "starts again")
+        after, again = _taken_up(seen.until(lambda: _TAKEN_UP.search(agents.said())))
+        seen.note("ranks", f"go on after update {after}")
+        seen.until(lambda: agents.have_ended)
+        seen.note("agents", "end, both with code 0")
+    [wanted] = launch(truth, 1, replace(job, save_every=0))
+    apart = largest_difference(wanted, parameters_in(job.out))
+    return Disturbed(pd.DataFrame(seen.events), seen.progress, again, apart)
+
+
+_TAKEN_UP = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
+
+
+def _taken_up(found: re.Match) -> tuple[int, int]:
+    """From what `course train` says: the update that it goes on after, and how many are computed again."""
+    after, first, last = found.groups()
+    return int(after), 0 if first == "none" else int(last or first) - int(first) + 1
+
+
+class _Watch:
+    """Looks at a run again and again, and notes when what came."""
+
+    def __init__(self, out: Path, agents: Agents, seconds: float):
+        self.out, self.agents, self.seconds, self.begun = out, agents, seconds, time.monotonic()
+        self.events, self.progress = [], []
+
+    def note(self, who: str, what: str) -> None:
+        self.events.append({"second": time.monotonic() - self.begun, "who": who, "what": what})
+
+    def until(self, look):
+        """What `look` gives, as soon as it gives something."""
+        while True:
+            if found := look():
+                return found
+            now = time.monotonic() - self.begun
+            if now > self.seconds:
+                raise CourseError(
+                    f"The run was not done after {self.seconds:g} s; it said: {self.agents.said()[-1000:]}"
+                )
+            update = reached(self.out)
+            if update and (not self.progress or self.progress[-1][1] != update):
+                self.progress.append((now, update))
+            time.sleep(0.02)
+
+
+def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
+    """Which update was at work when; an agent is killed, and later all go on from the newest checkpoint."""
+    figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
+    killed, on = (
+        run.events.loc[run.events["what"].str.contains(what), "second"].iloc[0] for what in ("killed", "go on")
+    )
+    before, after = ([one for one in run.progress if (one[0] < on) == early] for early in (True, False))
+    for piece, color in ((before, "first"), (after, "second")):
+        axes.plot(*zip(*piece, strict=True), ".-", color=COLORS[color])
+    axes.axvspan(killed, after[0][0], color=COLORS["grid"], zorder=0)
+    look = {"ha": "center", "va": "top"}
+    lost = after[0][0] - killed
+    axes.text(killed + lost / 2, after[-1][1], f"{lost:.0f} s\nwithout an update", **look)
+    axes.set(xlabel="seconds since the agents were started", ylabel="update at work", xlim=(0, None), ylim=(0, None))
+    title = f"A lost node costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
+    axes.set_title(title)
+    said = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
+    return figure, f"{title}. {said}."
+
+
+# What a run says of itself.
+
+
+def profiled(job: Job, steps: int = 4) -> tuple[Trace, History]:
+    """Of a few updates in this process: what ran when in `steps` of them, and the history of as many that nobody profiles."""
+    source, examples = load(job)
+    model = source.make()
+    rows = [{name: column[row] for name, column in examples.columns.items()} for row in range(len(examples))]
+    loader = DataLoader(rows, job.batch, sampler=EpochSampler(len(rows), job.seed), drop_last=True)
+    optimizer = make_optimizer(job.optimizer, model, job.lr, job.options)
+    run = partial(training.train, model, optimizer, loader, progress=False)
+    history = run(steps=steps + 2)
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Profile(steps, path=Path(folder) / "trace.json")
+        run(steps=steps + 3, callbacks=[profile])
+    return profile.trace(), history
+
+
+def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
+    """A row for each question to a run that is slow: what was measured, and where to look.
+
+    A share of the time counts where it is above a tenth, the utilization where it is below a half.
+    """
+    gaps, used = trace.gaps(), throughput(history, machine)
+    waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
+    operators = trace.operator_seconds()["seconds"]
+    first, share = operators.index[0], operators.iloc[0] / operators.sum()
+    asked = [
+        (
+            "Does the model wait for its data?",
+            f"{waits[LOADING]:.0%} of the time",
+            waits[LOADING] > 0.1,
+            "more num_workers",
+        ),
+        (
+            "And for Python between updates?",
+            f"{waits[ELSEWHERE]:.0%} of the time",
+            waits[ELSEWHERE] > 0.1,
+            "callbacks, logs",
+        ),
+        (
+            "Which share of the best rate?",
+            f"{used.utilization:.1%}",
+            used.utilization < 0.5,
+            "larger matrices, fewer operators",
+        ),
+        ("Which operator takes longest?", f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
+    ]
+    rows = [
+        (question, found, f"look at: {where}" if found_wrong else "fine")
+        for question, found, found_wrong, where in asked
+    ]
+    rate = used.tokens_per_second
+    rows.append(("How many tokens a second?", f"{rate:,.0f}", f"at the best rate {rate / used.utilization:,.0f}"))
+    return pd.DataFrame(rows, columns=["question", "measured", "verdict"]).set_index("question")
+
+
+def logs() -> tuple[str, ...]:
+    """What a run can log to here: TensorBoard too, where it is installed."""
+    return ("csv", "tensorboard") if find_spec("tensorboard") else ("csv",)
+
+
+def log_figure(folder: Path) -> tuple[Figure, str]:
+    """The `log.csv` of a run: its loss and its tokens a second, each attempt for itself."""
+    rows = pd.read_csv(folder / "log.csv")
+    figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.9), layout="constrained")
+    said = []
+    for number, (attempt, own) in enumerate(rows.groupby("attempt")):
+        look = {"color": COLORS[SERIES[number % len(SERIES)]], "marker": "osD^v"[number % 5], "markersize": 4}
+        left.plot(own["step"], own["loss"], label=f"attempt {attempt}", **look)
+        right.plot(own["step"], own["tokens_per_second"], **look)
+        said.append(
+            f"attempt {attempt}, updates {own['step'].min()} to {own['step'].max()}, loss {own['loss'].iloc[-1]:.2f}"
+        )
+    left.set(xlabel="update", ylabel="loss")
+    right.set(xlabel="update", ylabel="tokens a second", ylim=(0, None))
+    left.legend()
+    both = f"log.csv has {format_counted(len(rows), 'row')}"
+    twice = rows.groupby("step")["loss"].agg(["count", "max", "min"]).query("count > 1")
+    apart = (twice["max"] - twice["min"]).max()
+    title = f"{format_counted(len(twice), 'row')} logged again, with losses that differ by {apart:.1g}"
+    figure.suptitle(title if len(twice) else f"{format_counted(rows['attempt'].nunique(), 'attempt')} in one log")
+    return figure, f"{both}: {'; '.join(said)}."
+
+
+def show_tensorboard(folder: Path, height: int = 500) -> bool:
+    """TensorBoard below the cell, on what a run in `folder` has written for it; whether there is one.
+
+    Only where it is installed and somebody reads along. It is a thread of this process, and ends with it.
+    """
+    if settings().strict or not settings().reader or not find_spec("tensorboard"):
+        return False
+    from tensorboard import notebook
+    from tensorboard.program import TensorBoard
+
+    board = TensorBoard()
+    board.configure(
+        argv=["tensorboard", "--logdir", str(folder / "tensorboard"), "--port", "0", "--load_fast", "false"]
+    )
+    notebook.display(urlsplit(board.launch()).port, height)
+    return True
