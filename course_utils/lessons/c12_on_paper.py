@@ -96,7 +96,7 @@ def cuts_figure(
     flops: float, names: Sequence[str], tokens: int, width: int, blocks: int, ranks: int = 8, share: float = 0.25
 ) -> tuple[Figure, str]:
     """What each cut asks for on each of `LINKS`, beside what a model has: `tokens` a card, `width`, `blocks` of a stage."""
-    figure, panels = subplots(1, 3, figsize=(7.8, 2.6), layout="constrained", sharey=True)
+    figure, panels = subplots(1, 3, figsize=(7.8, 2.9), layout="constrained", sharey=True)
     asked = {
         "ZeRO-3: tokens a card": ([tokens_that_hide(flops, LINKS[n].bandwidth, ranks) for n in names], tokens),
         "tensor: width": ([width_that_pays(flops, LINKS[n].bandwidth, ranks, share) for n in names], width),
@@ -110,8 +110,10 @@ def cuts_figure(
         for row, need in enumerate(needs):
             color, mark = ("third", "o") if need <= has else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
-            axes.annotate(f"{need:,.0f}", (need, row), (0, 5), textcoords="offset points", ha="center", fontsize=8)
-        axes.axvline(has, color=COLORS["ink"], linestyle="--", linewidth=1.2)
+            frame = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
+            look = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": frame}
+            axes.annotate(f"{need:,.0f}", (need, row), (0, 6), **look)
+        axes.axvline(has, color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
         axes.set(
             xscale="log", title=title, xlim=(min(*needs, has) / 5, max(*needs, has) * 5), ylim=(len(names) - 0.5, -0.7)
         )
@@ -122,6 +124,9 @@ def cuts_figure(
         listed = ", ".join(f"{name} {need:,.0f}" for name, need in zip(names, needs, strict=True))
         said.append(f"{title}: asked {listed}; the model has {has:,}, enough on {', '.join(enough) or 'none'}")
     panels[0].set_yticks(range(len(names)), names)
+    pays = [sum(need <= has for need in needs) for needs, has in asked.values()]
+    title = f"Of these {len(names)} links {pays[1]} will do for a cut by width, {pays[2]} for a pipeline"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure, f"What a cut asks for on {ranks} cards. {'. '.join(said)}."
 
 
@@ -225,18 +230,9 @@ class Step:
 
 
 def step_on_mesh(
-    model: Decoder,
-    tokens: int,
-    cluster: Cluster,
-    d: int,
-    t: int,
-    p: int,
-    k: int,
-    stage: int = 1,
-    one_f_one_b: bool = True,
-    recompute: bool = False,
-    share: float = 0.5,
-) -> Step:
+    model: Decoder, tokens: int, cluster: Cluster, d: int, t: int, p: int, k: int, stage: int = 1,
+    one_f_one_b: bool = True, recompute: bool = False, share: float = 0.5,
+) -> Step:  # fmt: skip
     """One update of `tokens` in bfloat16 with AdamW on d × t × p cards, in k micro-batches, under ZeRO `stage` over d.
 
     Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach `share` of the card's peak.
