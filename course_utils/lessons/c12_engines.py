@@ -521,7 +521,7 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
     lost = after[0][0] - killed
     axes.text(killed + lost / 2, after[-1][1], f"{lost:.0f} s\nwithout an update", **look)
     axes.set(xlabel="seconds since the agents were started", ylabel="update at work", xlim=(0, None), ylim=(0, None))
-    title = f"A lost node costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
+    title = f"A killed agent costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
     axes.set_title(title)
     said = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
     return figure, f"{title}. {said}."

@@ -64,12 +64,12 @@ def links_figure(names: Sequence[str], ranks: int = 8) -> tuple[Figure, str]:
         said.append(
             f"{name}: {half / 1e6:.2g} MB, a gigabyte in {format_seconds(all_reduce_seconds(1e9, ranks, link))}"
         )
-    axes.set(
-        xscale="log", yscale="log", xlabel="bytes of the all-reduce", ylabel="seconds, predicted", xlim=(1e3, 1.5e11)
-    )
+    axes.set(xscale="log", yscale="log", xlabel="bytes of the all-reduce", ylabel="time, predicted", xlim=(1e3, 1.5e11))
     axes.set_xticks([1e3, 1e6, 1e9], ["1 kB", "1 MB", "1 GB"])
+    ticks = [10.0**power for power in range(-4, 2)]
+    axes.set_yticks(ticks, [format_seconds(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set_title("Below the dots an all-reduce pays latency, above them bandwidth")
+    axes.set_title("Left of its mark an all-reduce pays mostly latency, right of it bandwidth")
     return figure, f"Seconds of an all-reduce on {ranks} ranks. Half of them are latency at: {'; '.join(said)}."
 
 
@@ -193,17 +193,17 @@ class Cluster(NamedTuple):
 
 PARTS = {
     "computing": "activations",
-    "tensor wire": "parameters",
+    "tensor communication": "parameters",
     "bubble": "predicted",
-    "pipeline wire": "inputs",
-    "data wire": "warning",
+    "pipeline communication": "inputs",
+    "data communication": "warning",
 }
 """Of a step's seconds, and their colors."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step on a mesh of d × t × p cards: `seconds` by part, the seconds of data wire that are `hidden`, a card's `bytes`."""
+    """A step on a mesh of d × t × p cards: `seconds` by part; those of the data that are `hidden`; a card's `bytes`."""
 
     mesh: tuple[int, int, int]
     stage: int
@@ -236,10 +236,10 @@ def step_on_mesh(
     """One update of `tokens` in bfloat16 with AdamW on d × t × p cards, in k micro-batches, under ZeRO `stage` over d.
 
     Tensor ranks are neighbors, then come data ranks, then stages, as in Megatron. Products reach `share` of the card's peak.
-    The wires of tensor and pipeline wait. The data wire hides behind computing: of all micro-batches where each sends, under
-    ZeRO-2 and 3, else of the last. Activations are those of Korthikanti et al. (2022), table 2, without attention's scores;
-    a first stage holds min(k, p) micro-batches under 1F1B, else all k. Raises `CourseError` where heads, blocks or tokens
-    don't suffice.
+    Tensor and pipeline wait for their communication. That of data hides behind computing: of all micro-batches where each
+    sends, under ZeRO-2 and 3, else of the last. Activations are those of Korthikanti et al. (2022), table 2, without
+    attention's scores; a first stage holds min(k, p) micro-batches under 1F1B, else all k. Raises `CourseError` where heads,
+    blocks or tokens don't suffice.
     """
     _check_mesh(model, tokens, d, t, p, k)
     here, micro = -(-model.blocks // p), tokens / (d * k)  # the slowest stage has the most blocks, and the output layer
@@ -317,18 +317,21 @@ def meshes_figure(found: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
                 seconds = min(step.seconds[part], longest - left)
                 axes.barh(row, seconds, 0.72, left, color=COLORS[color])
                 left += seconds
-            words = f" {step.total:.3g} s" if step.fits else f" does not fit: {step.held / 1e9:.0f} GB"
+            cut = " → " if step.total > longest else " "
+            words = f"{cut}{step.total:.3g} s" if step.fits else f" does not fit: {step.held / 1e9:.0f} GB"
             look = {"va": "center", "fontsize": 7, "color": writing("ink" if step.fits else "warning")}
             axes.text(left, row, words, **look)
         axes.set_yticks(range(len(steps)), [step.name for step in steps], fontsize=7)
-        axes.set(ylim=(len(steps) - 0.3, -0.7), xlim=(0, 1.3 * longest), xlabel="seconds of an update, predicted")
+        axes.set(
+            ylim=(len(steps) - 0.3, -0.7), xlim=(0, 1.3 * longest), xlabel="predicted seconds (→: longer)"
+        )
         axes.set_title(f"{name}: {best.name.partition(',')[0]} is quickest", fontsize=9)
         axes.grid(axis="y", visible=False)
         listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in fit)
         said.append(
             f"{name}, {len(fit)} of {len(steps)} meshes fit, data × tensor × pipeline, quickest first: {listed}"
         )
-    figure.legend(*patches(*PARTS.items()), loc="outside upper center", ncols=5)
+    figure.legend(*patches(*PARTS.items()), loc="outside upper center", ncols=3)
     return figure, f"{'. '.join(said)}."
 
 

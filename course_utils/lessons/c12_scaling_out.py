@@ -313,10 +313,10 @@ def time_schedules(work: Work, schedules: Mapping[str, Callable], times: int) ->
 AXES = {
     "data": ("nothing", "examples", "gradients, once an update"),
     "sharded": ("pieces", "examples", "every block's weights,\nand gradients"),
-    "tensor": ("columns", "nothing", "activations,\n4 times a block"),
-    "pipeline": ("blocks", "nothing", "activations,\nonce a cut and way"),
+    "tensor": ("columns", "nothing", "activations, 4 times\na block and micro-batch"),
+    "pipeline": ("blocks", "nothing", "activations, at each\nboundary and each way"),
     "context": ("nothing", "tokens", "keys and values,\nevery block"),
-    "expert": ("experts", "examples", "tokens to their expert\nand back, every block"),
+    "expert": ("experts", "examples", "tokens to their expert\nand back, every MLP"),
 }
 """Of each axis: how it cuts the model, how the batch, what travels."""
 _RANKS = ("first", "gradients", "third", "fourth")
@@ -389,7 +389,9 @@ class Drawn(Schedule):
         )
         axes.set(xlim=(0, self.end * 1.11), xlabel="slots")
         axes.grid(axis="y", visible=False)
-        axes.set_title(f"{float(self.bubble):.0%} of the slots are empty ({self.bubble})")
+        axes.set_title(
+            f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
+        )
         used = [kind for kind in KINDS if kind in self.cost]
         handles, labels = patches(*((names[kind], KINDS[kind][1]) for kind in used))
         figure.legend(handles, labels, loc="outside lower right", ncols=3)

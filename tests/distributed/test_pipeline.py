@@ -10,7 +10,8 @@ from torch.nn.functional import mse_loss
 
 from course_utils.distributed import counted, launch
 from course_utils.distributed.pipeline import Pipeline
-from course_utils.distributed.schedules import gpipe, one_f_one_b
+from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b
+from course_utils.errors import CourseError
 
 WIDTH, ROWS = 6, 5
 
@@ -73,6 +74,17 @@ def test_a_message_for_each_micro_batch_and_cut_each_way():
     sent = [traffic for *_, traffic in launch(on_rank, 3, one_f_one_b, micro_batches)]
     assert [traffic.sent for traffic in sent] == [size * micro_batches * n for n in (1, 2, 1)]
     assert {entry.collective for traffic in sent for entry in traffic.entries} == {"send", "receive"}
+
+
+def one_at_a_time_and_both_first(stages, micro_batches):
+    return [one_at_a_time(stages, micro_batches)[0], gpipe(stages, micro_batches)[1]]
+
+
+def test_an_order_that_a_schedule_refuses_hangs_on_real_ranks():
+    with pytest.raises(CourseError, match="This schedule never ends"):
+        Schedule(one_at_a_time_and_both_first(2, 2))
+    with pytest.raises(CourseError, match="not done after 3 s"):
+        launch(on_rank, 2, one_at_a_time_and_both_first, 2, seconds=3)
 
 
 def test_a_second_update_begins_afresh():

@@ -205,7 +205,7 @@ def test_the_figure_says_what_a_lost_node_cost():
     progress = [(5.0, 1), (8.9, 47), (21.0, 41), (25.0, 90)]
     run = lesson.Disturbed(pd.DataFrame(events, columns=["second", "who", "what"]), progress, 7, 0.0)
     figure, said = lesson.disturbed_figure(run)
-    assert title(figure.axes[0]) == "A lost node costs 12 s, and 7 updates made again"
+    assert title(figure.axes[0]) == "A killed agent costs 12 s, and 7 updates made again"
     lines = [line.get_xydata().tolist() for line in figure.axes[0].lines]
     assert lines == [[[5.0, 1.0], [8.9, 47.0]], [[21.0, 41.0], [25.0, 90.0]]]
     assert "9.0 s: agent 1 is killed" in said

@@ -114,7 +114,7 @@ def test_one_card_only_computes():
 @pytest.mark.parametrize(("p", "k"), [(2, 4), (8, 32), (16, 16)])
 def test_the_bubble_is_its_share(p, k):
     seconds = step_on_mesh(SEVENTY, k * 4096, CLUSTER, 1, 8, p, k).seconds
-    working = seconds["computing"] + seconds["tensor wire"]
+    working = seconds["computing"] + seconds["tensor communication"]
     assert seconds["bubble"] / (seconds["bubble"] + working) == pytest.approx((p - 1) / (k + p - 1))
 
 
@@ -122,13 +122,13 @@ def test_the_wires_of_tensor_and_pipeline_are_counted_message_by_message():
     seconds = step_on_mesh(SEVENTY, 32 * 4096, CLUSTER, 1, 8, 4, 32).seconds
     message = 2 * 4096 * 8192 / 8
     all_reduce = sum(message / 450e9 + 3.4e-6 for _ in range(14))
-    assert seconds["tensor wire"] == pytest.approx(32 * 20 * 4 * all_reduce)
+    assert seconds["tensor communication"] == pytest.approx(32 * 20 * 4 * all_reduce)
     hop = 2 * 4096 * 8192 / 50e9 + 14e-6  # there and back: for each micro-batch, and once a stage until all are filled
-    assert seconds["pipeline wire"] == pytest.approx(2 * (32 + 3) * hop)
+    assert seconds["pipeline communication"] == pytest.approx(2 * (32 + 3) * hop)
     apart = step_on_mesh(SEVENTY, 64 * 4096, CLUSTER, 2, 2, 4, 32).seconds  # 16 cards: data ranks stand between stages
-    assert apart["pipeline wire"] == pytest.approx(2 * (32 + 3) * hop)
+    assert apart["pipeline communication"] == pytest.approx(2 * (32 + 3) * hop)
     within = step_on_mesh(SEVENTY, 32 * 4096, CLUSTER, 1, 2, 4, 32).seconds
-    assert within["pipeline wire"] == pytest.approx(2 * (32 + 3) * (2 * 4096 * 8192 / 450e9 + 3.4e-6))
+    assert within["pipeline communication"] == pytest.approx(2 * (32 + 3) * (2 * 4096 * 8192 / 450e9 + 3.4e-6))
 
 
 def test_uneven_stages_wait_for_the_longest():
@@ -154,7 +154,7 @@ def test_a_cards_bytes_are_zeros_table_and_korthikantis():
     assert few.bytes["activations"] == pytest.approx(2 * 20 * one_block)
     again = step_on_mesh(SEVENTY, 32 * 4096, CLUSTER, 1, 8, 4, 32, recompute=True)
     assert again.bytes["activations"] == pytest.approx(4 * 20 * 2 * 4096 * 8192 + one_block)
-    assert again.seconds["tensor wire"] == pytest.approx(1.5 * step.seconds["tensor wire"])
+    assert again.seconds["tensor communication"] == pytest.approx(1.5 * step.seconds["tensor communication"])
 
 
 def test_a_stage_holds_its_blocks_and_one_of_the_two_ends_and_what_is_gathered():
@@ -181,11 +181,11 @@ def test_the_data_wire_hides_behind_one_micro_batch_or_behind_all_where_each_sen
     ddp = step_on_mesh(SEVEN, 64 * 4096, slow, 8, 1, 1, 8, stage=0)
     assert ddp.hidden == pytest.approx(ddp.seconds["computing"] / 8)
     wire = 2 * 7 * (2 * SEVEN.parameters / 8 / 1.25e9 + 32 * 20e-6)
-    assert ddp.hidden + ddp.seconds["data wire"] == pytest.approx(wire)
+    assert ddp.hidden + ddp.seconds["data communication"] == pytest.approx(wire)
     three = step_on_mesh(SEVEN, 64 * 4096, slow, 8, 1, 1, 8, stage=3)
     two = step_on_mesh(SEVEN, 64 * 4096, slow, 8, 1, 1, 8, stage=2)
     assert two.hidden == three.hidden == three.seconds["computing"]
-    assert three.hidden + three.seconds["data wire"] == pytest.approx(1.5 * 8 * wire)
+    assert three.hidden + three.seconds["data communication"] == pytest.approx(1.5 * 8 * wire)
 
 
 def test_what_a_mesh_cannot_do_is_said():

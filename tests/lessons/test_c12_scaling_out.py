@@ -104,7 +104,7 @@ def test_a_stage_holds_what_is_in_flight(width, tokens):
 
 def test_a_schedule_draws_itself_and_says_what_is_drawn():
     figure, alt = lesson.Drawn(gpipe(4, 8)).figure()
-    assert title(figure.axes[0]) == "27% of the slots are empty (3/11)"
+    assert title(figure.axes[0]) == "27% of the slots are empty (3/11); a stage holds up to 8"
     assert (
         alt
         == "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty; the stages hold 8, 8, 8, 8 micro-batches at most."
@@ -115,8 +115,10 @@ def test_a_schedule_draws_itself_and_says_what_is_drawn():
 
 
 def test_an_illegal_schedule_is_not_drawn():
-    with pytest.raises(CourseError, match="stage 1 waits at B1 for F1 of stage 1"):
-        lesson.Drawn([[("F", 0), ("F", 1), ("B", 0), ("B", 1)], [("F", 0), ("B", 1), ("F", 1), ("B", 0)]])
+    with pytest.raises(
+        CourseError, match="stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
+    ):
+        lesson.Drawn([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
 
 
 @pytest.mark.parametrize("schedule", lesson.SCHEDULES)
