@@ -19,45 +19,48 @@ class Pipeline:
     ):
         self.stage, self.boundary, self.dtype, self.loss_of = stage, boundary, dtype, loss_of
         self.rank, self.last = dist.get_rank(), dist.get_world_size() - 1
-        self.under_way: dict[int, tuple[dist.Work, Tensor]] = {}
 
     def run(
         self, order: Sequence[tuple[str, int]], inputs: Sequence[Tensor], targets: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Gradients of the mean loss over all micro-batches, by this rank's `order` of ("F", i) and ("B", i).
+        """Gradients of the mean loss over all micro-batches, by this rank's `order` of ("F", i) and ("B", i), without any "W".
 
-        The first rank reads `inputs`, the last one `targets`. Returns the losses there, elsewhere nothing.
+        All ranks take the backward passes in one order. The first rank reads `inputs`, the last one `targets`. Returns the losses
+        there, in the order of their forward passes, elsewhere nothing.
         """
-        held, losses = {}, []
+        held, losses, back = {}, [], None
         for kind, i in order:
             if kind == "F":
-                x = inputs[i] if self.rank == 0 else self.receive(self.rank - 1).requires_grad_()
-                y = self.stage(x)
+                x = inputs[i] if self.rank == 0 else self.receive(i, self.rank - 1).requires_grad_()
+                y, there = self.stage(x), None
                 if self.rank < self.last:
-                    self.send(y.detach(), self.rank + 1)
+                    there = self.send(y.detach(), i, self.rank + 1)
                 else:
                     y = self.loss_of(y, targets[i]) / len(targets)
                     losses.append(y.detach() * len(targets))
-                held[i] = x, y
+                held[i] = x, y, there
             else:
-                x, y = held.pop(i)
-                y.backward(self.receive(self.rank + 1) if self.rank < self.last else None)
-                if self.rank > 0:
-                    self.send(x.grad, self.rank - 1)
-        for work, _ in self.under_way.values():
-            work.wait()
-        self.under_way.clear()
+                x, y, there = held.pop(i)
+                y.backward(self.receive(i, self.rank + 1) if self.rank < self.last else None)
+                arrived(there)  # its gradient has come back, so this costs nothing
+                arrived(back)  # no more than one gradient is on its way
+                back = self.send(x.grad, i, self.rank - 1) if self.rank > 0 else None
+        arrived(back)
         return losses
 
-    def receive(self, rank: int) -> Tensor:
-        """What that rank sends next."""
+    def receive(self, i: int, rank: int) -> Tensor:
+        """What that rank sends of micro-batch i."""
         came = torch.empty(self.boundary, dtype=self.dtype)
-        dist.recv(came, rank)
+        dist.recv(came, rank, tag=i)
         return came
 
-    def send(self, tensor: Tensor, rank: int) -> None:
-        """Send and go on; only the message before must have arrived, so that no more than one waits on each link."""
-        if rank in self.under_way:
-            self.under_way[rank][0].wait()
+    def send(self, tensor: Tensor, i: int, rank: int) -> tuple[dist.Work, Tensor]:
+        """Begin to send, and go on; the tensor must be kept until it has arrived."""
         tensor = tensor.contiguous()
-        self.under_way[rank] = dist.isend(tensor, rank), tensor  # kept until it has arrived
+        return dist.isend(tensor, rank, tag=i), tensor
+
+
+def arrived(message: tuple[dist.Work, Tensor] | None) -> None:
+    """Wait until it is there."""
+    if message is not None:
+        message[0].wait()

@@ -60,13 +60,13 @@ def needs(stage: int, action: Action, stages: int) -> set[tuple[int, str, int]]:
 class Schedule:
     """The orders of all stages, and the slots in which each action begins and ends, as soon as what it needs is done.
 
-    `spans` has (begin, end) for each (stage, kind, micro-batch), `end` is the end of the last. `wire` are the slots that a
-    message to another stage takes. Raises `CourseError` where an order leaves something out or repeats it, and where all
-    stages wait for each other.
+    `spans` has (begin, end) for each (stage, kind, micro-batch), `end` is the end of the last. `cost` has the slots of each
+    kind, by default `WHOLE` or `HALVES`; a message to another stage takes `wire` of them. Raises `CourseError` where an order
+    leaves something out or repeats it, and where all stages wait for each other.
     """
 
     def __init__(self, orders: Sequence[Sequence[Action]], cost: Mapping[str, int] | None = None, wire: int = 0):
-        if not any(orders):
+        if not orders or not orders[0]:
             raise CourseError(
                 "This schedule has no micro-batch; give each stage an order such as [('F', 0), ('B', 0)]."
             )
@@ -99,7 +99,7 @@ class Schedule:
     @property
     def in_flight(self) -> list[int]:
         """For each stage, the most micro-batches whose activations it holds at once."""
-        change = {"F": 1, "W" if "W" in self.cost else "B": -1}
+        change = {"F": 1, "W" if ("W", 0) in self.orders[0] else "B": -1}
         return [max(accumulate(change.get(kind, 0) for kind, _ in order)) for order in self.orders]
 
     def _wait(self, stage: int, order: Sequence[Action]) -> str:
@@ -113,6 +113,5 @@ def refuse_incomplete(stage: int, order: Sequence[Action], first: Sequence[Actio
     for kind, i in sorted(wanted | set(order)):
         times = order.count((kind, i))
         if times != 1 or (kind, i) not in wanted:
-            raise CourseError(
-                f"Stage {stage} has {kind}{i} {times} times in its order; give it once each of F, B and, if cut, W."
-            )
+            what = "once" if (kind, i) in wanted else "never, as stage 0"
+            raise CourseError(f"Stage {stage} has {kind}{i} {times} times in its order; it should have it {what}.")

@@ -322,9 +322,7 @@ def meshes_figure(found: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
             look = {"va": "center", "fontsize": 7, "color": writing("ink" if step.fits else "warning")}
             axes.text(left, row, words, **look)
         axes.set_yticks(range(len(steps)), [step.name for step in steps], fontsize=7)
-        axes.set(
-            ylim=(len(steps) - 0.3, -0.7), xlim=(0, 1.3 * longest), xlabel="predicted seconds (→: longer)"
-        )
+        axes.set(ylim=(len(steps) - 0.3, -0.7), xlim=(0, 1.3 * longest), xlabel="predicted seconds (→: longer)")
         axes.set_title(f"{name}: {best.name.partition(',')[0]} is quickest", fontsize=9)
         axes.grid(axis="y", visible=False)
         listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in fit)

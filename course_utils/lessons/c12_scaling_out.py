@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 
 import torch
 import torch.distributed as dist
@@ -56,7 +57,7 @@ class Work:
     @property
     def boundary_bytes(self) -> int:
         """Its bytes: b·s·h numbers."""
-        return self.examples * self.tokens * self.config.hidden_size * self.dtype.itemsize
+        return prod(self.boundary) * self.dtype.itemsize
 
 
 def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
@@ -69,8 +70,9 @@ def gradients_alone(work: Work) -> dict[str, Tensor]:
     return _gradients_of(work, work.model())
 
 
-def _gradients_of(work: Work, model: nn.Module) -> dict[str, Tensor]:
-    for ids in work.batches():
+def _gradients_of(work: Work, model: nn.Module, batches: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
+    """Of the mean loss over all micro-batches, from those of `batches`."""
+    for ids in work.batches() if batches is None else batches:
         (next_token_loss(model(input_ids=ids).logits, ids) / work.micro_batches).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
@@ -148,14 +150,13 @@ def measure_mesh(work: Work, **sizes: int) -> OnMesh:
     groups = {axis: mesh.get_group(axis) for axis in sizes}
     model = by_hand(work.model(), groups["tensor"])
     with counted() as tensor:
-        for ids in work.batches()[place["data"] :: sizes["data"]]:
-            (next_token_loss(model(input_ids=ids).logits, ids) / work.micro_batches).backward()
+        found = _gradients_of(work, model, work.batches()[place["data"] :: sizes["data"]])
     with counted() as data:
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad, group=groups["data"])
-    found = {name.replace(".module", ""): parameter.grad for name, parameter in model.named_parameters()}
-    kept = sum(parameter.numel() for parameter in model.parameters())
-    return OnMesh(place, Seen(found, kept, tensor), {"tensor": tensor.sent, "data": data.sent})
+    found = {name.replace(".module", ""): grad for name, grad in found.items()}  # the sums over the data ranks
+    seen = Seen(found, models.parameter_count(model), tensor)
+    return OnMesh(place, seen, {"tensor": tensor.sent, "data": data.sent})
 
 
 def without_sum(model: nn.Module) -> nn.Module:
@@ -228,7 +229,7 @@ def measure_pipeline(work: Work, orders: Callable) -> Seen:
     part, pipeline = stage_here(work)
     with counted() as sent:
         pipeline.run(orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()], work.batches(), work.batches())
-    return Seen(part.gradients(), sum(parameter.numel() for parameter in part.parameters()), sent)
+    return Seen(part.gradients(), models.parameter_count(part), sent)
 
 
 def stage_here(work: Work) -> tuple[Part, Pipeline]:
@@ -249,13 +250,13 @@ def measure_torch_pipeline(work: Work, kind: str) -> tuple[Seen, list[str]]:
     cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # which may have several stages on a rank
     make, ids = getattr(schedules, kind), torch.cat(work.batches())
     schedule = make([stage] if cut_in_two else stage, n_microbatches=work.micro_batches, loss_fn=next_token_loss)
-    given = ([ids] if stage.is_first else [], {"target": ids} if stage.is_last else {})
-    schedule.step(*given[0], **given[1])
+    given = [ids] if stage.is_first else []
+    schedule.step(*given, target=ids)
     part.zero_grad()
     with counted() as sent:
-        schedule.step(*given[0], **given[1])
+        schedule.step(*given, target=ids)
     order = [str(action) for action in schedule.pipeline_order[dist.get_rank()] if action]
-    return Seen(part.gradients(), sum(parameter.numel() for parameter in part.parameters()), sent), order
+    return Seen(part.gradients(), models.parameter_count(part), sent), order
 
 
 @dataclass
@@ -298,11 +299,12 @@ def time_schedules(work: Work, schedules: Mapping[str, Callable], times: int) ->
     """To be launched: seconds of an update by each schedule, the quickest of `times`; schedules take turns."""
     _, pipeline = stage_here(work)
     found: dict[str, list[float]] = {name: [] for name in schedules}
+    ids = work.batches()
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
         dist.barrier()
         begin = time.perf_counter()
-        pipeline.run(order, work.batches(), work.batches())
+        pipeline.run(order, ids, ids)
         dist.barrier()
         found[name].append(time.perf_counter() - begin)
     return {name: min(seconds) for name, seconds in found.items()}
@@ -370,10 +372,8 @@ class Drawn(Schedule):
         """A lane for each stage, slots from left to right; what is empty is bubble."""
         stages = len(self.orders)
         figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * stages), layout="constrained")
-        names = {
-            kind: (name if kind != "B" or "W" not in self.cost else "gradients of inputs")
-            for kind, (name, _) in KINDS.items()
-        }
+        used = [kind for kind in KINDS if (kind, 0) in self.orders[0]]
+        names = {kind: KINDS[kind][0] for kind in used} | ({"B": "gradients of inputs"} if "W" in used else {})
         for (stage, kind, i), (begin, end) in self.spans.items():
             box = Rectangle(
                 (begin, stage - 0.42), end - begin, 0.84, facecolor=COLORS[KINDS[kind][1]], edgecolor=COLORS["paper"]
@@ -392,7 +392,6 @@ class Drawn(Schedule):
         axes.set_title(
             f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
         )
-        used = [kind for kind in KINDS if kind in self.cost]
         handles, labels = patches(*((names[kind], KINDS[kind][1]) for kind in used))
         figure.legend(handles, labels, loc="outside lower right", ncols=3)
         count = 1 + max(i for _, _, i in self.spans)

@@ -46,6 +46,17 @@ def last_first(stages, micro_batches):
     return [there + [("B", i) for i, _ in enumerate(there)][::-1] for _ in range(stages)]
 
 
+def another_for_each(stages, micro_batches):
+    """GPipe on the first stage, 1F1B on the others."""
+    return [gpipe(stages, micro_batches)[0], *one_f_one_b(stages, micro_batches)[1:]]
+
+
+def forward_in_other_orders(stages, micro_batches):
+    """The last stage takes forward passes from the last micro-batch on."""
+    orders = gpipe(stages, micro_batches)
+    return [*orders[:-1], orders[-1][:micro_batches][::-1] + orders[-1][micro_batches:]]
+
+
 def on_rank(orders, micro_batches, updates=1):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     blocks = model()
@@ -58,8 +69,8 @@ def on_rank(orders, micro_batches, updates=1):
     return [p.grad for p in stage.parameters()], [loss.item() for loss in losses], sent
 
 
-@pytest.mark.parametrize("orders", [gpipe, one_f_one_b, one_at_a_time, last_first])
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 5), (3, 2)])
+@pytest.mark.parametrize("orders", [gpipe, one_f_one_b, one_at_a_time, last_first, another_for_each])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 6), (3, 2)])
 def test_gradients_and_losses_are_those_of_one_process(orders, ranks, micro_batches):
     truth, losses = in_one_process(micro_batches)
     seen = launch(partial(on_rank, orders), ranks, micro_batches)
@@ -67,6 +78,14 @@ def test_gradients_and_losses_are_those_of_one_process(orders, ranks, micro_batc
         torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
     assert seen[-1][1] == pytest.approx(losses, abs=1e-12)
     assert all(not losses for _, losses, _ in seen[:-1])
+
+
+def test_a_message_is_known_by_its_micro_batch_not_by_its_place():
+    truth, losses = in_one_process(4)
+    seen = launch(on_rank, 2, forward_in_other_orders, 4)
+    for mine, right in zip(sum((grads for grads, *_ in seen), []), truth, strict=True):
+        torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
+    assert seen[-1][1] == pytest.approx(losses[::-1], abs=1e-12)
 
 
 def test_a_message_for_each_micro_batch_and_cut_each_way():

@@ -31,6 +31,11 @@ def test_gpipe_holds_all_and_1f1b_as_many_as_there_are_stages_to_come(p, k):
     assert Schedule(zero_bubble(p, k)).in_flight == [min(k, p)] * p
 
 
+def test_what_is_held_follows_from_the_orders_whatever_is_said_of_costs():
+    assert Schedule(one_f_one_b(4, 8), {"F": 1, "B": 1, "W": 1}).in_flight == [4, 3, 2, 1]
+    assert Schedule(zero_bubble(4, 8), {"F": 2, "B": 2, "W": 2}).in_flight == [4, 4, 4, 4]
+
+
 @given(STAGES, st.integers(0, 8))
 def test_zero_bubble_leaves_a_third_of_the_empty_slots(p, more):
     """(p − 1)(F + B − W), by the paper's table 2, where there are as many micro-batches as stages."""
@@ -94,8 +99,8 @@ def test_orders_for_which_all_wait_are_refused_and_it_says_who_waits():
     [
         ([F0, B0, F1], "Stage 1 has B1 0 times"),
         ([F0, B0, F1, B1, F1], "Stage 1 has F1 2 times"),
-        ([F0, B0, F1, B1, ("F", 2)], "Stage 1 has F2 1 times"),
-        ([F0, B0, F1, B1, ("X", 0)], "Stage 1 has X0 1 times"),
+        ([F0, B0, F1, B1, ("F", 2)], "Stage 1 has F2 1 times in its order; it should have it never"),
+        ([F0, B0, F1, B1, ("X", 0)], "Stage 1 has X0 1 times in its order; it should have it never"),
         ([], "Stage 1 has B0 0 times"),
     ],
 )
@@ -105,6 +110,6 @@ def test_orders_that_leave_out_or_repeat_are_refused(order, said):
 
 
 def test_no_order_at_all_is_refused():
-    for orders in ([], [[]]):
+    for orders in ([], [[]], [[], [F0, B0]]):
         with pytest.raises(CourseError, match="no micro-batch"):
             Schedule(orders)

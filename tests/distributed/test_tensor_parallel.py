@@ -86,3 +86,13 @@ def test_a_rank_keeps_its_share_in_memory_of_its_own():
 
     for sizes in launch(kept, 2):
         assert sorted(sizes) == sorted([INNER * WIDTH // 2, INNER // 2, INNER * WIDTH // 2, WIDTH])
+
+
+def test_what_was_frozen_stays_frozen():
+    def trained():
+        module, *_ = given()
+        module.up.requires_grad_(False)
+        return {name: p.requires_grad for name, p in Split(module, ("up",), ("down",)).module.named_parameters()}
+
+    for found in launch(trained, 2):
+        assert found == {"up.weight": False, "up.bias": False, "down.weight": True, "down.bias": True}
