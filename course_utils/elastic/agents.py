@@ -16,7 +16,7 @@ from course_utils.errors import CourseError
 from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.settings import environment_for_child, set_variable
 
-_GRACE = 5.0  # seconds in which a rank ends after its agent
+_GRACE = 5.0  # seconds in which a killed process is gone
 
 
 def words(address: str, nodes: int, flags: Sequence[str]) -> list[str]:
@@ -36,22 +36,16 @@ class Agents:
     def __init__(self, folder: Path, nodes: int, flags: Sequence[str]):
         self.folder = folder
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.words = words(f"127.0.0.1:{self.store.port}", nodes, flags)
+        # Without a folder for logs each agent would leave one of its own.
+        self.words = ["--log-dir", str(folder), *words(f"127.0.0.1:{self.store.port}", nodes, flags)]
         self.agents: dict[int, BaseProcess] = {}
-        self._ranks: set[psutil.Process] = set()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for agent in self.agents:
-            self.rank_of(agent)
-        for agent in self.agents.values():
-            agent.kill()
-            agent.join()
-        for left in psutil.wait_procs(self._ranks, timeout=_GRACE)[1]:
-            left.kill()
-        psutil.wait_procs(self._ranks, timeout=_GRACE)
+        for number in self.agents:
+            self.kill(number)
 
     def start(self, number: int) -> None:
         """Begin agent `number`, or begin it again."""
@@ -60,18 +54,15 @@ class Agents:
 
     def kill(self, number: int) -> None:
         """SIGKILL for the agent and for its rank, as where a machine is lost."""
-        rank = self.rank_of(number)
-        self.agents[number].kill()
-        if rank is not None:
-            with suppress(psutil.NoSuchProcess):
-                rank.kill()
+        with suppress(psutil.NoSuchProcess):
+            agent = psutil.Process(self.agents[number].pid)
+            agent.suspend()  # else it may begin a rank while it is looked at
+            lost = [agent, *agent.children(recursive=True)]
+            for process in lost:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(lost, timeout=_GRACE)
         self.agents[number].join()
-
-    def rank_of(self, number: int) -> psutil.Process | None:
-        """The process that agent `number` trains in, None before there is one."""
-        found = workers(self.agents[number].pid)
-        self._ranks.update(found)
-        return found[0] if found else None
 
     def said(self) -> str:
         """All that the agents and their ranks have said."""
@@ -87,20 +78,6 @@ class Agents:
                 f"An agent of torchrun ended with code {max(codes, key=bool)}; it said: {self.said()[-1000:]}"
             )
         return None not in codes
-
-
-def workers(agent: int) -> list[psutil.Process]:
-    """The ranks that the agent with this process number has started, and that live."""
-    with suppress(psutil.NoSuchProcess):
-        return [one for one in psutil.Process(agent).children() if alive(one.pid) and "train" in one.cmdline()]
-    return []
-
-
-def alive(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def _agent(said: Sequence[str], log: Path, environment: dict[str, str]) -> None:

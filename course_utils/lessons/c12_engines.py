@@ -5,7 +5,7 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,12 +29,14 @@ from course_utils.elastic.agents import Agents
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.lessons.c10_fsdp_and_zero import largest_difference
+from course_utils.lessons.c12_scaling_out import local
+from course_utils.memory import distinct_bytes
 from course_utils.script import Job
 from course_utils.script.checkpoints import parameters_in
 from course_utils.script.examples import Order, load
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.rank import place
-from course_utils.script.run import Run, reached
+from course_utils.script.run import Known, Run, reached
 from course_utils.settings import set_variable, settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
@@ -79,7 +81,7 @@ COUNTED = 2
 
 @dataclass
 class Trained:
-    """What one rank saw of an engine: its `wrapper` by name, bytes `sent` in an update, elements kept, parameters at the end."""
+    """What one rank saw of an engine: its `wrapper` by name, bytes `sent` in an update and kept, `full` parameters at the end."""
 
     wrapper: str
     sent: int
@@ -95,7 +97,7 @@ def by_flags(job: Job) -> Trained:
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
     here = place()
-    run = Run(job, job.on(here.ranks), here, examples, source, _Nothing(), [], len, False)
+    run = Run(job, job.on(here.ranks), here, examples, source, Known(), [], len, False)
     sent = None
     with run.begun() as step:
         while step < job.steps:
@@ -107,25 +109,13 @@ def by_flags(job: Job) -> Trained:
     return _seen(run.engine.model, plain, inner, sent)
 
 
-class _Nothing:
-    """What `Run` need not know for a loop of a few updates."""
-
-    peak = flops = None
-
-
 def _seen(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic) -> Trained:
-    """Elements by memory, each once: an engine may keep a copy of its share in the optimizer."""
+    """Bytes by memory, each once: an engine may keep a copy of its share in the optimizer."""
     own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
     copies = [p for group in optimizer.param_groups for p in group["params"]]
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
-    return Trained(type(wrapper).__name__, sent.sent, _elements([*own, *copies]), _elements(state), _full(plain))
-
-
-def _elements(tensors: Iterable[torch.Tensor]) -> int:
-    local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
-    return sum(
-        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in local}.values()
-    )
+    parameters, kept = (distinct_bytes(map(local, tensors)) for tensors in ([*own, *copies], state))
+    return Trained(type(wrapper).__name__, sent.sent, parameters, kept, _full(plain))
 
 
 def _full(plain: nn.Module) -> dict[str, torch.Tensor]:
@@ -164,10 +154,7 @@ def by_fabric(job: Job) -> Trained:
     """To be launched: the same with Lightning Fabric, which wraps; the loop says when gradients travel and what is divided."""
     announce()
     _silence()
-    from lightning import Fabric
-
-    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
-    fabric.launch()
+    fabric = _fabric()
     plain, plain_optimizer, updates = _own_loop(job)
     model, optimizer = fabric.setup(plain, plain_optimizer)
     sent = None
@@ -186,10 +173,12 @@ def by_trainer(job: Job) -> Trained:
     """To be launched: the same with Lightning's Trainer, which has the loop too."""
     announce()
     _silence()
+    from lightning import LightningModule
+
     plain, plain_optimizer, updates = _own_loop(job)
     each = len(updates[0])
 
-    class Module(_lightning().LightningModule):
+    class Module(LightningModule):
         def __init__(self):
             super().__init__()
             self.plain = plain
@@ -249,15 +238,19 @@ def _silence() -> None:
     warnings.simplefilter("ignore")
 
 
-def _lightning():
-    import lightning
+def _fabric():
+    from lightning import Fabric
 
-    return lightning
+    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
+    return fabric
 
 
 def _trainer(**options):
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return _lightning().Trainer(accelerator="cpu", devices=dist.get_world_size(), max_epochs=1, **quiet, **options)
+    from lightning import Trainer
+
+    return Trainer(accelerator="cpu", devices=dist.get_world_size(), max_epochs=1, **quiet, **options)
 
 
 ENGINES: dict[str, tuple[str, Callable, str]] = {
@@ -312,21 +305,15 @@ def truth(job: Job) -> dict[str, torch.Tensor]:
 def compare(seen: Mapping[str, Sequence[Trained]], one: dict[str, torch.Tensor]) -> pd.DataFrame:
     """A row for each engine: who does what; and where it was `seen` by its ranks, how far it is from `one` process.
 
-    Means over the ranks: `sent` is bytes of an update over those of a gradient, the last two columns are elements over those of
-    the model.
+    The last three columns are means over the ranks, in sizes of the model: bytes sent in an update, and kept.
     """
-    elements, size = sum(tensor.numel() for tensor in one.values()), sum(tensor.nbytes for tensor in one.values())
+    size = sum(tensor.nbytes for tensor in one.values())
     table = pd.DataFrame.from_dict(ROLES, orient="index", columns=["wraps", "shards", "accumulates", "saves"])
     found = {}
     for name, ranks in seen.items():
-        means = [sum(getattr(rank, what) for rank in ranks) / len(ranks) for what in ("sent", "parameters", "state")]
-        far = max(largest_difference(one, rank.full) for rank in ranks)
-        found[name] = {
-            "off by": far,
-            "sent": means[0] / size,
-            "parameters": means[1] / elements,
-            "state": means[2] / elements,
-        }
+        found[name] = {"off by": max(largest_difference(one, rank.full) for rank in ranks)}
+        for what in ("sent", "parameters", "state"):
+            found[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
     return table.join(pd.DataFrame.from_dict(found, orient="index"))
 
 
@@ -389,8 +376,9 @@ def trainer_alone() -> tuple[list[float], list[float]]:
     """
     announce()
     _silence()
+    from lightning import LightningModule
 
-    class Module(_lightning().LightningModule):
+    class Module(LightningModule):
         def __init__(self):
             super().__init__()
             self.weight, self.seen, self.weights = nn.Parameter(torch.zeros(1)), [], []
@@ -415,8 +403,7 @@ def fabric_alone() -> tuple[list[float], float, int]:
     """
     announce()
     _silence()
-    fabric = _lightning().Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
-    fabric.launch()
+    fabric = _fabric()
     plain = nn.Linear(1, 1, bias=False)
     model, _ = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=1.0))
     seen = []
@@ -447,7 +434,8 @@ class Disturbed:
 def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
     """Train `job` under two agents of torchrun with a rank each; kill one when update `kill_at` is at work, begin it again.
 
-    Raises `CourseError` where that takes more than `seconds`, and where the folder has a run already. No process is left behind.
+    `kill_at` lies between the first checkpoint and the last update. Raises `CourseError` where the run ends before, takes more
+    than `seconds`, or fails, and where the folder has a run already. No process is left behind.
     """
     if (job.out / "checkpoints").exists():
         raise CourseError(f"{job.out} has a run that would be taken up; give another folder as out.")
@@ -467,7 +455,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
-    [wanted] = launch(truth, 1, replace(job, save_every=0))
+    [wanted] = launch(truth, 1, replace(job, save_every=0), seconds=seconds)
     apart = largest_difference(wanted, parameters_in(job.out))
     return Disturbed(pd.DataFrame(seen.events), seen.progress, again, apart)
 
@@ -494,12 +482,14 @@ class _Watch:
     def until(self, look):
         """What `look` gives, as soon as it gives something."""
         while True:
+            over = self.agents.have_ended  # raises where one failed
             if found := look():
                 return found
             now = time.monotonic() - self.begun
-            if now > self.seconds:
+            if over or now > self.seconds:
+                said = self.agents.said()[-1000:]
                 raise CourseError(
-                    f"The run was not done after {self.seconds:g} s; it said: {self.agents.said()[-1000:]}"
+                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {said}"
                 )
             update = reached(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
@@ -531,9 +521,9 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
 
 
 def profiled(job: Job, steps: int = 4) -> tuple[Trace, History]:
-    """Of a few updates in this process: what ran when in `steps` of them, and the history of as many that nobody profiles."""
+    """Of a few updates in this process: what ran when in `steps` of them, and the history of two more that nobody profiles."""
     source, examples = load(job)
-    model = source.make()
+    model = source.make().to(settings().device)
     rows = [{name: column[row] for name, column in examples.columns.items()} for row in range(len(examples))]
     loader = DataLoader(rows, job.batch, sampler=EpochSampler(len(rows), job.seed), drop_last=True)
     optimizer = make_optimizer(job.optimizer, model, job.lr, job.options)

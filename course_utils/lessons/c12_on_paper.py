@@ -284,15 +284,15 @@ def _bytes_held(model, mine, here, micro, d, t, in_flight, stage, recompute, has
 
 
 def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, share: float = 0.5) -> list[Step]:
-    """The quickest step that fits on every mesh of `cards`, powers of two, an example a micro-batch; else the smallest one.
+    """The quickest step that fits on each mesh of `cards`, t and p powers of two, an example a micro-batch; else the smallest.
 
     Tried are computing again or not, and ZeRO-1 or, in one stage, ZeRO-3. Those that fit come first, the quickest first.
     """
     found, powers = [], [2**n for n in range(cards.bit_length())]
     for t, p in product(powers, powers):
-        d = cards // (t * p)
+        d, rest = divmod(cards, t * p)
         k = tokens // (model.length * d) if d else 0
-        if not d or not k or t > model.heads or p > model.blocks:
+        if rest or not k or t > model.heads or p > model.blocks:
             continue
         tries = [
             step_on_mesh(model, tokens, cluster, d, t, p, k, stage, recompute=again, share=share)

@@ -71,14 +71,14 @@ def train(
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
     share, source, examples = prepare(job, here.ranks)
     with ExitStack() as closing:
-        logged, known = [], _Known()
+        logged, known = [], Known()
         if here.rank == 0:  # before the ranks meet: else the others would wait for one that cannot go on
             closing.enter_context(_files(job.out))
             closing.enter_context(rank.alone_in(job.out))
             logged = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
             for logger in logged:
                 closing.callback(logger.close)
-            known = _Known.of(job, share, source)
+            known = Known.of(job, share, source)
         closing.enter_context(rank.joined(here))
         run = Run(job, share, here, examples, source, known, logged, say, progress)
         closing.callback(run.engine.close)
@@ -117,14 +117,14 @@ def _files(folder: Path) -> Iterator[None]:
 
 
 @dataclass
-class _Known:
+class Known:
     """What is worked out before the ranks meet: the predicted peak, and what this machine can compute in a second."""
 
     peak: int | None = None
     flops: float | None = None
 
     @classmethod
-    def of(cls, job: Job, share: Ranks, source) -> "_Known":
+    def of(cls, job: Job, share: Ranks, source) -> "Known":
         path = job.out / "known.json"
         if job.quick:
             return cls()

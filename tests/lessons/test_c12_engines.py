@@ -4,10 +4,12 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from urllib.request import urlopen
 
 import pandas as pd
@@ -18,7 +20,7 @@ from figures import title
 
 from course_utils import models
 from course_utils.distributed import launch
-from course_utils.elastic.agents import alive, words
+from course_utils.elastic.agents import words
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.lessons import c12_engines as lesson
@@ -141,10 +143,7 @@ def test_what_a_run_says_of_what_it_makes_again_is_understood():
 @pytest.mark.timeout(300)
 def test_a_run_of_which_a_node_is_lost_ends_as_if_nothing_had_been(tmp_path):
     job = lesson.small_job(tmp_path, precision="fp64", strategy="ddp", steps=120, save_every=20, log_every=10)
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
     run = lesson.disturb(job, 50, seconds=240)
-    left = {process.pid for process in psutil.Process().children(recursive=True)} - before
-    assert not any("train" in psutil.Process(pid).cmdline() for pid in left)
     assert run.apart < 1e-10
     assert 0 <= run.again <= 2 * job.save_every
     assert list(run.events["what"][run.events["who"] == "agent 1"]) == [
@@ -160,31 +159,65 @@ def test_a_run_of_which_a_node_is_lost_ends_as_if_nothing_had_been(tmp_path):
         lesson.disturb(job, 50)
 
 
+def processes_with(text: str) -> list[psutil.Process]:
+    """Those whose command line has it."""
+    return [one for one in psutil.process_iter(["cmdline"]) if text in " ".join(one.info["cmdline"] or ())]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_is_given_up_leaves_no_process_and_no_folder(tmp_path):
+    job = lesson.small_job(tmp_path, strategy="ddp", steps=100_000)
+    logs = set(Path(tempfile.gettempdir()).glob("torchelastic_*"))
+    with pytest.raises(CourseError, match="was not done after"):
+        lesson.disturb(job, 10**6, seconds=20)
+    assert not processes_with(str(tmp_path))
+    assert set(Path(tempfile.gettempdir()).glob("torchelastic_*")) <= logs
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("there", "said"), [(True, "ended too early"), (False, "ended with code 1")])
+def test_a_run_that_ends_by_itself_is_not_waited_for(tmp_path, there, said):
+    job = lesson.small_job(tmp_path, strategy="ddp", steps=8)
+    if not there:
+        (tmp_path / "config.json").unlink()
+    with pytest.raises(CourseError, match=said):
+        lesson.disturb(job, 10**6, seconds=10_000)
+
+
+def awaited(look):
+    """What `look` gives, as soon as it gives something."""
+    for _ in range(1200):
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("It never came.")
+
+
 BEGINS = """
 import sys, time
 from pathlib import Path
 from course_utils.elastic.agents import Agents
-with Agents(Path(sys.argv[1]), 2, ["--out", sys.argv[1] + "/run"]) as agents:
+from course_utils.lessons.c12_engines import small_job
+folder = Path(sys.argv[1])
+with Agents(folder, 2, small_job(folder, strategy="ddp", steps=100_000).flags()) as agents:
     agents.start(0)
-    print(agents.agents[0].pid, flush=True)
-    time.sleep(100)
+    agents.start(1)
+    time.sleep(250)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-def test_an_agent_ends_with_the_process_that_began_it(tmp_path):
-    command = [sys.executable, "-c", BEGINS, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment_for_child()) as process:
-        try:
-            agent = int(process.stdout.readline())
-            assert alive(agent)
-        finally:
-            process.send_signal(signal.SIGKILL)
-    end = time.monotonic() + 20
-    while alive(agent) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not alive(agent)
+def test_agents_and_ranks_end_with_the_process_that_began_them(tmp_path):
+    """The ranks' command lines name the run's folder; that of an agent is its beginner's."""
+    process = subprocess.Popen([sys.executable, "-c", BEGINS, str(tmp_path)], env=environment_for_child())
+    awaited(lambda: [one for one in processes_with(str(tmp_path)) if "train" in one.info["cmdline"]])
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    awaited(lambda: not processes_with(str(tmp_path)))
 
 
 def test_an_agent_is_told_what_torchrun_takes_and_leaves_the_runs_own_flags_alone():
@@ -259,7 +292,6 @@ def test_nothing_is_shown_where_nobody_reads_along(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_STRICT", "1")
     settings.cache_clear()
     assert lesson.show_tensorboard(tmp_path) is False
-    settings.cache_clear()
 
 
 @pytest.mark.parametrize("package", [pytest.param("tensorboard", marks=needs("tensorboard"))])
@@ -267,11 +299,8 @@ def test_tensorboard_answers_from_within_this_process(tmp_path, monkeypatch, cap
     for name, value in (("COURSE_STRICT", "0"), ("COURSE_READER", "1")):
         monkeypatch.setenv(name, value)
     settings.cache_clear()
-    try:
-        before = {one.pid for one in psutil.Process().children(recursive=True)}
-        assert lesson.show_tensorboard(tmp_path)
-        port = re.search(r"localhost:(\d+)", capsys.readouterr().out)[1]  # outside of a notebook it says where to look
-        assert "TensorBoard" in urlopen(f"http://127.0.0.1:{port}/", timeout=20).read().decode()
-        assert {one.pid for one in psutil.Process().children(recursive=True)} == before
-    finally:
-        settings.cache_clear()
+    before = {one.pid for one in psutil.Process().children(recursive=True)}
+    assert lesson.show_tensorboard(tmp_path)
+    port = re.search(r"localhost:(\d+)", capsys.readouterr().out)[1]  # outside of a notebook it says where to look
+    assert "TensorBoard" in urlopen(f"http://127.0.0.1:{port}/", timeout=20).read().decode()
+    assert {one.pid for one in psutil.Process().children(recursive=True)} == before

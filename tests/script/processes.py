@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import torch
 
 from course_utils.script import Job, checkpoints
@@ -63,6 +64,19 @@ def awaited(look, patience=PATIENCE):
             return found
         time.sleep(0.02)
     raise AssertionError("It never came.")
+
+
+def workers(agent: int) -> list[psutil.Process]:
+    """The ranks that an agent has started, and that live."""
+    with suppress(psutil.NoSuchProcess):
+        return [one for one in psutil.Process(agent).children() if alive(one.pid) and "train" in one.cmdline()]
+    return []
+
+
+def alive(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def parameters_in(out: Path, step: int) -> dict[str, torch.Tensor]:

@@ -8,12 +8,11 @@ from unittest.mock import patch
 
 import psutil
 import pytest
-from processes import COURSE, TORCHRUN, awaited, flags, parameters_in, started, store
+from processes import COURSE, TORCHRUN, alive, awaited, flags, parameters_in, started, store, workers
 from small_job import trained, written
 from torch.distributed.checkpoint import FileSystemWriter
 
 from course_utils.distributed import RankError, launch
-from course_utils.elastic.agents import alive, workers
 from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.script import checkpoints
 from course_utils.script.run import reached
