@@ -40,39 +40,55 @@ def test_the_truth_is_transformers_own_loss(work, truth):
         )  # it works the loss out in 32 bits
 
 
-@pytest.mark.parametrize(("cut", "all_reduces"), [("by_hand", 4), ("by_torch", 7), ("told", 4)])
-def test_a_model_cut_by_width_is_the_same_model(work, truth, cut, all_reduces):
-    ways = {"by_hand": lesson.by_hand, "by_torch": lesson.by_torch, "told": partial(lesson.by_torch, inputs_first=True)}
-    cut_parameters = sum(grad.numel() for name, grad in truth.items() if "_proj" in name)
-    for rank, seen in enumerate(launch(lesson.measure_tensor, 2, work, ways[cut])):
-        assert seen.gradients.keys() == truth.keys()
-        assert seen.apart(truth, rank) < 1e-10
-        assert seen.kept == sum(grad.numel() for grad in truth.values()) - cut_parameters // 2
-        assert {entry.collective for entry in seen.sent.entries} == {"all-reduce"}
-        assert len(seen.sent.entries) == all_reduces * 4 * 3
-        assert seen.sent.sent == all_reduces * 4 * 3 * work.boundary_bytes
+def launched(ranks, *calls):
+    """What each of the calls gives on each rank, call by call; the ranks start once."""
+    return zip(*launch(lambda: [call() for call in calls], ranks), strict=True)
 
 
-@pytest.mark.parametrize("orders", [gpipe, one_f_one_b, lesson.one_at_a_time])
-def test_a_model_cut_by_depth_is_the_same_model(work, truth, orders):
-    ranks = launch(lesson.measure_pipeline, 4, work, orders)
-    assert sum(seen.kept for seen in ranks) == sum(grad.numel() for grad in truth.values())
-    names = [name for seen in ranks for name in seen.gradients]
-    assert sorted(names) == sorted(truth)
-    for rank, seen in enumerate(ranks):
-        assert seen.apart(truth, rank) < 1e-10
-        assert seen.sent.sent == (1 if rank in (0, 3) else 2) * 3 * work.boundary_bytes
+def test_a_model_cut_by_width_is_the_same_model(work, truth):
+    ways = {lesson.by_hand: 4, lesson.by_torch: 7, partial(lesson.by_torch, inputs_first=True): 4}
+    kept = (
+        sum(grad.numel() for grad in truth.values())
+        - sum(g.numel() for name, g in truth.items() if "_proj" in name) // 2
+    )
+    found = launched(2, *(partial(lesson.measure_tensor, work, cut) for cut in ways))
+    for all_reduces, ranks in zip(ways.values(), found, strict=True):
+        for rank, seen in enumerate(ranks):
+            assert seen.gradients.keys() == truth.keys()
+            assert seen.apart(truth, rank) < 1e-10
+            assert seen.kept == kept
+            assert [entry.collective for entry in seen.sent.entries] == ["all-reduce"] * all_reduces * 4 * 3
+            assert seen.sent.sent == all_reduces * 4 * 3 * work.boundary_bytes
 
 
-@pytest.mark.parametrize("kind", ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleavedZeroBubble"])
-def test_torch_s_pipeline_is_ours(work, kind):
+def test_a_model_cut_by_depth_is_the_same_model(work, truth):
+    orders = gpipe, one_f_one_b, lesson.one_at_a_time
+    for ranks in launched(4, *(partial(lesson.measure_pipeline, work, order) for order in orders)):
+        assert sum(seen.kept for seen in ranks) == sum(grad.numel() for grad in truth.values())
+        assert sorted(name for seen in ranks for name in seen.gradients) == sorted(truth)
+        for rank, seen in enumerate(ranks):
+            assert seen.apart(truth, rank) < 1e-10
+            assert seen.sent.sent == (1 if rank in (0, 3) else 2) * 3 * work.boundary_bytes
+
+
+def test_torch_s_pipeline_is_ours(work):
     """It divides gradients, not the loss; Llama's norm works in 32 bits, so only a power of two gives the same."""
     work = replace(work, micro_batches=4)
     truth = lesson.gradients_alone(work)
-    for rank, (seen, order) in enumerate(launch(lesson.measure_torch_pipeline, 2, work, kind)):
-        assert seen.apart(truth, rank) < 1e-10
-        assert seen.sent.sent == 4 * work.boundary_bytes
-        assert any("W" in action for action in order) == (kind == "ScheduleInterleavedZeroBubble")
+    kinds = "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleavedZeroBubble"
+    found = launched(2, *(partial(lesson.measure_torch_pipeline, work, kind) for kind in kinds))
+    for kind, ranks in zip(kinds, found, strict=True):
+        for rank, (seen, order) in enumerate(ranks):
+            assert seen.apart(truth, rank) < 1e-10
+            assert seen.sent.sent == 4 * work.boundary_bytes
+            assert any("W" in action for action in order) == (kind == kinds[-1])
+
+
+def test_schedules_are_timed_in_turns(work):
+    orders = {"one at a time": lesson.one_at_a_time, "1F1B": one_f_one_b}
+    for found in launch(lesson.time_schedules, 2, work, orders, 2):
+        assert found.keys() == orders.keys()
+        assert min(found.values()) > 0
 
 
 def test_two_axes_are_the_same_training(work):
@@ -94,10 +110,12 @@ def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
 def test_a_stage_holds_what_is_in_flight(width, tokens):
     """A message may still be on its way: b·s·h numbers."""
     work = lesson.Work(llama(width), 6, examples=4, tokens=tokens, dtype=torch.float32)
-    one = launch(lesson.measure_held, 2, work, gpipe, 1)
-    for orders in (gpipe, one_f_one_b):
+    many = {gpipe: 6, one_f_one_b: 6}
+    calls = [partial(lesson.measure_held, work, orders, count) for orders, count in [(gpipe, 1), *many.items()]]
+    one, *found = launched(2, *calls)
+    for orders, ranks in zip(many, found, strict=True):
         flying = Schedule(orders(2, 6)).in_flight
-        for rank, seen in enumerate(launch(lesson.measure_held, 2, work, orders, 6)):
+        for rank, seen in enumerate(ranks):
             predicted = one[rank].peak + (flying[rank] - 1) * one[rank].one
             assert predicted - 0.01 * seen.peak < seen.peak <= predicted + work.boundary_bytes + 1024
 
