@@ -24,8 +24,9 @@ _CONFUSIONS = {
     "the figure is off by a factor of 2²⁰: bytes and MiB are mixed up": 2.0**20,
     "the figure is off by a factor of 10⁶: bytes and MB are mixed up": 1e6,
     "the figure is off by a factor of 2³⁰: bytes and GiB are mixed up": 2.0**30,
-    "the figure is off by a factor of 8: bits and bytes are mixed up": 8.0,
+    "the figure is off by a factor of 10⁹: bytes and GB are mixed up": 1e9,
 }
+_BITS = {"the figure is off by a factor of 8: bits and bytes are mixed up": 8.0}
 _PHASES = ("forward", "backward", "update")
 _KINDS = ("parameters", "optimizer state", "gradients", "inputs", "activations")
 
@@ -196,15 +197,18 @@ def account(
     numbers: Mapping[str, tuple[float | Callable[[], float], str]],
     *,
     forgotten: Mapping[str, Mapping[str, float]] | None = None,
+    bits: bool = True,
     tolerance: Tolerance = ACCOUNT_TOLERANCE,
     **asked,
 ) -> Question:
     """Predicted numbers: `{name: (value or function that gives it, unit)}`. The answer is a dict of these names.
 
     Where there is one number, the answer may be that number alone. Every number earns its share. A mix-up of 1000 and 1024
-    is recognized, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. The right value is never shown.
+    is recognized, and so is a forgotten summand: `forgotten={number: {summand: its value}}`. With
+    `bits=False` a factor of 8 is not told as bits for bytes: it may be a number of ranks. The right value is never shown.
     """
     units = {name: unit for name, (_, unit) in numbers.items()}
+    confusions = _CONFUSIONS | (_BITS if bits else {})
     names, called = tuple(numbers), asked["answer"]  # all that `run` may know: it goes where the learner's code runs
 
     def run(answer, inputs):
@@ -220,7 +224,7 @@ def account(
     def recognize(right: dict, got: dict) -> str | None:
         (name, value), *_ = right.items()
         summands = (forgotten or {}).get(name, {})
-        return _recognize(name, units[name], value, got.get(name), summands, tolerance)
+        return _recognize(name, units[name], value, got.get(name), summands, confusions, tolerance)
 
     def public(_):
         return [Case(_in_unit(name, unit), {"number": name}) for name, unit in units.items()]
@@ -384,14 +388,14 @@ def _numbers(value, depth: int = 0):
     return _number(value)
 
 
-def _recognize(name, unit, right, got, summands, tolerance) -> str | None:
+def _recognize(name, unit, right, got, summands, confusions, tolerance) -> str | None:
     """What a wrong number of an account comes from, where that shows."""
     if type(got) not in (int, float) or not got or not right:
         return None
     for summand, size in summands.items():
         if _near(right - size, got, tolerance):
             return f"`{name}` leaves out the {summand}."
-    for meaning, factor in _CONFUSIONS.items():
+    for meaning, factor in confusions.items():
         if _near(right * factor, got, tolerance) or _near(right / factor, got, tolerance):
             return f"`{name}` is asked in {unit}: {meaning}."
     return None

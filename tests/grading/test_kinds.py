@@ -171,6 +171,7 @@ def test_an_account_gives_each_number_its_share():
         ({"parameters": 526_264_752 / 2**20 * 1e6}, "megabytes (10⁶ bytes) and mebibytes"),
         ({"parameters": 526_264_752 / 2**20}, "factor of 2²⁰"),
         ({"parameters": 526_264_752 / 1e6}, "factor of 10⁶"),
+        ({"parameters": 526_264_752 / 1e9}, "factor of 10⁹"),
         ({"parameters": 526_264_752 * 8}, "bits and bytes"),
         ({"parameters": 526_264_752, "peak": 1506.0}, "`peak` leaves out the gradients."),
         ({"parameters": 1}, ""),
@@ -183,6 +184,15 @@ def test_known_slips_of_an_account_are_recognized(given, diagnosis):
     assert diagnosis in found.diagnosis
     assert bool(found.diagnosis) == bool(diagnosis)
     assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in found.verdicts)
+
+
+@pytest.mark.parametrize("factor", [8, 1 / 8])
+def test_a_factor_of_8_is_no_mix_up_of_bits_where_the_author_says_so(factor):
+    given = {"parameters": 526_264_752 * factor, "peak": 2008}
+    assert not grade_answer(bytes_asked(bits=False), given).diagnosis
+    assert "bits and bytes" in grade_answer(bytes_asked(), given).diagnosis
+    mebibytes = {"parameters": 526_264_752 / 2**20, "peak": 2008}
+    assert "factor of 2²⁰" in grade_answer(bytes_asked(bits=False), mebibytes).diagnosis
 
 
 def test_a_unit_is_not_said_twice():
