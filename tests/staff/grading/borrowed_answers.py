@@ -359,6 +359,13 @@ def distillation_loss(student, teacher, labels, temperature, weight):
     return pipeline.Pipeline(stage)
 """,
         ],
+        "q8": [
+            """def with_failures(work, interval, saving, restart, cards, days):
+    from course_utils.lessons.c12_on_paper import daly_wall_clock, young_interval
+    between = days * 86_400 / cards
+    return daly_wall_clock(work, interval, saving, restart, between), young_interval(saving, between)
+""",
+        ],
     },
 }
 

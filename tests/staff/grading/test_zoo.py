@@ -6,6 +6,7 @@ import pytest
 
 from course_staff.grading.source import load_solutions, mistaken
 from course_staff.grading.zoo import Trial
+from course_utils.grading import Mistake
 from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import is_untouched
 
@@ -78,6 +79,29 @@ def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
     found = Trial(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
     assert found.mistake == mistake.name
+
+
+SUM, MESH = "Sum.apply(F.linear(hidden, self.w2))", '"d": 4, "t": 4, "p": 4, "k": 32'
+DIFFERENTIABLE = "__import__('torch.distributed.nn').distributed.nn.functional.all_reduce(F.linear(hidden, self.w2))"
+IN_PLACE = ("        return gradient\n", "        dist.all_reduce(gradient)\n        return gradient\n")
+AGAIN = "the sum is summed again in the backward pass"
+
+
+@pytest.mark.parametrize(
+    ("question", "patches", "told"),
+    [
+        pytest.param("q1", [IN_PLACE], AGAIN, marks=pytest.mark.slow),
+        pytest.param("q1", [(SUM, DIFFERENTIABLE), ("Copy.apply(x)", "x")], AGAIN, marks=pytest.mark.slow),
+        ("q7", [(MESH, '"d": 8, "t": 4, "p": 2, "k": 16')], "A larger k alone would make it fit"),
+        ("q7", [(MESH, '"d": 8, "t": 2, "p": 4, "k": 16')], "a larger t · p"),
+    ],
+)
+def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, told):
+    name = "12_scaling_out"
+    authored = next(each for each in SETS[name][0] if each.question.id == question)
+    found = Trial(authored).result(mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored))
+    assert told in found.diagnosis
+    assert not found.mistake
 
 
 @pytest.mark.parametrize(
