@@ -271,23 +271,28 @@ RECORDED = 3
 """Updates whose allocations are recorded; the lowest peak counts, as in chapter 10."""
 
 
-def measure_held(work: Work, orders: Callable, micro_batches: int) -> Held:
-    """To be launched: what a stage holds in an update of so many micro-batches. Gradients are there from an update before."""
+def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]]) -> dict[str, Held]:
+    """To be launched: by name what a stage holds in an update by a schedule, of so many micro-batches.
+
+    Gradients are there from an update before.
+    """
     part, pipeline = stage_here(work)
-    order = orders(dist.get_world_size(), micro_batches)[dist.get_rank()]
-    ids = work.batches()[:1] * micro_batches
+    ids = work.batches()[:1] * max(count for _, count in updates.values())
     x = ids[0] if part.takes == "input_ids" else torch.zeros(work.boundary, dtype=work.dtype, requires_grad=True)
     one = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
     if part.head is None:
         one += work.boundary_bytes  # the output, which backward will start from
-    pipeline.run(order, ids, ids)
-    above = []
-    for _ in range(RECORDED):
-        allocator = allocator_of(torch.device("cpu"))
-        with allocator.recording(), allocator.measured():
-            pipeline.run(order, ids, ids)
-        above.append(allocator.account().above_start)
-    return Held(one, min(above))
+    found = {}
+    for name, (orders, count) in updates.items():
+        order, above = orders(dist.get_world_size(), count)[dist.get_rank()], []
+        pipeline.run(order, ids, ids)
+        for _ in range(RECORDED):
+            allocator = allocator_of(torch.device("cpu"))
+            with allocator.recording(), allocator.measured():
+                pipeline.run(order, ids, ids)
+            above.append(allocator.account().above_start)
+        found[name] = Held(one, min(above))
+    return found
 
 
 def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]]:

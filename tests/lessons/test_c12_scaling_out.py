@@ -110,14 +110,12 @@ def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
 def test_a_stage_holds_what_is_in_flight(width, tokens):
     """A message may still be on its way: b·s·h numbers."""
     work = lesson.Work(llama(width), 6, examples=4, tokens=tokens, dtype=torch.float32)
-    many = {gpipe: 6, one_f_one_b: 6}
-    calls = [partial(lesson.measure_held, work, orders, count) for orders, count in [(gpipe, 1), *many.items()]]
-    one, *found = launched(2, *calls)
-    for orders, ranks in zip(many, found, strict=True):
-        flying = Schedule(orders(2, 6)).in_flight
-        for rank, seen in enumerate(ranks):
-            predicted = one[rank].peak + (flying[rank] - 1) * one[rank].one
-            assert predicted - 0.01 * seen.peak < seen.peak <= predicted + work.boundary_bytes + 1024
+    updates = {"one": (gpipe, 1), "gpipe": (gpipe, 6), "1F1B": (one_f_one_b, 6)}
+    for rank, found in enumerate(launch(lesson.measure_held, 2, work, updates)):
+        for name, (orders, count) in updates.items():
+            flying = Schedule(orders(2, count)).in_flight[rank]
+            predicted = found["one"].peak + (flying - 1) * found["one"].one
+            assert predicted - 0.01 * predicted < found[name].peak <= predicted + work.boundary_bytes + 1024
 
 
 def test_a_schedule_draws_itself_and_says_what_is_drawn():
