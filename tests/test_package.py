@@ -154,6 +154,12 @@ def oracle_uses(source: str, oracles: dict[str, set[str]]) -> list[str]:
     return found
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports each by its name alone, and so does a rank that a test starts."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
+
+
 @pytest.mark.parametrize("room", ORACLES)
 def test_code_by_hand_never_names_its_oracle(room):
     paths = [
