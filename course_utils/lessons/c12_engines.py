@@ -138,16 +138,15 @@ def by_accelerate(job: Job) -> Trained:
     plain, plain_optimizer, updates = _own_loop(job)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(updates[0]))
     model, optimizer = accelerator.prepare(plain, plain_optimizer)
-    sent = None
-    for number, update in enumerate(updates):
-        with _ledger(number) as traffic:
-            for batch, weight in update:
-                with accelerator.accumulate(model):
-                    accelerator.backward(model(**batch).loss * weight * len(update))
-                    optimizer.step()
-                    optimizer.zero_grad()
-        sent = traffic or sent
-    return _seen(model, plain, plain_optimizer, sent)
+
+    def make(update: list) -> None:
+        for batch, weight in update:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch).loss * weight * len(update))
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return _seen(model, plain, plain_optimizer, _sent_by(make, updates))
 
 
 def by_fabric(job: Job) -> Trained:
@@ -157,16 +156,15 @@ def by_fabric(job: Job) -> Trained:
     fabric = _fabric()
     plain, plain_optimizer, updates = _own_loop(job)
     model, optimizer = fabric.setup(plain, plain_optimizer)
-    sent = None
-    for number, update in enumerate(updates):
-        with _ledger(number) as traffic:
-            for batch, weight in update:
-                with fabric.no_backward_sync(model, enabled=batch is not update[-1][0]):
-                    fabric.backward(model(**batch).loss * weight)
-            optimizer.step()
-            optimizer.zero_grad()
-        sent = traffic or sent
-    return _seen(model, plain, plain_optimizer, sent)
+
+    def make(update: list) -> None:
+        for batch, weight in update:
+            with fabric.no_backward_sync(model, enabled=batch is not update[-1][0]):
+                fabric.backward(model(**batch).loss * weight)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return _seen(model, plain, plain_optimizer, _sent_by(make, updates))
 
 
 def by_trainer(job: Job) -> Trained:
@@ -220,6 +218,16 @@ def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tup
         updates.append([(examples[rows], examples.weights[rows].sum().item() / total) for rows in parts])
     model = source.make().train()
     return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
+
+
+def _sent_by(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
+    """Make all updates; what this rank sent in update `COUNTED`."""
+    found = []
+    for number, update in enumerate(updates):
+        with _ledger(number) as traffic:
+            make(update)
+        found.append(traffic)
+    return found[COUNTED]
 
 
 def _ledger(number: int):

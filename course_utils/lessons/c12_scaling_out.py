@@ -267,14 +267,11 @@ class Held:
     peak: int
 
 
-RECORDED = 3
-"""Updates whose allocations are recorded; the lowest peak counts, as in chapter 10."""
-
-
-def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]]) -> dict[str, Held]:
+def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times: int = 3) -> dict[str, Held]:
     """To be launched: by name what a stage holds in an update by a schedule, of so many micro-batches.
 
-    Gradients are there from an update before.
+    Gradients are there from an update before. Each is recorded so many `times`, and the lowest peak counts, as in chapter 10:
+    gloo may hold a message a moment longer.
     """
     part, pipeline = stage_here(work)
     ids = work.batches()[:1] * max(count for _, count in updates.values())
@@ -286,7 +283,7 @@ def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]]) -> dic
     for name, (orders, count) in updates.items():
         order, above = orders(dist.get_world_size(), count)[dist.get_rank()], []
         pipeline.run(order, ids, ids)
-        for _ in range(RECORDED):
+        for _ in range(times):
             allocator = allocator_of(torch.device("cpu"))
             with allocator.recording(), allocator.measured():
                 pipeline.run(order, ids, ids)
