@@ -1,8 +1,9 @@
 """One recipe tried dry: bytes on the device and on the host, seconds, and bytes on the wire, of a model of any depth."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
 
@@ -15,22 +16,25 @@ from course_utils.memory.depth import Depth, cut
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.log import Log
 from course_utils.memory.model import Source
+from course_utils.memory.phases import observed_by
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.workload import Workload
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a step by `recipe` takes. `sent` are the bytes that a rank sends in a step; `how` says what was run dry.
+    """What a step by `recipe` takes; `how` says what was run dry.
 
-    `smaller` are the logs of two and of three blocks where they gave that of the whole, and `blocks` how many that has.
+    `clock` are the seconds of each phase and operator, empty without a machine; `traffic` are the bytes that a rank sends, and
+    the messages, by collective. `smaller` are the logs of two and of three blocks where they gave that of the whole, and
+    `blocks` how many that has.
     """
 
     recipe: Recipe
     log: Log
     host: Log
-    seconds: float
-    sent: int
+    clock: Mapping[tuple[str, str], float] = field(repr=False)
+    traffic: Mapping[str, tuple[int, int]]
     how: str = "a dry run of just this step"
     smaller: tuple[Log, Log] | None = None
     blocks: int = 0
@@ -39,6 +43,16 @@ class Trial:
     def peak(self) -> int:
         """Bytes at the fullest instant."""
         return self.log.peak
+
+    @property
+    def seconds(self) -> float:
+        """Of all operators, one after the other; NaN without a machine."""
+        return sum(self.clock.values()) if self.clock else nan
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a rank sends."""
+        return sum(sent for sent, _ in self.traffic.values())
 
     @cached_property
     def by_phase(self) -> dict[str, dict[str, int]]:
@@ -71,8 +85,11 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None) -> Tri
         recipe,
         depth.deepen(three.log, blocks),
         below.deepen(three.host, blocks),
-        three.seconds + (three.seconds - two.seconds) * (blocks - 3),
-        three.sent + (three.sent - two.sent) * (blocks - 3),
+        {call: s + (s - two.clock.get(call, 0.0)) * (blocks - 3) for call, s in three.clock.items()},
+        {
+            name: tuple(m + (m - n) * (blocks - 3) for m, n in zip(many, two.traffic.get(name, (0, 0)), strict=True))
+            for name, many in three.traffic.items()
+        },
         f"a dry run of 3 of its {blocks} blocks",
         (two.log, three.log),
         blocks,
@@ -81,18 +98,29 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None) -> Tri
 
 def run_once(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
     """The dry run of just this model."""
-    work, watch, traffic = Workload(source, recipe), OperatorWatch(HOST if recipe.device == "cuda" else None), []
+    work, watch, entries = Workload(source, recipe), OperatorWatch(HOST if recipe.device == "cuda" else None), []
+    clock, traffic = Counter(), {}
+
+    @contextmanager
+    def timed(phase: str) -> Iterator[None]:
+        begin = len(watch.operators)
+        yield
+        for name, asked in watch.operators[begin:]:
+            clock[phase, name] += machine.seconds(asked)
 
     @contextmanager
     def watched() -> Iterator[None]:
         with ExitStack() as entered:
             if recipe.ranks > 1:
-                traffic.append(entered.enter_context(counted()))
+                entries.append(entered.enter_context(counted()))
             if machine is not None:
                 entered.enter_context(watch)
+                entered.enter_context(observed_by(timed))
             yield
 
     usage = run_dry(work.build, work.step, recipe.device, recipe.ranks, warm=work.prime, watch=watched)
-    seconds = sum(machine.seconds(operator.work) for operator in watch.operators) if machine else nan
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()
-    return Trial(recipe, Log.of(usage), host, seconds, sum(one.sent for one in traffic))
+    for entry in (entry for one in entries for entry in one.entries):
+        sent, messages = traffic.get(entry.collective, (0, 0))
+        traffic[entry.collective] = sent + entry.sent, messages + entry.messages
+    return Trial(recipe, Log.of(usage), host, clock, traffic)
