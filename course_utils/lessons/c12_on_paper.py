@@ -11,43 +11,13 @@ from matplotlib.figure import Figure
 
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
-from course_utils.hardware import Machine, machine
+from course_utils.hardware.links import A100, LINKS, Cluster, Link, all_reduce_seconds
 from course_utils.lessons.c10_fsdp_and_zero import tokens_that_hide
 from course_utils.units import format_seconds
 from course_utils.viz.parts import patches, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
 # Links.
-
-
-class Link(NamedTuple):
-    """What a card sends in one direction, in bytes a second; seconds that a message of a ring takes on top; sources."""
-
-    bandwidth: float
-    latency: float
-    source: str
-
-
-_NCCL = "NVIDIA/nccl, src/graph/tuning.cc: `hwLat` of a ring, protocol Simple, for NVLink, PCI or a network"
-_A100, _H100 = machine("A100-80GB"), machine("H100")
-LINKS = {
-    "NVLink 4": Link(_H100.link, 3.4e-6, f"{_H100.source}; {_NCCL}"),
-    "NVLink 3": Link(_A100.link, 3.4e-6, f"{_A100.source}; {_NCCL}"),
-    "PCIe 5": Link(_H100.host_link, 5.7e-6, f"{_H100.source}; {_NCCL}"),
-    "PCIe 4": Link(_A100.host_link, 5.7e-6, f"{_A100.source}; {_NCCL}"),
-    "400 Gb/s": Link(50e9, 14e-6, f"InfiniBand NDR, or Ethernet; {_NCCL}"),
-    "200 Gb/s": Link(25e9, 14e-6, f"InfiniBand HDR, or Ethernet; {_NCCL}"),
-    "100 Gb/s": Link(12.5e9, 14e-6, f"Ethernet; {_NCCL}"),
-    "10 Gb/s": Link(1.25e9, 20e-6, "Ethernet over TCP; Hurwitz & Feng 2003, Initial End-to-End Performance Evaluation"),
-}
-"""Makers' rates, which nothing exceeds, and the latencies with which NCCL chooses its algorithm."""
-
-
-def all_reduce_seconds(size: float, ranks: int, link: Link) -> float:
-    """Of `size` bytes on a ring of `ranks`, none of it hidden; 0 on one rank."""
-    if ranks == 1:
-        return 0.0
-    return communication("ddp", max(1, round(size)), ranks, gradient_bytes=1).seconds(link.bandwidth, link.latency)
 
 
 def links_figure(names: Sequence[str], ranks: int = 8) -> tuple[Figure, str]:
@@ -170,25 +140,6 @@ def llama(
 
 
 MODELS = {"Llama 2 7B": llama(4096, 32, 11_008, 32, 32), "Llama 2 70B": llama(8192, 80, 28_672, 64, 8)}
-
-
-class Cluster(NamedTuple):
-    """Machines of `cards` equal cards, and the links within a machine and between: each card has a network card of its own."""
-
-    card: Machine
-    within: Link
-    between: Link
-    cards: int = 8
-
-    def ring(self, ranks: int, apart: int) -> Link:
-        """Of `ranks` cards that are `apart` from each other. Each round waits for the slowest message.
-
-        Between machines, those of its cards that share a machine send through their network cards at once, in several rings.
-        """
-        if ranks * apart <= self.cards:
-            return self.within
-        together = max(1, self.cards // apart) * self.between.bandwidth
-        return self.between._replace(bandwidth=min(self.within.bandwidth, together))
 
 
 PARTS = {
@@ -363,7 +314,7 @@ WITH_ZERO_3 = [
     Run(gpt(12288, 96, 96), 1, 1, cards, 1536, 1e12 * flops) for cards, flops in ((384, 144), (768, 88), (1536, 44))
 ]
 """Their GPT-3 under ZeRO-3 alone: table 2."""
-SELENE = Cluster(_A100, LINKS["NVLink 3"], LINKS["200 Gb/s"])
+SELENE = Cluster(A100, LINKS["NVLink 3"], LINKS["200 Gb/s"])
 """The machines of those runs (Narayanan et al. 2021, section 5)."""
 
 

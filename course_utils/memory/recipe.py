@@ -110,6 +110,10 @@ class Recipe:
             yield f"zero_stage={self.zero_stage} has nothing to shard over with ranks=1; give more ranks, or zero_stage=0."
         if (self.offload or self.offload_activations) and self.device == "cpu":
             yield "Offloading moves what lies on the device to the host, where device='cpu' has it; take device='cuda'."
+        if self.in_backward and self.offload:
+            yield "The host updates once all gradients are there, not within backward; leave in_backward or offload out."
+        if self.optimizer == "adamw8bit" and self.zero_stage:
+            yield "bitsandbytes' AdamW takes no shards; with a zero_stage take one of torch's optimizers."
         if self.in_backward and (self.clipping or self.accumulation > 1 or self.precision == "fp16" or self.ranks > 1):
             yield (
                 "An update within backward drops each gradient at once, so it knows no clipping, accumulation, loss scaling "

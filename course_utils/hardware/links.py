@@ -1,0 +1,56 @@
+"""Links between cards and between machines, and clusters of machines; sources with the figures."""
+
+from typing import NamedTuple
+
+from course_utils.distributed import communication
+from course_utils.hardware.machine import Machine
+from course_utils.hardware.named import machine
+
+
+class Link(NamedTuple):
+    """What a card sends in one direction, in bytes a second; seconds that a message of a ring takes on top; sources."""
+
+    bandwidth: float
+    latency: float
+    source: str
+
+
+_NCCL = "NVIDIA/nccl, src/graph/tuning.cc: `hwLat` of a ring, protocol Simple, for NVLink, PCI or a network"
+A100, H100 = machine("A100-80GB"), machine("H100")
+LINKS = {
+    "NVLink 4": Link(H100.link, 3.4e-6, f"{H100.source}; {_NCCL}"),
+    "NVLink 3": Link(A100.link, 3.4e-6, f"{A100.source}; {_NCCL}"),
+    "PCIe 5": Link(H100.host_link, 5.7e-6, f"{H100.source}; {_NCCL}"),
+    "PCIe 4": Link(A100.host_link, 5.7e-6, f"{A100.source}; {_NCCL}"),
+    "400 Gb/s": Link(50e9, 14e-6, f"InfiniBand NDR, or Ethernet; {_NCCL}"),
+    "200 Gb/s": Link(25e9, 14e-6, f"InfiniBand HDR, or Ethernet; {_NCCL}"),
+    "100 Gb/s": Link(12.5e9, 14e-6, f"Ethernet; {_NCCL}"),
+    "10 Gb/s": Link(1.25e9, 20e-6, "Ethernet over TCP; Hurwitz & Feng 2003, Initial End-to-End Performance Evaluation"),
+}
+"""Makers' rates, which nothing exceeds, and the latencies with which NCCL chooses its algorithm."""
+
+
+def all_reduce_seconds(size: float, ranks: int, link: Link) -> float:
+    """Of `size` bytes on a ring of `ranks`, none of it hidden; 0 on one rank."""
+    if ranks == 1:
+        return 0.0
+    return communication("ddp", max(1, round(size)), ranks, gradient_bytes=1).seconds(link.bandwidth, link.latency)
+
+
+class Cluster(NamedTuple):
+    """Machines of `cards` equal cards, and the links within a machine and between: each card has a network card of its own."""
+
+    card: Machine
+    within: Link
+    between: Link
+    cards: int = 8
+
+    def ring(self, ranks: int, apart: int) -> Link:
+        """Of `ranks` cards that are `apart` from each other. Each round waits for the slowest message.
+
+        Between machines, those of its cards that share a machine send through their network cards at once, in several rings.
+        """
+        if ranks * apart <= self.cards:
+            return self.within
+        together = max(1, self.cards // apart) * self.between.bandwidth
+        return self.between._replace(bandwidth=min(self.within.bandwidth, together))
