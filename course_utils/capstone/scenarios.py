@@ -1,0 +1,288 @@
+"""Three machines and a model for each: a recipe is run dry there and weighed against budgets."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from course_utils import models
+from course_utils.capstone.layout import Layout, Sent, sent_by
+from course_utils.errors import CourseError
+from course_utils.hardware import Machine, machine
+from course_utils.hardware.links import LINKS, Cluster
+from course_utils.memory.depth import depth_of
+from course_utils.memory.estimate import Estimate, Instant, family
+from course_utils.memory.finder import finder_of
+from course_utils.memory.log import Label, Log
+from course_utils.memory.model import Source, source_of
+from course_utils.memory.plan import CHANGES, FITS, needs, verdict_of
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.trial import Trial, attempt
+from course_utils.units import GiB, MiB, format_bytes, format_seconds
+
+LAPTOP = Machine(
+    "the graded laptop",
+    "fixed by the course, so that an answer is worth the same on every machine; of the order of two cores without AVX-512",
+    8 * GiB, 20e9, {"float32": 100e9, "bfloat16": 50e9, "float16": 50e9}, 2e9, "loopback", 20e9,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A model to be trained somewhere: `examples` of `sequence` tokens in every update, on `cluster` or on one `card` alone.
+
+    `make` gives its configuration. Budgets: `memory` bytes of a card, `seconds` of an update by the makers' rates, and where
+    there are several machines the bytes that may leave one (`between`). `quick` seconds and a `level` of the ladder, which an
+    answer must not exceed, are what a better one reaches.
+    """
+
+    name: str
+    make: Callable[[], object]
+    card: Machine
+    memory: int
+    examples: int
+    sequence: int
+    seconds: float
+    quick: float
+    level: int
+    device: str = "cuda"
+    cluster: Cluster | None = None
+    cards: int = 1
+    between: int | None = None
+
+    @cached_property
+    def source(self) -> Source:
+        """The model."""
+        return source_of(self.make())
+
+
+def _distilbert():
+    return models.configuration("distilbert-base-cased", labels=2)
+
+
+def _llama_30b():
+    sizes = {"num_attention_heads": 52, "num_key_value_heads": 52, "intermediate_size": 17_920}
+    return models.configuration("llama-7b", hidden_size=6656, num_hidden_layers=60, **sizes)
+
+
+_A100 = machine("A100-80GB")
+SCENARIOS = {
+    one.name: one
+    for one in (
+        Scenario("laptop", _distilbert, LAPTOP, 400 * MiB, 8, 128, 6.0, 4.0, 2, device="cpu"),
+        Scenario("one card", lambda: models.configuration("llama-2-7b"), machine("RTX 4090"), 24 * GiB, 4, 2048, 6.0, 3.7, 2),
+        Scenario("two machines", _llama_30b, _A100, 80 * GiB, 64, 2048, 40.0, 24.0, 1,
+                 cluster=Cluster(_A100, LINKS["NVLink 3"], LINKS["100 Gb/s"], 4), cards=8, between=250 * GiB),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A recipe in a scenario. `need` are the bytes that a card must have at least and at most; `parts` the seconds of an update
+    by what they go into; `sent` what a card sends. `estimate` is of the step whose bytes are the largest."""
+
+    scenario: Scenario
+    recipe: Recipe
+    layout: Layout
+    estimate: Estimate = field(repr=False)
+    need: tuple[int, int]
+    trial: Trial = field(repr=False)
+    parts: Mapping[str, float]
+    sent: tuple[Sent, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of an update."""
+        return sum(self.parts.values())
+
+    @property
+    def leaving(self) -> int:
+        """Bytes that leave a machine in an update."""
+        return sum(one.leaving for one in self.sent)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the most that a card must have is there."""
+        return verdict_of(self.need, self.scenario.memory) == FITS
+
+    def on_bytes(self) -> str | None:
+        """What does not fit, where and because of what; None where it fits."""
+        if self.fits:
+            return None
+        peak: Instant = self.estimate.peak_instant
+        terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.parts[:3])
+        where = f" in `{peak.module}`" if peak.module else ""
+        return (
+            f"needs {format_bytes(self.need[1])} of {format_bytes(self.scenario.memory)}. The fullest instant is in {peak.name}"
+            f"{where}; the largest terms there: {terms}"
+        )
+
+    def on_seconds(self, limit: float) -> str | None:
+        """What takes too long, and what it goes into."""
+        if self.seconds <= limit:
+            return None
+        largest = sorted(self.parts.items(), key=lambda part: -part[1])[:2]
+        terms = ", ".join(f"{name} ({format_seconds(seconds)})" for name, seconds in largest)
+        phase, operator = max(self.trial.clock, key=self.trial.clock.get)
+        return (
+            f"takes {format_seconds(self.seconds)} of {format_seconds(limit)} for an update. The largest terms: {terms}; most of "
+            f"the computing is `{operator}` in {phase}"
+        )
+
+    def on_bytes_between(self) -> str | None:
+        """What sends too much from machine to machine, and by what."""
+        limit = self.scenario.between
+        if limit is None or self.leaving <= limit:
+            return None
+        most = max(self.sent, key=lambda one: one.leaving)
+        return (
+            f"sends {format_bytes(self.leaving)} of {format_bytes(limit)} from machine to machine in an update. The "
+            f"largest term: {most.why} ({format_bytes(most.leaving)})"
+        )
+
+    def on_level(self) -> str | None:
+        """By which field it disturbs the training more than it need."""
+        levels = levels_of(self.recipe)
+        worst = max(levels, key=levels.get, default=None)
+        if worst is None or levels[worst] <= self.scenario.level:
+            return None
+        return (
+            f"disturbs the training more than it need: `{worst}={getattr(self.recipe, worst)!r}` is of level {levels[worst]} on "
+            f"the ladder of `course plan`, where {self.scenario.level} would do"
+        )
+
+
+def levels_of(recipe: Recipe) -> dict[str, int]:
+    """By field, how much each choice disturbs the training on the ladder of `course plan`: 0 nothing, 3 what is trained."""
+    found, usual = {}, Recipe()
+    for name in (one.name for one in fields(Recipe)):
+        value = getattr(recipe, name)
+        if value != getattr(usual, name):
+            found[name] = _level(name, value)
+    return found
+
+
+def _level(name: str, value) -> int:
+    sets = [change for change in CHANGES if isinstance(change.fields, dict) and name in change.fields]
+    exact = [change.level for change in sets if change.fields[name] == value]
+    if exact:
+        return min(exact)
+    others = {"quantized": 3, "frozen": 3, "teacher": 3, "lora": 3, "galore": 2, "optimizer": 2, "precision": 1}
+    return others.get(name, 0) if not str(value).startswith("adamw-") else 0
+
+
+def weigh(scenario: Scenario, recipe: Recipe, layout: Layout | None = None) -> Weighed:
+    """Run the recipe dry in the scenario: bytes, seconds and bytes on the wire of one update.
+
+    At most two micro-batches are run dry; each further one takes the same seconds and sends as much, and its inputs lie beside
+    it. Under 1F1B the first stage of a pipeline keeps what forward saved of as many micro-batches as there are stages. Tensor
+    and pipeline ranks wait for what they send; what data ranks send hides behind computing, of all micro-batches under ZeRO-2
+    and 3, else of the last. Raises `CourseError` for what is not the update that is asked for.
+    """
+    layout = layout or Layout()
+    _check(scenario, recipe, layout)
+    return _weigh(scenario, recipe, layout)
+
+
+def _check(scenario: Scenario, recipe: Recipe, layout: Layout) -> None:
+    for sentence in _faults(scenario, recipe, layout):
+        raise CourseError(sentence)
+
+
+def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """What makes it another update, or one that nobody can weigh, a sentence each."""
+    if callable(recipe.optimizer):
+        yield "The optimizer is a function here; give one of the names that a Recipe knows."
+    if recipe.device != scenario.device:
+        yield f"This scenario runs on device={scenario.device!r}, not on {recipe.device!r}; say so in the Recipe."
+    if layout.cards != scenario.cards:
+        yield f"There are {scenario.cards} cards here, and the layout {layout} has {layout.cards}; use all of them."
+    if recipe.ranks != layout.data:
+        yield f"The recipe has ranks={recipe.ranks}, and the layout {layout.data} data ranks; these are the same thing."
+    if layout.cards > layout.data and (recipe.lora or recipe.quantized or recipe.frozen or recipe.context_parallel > 1):
+        yield "Tensor and pipeline ranks go with training whole weights on whole rows here; take data ranks alone."
+    if layout.pipeline > 1 and recipe.zero_stage > 1:
+        yield "ZeRO-2 and 3 send for every micro-batch what a pipeline has many of; take zero_stage=0 or 1 with stages."
+    rows = recipe.batch * recipe.accumulation * recipe.ranks // recipe.context_parallel
+    if (rows, recipe.sequence) != (scenario.examples, scenario.sequence):
+        yield (
+            f"An update here has {scenario.examples} examples of {scenario.sequence:,} tokens; batch × accumulation × ranks "
+            f"of this recipe are {rows} of {recipe.sequence:,}."
+        )
+    if recipe.frozen:
+        yield "Frozen weights are not trained; leave frozen out, or train adapters with lora."
+
+
+@lru_cache(maxsize=256)
+def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
+    source = scenario.source if layout.cards == layout.data else layout.part_of(scenario.source)
+    trial = in_flight(many(source, recipe, scenario.card), min(layout.pipeline, recipe.accumulation))
+    estimate = Estimate(source.name, recipe, trial.log, trial.how, finder_of(source, recipe))
+    sent = ()
+    if scenario.cluster is not None:
+        sent = tuple(
+            sent_by(layout, scenario.cluster, recipe, source.config.hidden_size, depth_of(source.config), trial)
+        )
+    parts = dict(_parts(trial, layout, recipe, sent))
+    return Weighed(scenario, recipe, layout, estimate, needs(trial.log, recipe.device), trial, parts, sent)
+
+
+def _parts(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...]) -> Iterator[tuple[str, float]]:
+    by_phase = Counter()
+    for (phase, _), seconds in trial.clock.items():
+        by_phase[phase] += seconds
+    yield from ((f"computing in {phase}", seconds) for phase, seconds in by_phase.items())
+    waited = {one.why: one.seconds for one in sent if "data" not in one.why}
+    yield from waited.items()
+    computing = by_phase["forward"] + by_phase["backward"]
+    if layout.pipeline > 1:
+        tensor = sum(seconds for why, seconds in waited.items() if "tensor" in why)
+        yield "the pipeline's bubble", (layout.pipeline - 1) / recipe.accumulation * (computing + tensor)
+    hidden = computing if recipe.zero_stage >= 2 else computing / recipe.accumulation
+    for one in sent:
+        if "data" in one.why:
+            yield f"{one.why}, as far as it is not hidden", max(0.0, one.seconds - hidden)
+            hidden = max(0.0, hidden - one.seconds)
+
+
+def many(source: Source, recipe: Recipe, card: Machine) -> Trial:
+    """`attempt`, but of many micro-batches only one and two are run dry, and the rest follows from these."""
+    more = recipe.accumulation - 2
+    if more <= 0:
+        return attempt(source, recipe, card)
+    one, two = (attempt(source, replace(recipe, accumulation=n), card) for n in (1, 2))
+    inputs = two.log.by_kind(two.log.resident - 1)["inputs"] - one.log.by_kind(one.log.resident - 1)["inputs"]
+    clock = {call: s + (s - one.clock.get(call, 0.0)) * more for call, s in two.clock.items()}
+    traffic = {
+        name: tuple(b + (b - a) * more for a, b in zip(one.traffic.get(name, (0, 0)), both, strict=True))
+        for name, both in two.traffic.items()
+    }
+    log = _with_event(two.log, 0, inputs * more, ("", "inputs", "", ""))
+    how = f"{two.how}, of 2 of its {recipe.accumulation} micro-batches"
+    return replace(two, recipe=recipe, log=log, clock=clock, traffic=traffic, how=how)
+
+
+def in_flight(trial: Trial, count: int) -> Trial:
+    """The same where forward passes of `count` micro-batches are done before the backward pass of the first."""
+    labels = trial.log.labels
+    if count == 1:
+        return trial
+    begin = next(place for place, label in enumerate(labels) if label[0] == "forward")
+    end = next(place for place, label in enumerate(labels) if label[0] == "backward")
+    update = next((place for place, label in enumerate(labels) if label[0] == "update"), len(labels))
+    saved = sum(
+        size
+        for label, size in zip(labels[begin:end], trial.log.rounded[begin:end].tolist(), strict=True)
+        if label[1] == "activations" and family(label[2]).endswith("*")
+    )
+    label = ("forward", "activations", "of other micro-batches", "")
+    log = _with_event(trial.log, update, -saved * (count - 1), ("backward", *label[1:]))
+    return replace(trial, log=_with_event(log, begin, saved * (count - 1), label))
+
+
+def _with_event(log: Log, place: int, size: int, label: Label) -> Log:
+    labels = (*log.labels[:place], label, *log.labels[place:])
+    return Log(np.insert(log.changes, place, size), labels, log.grain)

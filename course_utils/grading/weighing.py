@@ -1,0 +1,86 @@
+"""Recipes as answers: weighed in a scenario, where every budget that is kept earns its share."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+
+from course_utils.capstone.layout import Layout
+from course_utils.capstone.scenarios import Scenario, Weighed, weigh
+from course_utils.errors import CourseError
+from course_utils.grading.kinds import design
+from course_utils.grading.question import Question
+from course_utils.memory.recipe import Recipe
+from course_utils.units import format_bytes, format_seconds
+
+_LATER = "is not looked at yet: {}"
+
+
+def weighed(scenario: Scenario, **asked) -> Question:
+    """A `Recipe` for the scenario, or its fields as a dict; where there are several cards, a pair of it and a `Layout`.
+
+    Each budget earns its share, and so do the marks of a better recipe. What is not the update that is asked for earns nothing;
+    what does not fit earns nothing beyond that.
+    """
+    question = design(rules(scenario), **asked)
+    return Question(**{**vars(question), "run": lambda answer, inputs: question.run(plain_choice(answer), inputs)})
+
+
+def plain_choice(answer):
+    """The fields of recipe and layout as dicts; anything else as it is."""
+    if type(answer) in (tuple, list):
+        return [plain_choice(one) for one in answer]
+    return dict(vars(answer)) if type(answer) in (Recipe, Layout) else answer
+
+
+def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
+    """By the name of a check's line, what is wrong of a choice in plain values, or None; it reads on after the choice's name."""
+    last: dict[str, Weighed | str] = {}  # all lines ask the same
+
+    def found(choice) -> Weighed | str:
+        if repr(choice) not in last:
+            last.clear()
+            try:
+                last[repr(choice)] = weigh(scenario, *choice_from(choice))
+            except CourseError as error:
+                last[repr(choice)] = str(error).rstrip(".")
+        return last[repr(choice)]
+
+    def asked_for(choice):
+        result = found(choice)
+        return f"cannot be weighed: {result}" if isinstance(result, str) else None
+
+    def valid(then: Callable[[Weighed], str | None], fits: bool = True):
+        def rule(choice):
+            result = found(choice)
+            if isinstance(result, str):
+                return _LATER.format("the first line comes first")
+            return _LATER.format("it has to fit first") if fits and not result.fits else then(result)
+
+        return rule
+
+    every = {
+        "the update that is asked for": asked_for,
+        f"fits into {format_bytes(scenario.memory)}": valid(Weighed.on_bytes, fits=False),
+        f"at most {format_seconds(scenario.seconds)}": valid(lambda w: w.on_seconds(scenario.seconds)),
+    }
+    if scenario.between is not None:
+        leaving = f"at most {format_bytes(scenario.between)} leave a machine"
+        every[leaving] = valid(Weighed.on_bytes_between)
+    return every | {
+        f"better: at most level {scenario.level} of the ladder": valid(Weighed.on_level),
+        f"better: at most {format_seconds(scenario.quick)}": valid(lambda w: w.on_seconds(scenario.quick)),
+    }
+
+
+def choice_from(choice) -> tuple[Recipe, Layout]:
+    """Recipe and layout from plain values. Raises `CourseError` for what is neither, and for a recipe that contradicts itself."""
+    recipe, layout = choice if type(choice) is list and len(choice) == 2 else (choice, {})
+    return _made(Recipe, recipe), _made(Layout, layout)
+
+
+def _made(kind: type, given):
+    known = [field.name for field in fields(kind)]
+    if type(given) is not dict:
+        raise CourseError(f"Give a {kind.__name__}, or a dict of its fields: {', '.join(known)}.")
+    for name in given.keys() - set(known):
+        raise CourseError(f"A {kind.__name__} has no field {name!r}; it has {', '.join(known)}.")
+    return kind(**{name: tuple(value) if type(value) is list else value for name, value in given.items()})

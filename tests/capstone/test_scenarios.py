@@ -1,0 +1,160 @@
+"""The capstone's scenarios: what a card has, sends and takes, against real ranks, whole dry runs and counts edge by edge."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from course_utils import hardware, models
+from course_utils.capstone import scenarios
+from course_utils.capstone.layout import Layout, Sent, sent_by
+from course_utils.capstone.scenarios import SCENARIOS, levels_of, weigh
+from course_utils.distributed import launch
+from course_utils.errors import CourseError
+from course_utils.hardware.links import LINKS, Cluster, all_reduce_seconds
+from course_utils.lessons import c12_scaling_out as chapter_12
+from course_utils.memory.dry_run import run_dry
+from course_utils.memory.log import Log
+from course_utils.memory.model import source_of
+from course_utils.memory.plan import CHANGES
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.trial import attempt
+from course_utils.memory.workload import Workload, call
+
+SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_attention_heads": 4, "num_key_value_heads": 4}
+LLAMA = models.configuration("llama", **SIZES, vocab_size=200, num_hidden_layers=8)
+A100 = hardware.machine("A100-80GB")
+CLUSTER = Cluster(A100, LINKS["NVLink 3"], LINKS["100 Gb/s"], 4)
+PLAIN = Recipe("adamw-fused", batch=2, sequence=32, device="cuda")
+
+
+# What a card has.
+
+
+def test_a_card_s_part_of_the_width_has_as_many_numbers_as_a_rank_that_really_cuts_the_model():
+    work = chapter_12.Work(LLAMA, micro_batches=2, examples=2, tokens=16)
+    on_ranks = launch(partial(chapter_12.measure_tensor, work, chapter_12.by_hand), 2)
+    part = Layout(tensor=2).part_of(source_of(LLAMA)).make()
+    assert [seen.kept for seen in on_ranks] == [sum(p.numel() for p in part.parameters())] * 2
+
+
+def test_a_stage_has_its_blocks_and_what_does_not_divide_is_named():
+    assert Layout(pipeline=4).part_of(source_of(LLAMA)).config.num_hidden_layers == 2
+    with pytest.raises(CourseError, match="4 heads do not divide over 3 tensor ranks"):
+        Layout(tensor=3).part_of(source_of(LLAMA))
+    with pytest.raises(CourseError, match="8 blocks do not divide over 3 stages"):
+        Layout(pipeline=3).part_of(source_of(LLAMA))
+    with pytest.raises(CourseError, match="data"):
+        Layout(data=0)
+
+
+# Many micro-batches, and those in flight.
+
+
+@pytest.mark.parametrize("recipe", [PLAIN, replace(PLAIN, precision="autocast", ranks=2, zero_stage=3)])
+def test_many_micro_batches_follow_from_two(recipe):
+    recipe = replace(recipe, accumulation=4)
+    whole, found = (find(source_of(LLAMA), recipe, A100) for find in (attempt, scenarios.many))
+    assert (found.peak, found.traffic) == (whole.peak, whole.traffic)
+    assert found.clock == pytest.approx(whole.clock)
+    assert found.how.endswith("of 2 of its 4 micro-batches")
+
+
+def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():
+    source, recipe = source_of(LLAMA), replace(PLAIN, accumulation=4, keeps_outputs=False, sequence=128)
+    work = Workload(source, recipe)
+
+    def forward_first(model, optimizer, batches):
+        losses = [source.loss(call(model, batch), batch) for batch in batches]
+        for loss in losses:
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    truth = Log.of(run_dry(work.build, forward_first, "cuda")).peak
+    alone = attempt(source, recipe).peak
+    found = scenarios.in_flight(attempt(source, recipe), 4).peak
+    assert truth > 2 * alone
+    assert found == pytest.approx(truth, rel=0.05)  # but for the output layer, which a first stage has not
+
+
+# What a card sends.
+
+
+def leaving_by_edges(ranks, apart, cards, machine=4):
+    """Edges of rings of so many ranks, `apart` from each other, that leave the first machine."""
+    rings = {
+        tuple(range(first, first + ranks * apart, apart))
+        for start in range(0, cards, ranks * apart)
+        for first in range(start, start + apart)
+    }
+    return sum(
+        a // machine == 0 and b // machine != 0
+        for ring in rings
+        for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
+    )
+
+
+@pytest.mark.parametrize(("ranks", "apart"), [(8, 1), (4, 1), (2, 1), (4, 2), (2, 4), (2, 2)])
+def test_bytes_leave_a_machine_by_every_ring_s_edge_between_machines(ranks, apart):
+    trial = replace(attempt(source_of(LLAMA), PLAIN), traffic={"all-gather": (1000, 7)})
+    layout = Layout(data=ranks, tensor=apart, pipeline=8 // (ranks * apart))
+    sent = next(sent_by(layout, CLUSTER, replace(PLAIN, ranks=ranks), 64, 8, trial))
+    assert sent.leaving == 1000 * leaving_by_edges(ranks, apart, 8)
+    assert sent.link == CLUSTER.ring(ranks, apart)
+
+
+def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries():
+    trial, recipe = attempt(source_of(LLAMA), PLAIN), replace(PLAIN, accumulation=6, precision="bf16")
+    message = 2 * 32 * 64 * 2
+    tensor, pipeline = sent_by(Layout(1, 4, 2), CLUSTER, recipe, 64, 4, trial)
+    assert tensor.seconds == pytest.approx(6 * 4 * 4 * all_reduce_seconds(message, 4, CLUSTER.within))
+    assert (tensor.leaving, pipeline.bytes, pipeline.leaving) == (0, 2 * 6 * message, 4 * 6 * message)
+    again = next(iter(sent_by(Layout(1, 4, 2), CLUSTER, replace(recipe, checkpointing=True), 64, 4, trial)))
+    assert again.bytes == 1.5 * tensor.bytes
+    assert Sent("", 50, 3, CLUSTER.within._replace(bandwidth=10.0, latency=2.0), 0).seconds == 11.0
+
+
+def test_replicas_in_a_machine_of_their_own_send_only_gradients_between_machines():
+    groups = replace(PLAIN, ranks=8, zero_stage=3, replicas=2, precision="bf16")
+    sent = list(sent_by(Layout(8), CLUSTER, groups, 64, 8, attempt(source_of(LLAMA), groups)))
+    assert {one.why.split()[0] for one in sent if one.leaving} == {"all-reduce"}
+    assert {one.why.split()[0] for one in sent if not one.leaving} == {"all-gather", "reduce-scatter"}
+
+
+# The ladder's levels.
+
+
+@pytest.mark.parametrize(
+    "change", [change for change in CHANGES if isinstance(change.fields, dict)], ids=lambda change: change.name
+)
+def test_a_rung_s_fields_have_its_level(change):
+    fields = {"ranks": 2} if change.fields.get("zero_stage") else {}
+    fields |= {"device": "cuda"} if any("offload" in name for name in change.fields) else {}
+    levels = levels_of(Recipe(**{**fields, **change.fields}))
+    assert max(levels.values(), default=0) == change.level
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "layout", "said"),
+    [
+        ("laptop", Recipe(batch=4), None, "An update here has 8 examples of 128 tokens"),
+        ("laptop", Recipe(batch=8, sequence=64), None, "are 8 of 64"),
+        ("laptop", Recipe(batch=8, device="cuda"), None, "device='cpu'"),
+        ("laptop", Recipe(lambda p: None), None, "function"),
+        ("laptop", Recipe(batch=8, frozen=("distilbert.embeddings",)), None, "frozen"),
+        ("laptop", Recipe(batch=4, ranks=2), Layout(2), "There are 1 cards"),
+        ("two machines", Recipe(device="cuda", batch=64, sequence=2048), Layout(8), "ranks=1"),
+        ("two machines", Recipe(device="cuda", batch=8, sequence=2048, ranks=8), None, "There are 8 cards"),
+        ("two machines", Recipe(device="cuda", batch=32, sequence=2048, ranks=2, lora=8), Layout(2, 4), "whole weights"),
+        ("two machines", Recipe(device="cuda", batch=16, sequence=2048, ranks=4, zero_stage=3), Layout(4, 1, 2), "ZeRO-2 and 3"),
+        ("two machines", Recipe(device="cuda", batch=64, sequence=2048), Layout(1, 8), "52 heads"),
+    ],
+)  # fmt: skip
+def test_what_is_another_update_is_refused_before_anything_is_run(name, recipe, layout, said, monkeypatch):
+    monkeypatch.setattr(scenarios, "attempt", None)
+    with pytest.raises(CourseError, match=said):
+        weigh(SCENARIOS[name], recipe, layout)
