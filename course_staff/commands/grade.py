@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", metavar="STUDENT", help="grade this one anew, called as in the results; the others' records stay"
     )
+    parser.add_argument("--names", action="store_true", help="show on the leaderboard, where there is one, who is who")
     parser.add_argument(
         "--trust", action="store_true", help="grade without a sandbox where there is none: authors you know"
     )
@@ -80,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
         raise
-    print(results.finish(records, _other_files(folder, set(paths.values()), out), remarks), end="")
+    others = _other_files(folder, set(paths.values()), out)
+    print(results.finish(records, others, remarks, arguments.names), end="")
     if gradebook:
         print("", *results.fill(gradebook, records), f"Points are in {gradebook.file_name}.", sep="\n")
     print(f"\nResults are in {out}.")

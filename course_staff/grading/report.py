@@ -7,8 +7,10 @@
 | `results.csv`, `results.json` | the instructor | points by student and question; all records |
 | `canvas.csv`, `moodle.csv` | the platform | points in its own export, where one was given |
 | `summary.html`, `summary.txt` | the instructor | which question failed how, the commonest mistakes |
+| `leaderboard.html`, `leaderboard.csv` | the class | what right answers cost, where a question has figures |
+| `letters.json` | the instructor | who is called by which letter there |
 
-`students` may be handed on as it is; nothing else in the folder may.
+`students` may be handed on as it is, and so may the leaderboard where it has no names; nothing else in the folder may.
 """
 
 import csv
@@ -23,12 +25,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_staff.grading.leaderboard import Board, boards, format_operations, give_letters, tradeoff_figure
 from course_utils.errors import CourseError
-from course_utils.files import keep_copies, replacing
+from course_utils.files import keep_copies, read_json, replacing
 from course_utils.grading.judge import Verdict
-from course_utils.grading.pages import render
+from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
-from course_utils.units import format_counted
+from course_utils.units import format_bytes, format_counted
 
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
@@ -36,12 +39,12 @@ if TYPE_CHECKING:
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MOST = 10
 _PAGES = Path(__file__).parent / "pages"
+_BOARD = "leaderboard.html", "leaderboard.csv"
 RULE = (
     "A question earns its points when all its cases are right, the hidden ones too. "
     "Where it says “in parts”, each right case earns its share."
 )
 """How points come about; on every student's page, and in docs/instructors.md."""
-STYLE = (_PAGES / "style.css.j2").read_text(encoding="utf-8")
 _STATES = {
     "passed": "right",
     "untouched": "not written yet",
@@ -87,13 +90,14 @@ class Results:
         whole = {"student": student, "set": self.set_name, **record}
         _write(self._record(student), _json(whole))
         if not record.get("open"):
-            _write(self.folder / "students" / f"{file_name(student)}.html", page(whole))
+            _write(self._page(student), page(whole))
         return whole
 
-    def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = ()) -> str:
+    def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = (), names: bool = False) -> str:
         """Write the class's files; returns the summary as text.
 
-        `others` names files that were left aside; `remarks` say what holds for all these grades.
+        `others` names files that were left aside; `remarks` say what holds for all these grades; `names` shows on the
+        leaderboard who is who.
         """
         records = sorted(records, key=lambda record: record["student"])
         self._keep_if_edited()
@@ -102,7 +106,28 @@ class Results:
         text = summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks))
+        self._rank(records, names)
         return text
+
+    def _rank(self, records: list[dict], names: bool) -> None:
+        """Write the leaderboard, and on each page of a student who is there the letter; or remove one that is no longer true."""
+        path = self.folder / "letters.json"
+        given = read_json(path, _letters) or {}
+        letters = give_letters(records, given)
+        found = boards(records, letters)
+        if not found:
+            for name in _BOARD:
+                (self.folder / name).unlink(missing_ok=True)
+            return
+        if letters != given:
+            _write(path, _json(letters))
+        ranked = {one.student for board in found for one in board.entries}
+        for record in records:
+            if (student := record["student"]) in ranked:
+                _write(self._page(student), page(record, letters[student]))
+        html_name, csv_name = _BOARD
+        _write(self.folder / html_name, board_page(found, self.set_name, names))
+        _write(self.folder / csv_name, board_table(found, names))
 
     def fill(self, gradebook: "Gradebook", records: list[dict]) -> list[str]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`; returns what was left out, as sentences."""
@@ -121,6 +146,9 @@ class Results:
             same = False
         if not same and (copies := keep_copies([written], self.folder / "copies")):
             print(f"results.csv was changed since the last run; that file is kept in {copies}.", file=sys.stderr)
+
+    def _page(self, student: str) -> Path:
+        return self.folder / "students" / f"{file_name(student)}.html"
 
     def _record(self, student: str) -> Path:
         return self.folder / "records" / f"{file_name(student)}.json"
@@ -149,12 +177,15 @@ def table(records: list[dict]) -> str:
     return out.getvalue()
 
 
-def page(record: Mapping) -> str:
-    """A student's page. Of hidden cases it holds how many passed and how the others ended, never an input or a value."""
+def page(record: Mapping, letter: str = "") -> str:
+    """A student's page, with the `letter` on the leaderboard where there is one. Of hidden cases it holds how many passed and how
+    the others ended, never an input or a value.
+    """
     return _render(
         "student.html.j2",
         title=f"{record['set']}: {record['student']}",
         record=record,
+        letter=letter,
         found_any={question["state"] for question in record["questions"]} != {"missing"},
         rule=RULE,
         states=_STATES,
@@ -165,7 +196,7 @@ def page(record: Mapping) -> str:
 
 
 def _render(template: str, **values) -> str:
-    return render(template, _PAGES, printable=printable, **values)
+    return render(template, _PAGES, **values)
 
 
 def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
@@ -188,6 +219,51 @@ def summary_page(records: list[dict], set_name: str, others: list[str], remarks:
         sections=_sections(records, others),
         file_name=file_name,
     )
+
+
+def board_page(found: Sequence[Board], set_name: str, names: bool) -> str:
+    """The leaderboard for a browser: of each question a picture of the trade-off and a table; with `names` also who is who."""
+    import matplotlib.pyplot as plt
+
+    from course_utils.viz.display import svg_address
+    from course_utils.viz.style import STYLE
+
+    pictures = {}
+    for board in found:
+        if board.entries:
+            with plt.rc_context(STYLE):
+                figure, alt = tradeoff_figure(board)
+                pictures[board.id] = svg_address(figure), alt
+    return _render(
+        "leaderboard.html.j2",
+        title=f"{set_name}: leaderboard",
+        boards=found,
+        pictures=pictures,
+        names=names,
+        format_bytes=format_bytes,
+        format_operations=format_operations,
+    )
+
+
+def board_table(found: Sequence[Board], names: bool) -> str:
+    """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(["question", "entry", *(["student"] if names else []), "front", "bytes", "operations", "accuracy"])
+    for board in found:
+        for place, one in enumerate(board.entries):
+            who = [one.letter, *([one.student] if names else [])]
+            on_front = "yes" if place < board.front else "no"
+            row = [board.id, *who, on_front, one.bytes, one.operations, one.accuracy]
+            writer.writerow([no_formula(value) for value in row])
+    return out.getvalue()
+
+
+def _letters(value) -> dict[str, str]:
+    """What `letters.json` holds; raises `ValueError` where two would be called the same, or anything but capitals."""
+    if len({*value.values()}) < len(value) or not all(re.fullmatch("[A-Z]{1,4}", letter) for letter in value.values()):
+        raise ValueError("a letter belongs to one student")
+    return value
 
 
 def _head(records: list[dict], set_name: str) -> str:
@@ -281,13 +357,6 @@ def _public_lines(question: Mapping, words: bool) -> list[Line]:
 def _hidden_fates(question: Mapping) -> list[tuple[str, int]]:
     failed = Counter(_HIDDEN_KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
     return sorted(failed.items())
-
-
-def printable(text: str) -> str:
-    """Without control characters, by which a name could command a terminal, or turn a line around."""
-    return "".join(
-        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
 
 
 def no_formula(value):

@@ -2,12 +2,12 @@
 
 import re
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from colors import READABLE, SEEN_BY, contrast, distance, lab, linear
 
-from course_staff.grading import report
-from course_utils.grading import showing
+from course_utils.grading import pages, showing
 from course_utils.lessons import c10_fsdp_and_zero
 from course_utils.memory.usage import KINDS
 from course_utils.viz.style import BIT_COLORS, COLORS, writing
@@ -65,7 +65,8 @@ def test_signs_of_a_check_are_read_and_its_edge_is_seen(page):
 
 
 def test_the_letters_of_a_report_are_read():
-    light, dark = report.STYLE.split("@media(prefers-color-scheme:dark)")
+    style = (Path(pages.__file__).parent / "style.css.j2").read_text(encoding="utf-8")
+    light, dark = style.split("@media(prefers-color-scheme:dark)")
     for style, page in ((light, "light"), (dark, "dark")):
         ground, ink = GROUNDS[page]
         plain = re.findall(r"\.(?:passed|failed)\{color:(#\w+)\}", style)

@@ -2,22 +2,29 @@
 
 import html
 import re
-from collections.abc import Callable
+import unicodedata
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 from jinja2.filters import do_mark_safe
 
 
-def render(template: str, more: Path | None = None, printable: Callable[[str], str] = str, **values) -> str:
+def render(template: str, more: Path | None = None, **values) -> str:
     """The text of a template of this folder, or of the folder `more`.
 
-    Every value is escaped. Filters: `code` marks what stands between back-ticks, `printable` is the function that is given.
+    Every value is escaped. Filters: `code` marks what stands between back-ticks, and `printable`.
     """
     folders = [Path(__file__).parent, *([more] if more else [])]
     pages = Environment(loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     pages.filters |= {"code": _mark_code, "printable": printable}
     return pages.get_template(template).render(**values)
+
+
+def printable(text: str) -> str:
+    """Without control characters, by which a name could command a terminal, or turn a line around."""
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
 
 
 def _mark_code(text: str):
