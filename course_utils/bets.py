@@ -39,6 +39,11 @@ class Bet:
         return log10(self.guess) - log10(self.truth) if min(self.guess, self.truth) > 0 else None
 
     @property
+    def fair(self) -> bool:
+        """Whether guess and truth are within a factor of 2 of each other; False where that means nothing."""
+        return self.guess == self.truth or (self.distance is not None and abs(self.distance) <= log10(_FAIR))
+
+    @property
     def verdict(self) -> str:
         """How far off the guess was, in words: `'1.13 times too high'`."""
         side = "too high" if self.guess > self.truth else "too low"
@@ -74,7 +79,7 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
     same = kept is not None and kept.cell == number
     now = replace(kept, unit=unit) if same else Bet(number, number, unit)
     _keep(name, now)
-    if _attended() and _has_kernel():
+    if settings().attended and has_kernel():
         _ask(name, now, question)
     else:
         print(_line(now, question))
@@ -90,8 +95,8 @@ def settle(name: str, truth: float) -> None:
         raise CourseError(f"There is no bet {name!r} yet; run the cell with bet({name!r}, …) first.")
     now = replace(kept, truth=_finite(truth, name))
     _keep(name, now)
-    if _has_kernel():
-        fold = _FOLD.format(" open" if _attended() else "", html.escape(str(now)))
+    if has_kernel():
+        fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(now)))
         display({"text/html": fold, "text/plain": str(now)}, raw=True)
     else:
         print(now)
@@ -101,12 +106,17 @@ def picture() -> None:
     """Show all settled bets of this reader in one figure; where nobody reads along, those that this notebook settled."""
     from course_utils import viz
 
-    every = {**(_kept("*") if _attended() else {}), **_here}
-    settled = {name: every[name] for name in sorted(every) if every[name].truth is not None}
+    settled = {name: one for name, one in every().items() if one.truth is not None}
     if settled:
         viz.show(*figure_of(settled))
     else:
         print("No bet is settled yet; run the chapter from its first cell.")
+
+
+def every() -> dict[str, Bet]:
+    """All bets of this reader by name, in the chapters' order; where nobody reads along, those of this process."""
+    found = {**(_kept("*") if settings().attended else {}), **_here}
+    return {name: found[name] for name in sorted(found)}
 
 
 def figure_of(settled: dict[str, Bet]) -> tuple:
@@ -123,7 +133,9 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
     for row, (name, one) in enumerate(settled.items()):
         style = chapters.index(name.partition("-")[0]) % len(SERIES)
         if one.distance is None:
-            axes.text(0.02, row, one.verdict, va="center", fontsize=9, color=writing("not attributed"))
+            axes.text(
+                0.02, row, one.verdict, va="center", fontsize=9, color=writing("not attributed"), parse_math=False
+            )
             continue
         place = max(-_EDGE, min(_EDGE, one.distance))
         axes.plot([0, place], [row, row], color=COLORS[SERIES[style]])
@@ -134,11 +146,11 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
     ]
     axes.set_xticks([*(-log10(each) for each in ticks), 0, *map(log10, ticks)])
     axes.set_xticklabels([*(f"÷ {each:,}" for each in ticks), "exact", *(f"× {each:,}" for each in ticks)])
-    axes.set_yticks(range(len(settled)), labels, fontsize=9)
+    axes.set_yticks(range(len(settled)), labels, fontsize=9, parse_math=False)
     axes.set(xlim=(-1.12 * max(drawn), 1.12 * max(drawn)), ylim=(len(settled) - 0.5, -0.5))
     axes.set_xlabel("your bet, as a multiple of the truth")
     axes.grid(visible=False, axis="y")
-    figure.suptitle(_conclusion(list(settled.values())), x=0.01, ha="left", fontsize=11)
+    figure.suptitle(_conclusion(list(settled.values())), x=0.01, ha="left", fontsize=11, parse_math=False)
     said = "; ".join(f"{label}, {one.verdict}" for label, one in zip(labels, settled.values(), strict=True))
     return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {said}."
 
@@ -146,10 +158,9 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
 def _conclusion(settled: list[Bet]) -> str:
     if len(settled) == 1:
         return f"Your bet was {settled[0].verdict}"
-    fair = sum(
-        one.guess == one.truth or (one.distance is not None and abs(one.distance) <= log10(_FAIR)) for one in settled
+    return (
+        f"{sum(one.fair for one in settled)} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
     )
-    return f"{fair} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
 
 
 def _ask(name: str, now: Bet, question: str) -> None:
@@ -200,11 +211,8 @@ def _chapter(name: str) -> str:
     return name.partition("-")[0]
 
 
-def _attended() -> bool:
-    return settings().reader and not settings().strict
-
-
-def _has_kernel() -> bool:
+def has_kernel() -> bool:
+    """Whether this is a notebook, which shows more than text."""
     from IPython import get_ipython
 
     return hasattr(get_ipython(), "kernel")
@@ -212,17 +220,17 @@ def _has_kernel() -> bool:
 
 def _look(name: str) -> Bet | None:
     chapter = _chapter(name)
-    return _here.get(name) or (_kept(chapter).get(name) if _attended() else None)
+    return _here.get(name) or (_kept(chapter).get(name) if settings().attended else None)
 
 
 def _keep(name: str, now: Bet) -> None:
     """In this process, and beside whatever other notebooks have kept."""
     _here[name] = now
-    if _attended():
+    if settings().attended:
         chapter = _chapter(name)
         mine = {each: one for each, one in _here.items() if each.startswith(f"{chapter}-")}
-        every = {**mine, **_kept(chapter), name: now}
-        write_json(_path(chapter), {each: asdict(one) for each, one in every.items()})
+        whole = {**mine, **_kept(chapter), name: now}
+        write_json(_path(chapter), {each: asdict(one) for each, one in whole.items()})
 
 
 def _kept(chapter: str) -> dict[str, Bet]:

@@ -53,42 +53,59 @@ def examine() -> Iterator[Finding]:
     environment = variables("COURSE_")
     yield from probe_variables(environment)
     chosen = usable_settings(environment)
-    yield probe_python(sys.version_info[:3])
-    yield Finding("ok", f"{platform.system()} {platform.release()} on {platform.machine()}")
-    yield from probe_packages(requirements(), installed_version)
+    yield from essentials(chosen)
     yield probe_home(chosen.home)
     if has_display():
         yield Finding("ok", "`course lab` opens a browser here")
     else:
         yield Finding("note", "There is no display here: `course lab` prints an address to open elsewhere.")
-    if installed_version("torch") is not None:
+    if installed_version("torch") is not None and not probe_import("torch"):
         yield from _examine_torch(chosen)
     yield probe_hub()
 
 
-def _examine_torch(chosen: Settings) -> Iterator[Finding]:
+def essentials(chosen: Settings) -> Iterator[Finding]:
+    """What a measurement depends on, found at once: Python, system, packages, device, scale and memory. Those that are not to
+    be put right name no path.
+    """
+    yield probe_python(sys.version_info[:3])
+    yield Finding("ok", f"{platform.system()} {platform.release()} on {platform.machine()}")
+    yield from probe_packages(requirements(), installed_version)
+    if installed_version("torch") is None:
+        return
     if trouble := probe_import("torch"):
         yield trouble
         return
     import torch
-    from torch import distributed
 
-    try:
-        device = str(chosen.device)
-    except CourseError:  # a GPU is requested, and there is none
-        chosen, device = replace(chosen, device_name="cpu"), "cpu"
+    usable = _on_a_device(chosen)
+    if usable is chosen:
+        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        yield probe_device(str(chosen.device), [(gpu.name, gpu.total_memory) for gpu in gpus])
+    else:
         yield Finding(
             "fix",
             "COURSE_DEVICE=cuda asks for a GPU, and PyTorch sees none.",
             "Unset COURSE_DEVICE, or install a PyTorch built for CUDA and the GPU's driver.",
         )
-    else:
-        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        yield probe_device(device, [(gpu.name, gpu.total_memory) for gpu in gpus])
-    scale = chosen.scale.name
-    reason = "COURSE_SCALE says so" if chosen.scale_name != "auto" else f"the default on {device}"
+    scale, device = usable.scale.name, str(usable.device)
+    reason = "COURSE_SCALE says so" if usable.scale_name != "auto" else f"the default on {device}"
     yield Finding("ok", f"Chapters run at {scale} scale: {reason}")
     yield probe_memory(scale, device)
+
+
+def _on_a_device(chosen: Settings) -> Settings:
+    """`chosen`, or the same on the CPU where a GPU is requested and there is none."""
+    try:
+        _ = chosen.device
+    except CourseError:
+        return replace(chosen, device_name="cpu")
+    return chosen
+
+
+def _examine_torch(chosen: Settings) -> Iterator[Finding]:
+    from torch import distributed
+
     if distributed.is_available() and distributed.is_gloo_available():
         method = multiprocessing.get_start_method()
         yield Finding("ok", f"Several workers: PyTorch has gloo; processes start by {method}")
@@ -96,7 +113,7 @@ def _examine_torch(chosen: Settings) -> Iterator[Finding]:
         remedy = "Install a PyTorch from pytorch.org or PyPI; only the chapters on several workers need it."
         yield Finding("note", "Several workers: this PyTorch was built without gloo.", remedy)
     yield probe_compiler()
-    yield probe_8bit_adam(device)
+    yield probe_8bit_adam(str(_on_a_device(chosen).device))
 
 
 def verdict(findings: list[Finding]) -> str:

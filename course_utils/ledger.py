@@ -69,6 +69,11 @@ class Ledger:
         folder = _folder(home)
         return cls(tuple(row for path in sorted(folder.glob("*.json")) for row in _read(path)))
 
+    @classmethod
+    def here(cls) -> "Ledger":
+        """The rows that this process recorded."""
+        return cls(tuple(sorted(_here.values(), key=lambda row: row.chapter)))
+
     def frame(self) -> pd.DataFrame:
         """A row per entry; figures as numbers, `error` as the share of the measurement that was not attributed."""
         rows = [{**asdict(row), "not_attributed": row.not_attributed, "error": row.error} for row in self.rows]
@@ -93,6 +98,10 @@ class Ledger:
         return self.table().to_html() if self.rows else str(self)
 
 
+_here: dict[tuple[str, ...], Row] = {}
+"""What this process has recorded, by key."""
+
+
 def record(
     chapter: str, technique: str, quantity: str, *, predicted: float, measured: float, unit: str = "bytes"
 ) -> Ledger:
@@ -112,6 +121,7 @@ def record(
     except (TypeError, ValueError, OverflowError):  # no number; not a number, or not above 0; infinite
         message = f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}."
         raise CourseError(message) from None
+    _here[new.key] = new
     path = _folder(None) / f"{chapter}.json"
     rows = [row for row in _read(path) if row.key != new.key] + [new]
     write_json(path, [asdict(row) for row in rows])

@@ -67,6 +67,11 @@ class Settings:
     strict: bool = False
     reader: bool = True
 
+    @property
+    def attended(self) -> bool:
+        """Whether somebody reads along: only then is anything of theirs kept or looked up, such as a bet."""
+        return self.reader and not self.strict
+
     @cached_property
     def device(self) -> "torch.device":
         """The device to train on; raises `CourseError` when CUDA was asked for and is not there."""

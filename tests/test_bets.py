@@ -28,7 +28,7 @@ def restart(monkeypatch):
 def notebook(monkeypatch):
     """A kernel with somebody before it; what it displays, bundle by bundle."""
     shown = []
-    monkeypatch.setattr(bets, "_has_kernel", lambda: True)
+    monkeypatch.setattr(bets, "has_kernel", lambda: True)
     for place in ("IPython.display.display", "course_utils.viz.display.display"):
         monkeypatch.setattr(place, lambda bundle, **how: shown.append(bundle))
     return shown

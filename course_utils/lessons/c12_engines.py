@@ -615,7 +615,7 @@ def show_tensorboard(folder: Path, height: int = 500) -> bool:
 
     Only where it is installed and somebody reads along. It is a thread of this process, and ends with it.
     """
-    if settings().strict or not settings().reader or not find_spec("tensorboard"):
+    if not settings().attended or not find_spec("tensorboard"):
         return False
     from tensorboard import notebook
     from tensorboard.program import TensorBoard

@@ -1,0 +1,103 @@
+"""The capstone's choices: for each scenario the recipe that was chosen, with its budget, its prediction and its measurement.
+
+They are kept under the settings' home, a file for each scenario. Where nobody reads along nothing is kept or looked up.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import NamedTuple
+
+from course_utils.errors import CourseError
+from course_utils.files import read_json, write_json
+from course_utils.settings import settings
+from course_utils.units import format_bytes, format_seconds, three_digits
+
+
+class Figure(NamedTuple):
+    """One number of a choice: what it is of, its budget, the prediction, and the measurement or None.
+
+    `unit` is `bytes`, `seconds`, `bytes sent`, or any other word, such as `%`, that stands behind the number.
+    """
+
+    what: str
+    budget: float
+    predicted: float
+    measured: float | None
+    unit: str
+
+    def in_words(self, figure: float) -> str:
+        """`figure` in this unit, for people: `'502 MiB'`, `'42.0 ms'`, `'91.2 %'`."""
+        if self.unit.startswith("bytes"):
+            return format_bytes(figure)
+        if self.unit == "seconds":
+            return format_seconds(figure)
+        number = f"{figure:,.0f}" if figure == int(figure) else three_digits(figure)
+        return f"{number} {self.unit}".strip()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for `scenario`: the fields of a `memory.Recipe`, the layout over devices where there are several, and
+    `rows`, a `Figure` or its five values each.
+
+    Raises `ValueError` where the rows are none of that, and where a number of theirs is not finite.
+    """
+
+    scenario: str
+    recipe: dict
+    layout: dict | None
+    rows: tuple[Figure, ...]
+
+    def __post_init__(self):
+        try:
+            rows = tuple(Figure(*row) for row in self.rows)
+            named = re.fullmatch(r"\w[\w-]*", self.scenario)
+            right = named and isinstance(self.recipe, dict) and isinstance(self.layout, dict | None)
+        except TypeError:
+            right = False
+        if not (right and all(map(_is_sound, rows))):
+            raise ValueError("a choice has a scenario, a recipe, and rows of finite numbers with a unit")
+        object.__setattr__(self, "rows", rows)
+
+
+def _is_sound(row: Figure) -> bool:
+    numbers = [row.budget, row.predicted, *([] if row.measured is None else [row.measured])]
+    finite = all(isinstance(one, (int, float)) and isfinite(one) for one in numbers)
+    return finite and isinstance(row.what, str) and isinstance(row.unit, str)
+
+
+_here: dict[str, Choice] = {}
+"""What this process has chosen; it counts before what is kept, and where nothing can be kept."""
+
+
+def keep(choice: Choice) -> None:
+    """Keep the choice in place of an earlier one for the same scenario.
+
+    Raises `CourseError` where the recipe or the layout holds something that a file of JSON cannot.
+    """
+    try:
+        whole = json.loads(json.dumps(asdict(choice), allow_nan=False))
+    except (TypeError, ValueError):
+        raise CourseError(
+            f"The choice for {choice.scenario} cannot be kept; give an optimizer and the like by name, not as a function."
+        ) from None
+    _here[choice.scenario] = Choice(**whole)
+    if settings().attended:
+        write_json(_folder() / f"{choice.scenario}.json", whole)
+
+
+def load() -> tuple[Choice, ...]:
+    """The choices of this reader, ordered by scenario; where nobody reads along, those of this process.
+
+    A damaged file is put aside, and a line says so.
+    """
+    paths = sorted(_folder().glob("*.json")) if settings().attended else []
+    kept = filter(None, (read_json(path, lambda value: Choice(**value)) for path in paths))
+    found = {**{choice.scenario: choice for choice in kept}, **_here}
+    return tuple(found[name] for name in sorted(found))
+
+
+def _folder():
+    return settings().home / "capstone"

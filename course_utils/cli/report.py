@@ -1,0 +1,21 @@
+"""`course report`."""
+
+import argparse
+from pathlib import Path
+
+HELP = "write one page of your own: your bets, the ledger, the capstone's choices, this machine"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the page goes."""
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page (default: report.html in the course's home folder)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page, and say where it is."""
+    from course_utils.report import write
+
+    write(arguments.out)
+    return 0

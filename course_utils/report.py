@@ -1,0 +1,116 @@
+"""The learner's own page: bets beside the truth, the ledger, the capstone's choices, and the machine with its versions.
+
+It is one file that loads nothing, opens from disk and prints on A4. It names no person, no host and no folder. Where nobody
+reads along it holds what this process did.
+"""
+
+import html
+import os
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+
+from course_utils import bets, doctor
+from course_utils.capstone.kept import Choice, load
+from course_utils.chapters import chapters_in, find_place
+from course_utils.errors import CourseError
+from course_utils.files import replacing
+from course_utils.grading.pages import printable, render
+from course_utils.ledger import Ledger, Row
+from course_utils.settings import settings
+from course_utils.units import format_counted
+
+_TALLEST = 22  # bets in a figure, which then fits on a page of A4
+
+
+def write(path: Path | None = None) -> Path:
+    """Write the page to `path`, by default `report.html` in the settings' home, say so, and return where it is.
+
+    Raises `CourseError` where nothing can be written there.
+    """
+    path = Path(path or settings().home / "report.html").absolute()
+    settled = {name: one for name, one in bets.every().items() if one.truth is not None}
+    rows, choices = (Ledger.load() if settings().attended else Ledger.here()).rows, load()
+    text = render(
+        "report.html.j2",
+        title="Predicted, measured, explained",
+        summary=_summary(settled, rows, choices),
+        attended=settings().attended,
+        figures=list(_figures(settled)),
+        open_bets=[name for name, one in bets.every().items() if one.truth is None],
+        chapters=[(run, list(part)) for run, part in groupby(sorted(rows, key=_run_of), _run_of)],
+        missing=_chapters_without_anything(settled, rows),
+        choices=choices,
+        switched_on=_switched_on,
+        machine=[found for found in doctor.essentials(settings()) if found.mark != "fix"],
+    )
+    try:
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+    except OSError as error:
+        raise CourseError(f"{path} cannot be written ({error.strerror}); name another file with --out.") from None
+    _say(path, _summary(settled, rows, choices))
+    return path
+
+
+def _run_of(row: Row) -> tuple[str, str, str]:
+    return row.chapter, row.scale, row.device
+
+
+def _summary(settled: Mapping[str, bets.Bet], rows: tuple[Row, ...], choices: tuple[Choice, ...]) -> str:
+    fair = sum(one.fair for one in settled.values())
+    scenarios = f"choices for {format_counted(len(choices), 'scenario')} of the capstone"
+    return (
+        f"{format_counted(len(settled), 'settled bet')}, {fair} of them within a factor of 2; "
+        f"{format_counted(len(rows), 'row')} in the ledger; {scenarios}."
+    )
+
+
+def _say(path: Path, summary: str) -> None:
+    """The summary with a link to the page; no path where nobody reads along, so that equal runs say the same."""
+    said = f"Your report: {summary}"
+    if not settings().attended:
+        print(f"{said} It is written to {path.name}.")
+    elif bets.has_kernel():
+        from IPython.display import display
+
+        link = f"<a href='{html.escape(path.as_uri())}'>{html.escape(os.fspath(path))}</a>"
+        shown = f"<p>{html.escape(said)} Open it in a browser: {link}</p>"
+        display({"text/html": shown, "text/plain": f"{said} Open {path} in a browser."}, raw=True)
+    else:
+        print(f"{said}\nOpen {path} in a browser.")
+
+
+def _figures(settled: dict[str, bets.Bet]) -> Iterator[tuple[str, str, str]]:
+    """The bets in pictures of a page at most, chapters kept together; of each a heading, its address and what is seen."""
+    import matplotlib.pyplot as plt
+
+    from course_utils.viz.display import svg_address
+    from course_utils.viz.style import STYLE
+
+    parts: list[dict[str, bets.Bet]] = []
+    for _, names in groupby(settled, lambda name: name.partition("-")[0]):
+        chapter = {name: settled[name] for name in names}
+        if not parts or len(parts[-1]) + len(chapter) > _TALLEST:
+            parts.append({})
+        parts[-1] |= chapter
+    for part in parts:
+        with plt.rc_context(STYLE):
+            figure, alt = bets.figure_of({printable(name): one for name, one in part.items()})
+            first, last = (name.partition("-")[0] for name in (min(part), max(part)))
+            yield f"Chapter {first}" if first == last else f"Chapters {first} to {last}", svg_address(figure), alt
+
+
+def _chapters_without_anything(settled: Mapping[str, bets.Bet], rows: tuple[Row, ...]) -> list[str]:
+    """Numbers of chapters that gave neither a bet nor a row; none where the chapters are not on this machine."""
+    try:
+        every = [path.stem.partition("_")[0] for path in chapters_in(find_place().notebooks)]
+    except CourseError:
+        return []
+    seen = {name.partition("-")[0] for name in settled} | {row.chapter.partition("_")[0] for row in rows}
+    return [number for number in every if number not in seen]
+
+
+def _switched_on(fields: Mapping | None) -> list[str]:
+    """The fields of a recipe or a layout that say something, as text."""
+    return [f"{name} = {value}" for name, value in (fields or {}).items() if value not in (None, False)]
