@@ -29,15 +29,17 @@ def write(path: Path | None = None) -> Path:
     Raises `CourseError` where nothing can be written there.
     """
     path = Path(path or settings().home / "report.html").absolute()
-    settled = {name: one for name, one in bets.every().items() if one.truth is not None}
+    every = bets.every()
+    settled = {name: one for name, one in every.items() if one.truth is not None}
     rows, choices = (Ledger.load() if settings().attended else Ledger.here()).rows, load()
+    summary = _summary(settled, rows, choices)
     text = render(
         "report.html.j2",
         title="Predicted, measured, explained",
-        summary=_summary(settled, rows, choices),
+        summary=summary,
         attended=settings().attended,
         figures=list(_figures(settled)),
-        open_bets=[name for name, one in bets.every().items() if one.truth is None],
+        open_bets=[name for name in every if name not in settled],
         chapters=[(run, list(part)) for run, part in groupby(sorted(rows, key=_run_of), _run_of)],
         missing=_chapters_without_anything(settled, rows),
         choices=choices,
@@ -49,7 +51,7 @@ def write(path: Path | None = None) -> Path:
             partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
         raise CourseError(f"{path} cannot be written ({error.strerror}); name another file with --out.") from None
-    _say(path, _summary(settled, rows, choices))
+    _say(path, summary)
     return path
 
 
