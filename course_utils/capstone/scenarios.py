@@ -8,16 +8,17 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from course_utils import models
+from course_utils.capstone.kept import Choice, Figure, keep
 from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, machine
 from course_utils.hardware.links import LINKS, Cluster
 from course_utils.memory.depth import depth_of
-from course_utils.memory.estimate import Estimate, Instant, family
+from course_utils.memory.estimate import Estimate, family
 from course_utils.memory.finder import finder_of
 from course_utils.memory.log import Label, Log
 from course_utils.memory.model import Source, source_of
-from course_utils.memory.plan import CHANGES, FITS, needs, verdict_of
+from course_utils.memory.plan import CHANGES, FITS, needs, plain_recipe, verdict_of
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.trial import Trial, attempt
 from course_utils.units import GiB, MiB, format_bytes, format_seconds
@@ -108,17 +109,36 @@ class Weighed:
         """Whether the most that a card must have is there."""
         return verdict_of(self.need, self.scenario.memory) == FITS
 
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """What is predicted beside its budget."""
+        scenario = self.scenario
+        rows = [
+            Figure("memory of a card", scenario.memory, self.need[1], None, "bytes"),
+            Figure("an update", scenario.seconds, self.seconds, None, "seconds"),
+        ]
+        if scenario.between is not None:
+            rows.append(Figure("leaving a machine", scenario.between, self.leaving, None, "bytes sent"))
+        return tuple(rows)
+
+    def __str__(self):
+        lines = []
+        for row in self.figures:
+            over = ", too much" if row.predicted > row.budget else ""
+            lines.append(f"{row.what:>17s}: {row.in_words(row.predicted)} of {row.in_words(row.budget)}{over}")
+        said = [self.on_bytes(), self.on_seconds(self.scenario.seconds), self.on_bytes_between()]
+        said = [one for one in said if one] or [self.on_level(), self.on_seconds(self.scenario.quick)]
+        return "\n".join([*lines, *(f"It {one}." for one in said if one)])
+
     def on_bytes(self) -> str | None:
         """What does not fit, where and because of what; None where it fits."""
         if self.fits:
             return None
-        peak: Instant = self.estimate.peak_instant
+        peak, there = self.estimate.peak_instant, format_bytes(self.scenario.memory)
         terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.parts[:3])
-        where = f" in `{peak.module}`" if peak.module else ""
-        return (
-            f"needs {format_bytes(self.need[1])} of {format_bytes(self.scenario.memory)}. The fullest instant is in {peak.name}"
-            f"{where}; the largest terms there: {terms}"
-        )
+        where = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
+        needs = f"needs {format_bytes(self.need[1])}, and {there} are there"
+        return f"{needs}. The fullest instant is in {where}. The largest terms there: {terms}"
 
     def on_seconds(self, limit: float) -> str | None:
         """What takes too long, and what it goes into."""
@@ -127,10 +147,8 @@ class Weighed:
         largest = sorted(self.parts.items(), key=lambda part: -part[1])[:2]
         terms = ", ".join(f"{name} ({format_seconds(seconds)})" for name, seconds in largest)
         phase, operator = max(self.trial.clock, key=self.trial.clock.get)
-        return (
-            f"takes {format_seconds(self.seconds)} of {format_seconds(limit)} for an update. The largest terms: {terms}; most of "
-            f"the computing is `{operator}` in {phase}"
-        )
+        takes = f"takes {format_seconds(self.seconds)} for an update, and {format_seconds(limit)} are allowed"
+        return f"{takes}. The largest terms: {terms}; most of the computing is `{operator}` in {phase}"
 
     def on_bytes_between(self) -> str | None:
         """What sends too much from machine to machine, and by what."""
@@ -138,10 +156,8 @@ class Weighed:
         if limit is None or self.leaving <= limit:
             return None
         most = max(self.sent, key=lambda one: one.leaving)
-        return (
-            f"sends {format_bytes(self.leaving)} of {format_bytes(limit)} from machine to machine in an update. The "
-            f"largest term: {most.why} ({format_bytes(most.leaving)})"
-        )
+        sends = f"sends {format_bytes(self.leaving)} from machine to machine, and {format_bytes(limit)} are allowed"
+        return f"{sends}. The largest term: {most.why} ({format_bytes(most.leaving)})"
 
     def on_level(self) -> str | None:
         """By which field it disturbs the training more than it need."""
@@ -149,10 +165,17 @@ class Weighed:
         worst = max(levels, key=levels.get, default=None)
         if worst is None or levels[worst] <= self.scenario.level:
             return None
-        return (
-            f"disturbs the training more than it need: `{worst}={getattr(self.recipe, worst)!r}` is of level {levels[worst]} on "
-            f"the ladder of `course plan`, where {self.scenario.level} would do"
-        )
+        chosen = f"`{worst}={getattr(self.recipe, worst)!r}` is of level {levels[worst]} on the ladder of `course plan`"
+        return f"disturbs the training more than it need: {chosen}, and level {self.scenario.level} is enough"
+
+
+def choose(name: str, recipe: Recipe, layout: Layout | None = None) -> Weighed:
+    """Weigh the recipe in the scenario called `name`, and keep it for the report. Raises `CourseError` for an unknown name."""
+    if name not in SCENARIOS:
+        raise CourseError(f"No scenario is called {name!r}; choose one of {', '.join(SCENARIOS)}.")
+    found = weigh(SCENARIOS[name], recipe, layout)
+    keep(Choice(name.replace(" ", "-"), plain_recipe(recipe), layout and vars(layout), found.figures))
+    return found
 
 
 def levels_of(recipe: Recipe) -> dict[str, int]:
