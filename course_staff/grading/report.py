@@ -25,13 +25,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_staff.grading.leaderboard import Board, boards, format_operations, give_letters, tradeoff_figure
+from course_staff.grading.leaderboard import boards, give_letters
 from course_utils.errors import CourseError
 from course_utils.files import keep_copies, read_json, replacing
 from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
 from course_utils.units import format_bytes, format_counted
+from course_utils.viz.tradeoff import Board, format_operations, tradeoff_figure
 
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook

@@ -11,9 +11,10 @@ import pytest
 from tiny_set import ANSWER, SEED, SET, submission, write_class
 
 from course_staff.grading import grade
-from course_staff.grading.leaderboard import boards, format_operations, give_letters, tradeoff_figure
+from course_staff.grading.leaderboard import boards, give_letters
 from course_staff.grading.report import Results, file_name
 from course_utils.cli import main
+from course_utils.viz.tradeoff import format_operations, tradeoff_figure
 
 HOSTILE = ("=cmd()", "<script>alert(1)</script>", "$\\frac{1}{0}$", "a'b\"c`d`", "\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}")
 

@@ -1,0 +1,148 @@
+"""Answers that are each good at something else: bytes, operations and accuracy in one picture, and which of them nobody beats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from course_utils.units import BYTE_UNITS, format_bytes, format_counted, three_digits
+from course_utils.viz.parts import byte_unit, subplots
+from course_utils.viz.style import COLORS
+
+_POWERS = (("× 10¹⁵", 1e15), ("× 10¹²", 1e12), ("× 10⁹", 1e9), ("× 10⁶", 1e6), ("", 1.0))
+_WIDE = 20  # largest by smallest, from which on an axis is logarithmic
+_NAMED = 3  # letters at one point that are written out
+_PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))  # of a label beside its point
+_LETTER, _LINE, _DOT = 5.8, 11.0, 6.0  # width and height of what is written, and half a point's, in points of the page
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an answer takes: `bytes` and `operations`, the fewer the better, and its `accuracy` in percent.
+
+    It is called `letter`, and is `student`'s.
+    """
+
+    letter: str
+    student: str
+    bytes: float
+    operations: float
+    accuracy: float
+
+    def beats(self, other: "Entry") -> bool:
+        """Whether this one is at least as good in everything, and better in something."""
+        mine, others = ((one.bytes, one.operations, -one.accuracy) for one in (self, other))
+        return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
+
+
+@dataclass(frozen=True)
+class Board:
+    """One question's entries: first the `front`, so many that nobody beats, then the others; each part by bytes."""
+
+    id: str
+    title: str
+    entries: tuple[Entry, ...]
+    front: int
+
+    @classmethod
+    def of(cls, name: str, title: str, every: Sequence[Entry]) -> "Board":
+        """The entries in their order."""
+        beaten = {one.letter: any(other.beats(one) for other in every) for one in every}
+        order = sorted(
+            every, key=lambda one: (beaten[one.letter], one.bytes, one.operations, -one.accuracy, one.letter)
+        )
+        return cls(name, title, tuple(order), sum(not lost for lost in beaten.values()))
+
+
+def format_operations(number: float) -> str:
+    """Operations for people: `'1.25 × 10⁹'`, below a million all digits."""
+    power, size = next((one for one in _POWERS if number >= one[1]), _POWERS[-1])
+    return f"{three_digits(number / size)} {power}" if power else f"{number:,.0f}"
+
+
+def tradeoff_figure(board: Board) -> tuple[Figure, str]:
+    """Each entry at its bytes and operations, the darker the more accurate, the front joined by a line; and what is seen, in
+    words. The board has entries.
+    """
+    entries, front = board.entries, board.entries[: board.front]
+    unit, size = byte_unit(max(one.bytes for one in entries), (*BYTE_UNITS, ("bytes", 1)))
+    power, scale = byte_unit(max(one.operations for one in entries), _POWERS)
+    places = [(one.bytes / size, one.operations / scale) for one in entries]
+    accuracies = [one.accuracy for one in entries]
+    figure, axes = subplots(figsize=(7.6, 4.6), layout="constrained")
+    axes.plot(*zip(*places[: board.front], strict=True), color=COLORS["first"], zorder=1)
+    palest = min(accuracies) - (max(accuracies) - min(accuracies)) / 2 - 1  # still seen on paper
+    edges = [COLORS["first" if place < board.front else "predicted"] for place in range(len(entries))]
+    shades = {"c": accuracies, "cmap": "Blues", "vmin": palest, "vmax": max(accuracies), "edgecolors": edges}
+    axes.scatter(*zip(*places, strict=True), s=64, zorder=2, linewidths=1.5, **shades)
+    for axis, values in zip(("x", "y"), zip(*places, strict=True), strict=True):
+        if max(values) > _WIDE * min(values) > 0:
+            axes.set(**{f"{axis}scale": "log"})
+            getattr(axes, f"{axis}axis").set_major_formatter("{x:g}")
+    axes.margins(0.14)
+    axes.set_xlabel(f"bytes, in {unit}: fewer is better" if size > 1 else "bytes: fewer is better")
+    axes.set_ylabel(f"operations {power}: fewer is better".replace(" :", ":"))
+    verb = "is" if board.front == 1 else "are"
+    axes.set_title(f"{board.front} of {format_counted(len(entries), 'right answer')} {verb} on the front", loc="left")
+    _write_labels(figure, axes, _labels(board, places), places[: board.front])
+    said = [
+        f"{one.letter} takes {format_bytes(one.bytes)} and {format_operations(one.operations)} operations, {one.accuracy:.1f} %"
+        for one in front
+    ]
+    others = f" Beaten: {', '.join(one.letter for one in entries[board.front :])}." if entries[board.front :] else ""
+    return figure, f"Operations over bytes of each entry, the front joined by a line: {'; '.join(said)}.{others}"
+
+
+class _Label(NamedTuple):
+    x: float
+    y: float
+    text: str
+
+
+def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[_Label]:
+    """The letters at each place, on the front with the accuracy; of many at one place the first few and how many more."""
+    at: dict[tuple, list[Entry]] = {}
+    for place, one in zip(places, board.entries, strict=True):
+        at.setdefault((place, one.accuracy), []).append(one)
+    front = board.entries[: board.front]
+    labels = []
+    for (place, accuracy), there in at.items():
+        letters = ", ".join(one.letter for one in there[:_NAMED])
+        more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
+        labels.append(_Label(*place, letters + more + (f" {accuracy:.1f} %" if there[0] in front else "")))
+    return labels
+
+
+def _write_labels(figure, axes, labels: Sequence[_Label], front: Sequence[tuple[float, float]]) -> None:
+    """Each label on that side of its point where it covers least of the points, the line, and what is written already."""
+
+    def on_paper(places):
+        return axes.transData.transform(places) * 72 / figure.dpi
+
+    figure.draw_without_rendering()  # only now does the layout say where a point lies
+    points, corners = on_paper([(one.x, one.y) for one in labels]), on_paper(front)
+    line = [one for start, end in pairwise(corners) for one in np.linspace(start, end, 60)]
+    taken = [_around(one, _DOT, _DOT) for one in points] + [_around(one, 1, 1) for one in line]
+    (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
+    for one, point in zip(labels, points, strict=True):
+        half = np.array([_LETTER * len(one.text), _LINE]) / 2
+        sides = [_around(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
+
+        def cost(side) -> float:
+            covered = sum(both.width * both.height for other in taken if (both := Bbox.intersection(side, other)))
+            return covered + 20 * max(0, left - side.x0, side.x1 - right, bottom - side.y0, side.y1 - top)
+
+        best = min(sides, key=cost)
+        taken.append(best)
+        offset = (best.get_points().mean(axis=0) - point).tolist()
+        look = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 9}
+        axes.annotate(one.text, (one.x, one.y), offset, **look)
+
+
+def _around(center, half_width: float, half_height: float):
+    x, y = center
+    return Bbox([[x - half_width, y - half_height], [x + half_width, y + half_height]])
