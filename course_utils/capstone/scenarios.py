@@ -1,9 +1,10 @@
 """Three machines and a model for each: a recipe is run dry there and weighed against budgets."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 
 import numpy as np
 
@@ -169,12 +170,14 @@ class Weighed:
         return f"disturbs the training more than it need: {chosen}, and level {self.scenario.level} is enough"
 
 
-def choose(name: str, recipe: Recipe, layout: Layout | None = None) -> Weighed:
-    """Weigh the recipe in the scenario called `name`, and keep it for the report. Raises `CourseError` for an unknown name."""
-    if name not in SCENARIOS:
-        raise CourseError(f"No scenario is called {name!r}; choose one of {', '.join(SCENARIOS)}.")
-    found = weigh(SCENARIOS[name], recipe, layout)
-    keep(Choice(name.replace(" ", "-"), plain_recipe(recipe), layout and vars(layout), found.figures))
+def choose(
+    scenario: Scenario, recipe: Recipe, layout: Layout | None = None, measured: Sequence[float | None] = ()
+) -> Weighed:
+    """Weigh the recipe, and keep it for the report; `measured` stand beside its `figures` in their order."""
+    found = weigh(scenario, recipe, layout)
+    pairs = zip_longest(found.figures, measured)
+    rows = tuple(figure._replace(measured=truth) for figure, truth in pairs)
+    keep(Choice(scenario.name.replace(" ", "-"), plain_recipe(recipe), layout and vars(layout), rows))
     return found
 
 

@@ -1,0 +1,121 @@
+"""Chapter 13: a scenario on the reader's own machine, recipes beside their budgets, one of them proved, a trade-off measured."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from matplotlib.figure import Figure
+
+from course_utils import models
+from course_utils.capstone.scenarios import LAPTOP, Scenario, Weighed, choose, weigh
+from course_utils.errors import CourseError
+from course_utils.hardware import calibrate
+from course_utils.memory.measure import Measurement, measure
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.workload import Workload
+from course_utils.settings import settings
+from course_utils.units import SECOND_UNITS, format_bytes, format_seconds, three_digits
+from course_utils.viz import play
+from course_utils.viz.memory import legend_of_kinds, stack
+from course_utils.viz.parts import byte_unit, subplots
+from course_utils.viz.style import COLORS, writing
+
+EXAMPLES = 16
+_SHARE, _TIMES, _QUICK = 0.5, 1.7, 1.5  # budgets, as multiples of what plain AdamW takes
+_STRENGTH = {"computing in forward": 0.75, "computing in backward": 0.5, "computing in update": 0.25}
+
+
+@cache
+def here() -> Scenario:
+    """The chapter's DistilBERT on this machine: half the bytes of plain AdamW, 1.7 times its seconds.
+
+    It runs on the CPU, whose rates are calibrated; where the settings ask for a GPU, they are those of the graded laptop.
+    """
+    scale = settings().scale
+    machine = calibrate(exchange=False) if settings().device.type == "cpu" else LAPTOP
+    plain = Recipe(batch=EXAMPLES, sequence=scale.sequence)
+
+    def within(memory: int, seconds: float) -> Scenario:
+        limits = {"seconds": _TIMES * seconds, "quick": _QUICK * seconds, "level": 1}
+        return Scenario("here", _classifier, machine, memory, EXAMPLES, scale.sequence, **limits, device="cpu")
+
+    found = weigh(within(2**40, 1.0), plain)
+    return within(int(_SHARE * found.estimate.peak), found.seconds)
+
+
+def _classifier():
+    return models.configuration("distilbert", labels=10, scale=settings().scale)
+
+
+def prove(recipe: Recipe) -> Measurement:
+    """Run a few updates `here` by the recipe; what was measured is kept for the report beside what was predicted."""
+    work = Workload(here().source, recipe)
+    found = measure(work.build(), work.step, timed=7)
+    choose(here(), recipe, measured=(found.peak, found.seconds))
+    return found
+
+
+def budgets_figure(found: Mapping[str, Weighed]) -> tuple[Figure, str]:
+    """A row for each recipe of one scenario: bytes by kind at the fullest instant, seconds by phase, and the budgets as lines."""
+    scenario = next(iter(found.values())).scenario
+    figure, panels = subplots(1, 2, figsize=(7.8, 1.7 + 0.42 * len(found)), layout="constrained", sharey=True)
+    unit, size = byte_unit(max(scenario.memory, *(w.need[1] for w in found.values())))
+    clock, second = byte_unit(max(scenario.seconds, *(w.seconds for w in found.values())), SECOND_UNITS)
+    at_peak = {name: w.estimate.peak_instant.by_kind for name, w in found.items()}
+    for row, (name, w) in enumerate(found.items()):
+        stack(panels[0], row, at_peak[name], size)
+        start = 0.0
+        for part, seconds in w.parts.items():
+            length, strength = seconds / second, _STRENGTH.get(part, 0.1)
+            panels[1].barh(row, length, 0.62, start, color=COLORS["ink"], alpha=strength)
+            start += length
+        totals = (w.need[1] / size, w.fits), (start, w.seconds <= scenario.seconds)
+        for axes, (total, fine) in zip(panels, totals, strict=True):
+            frame = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
+            look = {"va": "center", "fontsize": 9, "color": writing("ink" if fine else "warning"), "bbox": frame}
+            axes.text(1.02 * total, row, f" {three_digits(total)}{'' if fine else ', too much'}", **look)
+    limits = (
+        (scenario.memory / size, f"bytes that are needed, {unit}"),
+        (scenario.seconds / second, f"forward, backward, update: {clock}"),
+    )
+    for axes, (limit, name) in zip(panels, limits, strict=True):
+        axes.axvline(limit, color=COLORS["warning"], linestyle="--", zorder=0)
+        axes.set(xlabel=name, xlim=(0, 1.55 * axes.dataLim.x1), ylim=(len(found) - 0.5, -0.5))
+        axes.grid(visible=False, axis="y")
+    panels[0].set_yticks(range(len(found)), list(found), fontsize=9)
+    legend_of_kinds(figure, at_peak)
+    kept = sum(w.fits and w.seconds <= scenario.seconds for w in found.values())
+    title = f"{kept} of {len(found)} recipes keep both budgets" if len(found) > 1 else "Budgets: the dashed lines"
+    panels[0].set_title(title, loc="left")
+    said = "; ".join(f"{name}: {format_bytes(w.need[1])}, {format_seconds(w.seconds)}" for name, w in found.items())
+    budgets = f"{format_bytes(scenario.memory)} and {format_seconds(scenario.seconds)}"
+    return figure, f"Bytes at the fullest instant and seconds of an update, with budgets of {budgets}. {said}."
+
+
+def chosen_figure(
+    optimizer: str, precision: str, micro_batch: int, checkpointing: bool, in_backward: bool
+) -> tuple[Figure, str]:
+    """The recipe `here` beside its budgets; where it contradicts itself, the sentence that says so."""
+    fields = {"checkpointing": checkpointing, "in_backward": in_backward, "sequence": settings().scale.sequence}
+    try:
+        recipe = Recipe(optimizer, precision, micro_batch, accumulation=EXAMPLES // micro_batch, **fields)
+        return budgets_figure({"yours": weigh(here(), recipe)})
+    except CourseError as error:
+        figure, axes = subplots(figsize=(7.8, 1.6))
+        axes.axis("off")
+        axes.text(0, 0.5, str(error), va="center", wrap=True, fontsize=11, color=COLORS["ink"])
+        return figure, str(error)
+
+
+def play_budgets() -> None:
+    """Show `chosen_figure` with controls."""
+    from ipywidgets import Checkbox, Dropdown, SelectionSlider, ToggleButtons
+
+    optimizers = ("adamw", "adamw8bit", "momentum", "adafactor", "sgd")
+    play(
+        chosen_figure,
+        optimizer=Dropdown(options=optimizers, description="optimizer"),
+        precision=ToggleButtons(options=("fp32", "autocast", "bf16"), description="precision"),
+        micro_batch=SelectionSlider(options=[1, 2, 4, 8, 16], value=16, description="examples of a micro-batch"),
+        checkpointing=Checkbox(False, description="gradient checkpointing"),
+        in_backward=Checkbox(False, description="update within backward"),
+    )
