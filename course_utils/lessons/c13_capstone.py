@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
+import torch
 from matplotlib.figure import Figure
 
-from course_utils import models
+from course_utils import data, models, training
 from course_utils.capstone.scenarios import LAPTOP, Scenario, Weighed, choose, weigh
 from course_utils.errors import CourseError
 from course_utils.hardware import calibrate
@@ -119,3 +121,36 @@ def play_budgets() -> None:
         checkpointing=Checkbox(False, description="gradient checkpointing"),
         in_backward=Checkbox(False, description="update within backward"),
     )
+
+
+class Through(NamedTuple):
+    """A run through a library, as its optimizer and its record tell it."""
+
+    optimizer: str
+    updates: int
+    micro_batches: int
+    states: int
+
+
+def through_libraries(recipe: Recipe, updates: int) -> dict[str, Through]:
+    """The recipe's micro-batches and AdamW said to Trainer and to Accelerate, for so many updates on the corpus."""
+    corpus = data.load_functions()
+    corpus["train"] = corpus["train"].select(range(EXAMPLES * updates))
+    tokenizer = data.tokenizer_for(corpus, settings().scale.vocabulary)
+    rows = data.tokenize(corpus, tokenizer, recipe.sequence)["train"]
+
+    def fresh():
+        return here().source.make(), data.batches(rows, recipe.batch)
+
+    model, batches = fresh()
+    steps = {"gradient_accumulation_steps": recipe.accumulation}
+    by_trainer = training.train_with_trainer(model, None, batches, optim="adamw_torch", **steps)
+    model, batches = fresh()
+    by_accelerate = training.train_with_accelerate(model, torch.optim.AdamW(model.parameters()), batches, **steps)
+    return {"Trainer": _told_by(by_trainer), "Accelerate": _told_by(by_accelerate)}
+
+
+def _told_by(history: training.History) -> Through:
+    state = next(iter(history.optimizer.state.values()))
+    kept = [value for value in state.values() if value.ndim]
+    return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(kept))

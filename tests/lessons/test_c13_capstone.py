@@ -1,0 +1,60 @@
+"""Chapter 13: a scenario on this machine, a recipe that takes the bytes it promised, figures that say what they draw."""
+
+import math
+
+import pytest
+from figures import title
+
+from course_utils.capstone.kept import load
+from course_utils.capstone.scenarios import weigh
+from course_utils.lessons import c13_capstone as lesson
+from course_utils.memory import measure
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.workload import Workload
+from course_utils.settings import settings
+
+LENGTH = settings().scale.sequence
+PLAIN = Recipe(batch=16, sequence=LENGTH)
+SMALL = Recipe("adafactor", batch=2, sequence=LENGTH, accumulation=8)
+
+
+def test_half_of_what_plain_adamw_really_takes_is_there():
+    work = Workload(lesson.here().source, PLAIN)
+    assert lesson.here().memory == pytest.approx(measure(work.build(), work.step, timed=0).peak / 2, rel=0.001)
+    assert not weigh(lesson.here(), PLAIN).fits
+
+
+def test_a_proved_recipe_takes_the_bytes_it_promised_and_is_kept_with_them():
+    found, told = lesson.prove(SMALL), weigh(lesson.here(), SMALL)
+    assert told.fits
+    assert found.peak == pytest.approx(told.estimate.peak, rel=0.001)
+    (kept,) = (choice for choice in load() if choice.scenario == "here")
+    assert [row.measured for row in kept.rows] == [found.peak, found.seconds]
+    assert kept.recipe == {"optimizer": "adafactor", "batch": 2, "sequence": LENGTH, "accumulation": 8}
+
+
+def test_the_libraries_make_the_updates_that_the_recipe_asks_for():
+    recipe = Recipe(batch=2, sequence=LENGTH, accumulation=8)
+    for run in lesson.through_libraries(recipe, updates=2).values():
+        assert run == ("AdamW", 2, 16, 2)
+
+
+def test_the_figure_says_who_keeps_the_budgets_and_by_how_much_others_do_not():
+    found = {"plain": weigh(lesson.here(), PLAIN), "small": weigh(lesson.here(), SMALL)}
+    figure, alt = lesson.budgets_figure(found)
+    kept = sum(w.fits and w.seconds <= lesson.here().seconds for w in found.values())
+    assert title(figure.axes[0]) == f"{kept} of 2 recipes keep both budgets"
+    bytes_drawn = {bar.get_y(): 0.0 for bar in figure.axes[0].patches}
+    for bar in figure.axes[0].patches:
+        bytes_drawn[bar.get_y()] += bar.get_width()
+    shares = [drawn / bytes_drawn[min(bytes_drawn)] for _, drawn in sorted(bytes_drawn.items())]
+    assert shares == pytest.approx([w.estimate.peak / found["plain"].estimate.peak for w in found.values()])
+    assert "plain: " in alt
+    assert "too much" in "".join(text.get_text() for text in figure.axes[0].texts)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 16])
+def test_a_choice_is_drawn_or_told_why_not(micro_batch):
+    _, alt = lesson.chosen_figure("adamw", "fp32", micro_batch, False, True)
+    assert ("knows no clipping, accumulation" in alt) == (micro_batch == 1)
+    assert math.isfinite(lesson.here().seconds)
