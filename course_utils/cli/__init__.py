@@ -14,7 +14,7 @@ from types import ModuleType
 from course_utils.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 
-COMMANDS = ("plan", "train", "doctor", "lab", "ledger", "report", "check")
+COMMANDS = ("plan", "guide", "train", "doctor", "lab", "ledger", "report", "check")
 STAFF = ("run", "lint", "stamp", "grade", "release", "new", "demo")
 
 

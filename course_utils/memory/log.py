@@ -88,6 +88,15 @@ class Log:
             sums[kind] = sums.get(kind, 0) + size
         return {kind: size for kind, size in sums.items() if size}
 
+    def most_of_kind(self) -> dict[tuple[str, str], int]:
+        """The most bytes of each kind at one time in each phase, by phase and kind, whatever else is in use then."""
+        found: dict[tuple[str, str], int] = {}
+        phases, kinds = (np.array([label[place] for label in self.labels]) for place in (0, 1))
+        for kind in dict.fromkeys(kinds.tolist()):
+            in_use = np.where(kinds == kind, self.rounded, 0).cumsum()
+            found |= {(phase, kind): int(in_use[phases == phase].max()) for phase in self.fullest()}
+        return found
+
     def fullest(self) -> dict[str, int]:
         """For each phase, in order, the place of the event after which most is in use."""
         found: dict[str, int] = {}

@@ -11,7 +11,7 @@ from course_utils.hardware import MACHINES, Machine
 from course_utils.memory.estimate import Estimate, answer
 from course_utils.memory.finder import Finder, finder_of
 from course_utils.memory.log import Log
-from course_utils.memory.model import source_of
+from course_utils.memory.model import Source, source_of
 from course_utils.memory.recipe import ADAMW, Recipe
 from course_utils.memory.trial import Trial, attempt
 from course_utils.units import GiB, MiB, format_bytes, format_seconds
@@ -266,14 +266,7 @@ def plan(
 
 
 def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    tried: dict[str, Trial] = {}
-    for change in CHANGES:
-        if fields := change.apply(base.recipe):
-            say(change.name)
-            try:
-                tried[change.name] = attempt(source, replace(base.recipe, **fields), machine)
-            except CourseError:  # the two do not go together, or not with this model
-                continue
+    tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say)}
     changes = [change for change in CHANGES if change.name in tried]
     rows = [_row(base, (change,), tried[change.name], memory) for change in changes]
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak)
@@ -293,6 +286,20 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, 
                 fitting.append(row)
     fitting.sort(key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
     return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless
+
+
+def try_each(
+    changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, say: Callable = lambda _: None
+) -> Iterator[tuple[Change, Trial]]:
+    """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out."""
+    for change in changes:
+        if fields := change.apply(recipe):
+            say(change.name)
+            try:
+                trial = attempt(source, replace(recipe, **fields), machine)
+            except CourseError:  # the two do not go together, or not with this model
+                continue
+            yield change, trial
 
 
 def _with(recipe: Recipe, changes: Sequence[Change]) -> Recipe | None:

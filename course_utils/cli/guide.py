@@ -1,0 +1,20 @@
+"""`course guide`."""
+
+import argparse
+from pathlib import Path
+
+HELP = "write the decision guide, one page: what to change when training does not fit or is slow"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The file to write."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="where to: a `.pdf` to print on A4, or a `.svg`")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page, and say where it is."""
+    from course_utils.viz import guide
+
+    guide.save(arguments.file)
+    print(f"The guide is in {arguments.file}.")
+    return 0

@@ -1,0 +1,249 @@
+"""The decision guide: a page that leads from the bytes that are too many to the rungs of `course plan` that lower them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from textwrap import wrap
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.files import replacing
+from course_utils.hardware import MACHINES
+from course_utils.memory.effects import FELT, LESS, Effect, contradictions, effects
+from course_utils.memory.plan import CHANGES
+from course_utils.memory.recipe import Recipe
+from course_utils.memory.usage import KINDS
+from course_utils.viz.parts import arrow, box, subplots
+from course_utils.viz.style import COLORS, writing
+
+CHAPTERS = {
+    "keep only the loss": "00",
+    "fused optimizer": "03",
+    "fused attention": "11",
+    "micro-batch of 1": "06",
+    "chunked loss": "11",
+    "gradient checkpointing": "07",
+    "ZeRO-1": "10",
+    "ZeRO-3": "10",
+    "activations on the host": "07",
+    "optimizer on the host": "10",
+    "update within backward": "05b",
+    "8-bit AdamW": "05",
+    "autocast": "08",
+    "4-bit AdamW": "11b",
+    "GaLore of rank 128": "11b",
+    "Adafactor": "04",
+    "SGD": "02",
+    "all in bfloat16": "08",
+    "LoRA of rank 16": "11b",
+    "QLoRA of rank 16": "11b",
+}
+"""The chapter that explains each rung."""
+
+_RANKS = 8
+_USUAL = Recipe("adamw-foreach", device="cuda", batch=4, sequence=1024, ranks=_RANKS)
+RECIPES = (_USUAL, replace(_USUAL, attention="eager"), replace(_USUAL, ranks=1))
+"""A rung is tried on the first of these to which it makes a difference."""
+CARD = "A100-80GB"
+_LEVELS = (
+    "The training stays the same. You pay in time or traffic, or nothing.",
+    "The numbers change a little.",
+    "Another optimizer, or far fewer bits.",
+    "Less of the model is trained.",
+)
+_MARKS = {
+    "parameters": ("P", "paper"),
+    "buffers": ("B", "paper"),
+    "optimizer state": ("S", "ink"),
+    "gradients": ("G", "ink"),
+    "activations": ("A", "ink"),
+    "backward temporaries": ("T", "ink"),
+    "optimizer temporaries": ("U", "paper"),
+}
+"""Letter of each kind, and the color of the letter on the kind's own."""
+
+# In inches, from the upper left corner.
+_WIDTH, _A4 = 7.6, (8.27, 11.69)
+_KINDS_AT, _APART, _EFFECTS_AT, _CHAPTER_AT = 3.55, 0.36, (6.2, 6.62), 7.15
+_ROW, _HEADING, _TILE = 0.27, 0.24, 0.2
+
+
+@cache
+def rungs() -> dict[str, Effect]:
+    """What each rung of the ladder does to a Llama of one block, by dry runs: a few seconds the first time."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 16}
+    small = models.configuration("llama", **sizes, num_hidden_layers=1, vocab_size=8192, max_position_embeddings=1024)
+    return effects(small, RECIPES, MACHINES[CARD])
+
+
+def figure() -> tuple[Figure, str]:
+    """The page and its text. It is as wide as a notebook, and fits on A4."""
+    found = rungs()
+    kinds = [kind for kind in KINDS if any(kind in effect.lowers for effect in found.values())]
+    page = _Page()
+    page.path()
+    page.header(kinds, found)
+    for level, heading in enumerate(_LEVELS):
+        page.heading(level, heading)
+        for name, effect in found.items():
+            if effect.change.level == level:
+                page.rung(name, effect, kinds)
+    page.remarks()
+    return page.finish(), _in_words(found)
+
+
+def save(path: str | Path) -> None:
+    """Write the page as `.svg` or `.pdf` (A4), the same bytes each time. Raises `CourseError` for another kind of file."""
+    path = Path(path)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("svg", "pdf"):
+        raise CourseError(
+            f"The guide is written as PDF or SVG, and {path.name!r} is neither; call the file `guide.pdf`, say."
+        )
+    drawn, _ = figure()
+    sides = [(whole - part) / 2 for whole, part in zip(_A4, drawn.get_size_inches(), strict=True)]
+    sheet = Bbox.from_bounds(-sides[0], -sides[1], *_A4)
+    # Letters stay letters in both, and nothing in the file tells when it was written.
+    letters = {"svg.fonttype": "none", "svg.hashsalt": "guide", "pdf.fonttype": 42}
+    dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
+    try:
+        with matplotlib.rc_context(letters), replacing(path) as partial:
+            drawn.savefig(partial, format=kind, bbox_inches=sheet, metadata={"Title": "Decision guide", **dates})
+    except OSError as error:
+        raise CourseError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
+
+
+class _Page:
+    """The figure while it is drawn, from top to bottom; `y` is how far down it is."""
+
+    def __init__(self):
+        self.figure, self.axes = subplots()
+        self.axes.set_position((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.y = 0.0
+
+    def finish(self) -> Figure:
+        self.figure.set_size_inches(_WIDTH, self.y)
+        self.axes.set(xlim=(0, _WIDTH), ylim=(self.y, 0))
+        return self.figure
+
+    def write(self, x: float, y: float, text: str, size: float = 7.5, color: str = "ink", **look) -> None:
+        self.axes.text(x, y, text, fontsize=size, color=writing(color), **{"va": "center"} | look)
+
+    def path(self) -> None:
+        """The way from what is the matter to a column."""
+        self.write(
+            0.02, 0.13, "Take the first rung that lowers your largest kind of bytes: it disturbs training least", 11
+        )
+        ask = box(self.axes, 0.82, 0.83, "Does it fit? Ask\ncourse plan MODEL\n--memory 24GB", fontsize=8)
+        ways = (
+            (0.57, "It does not fit", _DOES_NOT, "warning"),
+            (1.14, "It fits, but is slow\nor sends much", _SLOW, "first"),
+        )
+        for y, what, then, color in ways:
+            case = box(self.axes, 2.42, y, what, color, fontsize=8)
+            arrow(self.axes, ask, case)
+            arrow(self.axes, case, box(self.axes, 5.45, y, then, color, letters="ink", fontsize=8))
+        self.y = 1.4
+
+    def header(self, kinds: Sequence[str], found: dict[str, Effect]) -> None:
+        """An example, and the names of the columns."""
+        kind = "activations"
+        first = [name for name, effect in found.items() if kind in effect.lowers][:3]
+        example = f"Example: most of the bytes are {kind}. The first three marks in that column are {_and(first)}."
+        for place, line in enumerate(wrap(example, 50)):
+            self.write(0.05, self.y + 0.2 + 0.15 * place, line, 8)
+        self.y += 0.95
+        for place, kind in enumerate(kinds):
+            x = _KINDS_AT + place * _APART
+            self.write(x - 0.04, self.y - 0.16, kind, 7.5, rotation=40, ha="left", va="bottom", rotation_mode="anchor")
+            self.tile(x, self.y, kind)
+        for x, name in zip((*_EFFECTS_AT, _CHAPTER_AT), ("time", "traffic", "chapter"), strict=True):
+            self.write(x, self.y, name, ha="center")
+        self.write(0.05, self.y, "the rung, and what it costs")
+        self.y += 0.17
+
+    def tile(self, x: float, y: float, kind: str) -> None:
+        letter, color = _MARKS[kind]
+        corner = (x - _TILE / 2, y - _TILE / 2)
+        self.axes.add_patch(Rectangle(corner, _TILE, _TILE, facecolor=COLORS[kind]))
+        self.axes.text(x, y, letter, fontsize=8, weight="bold", color=COLORS[color], ha="center", va="center_baseline")
+
+    def heading(self, level: int, text: str) -> None:
+        self.axes.add_patch(Rectangle((0, self.y), _WIDTH, _HEADING - 0.05, facecolor="#EEEEEE"))
+        self.write(0.05, self.y + (_HEADING - 0.05) / 2, f"Level {level}. {text}", 8, weight="bold")
+        self.y += _HEADING
+
+    def rung(self, name: str, effect: Effect, kinds: Sequence[str]) -> None:
+        middle = self.y + _ROW / 2 - 0.03
+        self.write(0.05, middle - 0.06, name, 8.5, weight="bold")
+        self.write(0.05, middle + 0.07, effect.change.costs, 7)
+        for place, kind in enumerate(kinds):
+            if kind in effect.lowers:
+                self.tile(_KINDS_AT + place * _APART, middle, kind)
+        for x, factor in zip(_EFFECTS_AT, (effect.seconds, effect.sent), strict=True):
+            if mark := _mark(factor):
+                self.write(x, middle, mark, 9, "third" if mark == "▼" else "warning", ha="center")
+        self.write(_CHAPTER_AT, middle, CHAPTERS[name], 8.5, ha="center")
+        self.axes.plot([0, _WIDTH], [self.y + _ROW - 0.025] * 2, color=COLORS["grid"], linewidth=0.6)
+        self.y += _ROW
+
+    def remarks(self) -> None:
+        """What does not go together, and what a mark means."""
+        self.y += 0.1
+        self.write(0.05, self.y, "These do not go together, and a Recipe says why:", 8, weight="bold")
+        self.y += 0.15
+        for why, pairs in contradictions(RECIPES).items():
+            ones, others = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
+            self.paragraph(f"{_and(ones)} with {_and(others)}: {why}")
+        alone = replace(_USUAL, ranks=1)
+        several = [change.name for change in CHANGES if change.where(_USUAL) and not change.where(alone)]
+        self.paragraph(f"{_and(several)} need several cards.")
+        self.y += 0.06
+        self.paragraph(_MEANING)
+
+    def paragraph(self, text: str) -> None:
+        for place, line in enumerate(wrap(text, 142)):
+            self.write(0.05 + 0.1 * bool(place), self.y, line, 7)
+            self.y += 0.125
+
+
+_DOES_NOT = (
+    "Its plan says which instant is the fullest, and which kind is largest.\n"
+    "Go down that kind's column, and try the first mark that suits you.\nAsk again with it, and add the next until it fits."
+)
+_SLOW = "▼ in the column time or traffic: try this rung.\n▲: leave this rung out, if you have it."
+_MEANING = (
+    f"A colored mark: at least {100 * LESS:.0f} % fewer bytes of this kind at the fullest instant of forward, backward or "
+    "update, and at the kind's own fullest instant there. "
+    f"▼ and ▲: a step takes or sends at least {100 * FELT:.0f} % less or more. Time is an {CARD}'s by its data sheet, without "
+    "traffic, and as if small matrix products were as fast as large ones. All are from dry runs of a small Llama in float32 "
+    f"on {_RANKS} cards, or on one card for a rung that does not go with several. There most of the buffers are buckets in "
+    "which DDP sends gradients. Your model may differ: course plan tries each rung on it."
+)
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _mark(factor: float) -> str:
+    return "▼" if factor <= 1 - FELT else "▲" if factor >= 1 + FELT else ""
+
+
+def _in_words(found: dict[str, Effect]) -> str:
+    lines = []
+    for name, effect in found.items():
+        words = [f"lowers {', '.join(sorted(effect.lowers, key=KINDS.index))}"] if effect.lowers else []
+        for what, factor in (("takes", effect.seconds), ("sends", effect.sent)):
+            words += [f"{what} {'less' if mark == '▼' else 'more'}"] if (mark := _mark(factor)) else []
+        lines.append(
+            f"{name} (level {effect.change.level}, chapter {CHAPTERS[name]}; {effect.change.costs}): {', '.join(words)}"
+        )
+    return "A page with the rungs of the ladder, the least disturbing first. " + ". ".join(lines) + "."

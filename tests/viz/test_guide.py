@@ -1,0 +1,234 @@
+"""The decision guide says what the ladder's rules and their dry runs say, and can be read."""
+
+import re
+from dataclasses import replace
+from itertools import combinations
+from math import cos, radians, sin
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.path import Path as Outline
+
+from course_utils import models
+from course_utils.cli import main
+from course_utils.errors import CourseError
+from course_utils.hardware import MACHINES
+from course_utils.memory import Recipe, estimate
+from course_utils.memory.effects import contradictions, effect_of, effects
+from course_utils.memory.log import Log
+from course_utils.memory.plan import CHANGES
+from course_utils.memory.trial import Trial
+from course_utils.viz import guide
+
+ROOT = Path(__file__).parents[2]
+WIDE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 8}
+WORDS = {
+    "keep only the loss": "keeps only the loss",
+    "fused optimizer": "fused",
+    "fused attention": "scaled_dot_product_attention",
+    "micro-batch of 1": "micro-batch",
+    "chunked loss": "LossWithGradients",
+    "activations on the host": "save_on_cpu",
+    "optimizer on the host": "Offload to the host",
+    "update within backward": "UpdateInBackward",
+    "8-bit AdamW": "8-bit",
+    "4-bit AdamW": "4-bit",
+    "GaLore of rank 128": "GaLore",
+    "SGD": "Gradient descent",
+    "all in bfloat16": "bf16",
+    "LoRA of rank 16": "LoRA",
+    "QLoRA of rank 16": "QLoRA",
+}
+"""What a chapter calls a rung where that is not the ladder's own name."""
+
+
+def texts(figure):
+    return [text for text in figure.axes[0].texts if text.get_text().strip()]
+
+
+@pytest.fixture
+def page():
+    figure, _ = guide.figure()
+    FigureCanvasAgg(figure).draw()
+    return figure
+
+
+def test_every_rung_stands_on_the_page_at_its_level_in_the_ladders_order_with_its_cost_and_chapter(page):
+    drawn = texts(page)
+    said, names, levels, level = [text.get_text() for text in drawn], [], [], None
+    for text in drawn:
+        words = text.get_text()
+        if found := re.match(r"Level (\d)\.", words):
+            level = int(found[1])
+        elif level is not None and text.get_weight() == "bold" and len(words) > 1:
+            names.append(words)
+            levels.append(level)
+    rungs = [(change.name, change.level) for change in CHANGES]
+    assert list(zip(names, levels, strict=True))[: len(rungs)] == rungs
+    assert len(names) == len(rungs) + 1  # the heading of what does not go together
+    for change in CHANGES:
+        place = said.index(change.name)
+        assert said[place + 1] == change.costs
+        assert guide.CHAPTERS[change.name] in said[place : said.index(names[names.index(change.name) + 1])]
+
+
+def test_each_rung_has_a_chapter_that_speaks_of_it():
+    assert list(guide.CHAPTERS) == [change.name for change in CHANGES]
+    for name, chapter in guide.CHAPTERS.items():
+        (notebook,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
+        assert WORDS.get(name, name) in notebook.read_text(encoding="utf-8"), name
+
+
+def test_rungs_lower_what_papers_say():
+    lowers = {name: set(effect.lowers) for name, effect in guide.rungs().items()}
+    assert all(lowers.values())
+    # Rajbhandari et al. 2020, figure 1: stage 1 shares out the state, stage 3 gradients and parameters too.
+    assert lowers["ZeRO-1"] & {"parameters", "gradients", "optimizer state"} == {"optimizer state"}
+    assert lowers["ZeRO-3"] >= {"parameters", "gradients", "optimizer state"}
+    # Hu et al. 2021 and Dettmers et al. 2023: weights without gradients or states, then in 4 bits.
+    assert lowers["LoRA of rank 16"] >= {"gradients", "optimizer state"}
+    assert lowers["QLoRA of rank 16"] - lowers["LoRA of rank 16"] == {"parameters"}
+    # Chen et al. 2016: fewer activations, for a second forward pass.
+    assert lowers["gradient checkpointing"] == {"activations"}
+    assert guide.rungs()["gradient checkpointing"].seconds > 1.1
+    assert guide.rungs()["all in bfloat16"].sent == pytest.approx(0.5)
+
+
+def test_a_mark_is_what_an_estimate_of_the_same_step_says():
+    config = models.configuration("llama", **WIDE, num_hidden_layers=1, vocab_size=1024, max_position_embeddings=64)
+    recipe = Recipe("adamw-foreach", device="cuda", batch=2, sequence=64)
+    found = {}
+    for name, changed in {"before": recipe, "after": replace(recipe, optimizer="sgd")}.items():
+        found[name] = estimate(config, changed).by_instant()
+    before, after = (found[when]["update"] for when in ("before", "after"))
+    fell = {
+        kind for kind, size in before.items() if size > 0.05 * sum(before.values()) and after.get(kind, 0) <= 0.8 * size
+    }
+    assert fell == set(guide.rungs()["SGD"].lowers)
+
+
+def trial(*events, seconds=1.0):
+    """Of (bytes, kind) in backward."""
+    labels = tuple(("backward", kind, "", "") for _, kind in events)
+    log = Log(np.array([size for size, _ in events]), labels)
+    return Trial(Recipe(), log, Log.nothing(), seconds, 0)
+
+
+def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered():
+    before = trial((90, "activations"), (20, "gradients"), (-80, "activations"))
+    assert before.by_phase["backward"] == {"activations": 90, "gradients": 20}
+    moved = trial((40, "activations"), (-30, "activations"), (20, "gradients"))
+    assert moved.by_phase["backward"] == {"activations": 40}
+    assert moved.log.most_of_kind() == {("backward", "activations"): 40, ("backward", "gradients"): 20}
+    assert effect_of(CHANGES[0], before, moved).lowers == {"activations": ("backward",)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("blocks", "vocabulary"), [(2, 8192), (7, 16384)])
+def test_the_marks_are_the_same_at_other_sizes(blocks, vocabulary):
+    sizes = WIDE | {"num_hidden_layers": blocks, "vocab_size": vocabulary, "max_position_embeddings": 1024}
+    other = effects(models.configuration("llama", **sizes), guide.RECIPES, MACHINES[guide.CARD])
+    assert {name: set(e.lowers) for name, e in other.items()} == {n: set(e.lowers) for n, e in guide.rungs().items()}
+
+
+def test_a_rung_that_no_recipe_knows_is_named(monkeypatch):
+    monkeypatch.setattr("course_utils.memory.effects.CHANGES", CHANGES[2:3])
+    config = models.configuration("llama", **WIDE, num_hidden_layers=1, vocab_size=64, max_position_embeddings=16)
+    with pytest.raises(CourseError, match="'fused attention'"):
+        effects(config, [Recipe(batch=1, sequence=16)], MACHINES[guide.CARD])
+
+
+def test_pairs_that_do_not_go_together_have_the_recipes_own_sentence():
+    found = contradictions(guide.RECIPES)
+    fields = {change.name: change for change in CHANGES}
+    pairs = [pair for each in found.values() for pair in each]
+    assert ("gradient checkpointing", "activations on the host") in pairs
+    for why, each in found.items():
+        for one, other in each:
+            said = []
+            for recipe in guide.RECIPES:
+                try:
+                    replace(recipe, **fields[one].apply(recipe), **fields[other].apply(recipe))
+                except CourseError as refused:
+                    said.append(str(refused))
+            assert why in said
+
+
+def outline(text, renderer):
+    """The corners of a text, or of the frame around it."""
+    if text.get_bbox_patch() is not None:
+        return Outline(text.get_bbox_patch().get_window_extent(renderer).corners()[[0, 1, 3, 2, 0]])
+    angle = radians(text.get_rotation())
+    if not angle:
+        return Outline(text.get_window_extent(renderer).corners()[[0, 1, 3, 2, 0]])
+    text.set_rotation(0)  # it turns about its lower left corner
+    level = text.get_window_extent(renderer)
+    text.set_rotation(np.degrees(angle))
+    turn = np.array([[cos(angle), sin(angle)], [-sin(angle), cos(angle)]])
+    corner = np.array([level.x0, level.y0])
+    return Outline((level.corners()[[0, 1, 3, 2, 0]] - corner) @ turn + corner)
+
+
+def test_no_text_overlaps_another_or_leaves_the_page(page):
+    renderer = page.canvas.get_renderer()
+    outlines = {text: outline(text, renderer) for text in texts(page)}
+    paper = page.bbox
+    for text, shape in outlines.items():
+        assert paper.x0 <= shape.vertices[:, 0].min() <= shape.vertices[:, 0].max() <= paper.x1, text
+        assert paper.y0 <= shape.vertices[:, 1].min() <= shape.vertices[:, 1].max() <= paper.y1, text
+    overlaps = [
+        (one.get_text(), other.get_text())
+        for (one, first), (other, second) in combinations(outlines.items(), 2)
+        if first.intersects_path(second, filled=True)
+    ]
+    assert not overlaps
+    width, height = page.get_size_inches()
+    assert width <= 7.6
+    assert height <= 11.1  # A4 less what a printer leaves white
+
+
+def words_of(svg):
+    return [element.text for element in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_files_are_the_same_each_time_and_hold_letters(tmp_path):
+    for kind in ("svg", "pdf"):
+        for name in ("one", "two"):
+            guide.save(tmp_path / f"{name}.{kind}")
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    assert {change.name for change in CHANGES} <= set(words_of(tmp_path / "one.svg"))
+    pdf = (tmp_path / "one.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf  # TrueType, whose letters can be searched and copied
+    assert b"/Type3" not in pdf
+    left, bottom, right, top = map(float, re.search(rb"/MediaBox \[ ?(.*?) ?\]", pdf)[1].split())
+    assert (right - left, top - bottom) == pytest.approx((210 / 25.4 * 72, 297 / 25.4 * 72), abs=1)
+
+
+def test_the_page_in_docs_is_what_the_rules_give_now(tmp_path):
+    guide.save(tmp_path / "guide.svg")
+    kept = ROOT / "docs" / "decision_guide.svg"
+    assert words_of(kept) == words_of(tmp_path / "guide.svg"), (
+        "write it anew: course guide docs/decision_guide.svg, and .pdf"
+    )
+    assert sum(kept.with_suffix(kind).stat().st_size for kind in (".svg", ".pdf")) < 150_000
+
+
+def test_the_command_writes_the_page_and_refuses_other_kinds_of_file(tmp_path, capsys):
+    assert main(["guide", str(tmp_path / "guide.pdf")]) == 0
+    assert (tmp_path / "guide.pdf").read_bytes().startswith(b"%PDF")
+    assert main(["guide", str(tmp_path / "guide.png")]) == 2
+    assert "as PDF or SVG, and 'guide.png' is neither" in capsys.readouterr().err
+    assert main(["guide", str(tmp_path / "guide.pdf" / "guide.svg")]) == 2
+    assert "choose another place" in capsys.readouterr().err
+
+
+def test_the_text_for_those_who_cannot_see_it_says_each_rung():
+    _, alt = guide.figure()
+    assert (
+        "gradient checkpointing (level 0, chapter 07; time: a second forward pass): lowers activations, takes more."
+        in alt
+    )
+    assert all(change.name in alt for change in CHANGES)
