@@ -71,7 +71,7 @@ _MARKS = {
 # In inches, from the upper left corner.
 _WIDTH, _A4 = 7.6, (8.27, 11.69)
 _KINDS_AT, _APART, _EFFECTS_AT, _CHAPTER_AT = 3.55, 0.36, (6.2, 6.62), 7.15
-_ROW, _HEADING, _TILE = 0.27, 0.24, 0.2
+_ROW, _HEADING, _TILE = 0.262, 0.232, 0.195
 
 
 @cache
@@ -196,7 +196,7 @@ class _Page:
 
     def remarks(self) -> None:
         """What does not go together, and what a mark means."""
-        self.y += 0.1
+        self.y += 0.07
         self.write(0.05, self.y, "These do not go together, and a Recipe says why:", 8, weight="bold")
         self.y += 0.15
         for why, pairs in contradictions(RECIPES).items():
@@ -209,9 +209,9 @@ class _Page:
         self.paragraph(_MEANING)
 
     def paragraph(self, text: str) -> None:
-        for place, line in enumerate(wrap(text, 142)):
+        for place, line in enumerate(wrap(text, 137)):
             self.write(0.05 + 0.1 * bool(place), self.y, line, 7)
-            self.y += 0.125
+            self.y += 0.118
 
 
 _DOES_NOT = (

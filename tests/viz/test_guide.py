@@ -123,7 +123,7 @@ def trial(*events, seconds=1.0):
     """Of (bytes, kind) in backward."""
     labels = tuple(("backward", kind, "", "") for _, kind in events)
     log = Log(np.array([size for size, _ in events]), labels)
-    return Trial(Recipe(), log, Log.nothing(), seconds, 0)
+    return Trial(Recipe(), log, Log.nothing(), {("backward", ""): seconds}, {})
 
 
 def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered():
