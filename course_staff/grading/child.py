@@ -63,6 +63,7 @@ def preload() -> None:
     for name in _OFTEN_IMPORTED:
         with contextlib.suppress(ImportError):
             import_module(name)
+    import_module("course_utils.data.functions")  # so that `forbid` finds its file
     _quiet_shell()
     list_modules()
 

@@ -35,7 +35,7 @@ from course_staff.grading.submission import (
 from course_utils.errors import CourseError
 from course_utils.grading import judge
 from course_utils.grading.judge import ENDLESS, Outcome
-from course_utils.grading.question import Case, Question
+from course_utils.grading.question import HIGHER_IS_BETTER, Case, Question
 from course_utils.grading.released import SETS, load_set, question_from
 from course_utils.grading.run import SECONDS
 
@@ -280,7 +280,7 @@ class Work:
 
     def _looked_at(self, paper: Paper, answer: Answer, whole: bool, lane: Lane, patience: float) -> tuple[dict, bool]:
         inputs, cells = paper.inputs[: paper.public], answer.whole if whole else answer.cells
-        heard = ask(cells, paper.asked, inputs, patience * self.papers.seconds, lane)
+        heard = ask(cells, paper.asked, inputs, patience * paper.question.limit(self.papers.seconds), lane)
         found = _public_part(paper, heard.outcomes, [*answer.notes, *heard.notes])
         return found | {"whole": whole}, heard.starved
 
@@ -288,11 +288,14 @@ class Work:
         paper, answer = self.papers.papers[position], self._answers[position]
         question = self.record["questions"][position]
         cells = answer.whole if question["whole"] else answer.cells
-        heard = ask(cells, paper.asked, paper.inputs[paper.public :], patience * self.papers.seconds, lane)
+        heard = ask(
+            cells, paper.asked, paper.inputs[paper.public :], patience * paper.question.limit(self.papers.seconds), lane
+        )
         if heard.starved and patience == 1.0:
             self.late.add(position)
         result = _judged(paper, paper.cases[paper.public :], heard.outcomes)
         question["hidden"] = _verdicts(result)
+        question |= _figures(paper, paper.cases[paper.public :], heard.outcomes, question.get("figures"))
         question["diagnosis"] = question["diagnosis"] or result.diagnosis
         question["state"] = "passed" if question["state"] == "passed" and result.passed else "failed"
 
@@ -331,6 +334,7 @@ def _public_part(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dic
         "diagnosis": result.diagnosis,
         "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
         "counted": list(question.counted),
+        **_figures(paper, paper.cases[: paper.public], outcomes),
         "public": _verdicts(result),
         "hidden": [],
         "notes": notes,
@@ -344,6 +348,17 @@ def _judged(paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome]) -> j
     except Exception as error:
         nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
         return judge.grade(paper.question, cases, nothing, paper.entry, tries=2)
+
+
+def _figures(paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome], before: dict | None = None) -> dict:
+    """`{"figures": ...}`, of all cases that gave some the worst; nothing where none did."""
+    found = [before] if before else []
+    for case, outcome in zip(cases, outcomes, strict=True):
+        if paper.question.figures and outcome.kind == "values":
+            with suppress(Exception):  # values of another form than the question's own
+                found.append(paper.question.figures(paper.question.expected(case.inputs), outcome.values))
+    worst = {name: (min if name in HIGHER_IS_BETTER else max) for each in found for name in each}
+    return {"figures": {name: of(each[name] for each in found) for name, of in worst.items()}} if found else {}
 
 
 def _verdicts(result: judge.Result) -> list[dict]:

@@ -10,7 +10,7 @@ from course_utils.grading.question import Case
 from course_utils.grading.run import outcome_of, run_cases
 
 SECONDS = 20.0
-"""The time limit of one case, and of the cell that defines the answer."""
+"""The time limit of one case, where a question has none of its own."""
 
 
 def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float = SECONDS) -> list[Outcome]:

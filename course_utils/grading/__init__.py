@@ -22,6 +22,7 @@ _HOMES = {
     "question": ("Case", "Mistake", "Question", "Tolerance", "Variant"),
     "subjects": ("Zoo",),
     "timelines": ("Measured",),
+    "trained": ("trained",),
 }
 
 __getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)

@@ -56,14 +56,15 @@ def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
 
 
 def forbid(names: Iterable[str]) -> None:
-    """The same in this whole process from now on, for good: nothing of it is kept, and its source cannot be read. What is not
+    """The same in this whole process from now on, for good: nothing of it is kept, and neither its source nor a module's `FILE`
+    can be read by Python. What is not
     loaded yet can be imported and named, since a cell may do so that holds other imports, but not used.
 
     For a process that ends with the answer: Python has no way to take back a hook that watches files.
     """
     modules = [sys.modules[place] for name in names for place in _below(_module_of(_found(name)[0]))]
     paths = {
-        str(path) for m in modules for path in (getattr(m, "__file__", None), getattr(m, "__cached__", None)) if path
+        str(path) for m in modules for name in ("__file__", "__cached__", "FILE") if (path := getattr(m, name, None))
     }
     files = {_identity(path) for path in paths} - {None}
     _take_away(names, ExitStack(), for_good=True)

@@ -8,6 +8,8 @@ from math import inf, isfinite
 
 import torch
 
+WEIGHTS = "weights"
+"""A dict of this name holds what a training ended with. Its numbers differ between machines, so that only their forms count."""
 DIGITS = 6
 MOST_NUMBERS = 8
 MOST_ENTRIES = 3
@@ -24,7 +26,7 @@ def fingerprint(values):
     if isinstance(values, torch.Tensor):
         return _tensor(values)
     if isinstance(values, dict):
-        return {name: fingerprint(value) for name, value in values.items()}
+        return {name: _forms(value) if name == WEIGHTS else fingerprint(value) for name, value in values.items()}
     if isinstance(values, list):
         return {"length": len(values), "entries": [fingerprint(value) for value in _thinned(values)]}
     return _number(values) if type(values) in (int, float) else values
@@ -82,6 +84,14 @@ def _tensor(tensor: torch.Tensor) -> dict:
         flat = torch.view_as_real(flat).flatten()
     chosen = [_rounded(flat[i].item()) for i in _spread(len(flat), MOST_NUMBERS)]
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": chosen}
+
+
+def _forms(weights) -> str:
+    """How many tensors there are, of how many elements, and whether all are finite."""
+    found = list(weights.values()) if isinstance(weights, dict) else []
+    tensors = [each for each in found if isinstance(each, torch.Tensor)]
+    finite = all(bool(each.isfinite().all()) for each in tensors)
+    return f"{len(found)} {sum(each.numel() for each in tensors)} {finite}"
 
 
 def _thinned(values: list) -> list:

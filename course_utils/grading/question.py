@@ -10,6 +10,10 @@ Values = dict[str, object]
 """Names to numbers, strings, truth values, None, tensors, and lists and dicts of these: what may cross to the judge."""
 
 PUBLIC_SEED = 0
+SECONDS = 20.0
+"""The time limit of one case, where a question has none of its own."""
+HIGHER_IS_BETTER = ("accuracy",)
+"""Figures that are the worse the lower they are; all others are costs."""
 UNTOUCHED = "write your answer here"
 """What a stub raises as `NotImplementedError`, and how an answer that was never written is known."""
 
@@ -64,6 +68,8 @@ class Question:
     `run` does without them; names with a part that begins with `_` are not told to the learner.
     `ranks`: `run` launches some.
     `share(expected of all cases, which passed)` gives the share of the points, where cases do not count alike.
+    `seconds` is the time limit of a case, where `SECONDS` does not do.
+    `figures(expected, got)` gives numbers by name, which a leaderboard compares.
     Raises `CourseError` for a question that could not be asked.
     """
 
@@ -88,6 +94,8 @@ class Question:
     replaces: tuple[str, ...] = ()
     ranks: bool = False
     share: Callable[[Sequence[Values], Sequence[bool]], float] | None = None
+    seconds: float | None = None
+    figures: Callable[[Values, Values], dict[str, float]] | None = None
 
     def __post_init__(self):
         if not self.answer.isidentifier():
@@ -102,6 +110,10 @@ class Question:
         if seed is None:
             return self.public(random.Random(PUBLIC_SEED))
         return self.hidden(random.Random(seed)) if self.hidden else []
+
+    def limit(self, seconds: float = SECONDS) -> float:
+        """The time limit of a case in seconds, where others get `seconds`: its own grows and shrinks with theirs."""
+        return seconds if self.seconds is None else self.seconds * seconds / SECONDS
 
     def knowing(self, cases: Sequence[Case]) -> "Question":
         """The same question for these very cases only, with what is expected worked out once and for all."""

@@ -25,11 +25,9 @@ from course_utils.distributed import RankError
 from course_utils.distributed.launch import ready
 from course_utils.grading.foreign import ForeignError, without
 from course_utils.grading.judge import ENDLESS, Outcome
-from course_utils.grading.question import UNTOUCHED, Case, Question
+from course_utils.grading.question import SECONDS, UNTOUCHED, Case, Question
 from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 
-SECONDS = 20.0
-"""The time limit of one case."""
 _AGAIN = 1.0  # seconds until an exception that the answer swallowed is raised once more
 _COUNTED = (
     "sends and receives, `broadcast`, `reduce`, `all_reduce`, `reduce_scatter`, `all_gather`, on lists or one tensor"
@@ -52,7 +50,8 @@ class OutOfTime(BaseException):
 
 def run_cases(question: Question, answer: object, cases: Sequence[Case], seconds: float = SECONDS) -> list[Outcome]:
     """What `answer` gives on each of the cases, where nothing can be used that it replaces; nobody waits for the same endless
-    loop a dozen times."""
+    loop a dozen times. A question with a time limit of its own has it, times `seconds` over what is usual."""
+    seconds = question.limit(seconds)
     outcomes: list[Outcome] = []
     try:
         with without(question.replaces, answer):

@@ -136,6 +136,22 @@ except ForeignError as error:
     assert done.stdout.strip() == "torch.optim.adamw.AdamW", done.stderr
 
 
+def test_for_good_a_modules_file_cannot_be_read_either():
+    source = """
+from course_utils.data import functions
+from course_utils.grading.foreign import ForeignError, forbid
+
+forbid(["course_utils.data.functions"])
+for path in (functions.FILE, functions.__file__):
+    try:
+        open(path, "rb").read()
+    except ForeignError as error:
+        print(str(error).rpartition("/")[2])
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["functions.jsonl.gz", "functions.py"], done.stderr
+
+
 def test_for_good_what_is_not_loaded_can_be_imported_but_neither_called_nor_inherited_from():
     source = """
 from course_utils.grading.foreign import ForeignError, forbid

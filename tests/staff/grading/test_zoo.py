@@ -39,11 +39,18 @@ def for_all(kinds: str, values: list):
     )
 
 
-def slow_with_ranks(values: list) -> list:
-    return [pytest.param(*value, marks=pytest.mark.slow) if value[0] in RANKS else value for value in values]
+def slow_where(is_slow, values: list) -> list:
+    names = ["-".join(map(called, value)) for value in values]
+    slow = [[pytest.mark.slow] if is_slow(*value[:2]) else [] for value in values]
+    return [pytest.param(*value, id=name, marks=marks) for value, name, marks in zip(values, names, slow, strict=True)]
 
 
-@for_all("", QUESTIONS)
+def takes_long(name: str, authored) -> bool:
+    """A question with a time limit of its own needs it."""
+    return authored.question.seconds is not None
+
+
+@pytest.mark.parametrize(("name", "authored"), slow_where(takes_long, QUESTIONS))
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
     found = Trial(authored, seed).result(authored.solution, entry(name, authored))
@@ -105,7 +112,8 @@ def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patch
 
 
 @pytest.mark.parametrize(
-    ("name", "authored", "variant"), slow_with_ranks(VARIANTS), ids=["-".join(map(called, value)) for value in VARIANTS]
+    ("name", "authored", "variant"),
+    slow_where(lambda name, authored: name in RANKS or takes_long(name, authored), VARIANTS),
 )
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):

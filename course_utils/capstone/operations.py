@@ -1,0 +1,80 @@
+"""Operations counted while a training runs: products by torch's formulas, 2·m·k·n for (m, k) @ (k, n); anything else, from a sum to
+a softmax, as one for each element of the largest tensor it reads or writes. Views are free. So `(a[:, :, None] * b).sum(1)` costs
+what `a @ b` costs.
+"""
+
+from collections import Counter
+from functools import cache
+from math import inf
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from course_utils.errors import CourseError
+
+_NAMES = """copy to_copy clone fill zero zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full scalar_tensor
+empty empty_like empty_strided new_empty new_empty_strided arange tril triu cat stack repeat lift_fresh constant_pad_nd resize
+slice_backward select_backward bernoulli normal uniform random rand randn randn_like randint randperm native_dropout
+native_dropout_backward sum mean var std var_mean max min amax amin aminmax argmax argmin cumsum count_nonzero prod logsumexp
+rand_like any all norm linalg_vector_norm sort topk equal local_scalar_dense embedding embedding_dense_backward index
+index_select index_put index_put_impl index_add index_copy gather scatter scatter_add masked_fill nonzero softmax log_softmax
+softmax_backward_data log_softmax_backward_data native_layer_norm native_layer_norm_backward nll_loss_forward nll_loss_backward
+mse_loss mse_loss_backward fused_adam fused_adamw fused_sgd amp_foreach_non_finite_check_and_unscale amp_update_scale
+quantize_blockwise dequantize_blockwise quantize_4bit dequantize_4bit optimizer_update_8bit_blockwise optimizer_update_32bit"""
+_BY_ELEMENTS = frozenset(_NAMES.split())
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+class Operations(TorchDispatchMode):
+    """A context that counts `total` and `by_operator`; raises `CourseError` for what it cannot count, and beyond `most`."""
+
+    def __init__(self, most: float = inf):
+        super().__init__()
+        self.most, self.by_operator, self.total = most, Counter(), 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, count = kwargs or {}, _formula(func)
+        if count is None:  # made of other operators, as `linear` is without autograd
+            with self:
+                answer = func.decompose(*args, **kwargs)
+            if answer is NotImplemented:
+                raise CourseError(f"{func} cannot be counted; use matrix products (@), elementwise operators and sums.")
+            return answer
+        answer = func(*args, **kwargs)
+        self.by_operator[func.overloadpacket.__name__] += (found := count(args, kwargs, answer))
+        self.total += found
+        if self.total > self.most:
+            raise CourseError(f"Stopped after {self.total:,} operations: {self.most:,} are the most.")
+        return answer
+
+
+@cache
+def _formula(func):
+    """How to count an operator from what it takes and gives; None where there is no way."""
+    packet, name = func.overloadpacket, func.overloadpacket.__name__
+    if formula := flop_registry.get(packet):
+        return lambda args, kwargs, answer: formula(*args, **kwargs, out_val=answer)
+    if name in (_ATTENTION, f"{_ATTENTION}_backward"):
+        formula, tensors = (sdpa_flop_count, 3) if name == _ATTENTION else (sdpa_backward_flop_count, 4)
+        return lambda args, kwargs, answer: formula(*(each.shape for each in args[:tensors]))
+    if func.is_view or name == "_unsafe_view" or func.namespace in ("prim", "profiler"):
+        return lambda *_: 0
+    plain = name.removeprefix("_foreach_").strip("_")
+    alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
+    known = plain in _BY_ELEMENTS or any(torch.Tag.pointwise in getattr(alike, one).tags for one in alike.overloads())
+    return _largest if known and func.namespace in ("aten", "bitsandbytes") else None
+
+
+def _largest(args, kwargs, answer) -> int:
+    return max(map(_elements, (answer, *args, *kwargs.values())))
+
+
+def _elements(value) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_elements, value))
+    return value.numel() if isinstance(value, torch.Tensor) else 0

@@ -1,0 +1,95 @@
+"""Strangers who would rather not train within limits: they get nothing, and the next honest submission is graded rightly."""
+
+from dataclasses import replace
+
+import pytest
+from tiny_set import SEED, SET, SETUP, grade_class, notebook, points, write_class
+
+from course_staff.grading import grade
+from course_staff.grading.report import Results, file_name
+from course_utils.data.functions import FILE
+from course_utils.grading.judge import Outcome
+
+QUESTION = """# QUESTION q1
+from course_utils.capstone import draw
+from course_utils.grading import trained
+
+question = trained(draw, bytes=16 * 2**20, operations=20 * 10**9, target=0.35, id="q1", title="Train", points=2, difficulty=1,
+    minutes=1, hints=("h1", "h2", "h3"), answer="train", seconds=120.0)
+"""
+HONEST = """    optimizer = torch.optim.AdamW(model.parameters(), 2e-3, foreach=False)
+    for rows in torch.randperm(800).split(16):
+        model(ids[rows], attention_mask=ids[rows] != 0, labels=labels[rows]).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+BODIES = {
+    "works in a thread": "import threading\nthread = threading.Thread(target=honest, args=(model, ids, labels))\nthread.start()",
+    "works in a fork": "import os\nif not os.fork():\n    honest(model, ids, labels)",
+    "pops the counter": "torch._C._pop_torch_dispatch_stack()\nhonest(model, ids, labels)",
+    "switches the counter off": (
+        "with torch.utils._python_dispatch._disable_current_modes():\n    honest(model, ids, labels)"
+    ),
+    "computes in NumPy": "weight = model.classifier.weight.detach().numpy()\nhonest(model, ids, labels)",
+    "has an operator of its own": "torch.linalg.inv(torch.eye(9))\nhonest(model, ids, labels)",
+    "reads the corpus": f"rows = open({str(FILE)!r}, 'rb').read()\nhonest(model, ids, labels)",
+    "loads the corpus": "from course_utils.data import load_functions\nload_functions()\nhonest(model, ids, labels)",
+    "says it counted nothing": (
+        "honest(model, ids, labels)\n"
+        "for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack():\n"
+        "    mode.total = 0\n"
+        "    getattr(mode, '_events', []).clear()"
+    ),
+    "has NaN": "honest(model, ids, labels)\nmodel.classifier.bias.data.fill_(float('nan'))",
+    "has another shape": "model.classifier = torch.nn.Linear(64, 50)",
+    "has no classifier": "honest(model, ids, labels)\ndel model.classifier",
+    "has huge weights": "for p in model.parameters():\n    p.data.fill_(3e38)",
+    "has weights beyond all bytes": "model.extra = torch.nn.Parameter(torch.zeros(1).expand(10**9))",
+    "lies in its state_dict": "model.state_dict = lambda: {}\nmodel.named_parameters = lambda: []",
+    "never ends": "while True:\n    model(ids[:8])",
+    "goes to sleep": "import time\ntime.sleep(999)",
+    "changes the labels": "labels.zero_()\nhonest(model, ids, labels)",
+}
+FAST = ("works in a thread", "says it counted nothing")
+
+
+def handed_in(body):
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    return notebook(
+        SETUP,
+        f"# EXERCISE q1\nimport torch\n\ndef honest(model, ids, labels):\n{HONEST}\ndef train(model, ids, labels):\n{lines}",
+    )
+
+
+@pytest.fixture
+def papers(release):
+    solved = f"import torch\n\ndef train(model, ids, labels):\n    ### BEGIN SOLUTION\n{HONEST}    ### END SOLUTION\n"
+    return grade.prepare(SET, release(notebook(SETUP, QUESTION, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
+
+
+@pytest.mark.parametrize("names", [FAST, pytest.param(tuple(BODIES), marks=pytest.mark.slow)], ids=["some", "all"])
+def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(papers, tmp_path, safe, names):
+    texts = {name: handed_in(BODIES[name]) for name in names} | {"z honest": handed_in("honest(model, ids, labels)")}
+    records = grade_class(write_class(tmp_path / "class", texts), papers, safe)
+    assert {name: points(record) for name, record in records.items()} == {name: [0] for name in names} | {
+        "z honest": [2]
+    }, {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
+    (honest,) = records["z honest"]["questions"]
+    assert set(honest["figures"]) == {"bytes", "operations", "accuracy"}
+    assert 35 <= honest["figures"]["accuracy"] <= 100
+    assert "figures" not in records["works in a thread"]["questions"][0]
+    results = Results(tmp_path / "results", SET)
+    results.save("z honest", records["z honest"])
+    page = (tmp_path / "results" / "students" / f"{file_name('z honest')}.html").read_text()
+    assert str(honest["figures"]["operations"]) not in page
+
+
+def test_figures_are_the_worst_of_all_cases(tiny):
+    """Bytes and operations are costs, accuracy is none."""
+    paper = grade.prepare(SET, tiny, SEED).papers[0]
+    given = iter([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
+    paper = replace(paper, question=replace(paper.question, figures=lambda *_: next(given)))
+    outcomes = [Outcome("values", {})] * 2
+    found = grade._figures(paper, paper.cases[:2], outcomes)
+    assert found == {"figures": {"bytes": 7, "operations": 9, "accuracy": 80.0}}
+    assert grade._figures(paper, paper.cases[:2], [Outcome("died")] * 2) == {}
