@@ -1,5 +1,5 @@
-"""Operations counted while a training runs: products by torch's formulas, 2·m·k·n for (m, k) @ (k, n); anything else, from a sum to
-a softmax, as one for each element of the largest tensor it reads or writes. Views are free. So `(a[:, :, None] * b).sum(1)` costs
+"""Operations counted while a training runs: products by torch's formulas, 2·m·k·n for (m, k) @ (k, n); anything else, sum or
+softmax, as one for each element of the largest tensor it reads or writes; views are free. So `(a[:, :, None] * b).sum(1)` costs
 what `a @ b` costs.
 """
 
