@@ -277,7 +277,7 @@ def question_minutes(name: str) -> dict[str, int]:
     return {q["id"]: q["minutes"] for q in json.loads(path.read_text("utf-8"))["questions"]} if path.is_file() else {}
 
 
-@pytest.mark.parametrize("name", ["Two days", "Six weeks"])
+@pytest.mark.parametrize("name", ["Two days", "Seven weeks"])
 def test_a_plans_minutes_are_those_of_the_chapters_and_questions(name):
     plan = planned(PLANS[name])
     assert len(plan) == PLANS[name].count("](../notebooks/")
@@ -288,8 +288,8 @@ def test_a_plans_minutes_are_those_of_the_chapters_and_questions(name):
     assert [int(sum_) for sum_ in together.groups()] == [sum(row[1] for row in plan), sum(row[3] for row in plan)]
 
 
-def test_six_weeks_teach_every_chapter():
-    assert [row[0] for row in planned(PLANS["Six weeks"])] == [path.stem for path in chapters_in(ROOT / "notebooks")]
+def test_seven_weeks_teach_every_chapter():
+    assert [row[0] for row in planned(PLANS["Seven weeks"])] == [path.stem for path in chapters_in(ROOT / "notebooks")]
 
 
 def test_a_lecture_is_four_demos_within_ninety_minutes():

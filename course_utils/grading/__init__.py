@@ -23,6 +23,7 @@ _HOMES = {
     "subjects": ("Zoo",),
     "timelines": ("Measured",),
     "trained": ("trained",),
+    "weighing": ("weighed",),
 }
 
 __getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)
