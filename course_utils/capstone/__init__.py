@@ -4,6 +4,7 @@ from course_utils.lazy import import_when_used
 
 _HOMES = {
     "layout": ("Layout",),
+    "measuring": ("measured",),
     "operations": ("Operations",),
     "scenarios": ("SCENARIOS", "Scenario", "choose", "weigh"),
     "task": ("Task", "accuracy", "draw", "fresh_model"),

@@ -1,13 +1,17 @@
 """Chapter 13: a scenario on the reader's own machine, recipes beside their budgets, one of them proved, a trade-off measured."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
+from random import Random
 from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 from course_utils import data, models, training
+from course_utils.capstone import Task, accuracy, draw, fresh_model, measured
 from course_utils.capstone.scenarios import LAPTOP, Scenario, Weighed, choose, weigh
 from course_utils.errors import CourseError
 from course_utils.hardware import calibrate
@@ -20,6 +24,7 @@ from course_utils.viz import play
 from course_utils.viz.memory import legend_of_kinds, stack
 from course_utils.viz.parts import byte_unit, subplots
 from course_utils.viz.style import COLORS, writing
+from course_utils.viz.tradeoff import Entry
 
 EXAMPLES = 16
 _SHARE, _TIMES, _QUICK = 0.5, 1.7, 1.5  # budgets, as multiples of what plain AdamW takes
@@ -154,3 +159,30 @@ def _told_by(history: training.History) -> Through:
     state = next(iter(history.optimizer.state.values()))
     kept = [value for value in state.values() if value.ndim]
     return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(kept))
+
+
+class Tried(NamedTuple):
+    """A training: its place among others, and its accuracy in percent on the rows that it saw."""
+
+    entry: Entry
+    seen: float
+
+
+@cache
+def task() -> Task:
+    """The capstone's task from the settings' seed; at smoke scale with few rows to train on."""
+    whole = draw(Random(settings().seed))
+    rows = 256 if settings().scale.name == "smoke" else len(whole.ids)
+    return replace(whole, ids=whole.ids[:rows], labels=whole.labels[:rows])
+
+
+def tried(name: str, train: Callable[[nn.Module, torch.Tensor, torch.Tensor], object]) -> Tried:
+    """Train the task's model by `train(model, ids, labels)`; bytes and operations are those of the whole call."""
+    here_and_now = task()
+    model = fresh_model(here_and_now.weights)
+    torch.manual_seed(settings().seed)
+    ids, labels = here_and_now.ids, here_and_now.labels
+    peak, operations = measured(lambda: train(model, ids, labels), model, (ids, labels))
+    unseen = accuracy(model, here_and_now.held_ids, here_and_now.held_labels)
+    entry = Entry(name, "", peak, operations, 100 * unseen)
+    return Tried(entry, 100 * accuracy(model, ids, labels))

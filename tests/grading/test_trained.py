@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.capstone import draw, fresh_model
+from course_utils.capstone.measuring import measured
 from course_utils.errors import CourseError
 from course_utils.grading import trained
 from course_utils.grading.judge import grade
 from course_utils.grading.run import run_cases
-from course_utils.grading.trained import measured, reaches
+from course_utils.grading.trained import reaches
 from course_utils.memory.allocator import CpuAllocator
 
 TASK = draw(Random(5))
