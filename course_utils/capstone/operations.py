@@ -13,16 +13,17 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from course_utils.errors import CourseError
 
-_NAMES = """copy to_copy clone fill zero zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full scalar_tensor
-empty empty_like empty_strided new_empty new_empty_strided arange tril triu cat stack repeat lift_fresh constant_pad_nd resize
-slice_backward select_backward bernoulli normal uniform random rand randn randn_like randint randperm native_dropout
-native_dropout_backward sum mean var std var_mean max min amax amin aminmax argmax argmin cumsum count_nonzero prod logsumexp
-rand_like any all norm linalg_vector_norm sort topk equal local_scalar_dense embedding embedding_dense_backward index
-index_select index_put index_put_impl index_add index_copy gather scatter scatter_add masked_fill nonzero softmax log_softmax
-softmax_backward_data log_softmax_backward_data native_layer_norm native_layer_norm_backward nll_loss_forward nll_loss_backward
-mse_loss mse_loss_backward fused_adam fused_adamw fused_sgd amp_foreach_non_finite_check_and_unscale amp_update_scale
-quantize_blockwise dequantize_blockwise quantize_4bit dequantize_4bit optimizer_update_8bit_blockwise optimizer_update_32bit"""
-_BY_ELEMENTS = frozenset(_NAMES.split())
+_NAMES = """copy, to_copy, clone, fill, zero, zeros, zeros_like, ones, ones_like, full, full_like, new_zeros, new_ones, new_full,
+scalar_tensor, empty, empty_like, empty_strided, new_empty, new_empty_strided, arange, tril, triu, cat, stack, repeat, lift_fresh,
+constant_pad_nd, resize, slice_backward, select_backward, bernoulli, normal, uniform, random, rand, randn, randn_like, randint,
+randperm, native_dropout, native_dropout_backward, sum, mean, var, std, var_mean, max, min, amax, amin, aminmax, argmax, argmin,
+cumsum, prod, logsumexp, any, all, norm, linalg_vector_norm, sort, topk, equal, local_scalar_dense, embedding,
+embedding_dense_backward, index, index_select, index_put, index_put_impl, index_add, gather, scatter, scatter_add, masked_fill,
+nonzero, softmax, log_softmax, softmax_backward_data, log_softmax_backward_data, native_layer_norm, native_layer_norm_backward,
+nll_loss_forward, nll_loss_backward, mse_loss, mse_loss_backward, fused_adam, fused_adamw, fused_sgd,
+amp_foreach_non_finite_check_and_unscale, amp_update_scale, quantize_blockwise, dequantize_blockwise, quantize_4bit,
+dequantize_4bit, optimizer_update_8bit_blockwise, optimizer_update_32bit"""
+_BY_ELEMENTS = frozenset(_NAMES.replace(",", "").split())
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -67,11 +68,8 @@ def _formula(func):
     plain = name.removeprefix("_foreach_").strip("_")
     alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
     known = plain in _BY_ELEMENTS or any(torch.Tag.pointwise in getattr(alike, one).tags for one in alike.overloads())
-    return _largest if known and func.namespace in ("aten", "bitsandbytes") else None
-
-
-def _largest(args, kwargs, answer) -> int:
-    return max(map(_elements, (answer, *args, *kwargs.values())))
+    simple = known and func.namespace in ("aten", "bitsandbytes")
+    return (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values())))) if simple else None
 
 
 def _elements(value) -> int:

@@ -50,6 +50,7 @@ MANY_ANSWERS = (
     "09_local_sgd",
     "10_fsdp_and_zero",
     "12_scaling_out",
+    "13_capstone",
 )
 QUICK_SETS = pytest.mark.parametrize(
     "path",
