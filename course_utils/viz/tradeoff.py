@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from course_utils.units import BYTE_UNITS, format_bytes, format_counted, three_digits
+from course_utils.units import BYTE_UNITS, format_bytes, three_digits
 from course_utils.viz.parts import byte_unit, subplots
 from course_utils.viz.style import COLORS
 
@@ -87,7 +87,7 @@ def tradeoff_figure(board: Board) -> tuple[Figure, str]:
     axes.set_xlabel(f"bytes, in {unit}: fewer is better" if size > 1 else "bytes: fewer is better")
     axes.set_ylabel(f"operations {power}: fewer is better".replace(" :", ":"))
     verb = "is" if board.front == 1 else "are"
-    axes.set_title(f"{board.front} of {format_counted(len(entries), 'right answer')} {verb} on the front", loc="left")
+    axes.set_title(f"{board.front} of {len(entries)} {verb} on the front: nobody beats them in all three", loc="left")
     _write_labels(figure, axes, _labels(board, places), places[: board.front])
     said = [
         f"{one.letter} takes {format_bytes(one.bytes)} and {format_operations(one.operations)} operations, {one.accuracy:.1f} %"
