@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from random import Random
+from textwrap import fill
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,6 @@ from course_utils.memory.recipe import Recipe
 from course_utils.memory.workload import Workload
 from course_utils.settings import settings
 from course_utils.units import SECOND_UNITS, format_bytes, format_seconds, three_digits
-from course_utils.viz import play
 from course_utils.viz.memory import legend_of_kinds, stack
 from course_utils.viz.parts import byte_unit, subplots
 from course_utils.viz.style import COLORS, writing
@@ -109,23 +109,9 @@ def chosen_figure(
     except CourseError as error:
         figure, axes = subplots(figsize=(7.8, 1.6))
         axes.axis("off")
-        axes.text(0, 0.5, str(error), va="center", wrap=True, fontsize=11, color=COLORS["ink"])
-        return figure, str(error)
-
-
-def play_budgets() -> None:
-    """Show `chosen_figure` with controls."""
-    from ipywidgets import Checkbox, Dropdown, SelectionSlider, ToggleButtons
-
-    optimizers = ("adamw", "adamw8bit", "momentum", "adafactor", "sgd")
-    play(
-        chosen_figure,
-        optimizer=Dropdown(options=optimizers, description="optimizer"),
-        precision=ToggleButtons(options=("fp32", "autocast", "bf16"), description="precision"),
-        micro_batch=SelectionSlider(options=[1, 2, 4, 8, 16], value=16, description="examples of a micro-batch"),
-        checkpointing=Checkbox(False, description="gradient checkpointing"),
-        in_backward=Checkbox(False, description="update within backward"),
-    )
+        said = f"{optimizer} in {precision}, micro-batches of {micro_batch}: no recipe. {error}"
+        axes.text(0, 0.5, fill(said, 90), va="center", fontsize=11, color=COLORS["ink"])
+        return figure, said
 
 
 class Through(NamedTuple):
