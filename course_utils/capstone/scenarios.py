@@ -136,10 +136,12 @@ class Weighed:
         if self.fits:
             return None
         peak, there = self.estimate.peak_instant, format_bytes(self.scenario.memory)
+        kinds = sorted(peak.by_kind.items(), key=lambda kind: -kind[1])[:3]
+        by_kind = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds)
         terms = ", ".join(f"{term.name} ({format_bytes(term.bytes)})" for term in peak.parts[:3])
         where = f"{peak.name}, in `{peak.module}`" if peak.module else peak.name
         needs = f"needs {format_bytes(self.need[1])}, and {there} are there"
-        return f"{needs}. The fullest instant is in {where}. The largest terms there: {terms}"
+        return f"{needs}. The fullest instant is in {where}: {by_kind}. The largest terms: {terms}"
 
     def on_seconds(self, limit: float) -> str | None:
         """What takes too long, and what it goes into."""

@@ -75,14 +75,14 @@ def budgets_figure(found: Mapping[str, Weighed]) -> tuple[Figure, str]:
             length, strength = seconds / second, _STRENGTH.get(part, 0.1)
             panels[1].barh(row, length, 0.62, start, color=COLORS["ink"], alpha=strength)
             start += length
-        totals = (w.need[1] / size, w.fits), (start, w.seconds <= scenario.seconds)
+        totals = (w.estimate.peak / size, w.fits), (start, w.seconds <= scenario.seconds)
         for axes, (total, fine) in zip(panels, totals, strict=True):
             frame = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
             look = {"va": "center", "fontsize": 9, "color": writing("ink" if fine else "warning"), "bbox": frame}
             axes.text(1.02 * total, row, f" {three_digits(total)}{'' if fine else ', too much'}", **look)
     limits = (
-        (scenario.memory / size, f"bytes that are needed, {unit}"),
-        (scenario.seconds / second, f"forward, backward, update: {clock}"),
+        (scenario.memory / size, f"bytes at the fullest instant, {unit}"),
+        (scenario.seconds / second, f"forward, backward, update (dark to light), {clock}"),
     )
     for axes, (limit, name) in zip(panels, limits, strict=True):
         axes.axvline(limit, color=COLORS["warning"], linestyle="--", zorder=0)
@@ -91,9 +91,11 @@ def budgets_figure(found: Mapping[str, Weighed]) -> tuple[Figure, str]:
     panels[0].set_yticks(range(len(found)), list(found), fontsize=9)
     legend_of_kinds(figure, at_peak)
     kept = sum(w.fits and w.seconds <= scenario.seconds for w in found.values())
-    title = f"{kept} of {len(found)} recipes keep both budgets" if len(found) > 1 else "Budgets: the dashed lines"
+    title = f"{kept} of {len(found)} keep both budgets (dashed)"
     panels[0].set_title(title, loc="left")
-    said = "; ".join(f"{name}: {format_bytes(w.need[1])}, {format_seconds(w.seconds)}" for name, w in found.items())
+    said = "; ".join(
+        f"{name}: {format_bytes(w.estimate.peak)}, {format_seconds(w.seconds)}" for name, w in found.items()
+    )
     budgets = f"{format_bytes(scenario.memory)} and {format_seconds(scenario.seconds)}"
     return figure, f"Bytes at the fullest instant and seconds of an update, with budgets of {budgets}. {said}."
 

@@ -23,12 +23,14 @@ FELT = 0.1
 class Effect:
     """What a change does.
 
-    `lowers` has for each kind that it lowers the phases at whose fullest instant it does so. `seconds` and `sent` are what a
-    step takes and sends with it, as multiples of what it does without.
+    `lowers` has for each kind that it lowers the phases at whose fullest instant it does so; `at_most` are those of these kinds
+    that it lowers where there is most of them. `seconds` and `sent` are what a step takes and sends with it, as multiples of
+    what it does without.
     """
 
     change: Change
     lowers: dict[str, tuple[str, ...]]
+    at_most: frozenset[str]
     seconds: float
     sent: float
 
@@ -59,8 +61,10 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
         ever = most_then.get((phase, kind), 0) / most[phase, kind]
         if max(at_once, ever) <= 1 - LESS:
             lowers[kind] = (*lowers.get(kind, ()), phase)
+    fullest = {kind: max(base.by_phase, key=lambda phase: base.by_phase[phase].get(kind, 0)) for kind in lowers}
+    at_most = frozenset(kind for kind, phases in lowers.items() if fullest[kind] in phases)
     sent = trial.sent / base.sent if base.sent else 1.0
-    return Effect(change, lowers, trial.seconds / base.seconds, sent)
+    return Effect(change, lowers, at_most, trial.seconds / base.seconds, sent)
 
 
 def _that_count(trial: Trial) -> list[tuple[str, str]]:

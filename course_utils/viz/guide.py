@@ -16,7 +16,6 @@ from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.hardware import MACHINES
 from course_utils.memory.effects import FELT, LESS, Effect, contradictions, effects
-from course_utils.memory.plan import CHANGES
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.usage import KINDS
 from course_utils.viz.parts import arrow, box, subplots
@@ -48,7 +47,8 @@ CHAPTERS = {
 
 _RANKS = 8
 _USUAL = Recipe("adamw-foreach", device="cuda", batch=4, sequence=1024, ranks=_RANKS)
-RECIPES = (_USUAL, replace(_USUAL, attention="eager"), replace(_USUAL, ranks=1))
+_ALONE = replace(_USUAL, ranks=1)
+RECIPES = (_USUAL, replace(_USUAL, attention="eager"), _ALONE)
 """A rung is tried on the first of these to which it makes a difference."""
 CARD = "A100-80GB"
 _LEVELS = (
@@ -60,7 +60,7 @@ _LEVELS = (
 _MARKS = {
     "parameters": ("P", "paper"),
     "buffers": ("B", "paper"),
-    "optimizer state": ("S", "ink"),
+    "optimizer state": ("O", "ink"),
     "gradients": ("G", "ink"),
     "activations": ("A", "ink"),
     "backward temporaries": ("T", "ink"),
@@ -70,15 +70,15 @@ _MARKS = {
 
 # In inches, from the upper left corner.
 _WIDTH, _A4 = 7.6, (8.27, 11.69)
-_KINDS_AT, _APART, _EFFECTS_AT, _CHAPTER_AT = 3.55, 0.36, (6.2, 6.62), 7.15
+_KINDS_AT, _APART, _EFFECTS_AT, _CHAPTER_AT = 3.5, 0.36, (6.1, 6.62), 7.15
 _ROW, _HEADING, _TILE = 0.262, 0.232, 0.195
 
 
 @cache
 def rungs() -> dict[str, Effect]:
-    """What each rung of the ladder does to a Llama of one block, by dry runs: a few seconds the first time."""
+    """What each rung of the ladder does to a Llama of two blocks, by dry runs: a few seconds the first time."""
     sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 16}
-    small = models.configuration("llama", **sizes, num_hidden_layers=1, vocab_size=8192, max_position_embeddings=1024)
+    small = models.configuration("llama", **sizes, num_hidden_layers=2, vocab_size=8192, max_position_embeddings=1024)
     return effects(small, RECIPES, MACHINES[CARD])
 
 
@@ -155,8 +155,8 @@ class _Page:
     def header(self, kinds: Sequence[str], found: dict[str, Effect]) -> None:
         """An example, and the names of the columns."""
         kind = "activations"
-        first = [name for name, effect in found.items() if kind in effect.lowers][:3]
-        example = f"Example: most of the bytes are {kind}. The first three marks in that column are {_and(first)}."
+        first = [name for name, effect in found.items() if kind in effect.at_most][:3]
+        example = f"Example: most of the bytes are {kind}. The first three full marks in that column are {_and(first)}."
         for place, line in enumerate(wrap(example, 50)):
             self.write(0.05, self.y + 0.2 + 0.15 * place, line, 8)
         self.y += 0.95
@@ -169,11 +169,13 @@ class _Page:
         self.write(0.05, self.y, "the rung, and what it costs")
         self.y += 0.17
 
-    def tile(self, x: float, y: float, kind: str) -> None:
+    def tile(self, x: float, y: float, kind: str, full: bool = True) -> None:
         letter, color = _MARKS[kind]
         corner = (x - _TILE / 2, y - _TILE / 2)
-        self.axes.add_patch(Rectangle(corner, _TILE, _TILE, facecolor=COLORS[kind]))
-        self.axes.text(x, y, letter, fontsize=8, weight="bold", color=COLORS[color], ha="center", va="center_baseline")
+        face = COLORS[kind if full else "paper"]
+        self.axes.add_patch(Rectangle(corner, _TILE, _TILE, facecolor=face, edgecolor=COLORS[kind]))
+        look = {"weight": "bold", "ha": "center", "va": "center_baseline"}
+        self.axes.text(x, y, letter, fontsize=8, color=COLORS[color if full else "ink"], **look)
 
     def heading(self, level: int, text: str) -> None:
         self.axes.add_patch(Rectangle((0, self.y), _WIDTH, _HEADING - 0.05, facecolor="#EEEEEE"))
@@ -183,13 +185,14 @@ class _Page:
     def rung(self, name: str, effect: Effect, kinds: Sequence[str]) -> None:
         middle = self.y + _ROW / 2 - 0.03
         self.write(0.05, middle - 0.06, name, 8.5, weight="bold")
-        self.write(0.05, middle + 0.07, effect.change.costs, 7)
+        several = "" if effect.change.where(_ALONE) or not effect.change.where(_USUAL) else "; several cards"
+        self.write(0.05, middle + 0.07, effect.change.costs + several, 7)
         for place, kind in enumerate(kinds):
             if kind in effect.lowers:
-                self.tile(_KINDS_AT + place * _APART, middle, kind)
+                self.tile(_KINDS_AT + place * _APART, middle, kind, kind in effect.at_most)
         for x, factor in zip(_EFFECTS_AT, (effect.seconds, effect.sent), strict=True):
             if mark := _mark(factor):
-                self.write(x, middle, mark, 9, "third" if mark == "▼" else "warning", ha="center")
+                self.write(x, middle, mark, 8, "third" if factor < 1 else "warning", ha="center")
         self.write(_CHAPTER_AT, middle, CHAPTERS[name], 8.5, ha="center")
         self.axes.plot([0, _WIDTH], [self.y + _ROW - 0.025] * 2, color=COLORS["grid"], linewidth=0.6)
         self.y += _ROW
@@ -202,9 +205,6 @@ class _Page:
         for why, pairs in contradictions(RECIPES).items():
             ones, others = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
             self.paragraph(f"{_and(ones)} with {_and(others)}: {why}")
-        alone = replace(_USUAL, ranks=1)
-        several = [change.name for change in CHANGES if change.where(_USUAL) and not change.where(alone)]
-        self.paragraph(f"{_and(several)} need several cards.")
         self.y += 0.06
         self.paragraph(_MEANING)
 
@@ -215,17 +215,19 @@ class _Page:
 
 
 _DOES_NOT = (
-    "Its plan says which instant is the fullest, and which kind is largest.\n"
-    "Go down that kind's column, and try the first mark that suits you.\nAsk again with it, and add the next until it fits."
+    "Its plan names the fullest instant and the largest kind, and prints\n"
+    "changes that fit together; this page says what they cost. By hand:\n"
+    "go down that kind's column, try the first full mark, and ask again."
 )
-_SLOW = "▼ in the column time or traffic: try this rung.\n▲: leave this rung out, if you have it."
+_SLOW = "Green in the column time or traffic: try this rung.\nRed: leave this rung out, if you have it."
 _MEANING = (
-    f"A colored mark: at least {100 * LESS:.0f} % fewer bytes of this kind at the fullest instant of forward, backward or "
-    "update, and at the kind's own fullest instant there. "
-    f"▼ and ▲: a step takes or sends at least {100 * FELT:.0f} % less or more. Time is an {CARD}'s by its data sheet, without "
-    "traffic, and as if small matrix products were as fast as large ones. All are from dry runs of a small Llama in float32 "
-    f"on {_RANKS} cards, or on one card for a rung that does not go with several. There most of the buffers are buckets in "
-    "which DDP sends gradients. Your model may differ: course plan tries each rung on it."
+    f"A mark: at least {100 * LESS:.0f} % fewer bytes of this kind at the fullest instant of forward, backward or update; an "
+    "outlined one: not where there is most of this kind. Rungs for the optimizer replace each other. Time and traffic are "
+    f"multiples of what a step takes without the rung, from {100 * FELT:.0f} % on: of an {CARD}'s by its data sheet, without "
+    "traffic, as if small matrix products were as fast as large ones. All are from dry runs of a small Llama in float32 on "
+    f"{_RANKS} cards, or on one for a rung that does not go with several. ZeRO-1 is torch's ZeroRedundancyOptimizer, which sends "
+    "the new parameters after DDP's gradients; most buffers are DDP's buckets. Your model may differ: course plan tries each "
+    "rung on it."
 )
 
 
@@ -234,7 +236,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _mark(factor: float) -> str:
-    return "▼" if factor <= 1 - FELT else "▲" if factor >= 1 + FELT else ""
+    return f"× {factor:.2f}" if abs(factor - 1) >= FELT else ""
 
 
 def _in_words(found: dict[str, Effect]) -> str:
@@ -242,7 +244,7 @@ def _in_words(found: dict[str, Effect]) -> str:
     for name, effect in found.items():
         words = [f"lowers {', '.join(sorted(effect.lowers, key=KINDS.index))}"] if effect.lowers else []
         for what, factor in (("takes", effect.seconds), ("sends", effect.sent)):
-            words += [f"{what} {'less' if mark == '▼' else 'more'}"] if (mark := _mark(factor)) else []
+            words += [f"{what} {mark}"] if (mark := _mark(factor)) else []
         lines.append(
             f"{name} (level {effect.change.level}, chapter {CHAPTERS[name]}; {effect.change.costs}): {', '.join(words)}"
         )

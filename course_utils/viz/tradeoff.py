@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -65,20 +64,17 @@ def format_operations(number: float) -> str:
 
 
 def tradeoff_figure(board: Board) -> tuple[Figure, str]:
-    """Each entry at its bytes and operations, the darker the more accurate, the front joined by a line; and what is seen, in
-    words. The board has entries.
+    """Each entry at its bytes and operations with its accuracy, those of the front filled; and what is seen, in words.
+
+    The board has entries.
     """
     entries, front = board.entries, board.entries[: board.front]
     unit, size = byte_unit(max(one.bytes for one in entries), (*BYTE_UNITS, ("bytes", 1)))
     power, scale = byte_unit(max(one.operations for one in entries), _POWERS)
     places = [(one.bytes / size, one.operations / scale) for one in entries]
-    accuracies = [one.accuracy for one in entries]
     figure, axes = subplots(figsize=(7.6, 4.6), layout="constrained")
-    axes.plot(*zip(*places[: board.front], strict=True), color=COLORS["first"], zorder=1)
-    palest = min(accuracies) - (max(accuracies) - min(accuracies)) / 2 - 1  # still seen on paper
-    edges = [COLORS["first" if place < board.front else "predicted"] for place in range(len(entries))]
-    shades = {"c": accuracies, "cmap": "Blues", "vmin": palest, "vmax": max(accuracies), "edgecolors": edges}
-    axes.scatter(*zip(*places, strict=True), s=64, zorder=2, linewidths=1.5, **shades)
+    filled = [COLORS["first" if place < board.front else "paper"] for place in range(len(entries))]
+    axes.scatter(*zip(*places, strict=True), s=64, c=filled, edgecolors=COLORS["first"], linewidths=1.5)
     for axis, values in zip(("x", "y"), zip(*places, strict=True), strict=True):
         if max(values) > _WIDE * min(values) > 0:
             axes.set(**{f"{axis}scale": "log"})
@@ -87,14 +83,14 @@ def tradeoff_figure(board: Board) -> tuple[Figure, str]:
     axes.set_xlabel(f"bytes, in {unit}: fewer is better" if size > 1 else "bytes: fewer is better")
     axes.set_ylabel(f"operations {power}: fewer is better".replace(" :", ":"))
     verb = "is" if board.front == 1 else "are"
-    axes.set_title(f"{board.front} of {len(entries)} {verb} on the front: nobody beats them in all three", loc="left")
-    _write_labels(figure, axes, _labels(board, places), places[: board.front])
+    axes.set_title(f"{board.front} of {len(entries)} {verb} on the Pareto front (filled)", loc="left")
+    _write_labels(figure, axes, _labels(board, places))
     said = [
         f"{one.letter} takes {format_bytes(one.bytes)} and {format_operations(one.operations)} operations, {one.accuracy:.1f} %"
         for one in front
     ]
     others = f" Beaten: {', '.join(one.letter for one in entries[board.front :])}." if entries[board.front :] else ""
-    return figure, f"Operations over bytes of each entry, the front joined by a line: {'; '.join(said)}.{others}"
+    return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(said)}.{others}"
 
 
 class _Label(NamedTuple):
@@ -104,29 +100,27 @@ class _Label(NamedTuple):
 
 
 def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[_Label]:
-    """The letters at each place, on the front with the accuracy; of many at one place the first few and how many more."""
+    """The letters at each place with the accuracy; of many at one place the first few and how many more."""
     at: dict[tuple, list[Entry]] = {}
     for place, one in zip(places, board.entries, strict=True):
         at.setdefault((place, one.accuracy), []).append(one)
-    front = board.entries[: board.front]
     labels = []
     for (place, accuracy), there in at.items():
         letters = ", ".join(one.letter for one in there[:_NAMED])
         more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
-        labels.append(_Label(*place, letters + more + (f" {accuracy:.1f} %" if there[0] in front else "")))
+        labels.append(_Label(*place, f"{letters}{more}, {accuracy:.1f} %"))
     return labels
 
 
-def _write_labels(figure, axes, labels: Sequence[_Label], front: Sequence[tuple[float, float]]) -> None:
-    """Each label on that side of its point where it covers least of the points, the line, and what is written already."""
+def _write_labels(figure, axes, labels: Sequence[_Label]) -> None:
+    """Each label on that side of its point where it covers least of the points and of what is written already."""
 
     def on_paper(places):
         return axes.transData.transform(places) * 72 / figure.dpi
 
     figure.draw_without_rendering()  # only now does the layout say where a point lies
-    points, corners = on_paper([(one.x, one.y) for one in labels]), on_paper(front)
-    line = [one for start, end in pairwise(corners) for one in np.linspace(start, end, 60)]
-    taken = [_around(one, _DOT, _DOT) for one in points] + [_around(one, 1, 1) for one in line]
+    points = on_paper([(one.x, one.y) for one in labels])
+    taken = [_around(one, _DOT, _DOT) for one in points]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
     for one, point in zip(labels, points, strict=True):
         half = np.array([_LETTER * len(one.text), _LINE]) / 2

@@ -211,8 +211,8 @@ def test_what_lies_at_one_point_is_written_once():
     figure, alt = tradeoff_figure(board)
     texts = [text.get_text() for text in figure.axes[0].texts]
     letters = [one.letter for one in board.entries]
-    assert texts == [f"{', '.join(letters[:3])} and 3 more 90.0 %", letters[-1]]
-    assert figure.axes[0].get_title(loc="left") == "6 of 7 are on the front: nobody beats them in all three"
+    assert texts == [f"{', '.join(letters[:3])} and 3 more, 90.0 %", f"{letters[-1]}, 80.0 %"]
+    assert figure.axes[0].get_title(loc="left") == "6 of 7 are on the Pareto front (filled)"
     assert alt.endswith(f"Beaten: {letters[-1]}.")
 
 
