@@ -4,7 +4,7 @@
 statements, a dropped line, a name for another, a method for its neighbor. It survives where the public cases and the hidden ones
 of three seeds all pass; it is then the same thing written differently, or the question wants a new case. `survivors.json` says of
 each why it may live, and `make test-all` compares. Questions whose answer is a test of others are left out: what finds the same
-mistakes is as right. So are those whose answer trains: many changes reach the target all the same, which is no fault of the cases.
+mistakes is as right. So are those whose answer trains: many changes reach the target all the same.
 """
 
 import argparse

@@ -67,7 +67,7 @@ def read_json(path: Path, build: Callable = lambda value: value):
         return None
     except OSError as error:
         _log.warning("%s cannot be read (%s); it stays where it is.", path, error.strerror)
-    except (ValueError, TypeError, AttributeError, LookupError):
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         aside = path.with_suffix(".damaged")
         try:
             path.replace(aside)

@@ -114,5 +114,5 @@ def _chapters_without_anything(settled: Mapping[str, bets.Bet], rows: tuple[Row,
 
 
 def _switched_on(fields: Mapping | None) -> list[str]:
-    """The fields of a recipe or a layout that say something, as text."""
-    return [f"{name} = {value}" for name, value in (fields or {}).items() if value not in (None, False)]
+    """The fields of a recipe or a layout, as text."""
+    return [f"{name} = {value}" for name, value in (fields or {}).items()]

@@ -63,7 +63,7 @@ def do_something(bet=2.0):
     bets.bet("03-update", 0.1, "times")
     record("03_adamw", "AdamW", "optimizer state", predicted=2**20, measured=2**21)
     rows = (("peak of a step", 2**30, 2**29, None, "bytes"), ("accuracy", 75, 80, 77.5, "%"))
-    keep(Choice("one-card", {"optimizer": "adamw-8bit", "clipping": False}, {"ranks": 4}, rows))
+    keep(Choice("one-card", {"optimizer": "adamw8bit", "keeps_outputs": False}, {"ranks": 4}, rows))
 
 
 def test_the_page_holds_all_that_was_done_and_says_what_is_not_done(capsys, restart):
@@ -76,7 +76,7 @@ def test_the_page_holds_all_that_was_done_and_says_what_is_not_done(capsys, rest
     ]
     assert "still wait for their measurement: 03-update." in page.text
     assert "03_adamw, at smoke scale on cpu AdamW optimizer state 1.00 MiB 2.00 MiB 1.00 MiB +50.0%" in page.text
-    assert "optimizer = adamw-8bit , ranks = 4 budget predicted measured" in page.text
+    assert "optimizer = adamw8bit , keeps_outputs = False , ranks = 4 budget predicted measured" in page.text
     assert "peak of a step 1.00 GiB 512 MiB not measured" in page.text
     assert "accuracy 75 % 80 % 77.5 %" in page.text
     assert "Nothing yet from chapters 01, 02, 04, " in page.text

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from course_staff.grading import encoding
 from course_staff.grading.asking import ask, parse
@@ -295,7 +296,8 @@ class Work:
             self.late.add(position)
         result = _judged(paper, paper.cases[paper.public :], heard.outcomes)
         question["hidden"] = _verdicts(result)
-        question |= _figures(paper, paper.cases[paper.public :], heard.outcomes, question.get("figures"))
+        hidden = paper.cases[paper.public :]
+        question |= _figures(paper, hidden, heard.outcomes, question["hidden"], question.get("figures"))
         question["diagnosis"] = question["diagnosis"] or result.diagnosis
         question["state"] = "passed" if question["state"] == "passed" and result.passed else "failed"
 
@@ -322,7 +324,7 @@ def _public_part(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dic
     """A question's record after its public cases."""
     question = paper.question
     result = _judged(paper, paper.cases[: paper.public], outcomes)
-    kinds = {verdict.kind for verdict in result.verdicts}
+    kinds, public = {verdict.kind for verdict in result.verdicts}, _verdicts(result)
     nothing = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
     return {
         "id": question.id,
@@ -334,28 +336,35 @@ def _public_part(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dic
         "diagnosis": result.diagnosis,
         "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
         "counted": list(question.counted),
-        **_figures(paper, paper.cases[: paper.public], outcomes),
-        "public": _verdicts(result),
+        **_figures(paper, paper.cases[: paper.public], outcomes, public),
+        "public": public,
         "hidden": [],
         "notes": notes,
     }
 
 
+_judging = Lock()
+"""Lanes judge in threads, and a judge may run a model, or a recipe dry, which patches torch for all of them."""
+
+
 def _judged(paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
     """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
     try:
-        return judge.grade(paper.question, cases, outcomes, paper.entry, tries=2)
+        with _judging:
+            return judge.grade(paper.question, cases, outcomes, paper.entry, tries=2)
     except Exception as error:
         nothing = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
         return judge.grade(paper.question, cases, nothing, paper.entry, tries=2)
 
 
-def _figures(paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome], before: dict | None = None) -> dict:
-    """`{"figures": ...}`, of all cases that gave some the worst; nothing where none did."""
+def _figures(
+    paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome], verdicts: list[dict], before: dict | None = None
+) -> dict:
+    """`{"figures": ...}`, of all cases that passed the worst; nothing where none did."""
     found = [before] if before else []
-    for case, outcome in zip(cases, outcomes, strict=True):
-        if paper.question.figures and outcome.kind == "values":
-            with suppress(Exception):  # values of another form than the question's own
+    for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
+        if paper.question.figures and verdict["passed"]:
+            with suppress(Exception), _judging:  # values of another form than the question's own
                 found.append(paper.question.figures(paper.question.expected(case.inputs), outcome.values))
     worst = {name: (min if name in HIGHER_IS_BETTER else max) for each in found for name in each}
     return {"figures": {name: of(each[name] for each in found) for name, of in worst.items()}} if found else {}

@@ -6,6 +6,7 @@ them. A letter once given stays: whoever comes later gets the next ones.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 
 from course_utils.viz.tradeoff import Board, Entry
 
@@ -18,7 +19,8 @@ def give_letters(records: Iterable[Mapping], given: Mapping[str, str]) -> dict[s
     new.sort(
         key=lambda record: hashlib.sha256(f"{record['key']} {record['student']}".encode("utf-8", "replace")).digest()
     )
-    return {**given, **{record["student"]: _letter(len(given) + place) for place, record in enumerate(new)}}
+    free = (letter for letter in map(_letter, count()) if letter not in given.values())
+    return {**given, **{record["student"]: letter for record, letter in zip(new, free, strict=False)}}
 
 
 def boards(records: Sequence[Mapping], letters: Mapping[str, str]) -> list[Board]:

@@ -55,9 +55,10 @@ class Choice:
             rows = tuple(Figure(*row) for row in self.rows)
             named = re.fullmatch(r"\w[\w-]*", self.scenario)
             right = named and isinstance(self.recipe, dict) and isinstance(self.layout, dict | None)
-        except TypeError:
+            right = right and all(map(_is_sound, rows))
+        except (TypeError, OverflowError):  # no rows, and a whole number beyond every float
             right = False
-        if not (right and all(map(_is_sound, rows))):
+        if not right:
             raise ValueError("a choice has a scenario, a recipe, and rows of finite numbers with a unit")
         object.__setattr__(self, "rows", rows)
 

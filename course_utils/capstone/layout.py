@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from course_utils.errors import CourseError, require_count
-from course_utils.hardware.links import Cluster, Link
+from course_utils.hardware.links import Cluster
 from course_utils.memory.depth import depth_of
 from course_utils.memory.model import Source
 from course_utils.memory.recipe import Recipe
@@ -42,8 +42,10 @@ class Layout:
 
         Heads and the MLP's inner width are cut; norms, embedding and output layer are whole on every card, as by
         `distributed.tensor_parallel`. A stage counts as if it had both the embedding and the output layer. Raises
-        `CourseError` where something does not divide.
+        `CourseError` where something does not divide, and for another kind of model.
         """
+        if not hasattr(source.config, "num_key_value_heads"):
+            raise CourseError(f"{source.name} is no model like Llama; cut it over data ranks alone.")
         config, blocks = deepcopy(source.config), depth_of(source.config)
         config.head_dim = config.hidden_size // config.num_attention_heads
         cut = {
@@ -64,49 +66,52 @@ def _divided(whole: int, parts: int, what: str, of: str) -> int:
 
 
 class Sent(NamedTuple):
-    """What a card sends in an update for one reason: bytes, messages one after the other, the link, and of all that the bytes
-    that leave a machine with the `cards` of it together."""
+    """What a card sends in an update for one reason, in `bytes` and `seconds`; `leaving` are the bytes that leave a machine so.
+
+    It hides behind: `"all"` computing, the `"last backward"` pass, or nothing (`""`).
+    """
 
     why: str
     bytes: int
-    messages: int
-    link: Link
+    seconds: float
     leaving: int
+    hides: str = ""
 
-    @property
-    def seconds(self) -> float:
-        """None of it hidden."""
-        return self.bytes / self.link.bandwidth + self.messages * self.link.latency
+
+_HIDES = {"all-reduce": "last backward", "all-gather": "all", "reduce-scatter": "all"}
 
 
 def sent_by(layout: Layout, cluster: Cluster, recipe: Recipe, width: int, blocks: int, trial: Trial) -> Iterator[Sent]:
     """All that a card sends in an update of `trial`, whose traffic is that of its data ranks.
 
     A block has 4 all-reduces of b·s·h numbers over the tensor ranks for each micro-batch, 6 where it is computed twice; a stage's
-    end sends b·s·h numbers forward and as many back.
+    end sends b·s·h numbers forward and as many back, and waits in each of k + p − 1 turns. FSDP's gathers and sums go on while
+    other blocks compute, DDP's all-reduce during the last backward pass; what comes after the update hides behind nothing.
     """
-    groups = (
-        {"all-reduce": (recipe.replicas, layout.tensor * layout.data // recipe.replicas)} if recipe.replicas > 1 else {}
-    )
     for collective, (size, messages) in trial.traffic.items():
-        ranks, apart = groups.get(collective, (layout.data // recipe.replicas, layout.tensor))
-        yield _on_ring(f"{collective} among data ranks", size, messages, ranks, apart, cluster)
-    message = recipe.batch * recipe.sequence * width * (4 if recipe.precision == "fp32" else 2)
+        of_replicas = collective == "all-reduce" and recipe.replicas > 1
+        shards = layout.data // recipe.replicas
+        group = (recipe.replicas, layout.tensor * shards) if of_replicas else (shards, layout.tensor)
+        hides = "all" if of_replicas else _HIDES.get(collective, "")
+        yield _on_ring(f"{collective} among data ranks", size, messages, *group, cluster, hides)
+    numbers = recipe.batch * recipe.sequence * width
     if layout.tensor > 1:
         times = (6 if recipe.checkpointing else 4) * blocks * recipe.accumulation
         rounds = 2 * (layout.tensor - 1)
-        size = times * rounds * message // layout.tensor
+        size = times * rounds * numbers * (4 if recipe.precision == "fp32" else 2) // layout.tensor
         yield _on_ring("all-reduce among tensor ranks", size, times * rounds, layout.tensor, 1, cluster)
     if layout.pipeline > 1:
-        stage = layout.data * layout.tensor
+        message = numbers * recipe.itemsize  # autocast leaves what goes from block to block in float32
         far = layout.cards > cluster.cards
         link = cluster.between if far else cluster.within
-        size = 2 * recipe.accumulation * message
-        rounds = 2 * (recipe.accumulation + layout.pipeline - 1)
-        yield Sent("activations from stage to stage", size, rounds, link, far * min(stage, cluster.cards) * size // 2)
+        turns = 2 * (recipe.accumulation + layout.pipeline - 1)
+        leaving = far * min(layout.data * layout.tensor, cluster.cards) * recipe.accumulation * message
+        seconds = turns * (message / link.bandwidth + link.latency)
+        yield Sent("activations from stage to stage", 2 * recipe.accumulation * message, seconds, leaving)
 
 
-def _on_ring(why: str, size: int, messages: int, ranks: int, apart: int, cluster: Cluster) -> Sent:
+def _on_ring(why: str, size: int, messages: int, ranks: int, apart: int, cluster: Cluster, hides: str = "") -> Sent:
     """A ring leaves a machine over one of its cards, so as many rings as there are cards between two of its ranks do."""
-    leaves = ranks * apart > cluster.cards
-    return Sent(why, size, messages, cluster.ring(ranks, apart), leaves * min(apart, cluster.cards) * size)
+    leaving = (ranks * apart > cluster.cards) * min(apart, cluster.cards) * size
+    link = cluster.ring(ranks, apart)
+    return Sent(why, size, size / link.bandwidth + messages * link.latency, leaving, hides)

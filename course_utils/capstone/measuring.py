@@ -24,12 +24,15 @@ from course_utils.errors import CourseError
 from course_utils.memory.meter import Meter
 
 _STARTS = (
-    *((threading.Thread, "start"), (_thread, "start_new_thread"), (os, "fork")),
-    *((subprocess.Popen, "__init__"), (os, "system")),
+    (threading.Thread, "start"),
+    (_thread, "start_new_thread"),
+    (os, "fork"),
+    (subprocess.Popen, "__init__"),
+    (os, "system"),
 )
 _LEAVES = (
-    *((torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch.Tensor, "__dlpack__")),
-    *((torch, "from_numpy"), (torch, "frombuffer"), (torch, "compile")),
+    *((torch.Tensor, name) for name in ("numpy", "__array__", "__dlpack__")),
+    *((torch, name) for name in ("from_numpy", "frombuffer", "compile")),
 )
 
 
@@ -54,8 +57,8 @@ def measured(
 
 @contextmanager
 def _guarded(model: nn.Module, operations: Operations) -> Iterator[None]:
-    """In the block numbers stay in torch, nothing else is started, and whoever switches the counter off is found out whenever a
-    module, a gradient or an optimizer follows."""
+    """In the block the usual ways out of torch and into other threads and processes are refused by name, and whoever switches the
+    counter off is found out whenever a module, a gradient or an optimizer follows."""
     python = torch._C.DispatchKey.Python
 
     def look(*_) -> None:
@@ -68,12 +71,24 @@ def _guarded(model: nn.Module, operations: Operations) -> Iterator[None]:
             undo.enter_context(patch.object(where, name, _refuse(f"{name} starts work that is not counted")))
         for where, name in _LEAVES:
             undo.enter_context(patch.object(where, name, _refuse(f"{name} leads to work that is not counted")))
+        undo.enter_context(patch.object(torch.Tensor, "tolist", _only_whole_numbers(torch.Tensor.tolist)))
         hooks = [register_module_forward_pre_hook(look), register_optimizer_step_pre_hook(look)]
         hooks += [parameter.register_hook(look) for parameter in model.parameters()]
         for hook in hooks:
             undo.callback(hook.remove)
         yield
         look()
+
+
+def _only_whole_numbers(to_list: Callable) -> Callable:
+    """What a loader needs to shuffle, and nobody to compute."""
+
+    def whole(tensor):
+        if tensor.is_floating_point():
+            _refuse("tolist leads to work that is not counted")()
+        return to_list(tensor)
+
+    return whole
 
 
 def _refuse(what: str) -> Callable:

@@ -13,17 +13,19 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from course_utils.errors import CourseError
 
-_NAMES = """copy, to_copy, clone, fill, zero, zeros, zeros_like, ones, ones_like, full, full_like, new_zeros, new_ones, new_full,
-scalar_tensor, empty, empty_like, empty_strided, new_empty, new_empty_strided, arange, tril, triu, cat, stack, repeat, lift_fresh,
-constant_pad_nd, resize, slice_backward, select_backward, bernoulli, normal, uniform, random, rand, randn, randn_like, randint,
-randperm, native_dropout, native_dropout_backward, sum, mean, var, std, var_mean, max, min, amax, amin, aminmax, argmax, argmin,
-cumsum, prod, logsumexp, any, all, norm, linalg_vector_norm, sort, topk, equal, local_scalar_dense, embedding,
-embedding_dense_backward, index, index_select, index_put, index_put_impl, index_add, gather, scatter, scatter_add, masked_fill,
-nonzero, softmax, log_softmax, softmax_backward_data, log_softmax_backward_data, native_layer_norm, native_layer_norm_backward,
-nll_loss_forward, nll_loss_backward, mse_loss, mse_loss_backward, fused_adam, fused_adamw, fused_sgd,
-amp_foreach_non_finite_check_and_unscale, amp_update_scale, quantize_blockwise, dequantize_blockwise, quantize_4bit,
-dequantize_4bit, optimizer_update_8bit_blockwise, optimizer_update_32bit"""
+_NAMES = """copy, to_copy, clone, fill, zero, zeros, zeros_like, ones, ones_like, full, full_like, new_zeros, new_ones,
+new_full, scalar_tensor, empty, empty_like, empty_strided, new_empty, new_empty_strided, arange, linspace, eye, tril, triu, cat,
+stack, repeat, roll, flip, lift_fresh, constant_pad_nd, resize, set, slice_backward, select_backward, bernoulli, normal,
+uniform, random, rand, randn, randn_like, randint, randperm, native_dropout, native_dropout_backward, sum, mean, var, std,
+var_mean, max, min, amax, amin, aminmax, argmax, argmin, cumsum, cumprod, prod, logsumexp, any, all, norm, linalg_vector_norm,
+sort, topk, equal, local_scalar_dense, embedding, embedding_dense_backward, index, index_select, index_put, index_put_impl,
+index_add, gather, scatter, scatter_add, masked_fill, nonzero, softmax, log_softmax, softmax_backward_data,
+log_softmax_backward_data, native_layer_norm, native_layer_norm_backward, nll_loss_forward, nll_loss_backward, mse_loss,
+mse_loss_backward, fused_adam, fused_adamw, fused_sgd, amp_foreach_non_finite_check_and_unscale, amp_update_scale,
+quantize_blockwise, dequantize_blockwise, quantize_4bit, dequantize_4bit, optimizer_update_8bit_blockwise,
+optimizer_update_32bit"""
 _BY_ELEMENTS = frozenset(_NAMES.replace(",", "").split())
+_SILENT = ("device", "_record_function_enter_new", "_record_function_exit", "_record_function_exit._RecordFunction")
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -63,12 +65,13 @@ def _formula(func):
     if name in (_ATTENTION, f"{_ATTENTION}_backward"):
         formula, tensors = (sdpa_flop_count, 3) if name == _ATTENTION else (sdpa_backward_flop_count, 4)
         return lambda args, kwargs, answer: formula(*(each.shape for each in args[:tensors]))
-    if func.is_view or name == "_unsafe_view" or func.namespace in ("prim", "profiler"):
+    ours = func.namespace in ("aten", "bitsandbytes")
+    if (func.is_view or name == "_unsafe_view") and ours or name in _SILENT:
         return lambda *_: 0
     plain = name.removeprefix("_foreach_").strip("_")
     alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
     known = plain in _BY_ELEMENTS or any(torch.Tag.pointwise in getattr(alike, one).tags for one in alike.overloads())
-    simple = known and func.namespace in ("aten", "bitsandbytes")
+    simple = known and ours
     return (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values())))) if simple else None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
+from threading import Lock
 
 import numpy as np
 
@@ -13,17 +14,18 @@ from course_utils.capstone.kept import Choice, Figure, keep
 from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, machine
-from course_utils.hardware.links import LINKS, Cluster
+from course_utils.hardware.links import A100, LINKS, Cluster
 from course_utils.memory.depth import depth_of
 from course_utils.memory.estimate import Estimate, family
 from course_utils.memory.finder import finder_of
 from course_utils.memory.log import Label, Log
 from course_utils.memory.model import Source, source_of
 from course_utils.memory.plan import CHANGES, FITS, needs, plain_recipe, verdict_of
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.recipe import ADAMW, Recipe
 from course_utils.memory.trial import Trial, attempt
-from course_utils.units import GiB, MiB, format_bytes, format_seconds
+from course_utils.units import GiB, MiB, format_bytes, format_counted, format_seconds
 
+_SMALLEST_CHUNK, _WIDEST = 256, 1024  # beyond them a dry run takes minutes, and nothing is gained
 LAPTOP = Machine(
     "the graded laptop",
     "fixed by the course, so that an answer is worth the same on every machine; of the order of two cores without AVX-512",
@@ -69,14 +71,13 @@ def _llama_30b():
     return models.configuration("llama-7b", hidden_size=6656, num_hidden_layers=60, **sizes)
 
 
-_A100 = machine("A100-80GB")
 SCENARIOS = {
     one.name: one
     for one in (
         Scenario("laptop", _distilbert, LAPTOP, 400 * MiB, 8, 128, 6.0, 4.0, 2, device="cpu"),
         Scenario("one card", lambda: models.configuration("llama-2-7b"), machine("RTX 4090"), 24 * GiB, 4, 2048, 6.0, 3.7, 2),
-        Scenario("two machines", _llama_30b, _A100, 80 * GiB, 64, 2048, 40.0, 24.0, 1,
-                 cluster=Cluster(_A100, LINKS["NVLink 3"], LINKS["100 Gb/s"], 4), cards=8, between=250 * GiB),
+        Scenario("two machines", _llama_30b, A100, 80 * GiB, 64, 2048, 40.0, 24.0, 1,
+                 cluster=Cluster(A100, LINKS["NVLink 3"], LINKS["100 Gb/s"], 4), cards=8, between=250 * GiB),
     )
 }  # fmt: skip
 
@@ -169,14 +170,21 @@ class Weighed:
         if worst is None or levels[worst] <= self.scenario.level:
             return None
         chosen = f"`{worst}={getattr(self.recipe, worst)!r}` is of level {levels[worst]} on the ladder of `course plan`"
-        return f"disturbs the training more than it need: {chosen}, and level {self.scenario.level} is enough"
+        return f"disturbs the training more than it needs to: {chosen}, and level {self.scenario.level} is enough"
 
 
 def choose(
     scenario: Scenario, recipe: Recipe, layout: Layout | None = None, measured: Sequence[float | None] = ()
 ) -> Weighed:
-    """Weigh the recipe, and keep it for the report; `measured` stand beside its `figures` in their order."""
+    """Weigh the recipe, and keep it for the report; `measured` stand beside its `figures` in their order.
+
+    Raises `CourseError` as `weigh`, and for more measurements than figures.
+    """
     found = weigh(scenario, recipe, layout)
+    if len(measured) > len(found.figures):
+        raise CourseError(
+            f"There are {len(found.figures)} figures here, not {len(measured)}; give what was measured of each."
+        )
     pairs = zip_longest(found.figures, measured)
     rows = tuple(figure._replace(measured=truth) for figure, truth in pairs)
     keep(Choice(scenario.name.replace(" ", "-"), plain_recipe(recipe), layout and vars(layout), rows))
@@ -199,25 +207,24 @@ def _level(name: str, value) -> int:
     if exact:
         return min(exact)
     others = {"quantized": 3, "frozen": 3, "teacher": 3, "lora": 3, "galore": 2, "optimizer": 2, "precision": 1}
-    return others.get(name, 0) if not str(value).startswith("adamw-") else 0
+    return 0 if name == "optimizer" and value in ADAMW else others.get(name, 0)
 
 
 def weigh(scenario: Scenario, recipe: Recipe, layout: Layout | None = None) -> Weighed:
     """Run the recipe dry in the scenario: bytes, seconds and bytes on the wire of one update.
 
     At most two micro-batches are run dry; each further one takes the same seconds and sends as much, and its inputs lie beside
-    it. Under 1F1B the first stage of a pipeline keeps what forward saved of as many micro-batches as there are stages. Tensor
-    and pipeline ranks wait for what they send; what data ranks send hides behind computing, of all micro-batches under ZeRO-2
-    and 3, else of the last. Raises `CourseError` for what is not the update that is asked for.
+    it. Under 1F1B the first stage of a pipeline keeps what forward saved of as many micro-batches as there are stages. `Sent`
+    says what hides behind computing; the rest is waited for. Raises `CourseError` for what is not the update that is asked for.
     """
     layout = layout or Layout()
-    _check(scenario, recipe, layout)
-    return _weigh(scenario, recipe, layout)
-
-
-def _check(scenario: Scenario, recipe: Recipe, layout: Layout) -> None:
     for sentence in _faults(scenario, recipe, layout):
         raise CourseError(sentence)
+    with _alone:
+        return _weigh(scenario, recipe, layout)
+
+
+_alone = Lock()  # a dry run patches torch for the whole process
 
 
 def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]:
@@ -227,7 +234,8 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
     if recipe.device != scenario.device:
         yield f"This scenario runs on device={scenario.device!r}, not on {recipe.device!r}; say so in the Recipe."
     if layout.cards != scenario.cards:
-        yield f"There are {scenario.cards} cards here, and the layout {layout} has {layout.cards}; use all of them."
+        cards = format_counted(scenario.cards, "card")
+        yield f"The layout {layout} has {layout.cards} cards, and this scenario {cards}; use just these."
     if recipe.ranks != layout.data:
         yield f"The recipe has ranks={recipe.ranks}, and the layout {layout.data} data ranks; these are the same thing."
     if layout.cards > layout.data and (recipe.lora or recipe.quantized or recipe.frozen or recipe.context_parallel > 1):
@@ -242,6 +250,12 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
         )
     if recipe.frozen:
         yield "Frozen weights are not trained; leave frozen out, or train adapters with lora."
+    if recipe.saved_on_disk:
+        yield "No disk is known here, nor how long it takes; recompute with checkpointing, or leave saved_on_disk out."
+    if recipe.teacher:
+        yield "No teacher is asked for; leave it out."
+    if 0 < recipe.chunked_loss < _SMALLEST_CHUNK or max(recipe.lora, recipe.galore) > _WIDEST:
+        yield f"Take at least {_SMALLEST_CHUNK} tokens of a chunked loss, and a rank of lora or galore up to {_WIDEST:,}."
 
 
 @lru_cache(maxsize=256)
@@ -263,17 +277,15 @@ def _parts(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...])
     for (phase, _), seconds in trial.clock.items():
         by_phase[phase] += seconds
     yield from ((f"computing in {phase}", seconds) for phase, seconds in by_phase.items())
-    waited = {one.why: one.seconds for one in sent if "data" not in one.why}
-    yield from waited.items()
+    yield from ((one.why, one.seconds) for one in sent if not one.hides)
     computing = by_phase["forward"] + by_phase["backward"]
     if layout.pipeline > 1:
-        tensor = sum(seconds for why, seconds in waited.items() if "tensor" in why)
+        tensor = sum(one.seconds for one in sent if "tensor" in one.why)
         yield "the pipeline's bubble", (layout.pipeline - 1) / recipe.accumulation * (computing + tensor)
-    hidden = computing if recipe.zero_stage >= 2 else computing / recipe.accumulation
-    for one in sent:
-        if "data" in one.why:
-            yield f"{one.why}, as far as it is not hidden", max(0.0, one.seconds - hidden)
-            hidden = max(0.0, hidden - one.seconds)
+    room = {"all": computing, "last backward": by_phase["backward"] / recipe.accumulation}
+    for one in (one for one in sent if one.hides):
+        yield f"{one.why}, as far as it is not hidden", max(0.0, one.seconds - room[one.hides])
+        room[one.hides] = max(0.0, room[one.hides] - one.seconds)
 
 
 def many(source: Source, recipe: Recipe, card: Machine) -> Trial:

@@ -15,6 +15,8 @@ from course_utils import models
 
 PACKAGES = ("asyncio", "email", "importlib", "multiprocessing", "xml")
 ROWS, HELD, SEQUENCE, VOCABULARY = 2048, 600, 32, 8192
+HELD_SHARE = 0.23
+"""Of each package's functions at most this share is held out."""
 PADDING = 0
 """The one token id that means the same in every draw."""
 
@@ -40,7 +42,7 @@ def fresh_model(weights: int) -> nn.Module:
 
 
 def draw(source: random.Random) -> Task:
-    """A task from a random source: a fifth of every package's functions, by whole files, is held out."""
+    """A task from a random source: of every package's functions up to `HELD_SHARE`, by whole files, are held out."""
     ids, labels, files = _corpus()
     held_files = _choose_files(source, labels, files)
     is_held = [file in held_files for file in files]
@@ -61,13 +63,13 @@ def accuracy(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> float
 
 
 def _choose_files(source: random.Random, labels: torch.Tensor, files: list[str]) -> set[str]:
-    """Of each package files in random order, as long as they keep within a fifth of its functions."""
+    """Of each package files in random order, as long as they keep within `HELD_SHARE` of its functions."""
     sizes: dict[int, dict[str, int]] = {label: {} for label in range(len(PACKAGES))}
     for label, file in zip(labels.tolist(), files, strict=True):
         sizes[label][file] = sizes[label].get(file, 0) + 1
     chosen: set[str] = set()
     for of_package in sizes.values():
-        room = 0.23 * sum(of_package.values())
+        room = HELD_SHARE * sum(of_package.values())
         for file in source.sample(sorted(of_package), len(of_package)):
             if of_package[file] <= room:
                 chosen.add(file)

@@ -57,8 +57,8 @@ def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
 
 def forbid(names: Iterable[str]) -> None:
     """The same in this whole process from now on, for good: nothing of it is kept, and neither its source nor a module's `FILE`
-    can be read by Python. What is not
-    loaded yet can be imported and named, since a cell may do so that holds other imports, but not used.
+    can be read by Python. What is not loaded
+    yet can be imported and named, since a cell may do so that holds other imports, but not used.
 
     For a process that ends with the answer: Python has no way to take back a hook that watches files.
     """

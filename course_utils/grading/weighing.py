@@ -1,7 +1,7 @@
 """Recipes as answers: weighed in a scenario, where every budget that is kept earns its share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from course_utils.capstone.layout import Layout
 from course_utils.capstone.scenarios import Scenario, Weighed, weigh
@@ -21,7 +21,7 @@ def weighed(scenario: Scenario, **asked) -> Question:
     what does not fit earns nothing beyond that.
     """
     question = design(rules(scenario), **asked)
-    return Question(**{**vars(question), "run": lambda answer, inputs: question.run(plain_choice(answer), inputs)})
+    return replace(question, run=lambda answer, inputs: question.run(plain_choice(answer), inputs))
 
 
 def plain_choice(answer):
@@ -33,16 +33,14 @@ def plain_choice(answer):
 
 def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
     """By the name of a check's line, what is wrong of a choice in plain values, or None; it reads on after the choice's name."""
-    last: dict[str, Weighed | str] = {}  # all lines ask the same
 
     def found(choice) -> Weighed | str:
-        if repr(choice) not in last:
-            last.clear()
-            try:
-                last[repr(choice)] = weigh(scenario, *choice_from(choice))
-            except CourseError as error:
-                last[repr(choice)] = str(error).rstrip(".")
-        return last[repr(choice)]
+        try:
+            return weigh(scenario, *choice_from(choice))
+        except CourseError as error:
+            return str(error).rstrip(".")
+        except Exception as error:  # plain values of any kind come here, and a recipe does not foresee them all
+            return f"it is no recipe ({type(error).__name__}); give the fields that a Recipe has"
 
     def asked_for(choice):
         result = found(choice)

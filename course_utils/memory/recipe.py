@@ -78,7 +78,15 @@ class Recipe:
     device: str = "cpu"
 
     def __post_init__(self):
+        if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
+            raise CourseError(
+                f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function of parameters."
+            )
         maker(self.optimizer)
+        if not (isinstance(self.frozen, tuple) and all(isinstance(name, str) for name in self.frozen)):
+            raise CourseError(
+                f"frozen={self.frozen!r} are no names; give a tuple of what names of parameters begin with."
+            )
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
             known = _CHOICES.get(name, (value,))

@@ -13,6 +13,8 @@ from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.hardware.links import LINKS, Cluster, all_reduce_seconds
 from course_utils.lessons import c12_scaling_out as chapter_12
+from course_utils.lessons.c12_on_paper import llama as chapter_12_llama
+from course_utils.lessons.c12_on_paper import step_on_mesh
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
@@ -22,7 +24,7 @@ from course_utils.memory.trial import attempt
 from course_utils.memory.workload import Workload, call
 
 SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_attention_heads": 4, "num_key_value_heads": 4}
-LLAMA = models.configuration("llama", **SIZES, vocab_size=200, num_hidden_layers=8)
+LLAMA = models.configuration("llama", **SIZES, vocab_size=200, num_hidden_layers=6)
 A100 = hardware.machine("A100-80GB")
 CLUSTER = Cluster(A100, LINKS["NVLink 3"], LINKS["100 Gb/s"], 4)
 PLAIN = Recipe("adamw-fused", batch=2, sequence=32, device="cuda")
@@ -39,11 +41,11 @@ def test_a_card_s_part_of_the_width_has_as_many_numbers_as_a_rank_that_really_cu
 
 
 def test_a_stage_has_its_blocks_and_what_does_not_divide_is_named():
-    assert Layout(pipeline=4).part_of(source_of(LLAMA)).config.num_hidden_layers == 2
+    assert Layout(pipeline=3).part_of(source_of(LLAMA)).config.num_hidden_layers == 2
     with pytest.raises(CourseError, match="4 heads do not divide over 3 tensor ranks"):
         Layout(tensor=3).part_of(source_of(LLAMA))
-    with pytest.raises(CourseError, match="8 blocks do not divide over 3 stages"):
-        Layout(pipeline=3).part_of(source_of(LLAMA))
+    with pytest.raises(CourseError, match="6 blocks do not divide over 4 stages"):
+        Layout(pipeline=4).part_of(source_of(LLAMA))
     with pytest.raises(CourseError, match="data"):
         Layout(data=0)
 
@@ -101,7 +103,6 @@ def test_bytes_leave_a_machine_by_every_ring_s_edge_between_machines(ranks, apar
     layout = Layout(data=ranks, tensor=apart, pipeline=8 // (ranks * apart))
     sent = next(sent_by(layout, CLUSTER, replace(PLAIN, ranks=ranks), 64, 8, trial))
     assert sent.leaving == 1000 * leaving_by_edges(ranks, apart, 8)
-    assert sent.link == CLUSTER.ring(ranks, apart)
 
 
 def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries():
@@ -112,7 +113,49 @@ def test_tensor_ranks_send_what_their_all_reduces_do_and_stages_their_boundaries
     assert (tensor.leaving, pipeline.bytes, pipeline.leaving) == (0, 2 * 6 * message, 4 * 6 * message)
     again = next(iter(sent_by(Layout(1, 4, 2), CLUSTER, replace(recipe, checkpointing=True), 64, 4, trial)))
     assert again.bytes == 1.5 * tensor.bytes
-    assert Sent("", 50, 3, CLUSTER.within._replace(bandwidth=10.0, latency=2.0), 0).seconds == 11.0
+
+
+@pytest.mark.parametrize(("tensor", "pipeline", "k"), [(2, 4, 4), (4, 2, 2), (2, 4, 1)])
+def test_stages_wait_and_are_empty_as_long_as_chapter_12_says(tensor, pipeline, k):
+    sizes = {"width": 64, "blocks": 8, "inner": 192, "heads": 4, "groups": 4, "words": 200, "length": 32}
+    told = step_on_mesh(chapter_12_llama(**sizes), 32 * 2 * k, CLUSTER, 1, tensor, pipeline, k)
+    recipe = replace(PLAIN, precision="bf16", accumulation=k)
+    trial = replace(attempt(source_of(LLAMA), PLAIN), clock={("forward", "x"): told.seconds["computing"]})
+    sent = tuple(sent_by(Layout(1, tensor, pipeline), CLUSTER, recipe, 64, 8 // pipeline, trial))
+    parts = dict(scenarios._parts(trial, Layout(1, tensor, pipeline), recipe, sent))
+    assert parts["all-reduce among tensor ranks"] == pytest.approx(told.seconds["tensor communication"])
+    assert parts["activations from stage to stage"] == pytest.approx(told.seconds["pipeline communication"])
+    assert parts["the pipeline's bubble"] == pytest.approx(told.seconds["bubble"])
+
+
+def test_autocast_sends_from_stage_to_stage_in_float32():
+    trial = attempt(source_of(LLAMA), PLAIN)
+    half, mixed = (
+        list(sent_by(Layout(1, 2, 4), CLUSTER, replace(PLAIN, precision=precision), 64, 2, trial))
+        for precision in ("bf16", "autocast")
+    )
+    assert mixed[0].bytes == half[0].bytes
+    assert mixed[1].bytes == 2 * half[1].bytes
+
+
+def test_what_comes_after_the_update_hides_behind_nothing_and_an_all_reduce_behind_the_last_backward_only():
+    clock = {("forward", "x"): 5.0, ("backward", "x"): 10.0}
+    trial = replace(attempt(source_of(LLAMA), PLAIN), clock=clock)
+    sent = (
+        Sent("all-reduce", 1, 7.0, 0, "last backward"),
+        Sent("broadcast", 1, 1.0, 0),
+        Sent("all-gather", 1, 14.0, 0, "all"),
+    )
+    parts = dict(scenarios._parts(trial, Layout(8), replace(PLAIN, accumulation=2), sent))
+    assert parts["all-reduce, as far as it is not hidden"] == 7.0 - 10.0 / 2
+    assert parts["broadcast"] == 1.0
+    assert parts["all-gather, as far as it is not hidden"] == 0.0
+    traffic = dict.fromkeys(("all-reduce", "broadcast", "all-gather", "reduce-scatter"), (100, 1))
+    hides = [
+        one.hides
+        for one in sent_by(Layout(8), CLUSTER, replace(PLAIN, ranks=8), 64, 8, replace(trial, traffic=traffic))
+    ]
+    assert hides == ["last backward", "", "all", "all"]
 
 
 def test_replicas_in_a_machine_of_their_own_send_only_gradients_between_machines():
@@ -135,6 +178,17 @@ def test_a_rung_s_fields_have_its_level(change):
     assert max(levels.values(), default=0) == change.level
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "level"),
+    [
+        *(("teacher", "adamw-tiny", 3), ("lora", 4, 3), ("galore", 64, 2), ("optimizer", "momentum", 2)),
+        *(("optimizer", "adafactor-transformers", 2), ("precision", "fp16", 1), ("precision", "bf16-masters", 1)),
+    ],
+)
+def test_what_is_no_rung_has_the_level_of_its_kind(field, value, level):
+    assert levels_of(Recipe(**{field: value})) == {field: level}
+
+
 # What is refused.
 
 
@@ -146,9 +200,13 @@ def test_a_rung_s_fields_have_its_level(change):
         ("laptop", Recipe(batch=8, device="cuda"), None, "device='cpu'"),
         ("laptop", Recipe(lambda p: None), None, "function"),
         ("laptop", Recipe(batch=8, frozen=("distilbert.embeddings",)), None, "frozen"),
-        ("laptop", Recipe(batch=4, ranks=2), Layout(2), "There are 1 cards"),
+        ("laptop", Recipe(batch=8, saved_on_disk=True), None, "No disk"),
+        ("laptop", Recipe(batch=8, lora=10**12), None, "up to 1,024"),
+        ("laptop", Recipe(batch=8, chunked_loss=1), None, "at least 256"),
+        ("laptop", Recipe(batch=8, teacher="distilbert-base-cased"), None, "No teacher"),
+        ("laptop", Recipe(batch=4, ranks=2), Layout(2), "this scenario 1 card"),
         ("two machines", Recipe(device="cuda", batch=64, sequence=2048), Layout(8), "ranks=1"),
-        ("two machines", Recipe(device="cuda", batch=8, sequence=2048, ranks=8), None, "There are 8 cards"),
+        ("two machines", Recipe(device="cuda", batch=8, sequence=2048, ranks=8), None, "this scenario 8 cards"),
         ("two machines", Recipe(device="cuda", batch=32, sequence=2048, ranks=2, lora=8), Layout(2, 4), "whole weights"),
         ("two machines", Recipe(device="cuda", batch=16, sequence=2048, ranks=4, zero_stage=3), Layout(4, 1, 2), "ZeRO-2 and 3"),
         ("two machines", Recipe(device="cuda", batch=64, sequence=2048), Layout(1, 8), "52 heads"),

@@ -1,6 +1,7 @@
 """Recipes as answers: right ones earn their worth, wrong ones hear which term broke which budget, contradictions are named."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from math import isclose
 
 import pytest
@@ -44,7 +45,10 @@ def machines(layout, **fields):
 
 
 RIGHT = {  # how many of the five or six lines it earns
-    "SGD at once, saved tensors on disk": (laptop(optimizer="sgd", batch=8, in_backward=True, saved_on_disk=True), 5),
+    "SGD at once, and only the loss": (
+        laptop(optimizer="sgd", batch=8, in_backward=True, checkpointing=True, keeps_outputs=False),
+        5,
+    ),
     "SGD at once, checkpointed": (laptop(optimizer="sgd", batch=8, in_backward=True, checkpointing=True), 5),
     "bf16 and Adafactor": (laptop(optimizer="adafactor", precision="bf16", batch=2, accumulation=4), 4),
     "adapters": (laptop(lora=16, batch=1, accumulation=8), 4),
@@ -177,3 +181,26 @@ def test_contradictions_are_named_and_earn_nothing(case):
     assert found.points == 0
     assert words in found.verdicts[0].sentence
     assert "is not looked at yet" in found.verdicts[1].sentence
+
+
+def test_threads_that_judge_at_once_say_what_one_alone_says():
+    """Dry runs patch torch for the whole process, and a class is judged in lanes."""
+    answers = [laptop(lora=rank, batch=8, checkpointing=True) for rank in (2, 3, 5)]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda answer: result("laptop", answer_of(*answer[1:])).points, answers))
+    assert found == [4.8] * 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(None, 3, "sgd", [], {"frozen": 0, "batch": 8}, {"optimizer": {}}, {"teacher": "a" * 300, "batch": 8}),
+        *({"batch": 10**5000}, {"batch": "8"}, {"batch": True}, [{}, {}, {}], [{"batch": 8}, {"data": 10**5000}]),
+        *({"lr": 1}, {"batch": float("nan")}, [{"batch": 8}, None]),
+    ],
+    ids=lambda answer: str(type(answer)),
+)
+def test_whatever_else_is_given_is_told_in_a_sentence(answer):
+    found = result("laptop", answer)
+    assert found.points == 0
+    assert found.verdicts[0].sentence

@@ -277,3 +277,10 @@ def test_a_late_file_comes_onto_the_board_by_the_command(tiny, tmp_path, monkeyp
         ("B", "late", "1000"),
     ]
     assert "you are entry B." in (out / "students" / f"{file_name('late')}.html").read_text(encoding="utf-8")
+
+
+def test_a_letter_that_somebody_has_is_given_to_nobody_else():
+    records = [record(name, question(take(5, 5, 90))) for name in ("anna", "ben", "cleo")]
+    letters = give_letters(records, {"anna": "B"})
+    assert letters["anna"] == "B"
+    assert sorted(letters.values()) == ["A", "B", "C"]
