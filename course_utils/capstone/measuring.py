@@ -5,6 +5,7 @@ nobody counts, and a counter that is switched off.
 """
 
 import _thread
+import multiprocessing.process
 import os
 import subprocess
 import threading
@@ -27,6 +28,7 @@ _STARTS = (
     (threading.Thread, "start"),
     (_thread, "start_new_thread"),
     (os, "fork"),
+    (multiprocessing.process.BaseProcess, "start"),
     (subprocess.Popen, "__init__"),
     (os, "system"),
 )
@@ -52,6 +54,8 @@ def measured(
         except CourseError:
             if operations.total <= most:
                 raise
+    if not operations.total:
+        raise CourseError("Nothing was computed; train the model that is given.")
     return meter.usage().peak, operations.total
 
 

@@ -25,7 +25,7 @@ from course_utils.memory.recipe import ADAMW, Recipe
 from course_utils.memory.trial import Trial, attempt
 from course_utils.units import GiB, MiB, format_bytes, format_counted, format_seconds
 
-_SMALLEST_CHUNK, _WIDEST = 256, 1024  # beyond them a dry run takes minutes, and nothing is gained
+_SMALLEST_CHUNK, _WIDEST, _NARROWEST = 256, 1024, 4  # beyond the first two a dry run takes minutes
 LAPTOP = Machine(
     "the graded laptop",
     "fixed by the course, so that an answer is worth the same on every machine; of the order of two cores without AVX-512",
@@ -129,8 +129,11 @@ class Weighed:
             over = ", too much" if row.predicted > row.budget else ""
             lines.append(f"{row.what:>17s}: {row.in_words(row.predicted)} of {row.in_words(row.budget)}{over}")
         said = [self.on_bytes(), self.on_seconds(self.scenario.seconds), self.on_bytes_between()]
-        said = [one for one in said if one] or [self.on_level(), self.on_seconds(self.scenario.quick)]
-        return "\n".join([*lines, *(f"It {one}." for one in said if one)])
+        broken = [f"It {one}." for one in said if one]
+        better = [
+            f"For a better mark: it {one}." for one in (self.on_level(), self.on_seconds(self.scenario.quick)) if one
+        ]
+        return "\n".join([*lines, *(broken or better)])
 
     def on_bytes(self) -> str | None:
         """What does not fit, where and because of what; None where it fits."""
@@ -237,7 +240,7 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
         cards = format_counted(scenario.cards, "card")
         yield f"The layout {layout} has {layout.cards} cards, and this scenario {cards}; use just these."
     if recipe.ranks != layout.data:
-        yield f"The recipe has ranks={recipe.ranks}, and the layout {layout.data} data ranks; these are the same thing."
+        yield f"The layout has {layout.data} data ranks, and the recipe ranks={recipe.ranks}; set ranks={layout.data}."
     if layout.cards > layout.data and (recipe.lora or recipe.quantized or recipe.frozen or recipe.context_parallel > 1):
         yield "Tensor and pipeline ranks go with training whole weights on whole rows here; take data ranks alone."
     if layout.pipeline > 1 and recipe.zero_stage > 1:
@@ -245,8 +248,8 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
     rows = recipe.batch * recipe.accumulation * recipe.ranks // recipe.context_parallel
     if (rows, recipe.sequence) != (scenario.examples, scenario.sequence):
         yield (
-            f"An update here has {scenario.examples} examples of {scenario.sequence:,} tokens; batch × accumulation × ranks "
-            f"of this recipe are {rows} of {recipe.sequence:,}."
+            f"An update here has {scenario.examples} examples of {scenario.sequence:,} tokens; "
+            f"batch × accumulation × ranks / context_parallel of this recipe are {rows} of {recipe.sequence:,}."
         )
     if recipe.frozen:
         yield "Frozen weights are not trained; leave frozen out, or train adapters with lora."
@@ -256,6 +259,10 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
         yield "No teacher is asked for; leave it out."
     if 0 < recipe.chunked_loss < _SMALLEST_CHUNK or max(recipe.lora, recipe.galore) > _WIDEST:
         yield f"Take at least {_SMALLEST_CHUNK} tokens of a chunked loss, and a rank of lora or galore up to {_WIDEST:,}."
+    if 0 < recipe.lora < _NARROWEST or 0 < recipe.galore < 16 * _NARROWEST:
+        yield f"So few directions train hardly anything; take lora from {_NARROWEST} on, galore from {16 * _NARROWEST}."
+    if recipe.packed:
+        yield "Each row here is one text; leave packed out."
 
 
 @lru_cache(maxsize=256)

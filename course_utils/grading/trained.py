@@ -143,4 +143,4 @@ def _at_most(limit: int, least: int, shown: Callable[[float], str]) -> Rule:
 
 
 def _short(count: float) -> str:
-    return f"{count / 1e9:,.1f} billion"
+    return f"{count / 1e9:,.1f} billion" if count >= 1e8 else f"{count:,.0f}"

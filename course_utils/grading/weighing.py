@@ -36,7 +36,7 @@ def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
 
     def found(choice) -> Weighed | str:
         try:
-            return weigh(scenario, *choice_from(choice))
+            return weigh(scenario, *choice_from(choice, scenario.cards > 1))
         except CourseError as error:
             return str(error).rstrip(".")
         except Exception as error:  # plain values of any kind come here, and a recipe does not foresee them all
@@ -69,9 +69,11 @@ def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
     }
 
 
-def choice_from(choice) -> tuple[Recipe, Layout]:
+def choice_from(choice, is_pair: bool) -> tuple[Recipe, Layout]:
     """Recipe and layout from plain values. Raises `CourseError` for what is neither, and for a recipe that contradicts itself."""
-    recipe, layout = choice if type(choice) is list and len(choice) == 2 else (choice, {})
+    if is_pair and not (type(choice) is list and len(choice) == 2):
+        raise CourseError("Give a pair, a Recipe and a Layout, or dicts of their fields.")
+    recipe, layout = choice if is_pair else (choice, {})
     return _made(Recipe, recipe), _made(Layout, layout)
 
 
