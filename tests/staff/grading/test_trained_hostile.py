@@ -90,6 +90,8 @@ def test_figures_are_the_worst_of_all_cases(tiny):
     given = iter([{"bytes": 5, "operations": 9, "accuracy": 80.0}, {"bytes": 7, "operations": 8, "accuracy": 90.0}])
     paper = replace(paper, question=replace(paper.question, figures=lambda *_: next(given)))
     outcomes = [Outcome("values", {})] * 2
-    found = grade._figures(paper, paper.cases[:2], outcomes)
+    right, wrong = ([{"passed": passed}] * 2 for passed in (True, False))
+    assert grade._figures(paper, paper.cases[:2], outcomes, wrong) == {}
+    found = grade._figures(paper, paper.cases[:2], outcomes, right)
     assert found == {"figures": {"bytes": 7, "operations": 9, "accuracy": 80.0}}
-    assert grade._figures(paper, paper.cases[:2], [Outcome("died")] * 2) == {}
+    assert grade._figures(paper, paper.cases[:2], [Outcome("died")] * 2, wrong) == {}
