@@ -6,11 +6,8 @@ from functools import cache
 from course_staff.grading.source import Authored, mistaken
 from course_utils.grading.judge import Outcome, Result, grade
 from course_utils.grading.prints import outcome_print
-from course_utils.grading.question import Case
+from course_utils.grading.question import SECONDS, Case
 from course_utils.grading.run import outcome_of, run_cases
-
-SECONDS = 20.0
-"""The time limit of one case, where a question has none of its own."""
 
 
 def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float = SECONDS) -> list[Outcome]:

@@ -22,7 +22,7 @@ from course_utils.memory.log import Label, Log
 from course_utils.memory.model import Source, source_of
 from course_utils.memory.plan import CHANGES, FITS, needs, plain_recipe, verdict_of
 from course_utils.memory.recipe import ADAMW, Recipe
-from course_utils.memory.trial import Trial, attempt
+from course_utils.memory.trial import Trial, attempt, grown
 from course_utils.units import GiB, MiB, format_bytes, format_counted, format_seconds
 
 _SMALLEST_CHUNK, _WIDEST, _NARROWEST = 256, 1024, 4  # beyond the first two a dry run takes minutes
@@ -302,11 +302,7 @@ def many(source: Source, recipe: Recipe, card: Machine) -> Trial:
         return attempt(source, recipe, card)
     one, two = (attempt(source, replace(recipe, accumulation=n), card) for n in (1, 2))
     inputs = two.log.by_kind(two.log.resident - 1)["inputs"] - one.log.by_kind(one.log.resident - 1)["inputs"]
-    clock = {call: s + (s - one.clock.get(call, 0.0)) * more for call, s in two.clock.items()}
-    traffic = {
-        name: tuple(b + (b - a) * more for a, b in zip(one.traffic.get(name, (0, 0)), both, strict=True))
-        for name, both in two.traffic.items()
-    }
+    clock, traffic = grown(one, two, more)
     log = _with_event(two.log, 0, inputs * more, ("", "inputs", "", ""))
     how = f"{two.how}, of 2 of its {recipe.accumulation} micro-batches"
     return replace(two, recipe=recipe, log=log, clock=clock, traffic=traffic, how=how)

@@ -85,15 +85,21 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None) -> Tri
         recipe,
         depth.deepen(three.log, blocks),
         below.deepen(three.host, blocks),
-        {call: s + (s - two.clock.get(call, 0.0)) * (blocks - 3) for call, s in three.clock.items()},
-        {
-            name: tuple(m + (m - n) * (blocks - 3) for m, n in zip(many, two.traffic.get(name, (0, 0)), strict=True))
-            for name, many in three.traffic.items()
-        },
+        *grown(two, three, blocks - 3),
         f"a dry run of 3 of its {blocks} blocks",
         (two.log, three.log),
         blocks,
     )
+
+
+def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
+    """Clock and traffic where what `many` has more than `few` comes so many times more."""
+    clock = {call: seconds + (seconds - few.clock.get(call, 0.0)) * times for call, seconds in many.clock.items()}
+    traffic = {
+        name: tuple(b + (b - a) * times for a, b in zip(few.traffic.get(name, (0, 0)), both, strict=True))
+        for name, both in many.traffic.items()
+    }
+    return clock, traffic
 
 
 def run_once(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
