@@ -44,7 +44,7 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
         if (folder / "course_utils").is_dir() or (folder / inside).resolve() == source.resolve():
             raise CourseError(f"{folder} holds the course's own notebooks; name another folder with --folder.")
         try:
-            changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, _without_outputs(source))
+            changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, without_outputs(source))
         except OSError as error:
             raise CourseError(
                 f"{folder / inside} cannot be read or written ({error.strerror}); put that right, or name another "
@@ -123,8 +123,8 @@ def _merged(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
     return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark if both else ""
 
 
-def _without_outputs(source: Path) -> bytes:
-    """The file as it is handed out."""
+def without_outputs(source: Path) -> bytes:
+    """The file as it is handed out: a notebook without outputs; raises `CourseError` for a damaged one."""
     if source.suffix != ".ipynb":
         return source.read_bytes()
     try:

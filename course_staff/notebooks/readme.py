@@ -7,7 +7,7 @@ from course_staff.notebooks.stored import stored_rows
 from course_utils.files import replacing
 
 PICTURES = {"light": "docs/predicted_measured.png", "dark": "docs/predicted_measured_dark.png"}
-_BRANCH = "main"
+BRANCH = "main"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 _BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
 _CHAPTER = re.compile(r"^(\|[^|]*\| *\[[^\]]*\]\((notebooks/[^)]+\.ipynb)\))", re.MULTILINE)
@@ -19,12 +19,15 @@ def with_badges(text: str, address: str) -> str:
 
     Colab opens notebooks of GitHub alone: beside any other address a badge would lead nowhere.
     """
-    plain = _BADGE.sub("", text)
-    if (on_github := _GITHUB.match(address)) is None:
-        return plain
+    plain, place = _BADGE.sub("", text), colab_place(address)
     picture = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-    place = f"https://colab.research.google.com/github/{on_github[1]}/blob/{_BRANCH}"
-    return _CHAPTER.sub(lambda found: f"{found[1]} {picture}({place}/{found[2]})", plain)
+    return _CHAPTER.sub(lambda found: f"{found[1]} {picture}({place}{found[2]})", plain) if place else plain
+
+
+def colab_place(address: str) -> str:
+    """What a notebook's name is put behind to open it in Colab; empty where `address` is not GitHub's."""
+    on_github = _GITHUB.match(address)
+    return f"https://colab.research.google.com/github/{on_github[1]}/blob/{BRANCH}/" if on_github else ""
 
 
 def stamp_badges(path: Path, address: str) -> bool:

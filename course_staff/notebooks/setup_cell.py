@@ -7,6 +7,7 @@ the `assert` then says in one sentence what to do.
 
 from importlib.metadata import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from course_staff.notebooks.files import edit_notebook
 from course_utils.errors import CourseError
@@ -31,6 +32,12 @@ def repository_address() -> str:
         if label == "Repository":
             return address
     raise CourseError("The installed package names no repository; run `pip install -e .` in the clone to renew it.")
+
+
+def known_repository() -> str:
+    """The address where the course can be fetched; empty as long as pyproject.toml has the example's."""
+    address = repository_address()
+    return "" if (urlsplit(address).hostname or "").endswith("example.org") else address
 
 
 def setup_source(address: str | None = None) -> str:

@@ -15,7 +15,7 @@ from course_utils.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 
 COMMANDS = ("plan", "guide", "train", "doctor", "lab", "ledger", "report", "check")
-STAFF = ("run", "lint", "stamp", "grade", "release", "new", "demo")
+STAFF = ("run", "lint", "stamp", "grade", "release", "new", "demo", "site")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,61 @@
+"""The site, built once for a file of tests, and what its pages are made of."""
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).parents[1]
+_URL = re.compile(r"url\(\s*[\"']?([^\"')]+)[\"']?\s*\)")
+
+
+class Link(NamedTuple):
+    """Something that a page asks for or leads to; `path` is the file, `anchor` the place in it."""
+
+    page: Path
+    target: str
+    path: Path | None
+    anchor: str
+
+
+class Page:
+    """One page of the built site."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @cached_property
+    def soup(self) -> BeautifulSoup:
+        return BeautifulSoup(self.path.read_text(encoding="utf-8"), "html.parser")
+
+    def links(self) -> list[Link]:
+        return [self._link(one["href"]) for one in self.soup.select("a[href]")]
+
+    def assets(self) -> list[Link]:
+        """Scripts, styles and pictures, which a browser fetches by itself; those that carry their bytes are left out."""
+        found = [one["src"] for one in self.soup.select("script[src], img[src], iframe[src], source[src]")]
+        found += [one["href"] for one in self.soup.select("link[href]") if {"stylesheet", "icon", "preload"} & {*one["rel"]}]
+        return [self._link(one) for one in found if not one.startswith("data:")]
+
+    def ids(self) -> set[str]:
+        return {one.get("id") or one.get("name") for one in self.soup.select("[id], a[name]")}
+
+    def _link(self, target: str) -> Link:
+        parts = urlsplit(target)
+        if parts.scheme or parts.netloc:
+            return Link(self.path, target, None, parts.fragment)
+        path = (self.path.parent / unquote(parts.path)).resolve() if parts.path else self.path
+        return Link(self.path, target, path, unquote(parts.fragment))
+
+
+def pages_in(site: Path) -> list[Page]:
+    """Every page, the theme's own among them."""
+    return [Page(path) for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
+
+
+def addresses_in(style: Path) -> list[str]:
+    """What a style sheet asks for."""
+    return [one for one in _URL.findall(style.read_text(encoding="utf-8")) if not one.startswith("data:")]

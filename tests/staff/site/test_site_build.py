@@ -1,0 +1,145 @@
+"""The site as it is built: complete, whole in itself, light, and without a dead link."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from site_pages import ROOT, addresses_in, pages_in
+
+from course_staff.notebooks.links import prose
+from course_staff.site.build import build, pages_of
+from course_utils.chapters import Place
+from course_utils.workspace import without_outputs
+
+pytestmark = pytest.mark.timeout(600)
+MIB = 2**20
+CHAPTERS = [name for name in pages_of(ROOT) if name.startswith("notebooks/")]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, list[str]]:
+    site = tmp_path_factory.mktemp("site")
+    return site, build(Place(ROOT), site)
+
+
+@pytest.fixture(scope="module")
+def site(built) -> Path:
+    return built[0]
+
+
+@pytest.fixture(scope="module")
+def pages(site) -> dict:
+    return {page.path.relative_to(site).as_posix(): page for page in pages_in(site)}
+
+
+def test_it_is_built_without_a_warning(built):
+    assert built[1] == []
+
+
+def test_every_chapter_exercise_and_guide_is_a_page(pages):
+    expected = {re.sub(r"\.\w+$", ".html", name) for name in pages_of(ROOT)} | {"index.html", "planner.html", "search.html"}
+    assert expected <= pages.keys()
+    guides = {f"docs/{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
+    assert guides <= pages.keys(), "every guide of the course"
+
+
+def test_every_link_leads_to_a_file_and_every_anchor_to_a_place_in_it(pages, site):
+    ids = {page.path: page.ids() for page in pages.values()}
+    dead = []
+    for page in pages.values():
+        for link in page.links():
+            if link.path is None or link.target in ("#", "#top"):
+                continue
+            there = link.path.is_file() and (not link.anchor or link.anchor in ids.get(link.path, {link.anchor}))
+            dead += [] if there else [f"{page.path.relative_to(site)}: {link.target}"]
+    assert dead == []
+
+
+def test_it_asks_nobody_else_for_anything(pages, site):
+    """Every script, style, font and picture is the site's own file."""
+    missing = [(one.page.name, one.target) for page in pages.values() for one in page.assets() if not (one.path and one.path.is_file())]
+    assert missing == []
+    for style in site.rglob("*.css"):
+        for address in addresses_in(style):
+            assert (style.parent / address.partition("?")[0].partition("#")[0]).is_file(), f"{style.name}: {address}"
+
+
+def test_no_address_stands_on_it_that_cannot_work(pages):
+    """The repository's address is not known yet: nothing leads there, and no button offers Colab."""
+    for name, page in pages.items():
+        hosts = {link.target for link in page.links() if "example.org" in link.target or "colab.research" in link.target}
+        assert hosts == set(), name
+
+
+def test_a_page_has_at_most_one_mebibyte_of_its_own(pages, site):
+    for name, page in pages.items():
+        figures = {one.path for one in page.assets() if "figures" in one.target or "stills" in one.target}
+        own = page.path.stat().st_size + sum(path.stat().st_size for path in figures)
+        assert own <= MIB, name
+
+
+def test_what_all_pages_share_is_at_most_two_and_a_half(pages):
+    shared: set[Path] = set()
+    for page in pages.values():
+        shared |= {one.path for one in page.assets() if one.path.suffix in (".js", ".css") and "planner" not in one.path.name}
+    fonts = {(style.parent / address.partition("?")[0]).resolve() for style in shared if style.suffix == ".css" for address in addresses_in(style)}
+    assert sum(path.stat().st_size for path in shared | fonts) <= 2.5 * MIB
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_shows_all_that_its_notebook_holds(name, pages):
+    page = pages[name.replace(".ipynb", ".html")].soup
+    cells = json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    shown = [output["metadata"]["image/png"]["alt"] for output in outputs if "image/png" in output.get("data", {})]
+    alts = [image["alt"] for image in page.select("img.figure")]
+    assert len(page.select("div.cell")) == sum(cell["cell_type"] == "code" for cell in cells)
+    assert len(set(shown) - set(alts)) <= 1, "the figure to play with may show other starting values than its still"
+    assert all(alts)
+    streams = [line for output in outputs for line in "".join(output.get("text", "")).splitlines() if line.strip()]
+    text = page.get_text()
+    assert [line for line in streams if line.rstrip() not in text] == []
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_formula_is_set_without_a_script(name, pages):
+    text = re.sub(r"```.*?```|`[^`]*`", "", "\n".join(text for _, text in prose(ROOT / name)), flags=re.DOTALL)
+    written = re.findall(r"\$\$.+?\$\$|\$[^$\n]+\$", text, flags=re.DOTALL)
+    page = pages[name.replace(".ipynb", ".html")].soup
+    assert len(page.select("math")) == len(written)
+    assert "$" not in "".join(one.get_text() for one in page.select("math"))
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_an_interactive_figure_stands_there_in_three_settings(name, pages):
+    stills = pages[name.replace(".ipynb", ".html")].soup.select(".stills figure")
+    labels = [one.figcaption.get_text() for one in stills]
+    assert len(labels) == len(set(labels)) == 3
+    assert all(one.img["alt"] and one.img["loading"] == "lazy" for one in stills)
+
+
+def test_the_notebooks_to_download_are_those_that_are_handed_out(site):
+    """Without outputs: those would give a bet's answer away."""
+    for name in pages_of(ROOT):
+        if name.endswith(".ipynb"):
+            assert (site / "downloads" / name).read_bytes() == without_outputs(ROOT / name)
+
+
+def test_every_page_says_what_it_is_to_those_who_show_a_link_to_it(pages):
+    for name, page in pages.items():
+        if name in ("search.html", "genindex.html"):
+            continue
+        about = {one.get("property") or one.get("name"): one["content"] for one in page.soup.select("meta[content]")}
+        assert len(about["og:title"]) > 3, name
+        assert len(about["description"]) > 40, name
+        picture = (page.path.parent / about["og:image"]).resolve()
+        assert picture.read_bytes()[:4] == b"\x89PNG", name
+
+
+def test_the_first_screen_asks_whether_it_fits(pages):
+    first = pages["index.html"].soup
+    form = first.select_one("form[action='planner.html']")
+    assert "Will it fit?" in form.find_parent("div").get_text()
+    assert form.find_previous("h2", class_=None) is None, "before everything else"
+    assert {one["name"] for one in form.select("select")} == {"model", "card"}
