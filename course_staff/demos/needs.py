@@ -4,14 +4,13 @@ Of a cell that is needed for nothing but what it imports or defines, only that i
 """
 
 import ast
-import builtins
-import symtable
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from course_staff.demos.script import Demo, Step
+from course_staff.notebooks.names import of_statement, uses_and_binds
 from course_staff.notebooks.setup_cell import is_setup
 from course_utils.errors import CourseError
 
@@ -96,39 +95,6 @@ def _definitions(source: str) -> dict[str, str]:
         statements = ast.parse(source).body
     except SyntaxError:
         return {}
-    binds = [(statement, name) for statement in statements for name in _of_statement(statement)[1]]
+    binds = [(statement, name) for statement in statements for name in of_statement(statement)[1]]
     count = Counter(name for _, name in binds)
     return {name: ast.unparse(made) for made, name in binds if count[name] == 1 and isinstance(made, _DEFINING)}
-
-
-@lru_cache(maxsize=1024)
-def uses_and_binds(source: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that a cell takes from elsewhere, and those that it gives to others; none of both for IPython's own syntax."""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:
-        return frozenset(), frozenset()
-    used, bound = set(), set()
-    for statement in statements:
-        uses, binds = _of_statement(statement)
-        used |= uses - bound
-        bound |= binds
-    return frozenset(used - set(dir(builtins))), frozenset(bound)
-
-
-def _of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
-    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
-    uses = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
-    inside = table.get_children()
-    for inner in inside:
-        inside += inner.get_children()
-        uses |= {s.get_name() for s in inner.get_symbols() if s.is_global() and s.is_referenced()}
-    binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    if not isinstance(
-        statement, ast.Assign | ast.AnnAssign
-    ):  # a loop or a definition binds its own names before it uses them
-        uses -= binds
-    changed = {
-        n.target.id for n in ast.walk(statement) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
-    }
-    return uses | changed, binds

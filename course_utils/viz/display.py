@@ -32,8 +32,24 @@ def use_course_style() -> None:
 
 def show(figure: Figure, alt: str) -> None:
     """Display `figure` as a picture with the text `alt`, and close it; raises `ValueError` when `alt` is empty."""
-    bundle, metadata = _picture(figure, alt)
+    bundle, metadata = picture(figure, alt)
     display(bundle, metadata=metadata, raw=True)
+
+
+def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
+    """`figure` as a display bundle (a PNG) and its metadata: its text and its width on a page; the figure is closed.
+
+    Raises `ValueError` when `alt` is empty.
+    """
+    if not alt.strip():
+        raise ValueError("A figure needs an alt text that says what can be seen in it.")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+    png = buffer.getvalue()
+    width = int.from_bytes(png[16:20], "big") * _PAGE_DOTS_PER_INCH // _DOTS_PER_INCH  # the first number of a PNG
+    bundle = {"image/png": base64.b64encode(png).decode(), "text/plain": alt}
+    return bundle, {"image/png": {"alt": alt, "width": width}}
 
 
 def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | None = None, /, **controls) -> None:
@@ -48,7 +64,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
 
     def outputs() -> Iterator[tuple[object, dict]]:
         values = {name: control.value for name, control in controls.items()}
-        bundle, metadata = _picture(*draw(**values))
+        bundle, metadata = picture(*draw(**values))
         yield bundle, {"metadata": metadata, "raw": True}
         if also:
             yield also(**values), {}
@@ -98,16 +114,3 @@ def svg_address(figure: Figure) -> str:
     with plt.rc_context({"svg.hashsalt": "course"}):
         figure.savefig(buffer, format="svg", bbox_inches="tight", metadata=nothing)
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _picture(figure: Figure, alt: str) -> tuple[dict, dict]:
-    """`figure` as a display bundle and its metadata; the figure is closed."""
-    if not alt.strip():
-        raise ValueError("A figure needs an alt text that says what can be seen in it.")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", metadata={"Software": None})
-    plt.close(figure)
-    png = buffer.getvalue()
-    width = int.from_bytes(png[16:20], "big") * _PAGE_DOTS_PER_INCH // _DOTS_PER_INCH  # the first number of a PNG
-    bundle = {"image/png": base64.b64encode(png).decode(), "text/plain": alt}
-    return bundle, {"image/png": {"alt": alt, "width": width}}

@@ -8,9 +8,11 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import nbformat
-import plays
 import pytest
 from real import LAB, ROOT, save_picture, served
+
+from course_staff.notebooks.plays import needed
+from course_utils.chapters import chapters_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
@@ -25,6 +27,7 @@ KEYS = {("02", "optimizer"): "End", ("05", "zeros at most"): "Home"}
 # have no pieces. Another format has another number of bits to press; and with fp16 each ZeRO stage gets the same refusal.
 TURN = {"zeros at most": 0, "whole logits": 0, "codebook": 2, "format": 2, "precision": 2}
 
+CHAPTERS = [path.stem for path in chapters_in(ROOT / "notebooks")]
 STOPS = ".widget-vbox :is([role=slider], select, input, button):visible"
 
 
@@ -34,7 +37,7 @@ def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab") / "course"
     for name in ("notebooks", "exercises", "course_utils"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for chapter in plays.CHAPTERS:
+    for chapter in CHAPTERS:
         shorten(folder / "notebooks" / f"{chapter}.ipynb", whole=chapter.startswith(RUN_WHOLE))
     return folder
 
@@ -43,7 +46,7 @@ def shorten(path, whole):
     """Without outputs, and unless it is to be run whole, with the set-up cell, the figure's cells and what these use."""
     notebook = nbformat.read(path, 4)
     if not whole:
-        sources = plays.needed(plays.stored(path.stem)["cells"])
+        sources = needed(notebook.cells)
         notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
@@ -90,7 +93,7 @@ def test_the_address_opens_the_first_chapter_and_nothing_else(address, page):
     assert page.locator(".jp-Dialog").all_inner_texts() + page.locator(".jp-toast-message").all_inner_texts() == []
 
 
-@pytest.mark.parametrize("chapter", plays.CHAPTERS)
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_every_control_moves_the_figure_to_play_with(address, page, mine, chapter):
     """Chapters 00, 03 and 10 are run whole. By the keyboard alone; then the pictures are kept, to be looked at."""
     number = chapter.split("_")[0]

@@ -2,20 +2,24 @@
 
 import base64
 import re
-from importlib import import_module
 from itertools import product
 from random import Random
 
+import matplotlib.pyplot as plt
 import nbformat
-import plays
 import pytest
 from ipywidgets import FloatLogSlider
 
-from course_utils import models, viz
+from course_staff.notebooks import plays
+from course_staff.notebooks.files import read_notebook
+from course_utils import models
+from course_utils.chapters import chapters_in, find_place
 from course_utils.precision import FORMATS
 from course_utils.viz import controls, display
 
 DRAWN = 2  # corners taken at random, beside those that between them hold every end of every control
+CHAPTERS = chapters_in(find_place().notebooks)
+NAMES = [path.stem for path in CHAPTERS]
 MOST = {"00_start_here": 24}
 """Of the corners, where each may be a dry run of some seconds."""
 LETTERS = 32  # as long as a description may be
@@ -25,24 +29,16 @@ CAUGHT = {}
 """What the chapters gave to `viz.play`, by name."""
 
 
-@pytest.fixture(params=plays.CHAPTERS)
+@pytest.fixture(params=CHAPTERS, ids=NAMES)
 def play(request, monkeypatch):
     """What a chapter gives to `viz.play`; its cells are run as they are, once."""
-    chapter = request.param
-    if chapter not in CAUGHT:
-        for module in (viz, import_module("course_utils.viz.planner")):
-            monkeypatch.setattr(module, "play", lambda draw, also=None, /, **named: keep(chapter, draw, also, named))
+    if request.param not in CAUGHT:
         # A smaller model stands in where one is only asked for its bytes by parameter.
         build = models.build
         monkeypatch.setattr(models, "build", lambda name, **more: build(name.removesuffix("-base-cased"), **more))
-        names = {}
-        for source in plays.needed(plays.stored(chapter)["cells"])[1:]:
-            exec(source, names)
-    return CAUGHT[chapter]
-
-
-def keep(chapter, *given):
-    CAUGHT[chapter] = plays.Play(*given)
+        with plt.rc_context():  # the chapter brings its style
+            CAUGHT[request.param] = plays.catch(request.param)
+    return CAUGHT[request.param]
 
 
 def ends(control) -> list:
@@ -85,7 +81,7 @@ def test_every_end_of_every_control_gives_a_picture(play):
 @pytest.mark.timeout(900)
 def test_every_corner_gives_a_picture(play, request):
     corners = list(product(*map(ends, play.controls.values())))
-    drawn = MOST.get(request.node.callspec.params["play"], len(corners))
+    drawn = MOST.get(request.node.callspec.params["play"].stem, len(corners))
     for corner in Random(0).sample(corners, drawn):
         check(play, dict(zip(play.controls, corner, strict=True)), rendered=True)
 
@@ -108,14 +104,14 @@ def check(play, values, rendered=False):
             "a picture that is a sentence stands alone"
         )
     if rendered:
-        bundle, _ = display._picture(figure, alt)
+        bundle, _ = display.picture(figure, alt)
         assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("chapter", plays.CHAPTERS)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
 def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_move_it(chapter):
     nbconvert = pytest.importorskip("nbconvert")
-    playing = plays.play_cells(nbformat.read(plays.NOTEBOOKS / f"{chapter}.ipynb", 4).cells)
+    playing = plays.play_cells(read_notebook(chapter).cells)
     # The template that gives a picture its text; the newer one leaves it out.
     page, _ = nbconvert.HTMLExporter(template_name="classic").from_notebook_node(
         nbformat.v4.new_notebook(cells=playing)
@@ -129,9 +125,9 @@ def test_where_widgets_do_not_run_the_picture_stays_and_a_sentence_says_how_to_m
     assert "courseNamesControls" not in page
 
 
-@pytest.mark.parametrize("chapter", plays.CHAPTERS)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
 def test_a_figure_to_play_with_needs_the_set_up_cell_alone_or_says_what_else(chapter):
-    cells = plays.stored(chapter)["cells"]
+    cells = read_notebook(chapter).cells
     alone = plays.needed(cells)[1:] == [cell["source"] for cell in plays.play_cells(cells)]
     text = next(cell["source"] for cell in cells if "## Play" in cell["source"])
     assert alone != ("run the cells up to here first" in text)

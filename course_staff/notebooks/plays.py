@@ -1,0 +1,97 @@
+"""The figures to play with, as their chapters have them: which statements they need, what they are drawn from, their controls."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.names import uses_and_binds
+from course_staff.notebooks.setup_cell import is_setup
+from course_utils.chapters import begin
+from course_utils.errors import CourseError
+
+
+class Play(NamedTuple):
+    """What `viz.play` was given: the functions that draw the picture and what stands below it, and the controls by argument."""
+
+    draw: Callable
+    also: Callable | None
+    controls: dict
+
+
+def play_cells(cells: Sequence[Mapping]) -> list[Mapping]:
+    """Of a notebook's cells, whose sources are in one piece, the code cells of the section Play."""
+    inside, found = False, []
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            titles = re.findall(r"^## (.+)$", cell["source"], re.MULTILINE)
+            inside = titles[-1] == "Play" if titles else inside
+        elif inside:
+            found.append(cell)
+    return found
+
+
+def needed(cells: Sequence[Mapping]) -> list[str]:
+    """Sources of the set-up cell, of what gives the section Play its names, a cell's needed statements in one piece, and
+    of that section.
+
+    From the last statement up, one is taken where it binds a name that is still missing; what it uses is then missing too.
+    Raises `CourseError` where no cell is tagged `setup`.
+    """
+    playing, missing, taken = play_cells(cells), set(), []
+    for cell in reversed([cell for cell in cells if cell["cell_type"] == "code"]):
+        if is_setup(cell):
+            return [cell["source"], *taken[::-1]]
+        kept = []
+        for statement in reversed(_statements(cell["source"])):
+            used, bound = uses_and_binds(statement)
+            if cell in playing or bound & missing:
+                kept.append(statement)
+                missing = missing - bound | used
+        if kept:
+            taken.append(cell["source"] if cell in playing else "\n".join(kept[::-1]))
+    raise CourseError("The notebook has no set-up cell; tag its first code cell 'setup'.")
+
+
+def catch(path: Path) -> Play:
+    """What the chapter at `path` gives to `viz.play`, last; its needed statements are run in this process, and nothing is shown.
+
+    Opens the chapter as its set-up cell does, so that settings are read anew and seeds are set. Raises `CourseError` where the
+    section Play has no figure to play with.
+    """
+    sources = needed(read_notebook(path).cells)[1:]
+    names = {}
+    with _catching() as given, redirect_stdout(StringIO()):
+        begin()
+        for source in sources:
+            exec(source, names)
+    if not given:
+        raise CourseError(f"{path.name} plays no figure in its section Play; call viz.play(...) in its last cell.")
+    return given[-1]
+
+
+@contextmanager
+def _catching() -> Iterator[list[Play]]:
+    # The planner has a name of its own for the same function, and `viz.planner` is not that module.
+    rooms = [import_module(name) for name in ("course_utils.viz", "course_utils.viz.planner")]
+    play, given = rooms[0].play, []
+
+    def keep(draw, also=None, /, **controls):
+        given.append(Play(draw, also, controls))
+
+    try:
+        for room in rooms:
+            room.play = keep
+        yield given
+    finally:
+        for room in rooms:
+            room.play = play
+
+
+def _statements(source: str) -> list[str]:
+    return [ast.get_source_segment(source, statement) for statement in ast.parse(source).body]
