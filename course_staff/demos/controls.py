@@ -1,6 +1,7 @@
 """Moving the controls of the figure that a chapter shows to play with."""
 
 from collections.abc import Mapping
+from math import isclose, log
 
 from course_utils.errors import CourseError
 from course_utils.viz import display
@@ -20,11 +21,22 @@ def press(values: Mapping[str, object], controls: Mapping | None = None) -> None
             raise CourseError(
                 f"The control {name!r} does not take {value!r} ({error}); choose a value that it has."
             ) from None
+        if control.value != value or not _is_on_a_step(control):
+            raise CourseError(f"The control {name!r} does not take {value!r}; choose a value at which it can stand.")
 
 
 def instructions(values: Mapping[str, object]) -> str:
     """What to do with these controls, in words: `learning rate α: 0.001, steps: 100`."""
     return ", ".join(_describe(name, value) for name, value in values.items())
+
+
+def _is_on_a_step(control) -> bool:
+    """Whether a slider can be moved to where it stands; widgets hold back what is past an end, and nothing between steps."""
+    if not (getattr(control, "step", None) and hasattr(control, "min")):
+        return True
+    place = log(control.value, control.base) if hasattr(control, "base") else control.value
+    steps = (place - control.min) / control.step
+    return isclose(steps, round(steps), abs_tol=1e-6)
 
 
 def _control(name: str, controls: Mapping):

@@ -167,12 +167,12 @@ def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) 
     axes.plot(GRADIENT_SCALES, decoupled, "o", color=COLORS["first"], label="AdamW, measured")
     axes.set(xscale="log", xlabel="scale σ of the parameter's gradients", ylim=(-0.05, 1.1))
     axes.set(ylabel=f"left of θ = 1 after {steps} steps")
-    axes.set_title(f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():.0%} to {l2.max():.0%}")
+    axes.set_title(f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():z.0%} to {l2.max():.0%}")
     figure.legend(loc="outside upper center", ncols=3, title=f"α = {lr:.3g}, λ = {weight_decay:.3g}")
     return figure, (
         f"What weight decay leaves of a parameter after {steps} steps, against the scale of its gradients from 0.01 to 100. "
         f"AdamW leaves {decoupled.min():.2f} to {decoupled.max():.2f} at every scale; "
-        f"Adam with L2 leaves {l2[0]:.2f} at the smallest scale and {l2[-1]:.2f} at the largest."
+        f"Adam with L2 leaves {l2[0]:z.2f} at the smallest scale and {l2[-1]:.2f} at the largest."
     )
 
 
