@@ -1,0 +1,155 @@
+"""Stills of the figures to play with: for each chapter three settings, which its controls can have, and their pictures."""
+
+import base64
+import re
+import tomllib
+from collections import Counter
+from io import BytesIO
+
+import matplotlib.pyplot as plt
+import pytest
+import spelling
+from PIL import Image, ImageChops
+
+from course_staff.demos.controls import press
+from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.plays import catch, play_cells
+from course_staff.site import stills
+from course_staff.site.stills import SETTINGS, draw, settings_of
+from course_utils.chapters import chapters_in, find_place
+from course_utils.errors import CourseError
+
+CHAPTERS = chapters_in(find_place().notebooks)
+NAMES = [path.stem for path in CHAPTERS]
+(LOCAL_SGD,) = (path for path in CHAPTERS if path.stem == "09_local_sgd")
+WITH_UNIT = re.compile(r"\d[\d,.]*(?: MiB| GiB|%)")
+
+
+@pytest.fixture
+def write(monkeypatch, tmp_path):
+    """Writes settings of chapter 09 that stand in for the course's: each a label and what is set."""
+    monkeypatch.setattr(stills, "SETTINGS", tmp_path / "stills.toml")
+
+    def write(*settings):
+        text = "".join(f'[[09_local_sgd]]\nlabel = "{label}"\nset = {{ {values} }}\n' for label, values in settings)
+        stills.SETTINGS.write_text(text, encoding="utf-8")
+
+    return write
+
+
+def differ(first, second) -> bool:
+    one, other = (Image.open(path) for path in (first, second))
+    return one.size != other.size or ImageChops.difference(one, other).getbbox() is not None
+
+
+def test_each_chapter_has_the_starting_values_and_two_other_settings():
+    assert list(tomllib.loads(SETTINGS.read_text(encoding="utf-8"))) == NAMES
+    for chapter in NAMES:
+        start, first, second = settings_of(chapter)
+        assert start.set == {}
+        assert {} != first.set != second.set != {}
+
+
+def test_no_two_labels_are_the_same_and_each_is_whole_sentences_spelled_right():
+    labels = Counter(setting.label for chapter in NAMES for setting in settings_of(chapter))
+    assert labels.most_common(1)[0][1] == 1
+    assert all(len(label.split()) > 8 and label.endswith(".") for label in labels)
+    assert [remark for label in labels for remark in spelling.remarks(label)] == []
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
+def test_every_value_is_one_that_the_control_can_have_and_not_where_it_starts(chapter):
+    with plt.rc_context():
+        controls = catch(chapter).controls
+    start = {name: control.value for name, control in controls.items()}
+    for setting in settings_of(chapter.stem)[1:]:
+        press(setting.set, controls)
+        for name in setting.set:
+            argument = name.partition(".")[0]
+            assert controls[argument].value != start[argument], name
+
+
+def test_a_chapter_is_drawn_into_files_and_other_settings_are_other_pictures(tmp_path, write):
+    write(("H is 10", ""), ("H is 1", "every = 1"), ("H is 10 again", "every = 10"))
+    found = draw(LOCAL_SGD, tmp_path, "smoke")
+    assert [still.label for still in found] == ["H is 10", "H is 1", "H is 10 again"]
+    assert [still.file for still in found] == ["09-1.webp", "09-2.webp", "09-3.webp"]
+    start, other, again = (tmp_path / still.file for still in found)
+    assert differ(start, other)
+    assert not differ(start, again)
+    assert "H = 10," in found[0].alt
+    assert "H = 1," in found[1].alt
+    for still in found:
+        picture = Image.open(tmp_path / still.file)
+        assert picture.format == "WEBP"
+        assert picture.width / picture.height == pytest.approx(still.width / still.height, rel=0.005)
+
+
+def test_a_chapter_is_drawn_again_only_where_something_changed(tmp_path, write, monkeypatch):
+    runs = []
+    monkeypatch.setattr(stills, "catch", lambda path: runs.append(path) or catch(path))
+    write(("first", ""))
+    found = draw(LOCAL_SGD, tmp_path, "smoke")
+    assert draw(LOCAL_SGD, tmp_path, "smoke") == found
+    assert len(runs) == 1
+    write(("second", ""))
+    assert draw(LOCAL_SGD, tmp_path, "smoke")[0].label == "second"
+    assert len(runs) == 2
+    (tmp_path / "09-1.webp").unlink()
+    draw(LOCAL_SGD, tmp_path, "smoke")
+    assert (tmp_path / "09-1.webp").is_file()
+    draw(LOCAL_SGD, tmp_path, "laptop")
+    assert len(runs) == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "control"),
+    [
+        ("every = 61", "every"),  # past the end
+        ("heterogeneity = 0.55", "heterogeneity"),  # between two steps
+        ('ranks = "three"', "ranks"),
+        ("speed = 3", "speed"),
+        ('"every.least" = 1', "every"),
+    ],
+)
+def test_a_value_that_the_control_cannot_have_is_refused_in_a_sentence(tmp_path, write, values, control):
+    write(("too far", values))
+    with pytest.raises(CourseError, match=rf"^stills.toml, 09_local_sgd, 'too far': .*control '{control}'.*; .*\.$"):
+        draw(LOCAL_SGD, tmp_path, "smoke")
+    assert not (tmp_path / "09-1.webp").exists()
+
+
+def test_a_chapter_without_settings_is_named(tmp_path, write):
+    write()
+    with pytest.raises(CourseError, match="no settings for 09_local_sgd; write three into it"):
+        draw(LOCAL_SGD, tmp_path, "smoke")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
+def test_the_first_still_is_the_stored_picture_and_labels_say_what_the_others_show(tmp_path, chapter):
+    """At the scale of the stored notebooks."""
+    found = draw(chapter, tmp_path)
+    first, *others = [tmp_path / still.file for still in found]
+    assert all(differ(first, other) for other in others)
+    assert differ(*others)
+    *_, (bundle, about) = stored_pictures(chapter)
+    measured = re.compile(r"\S+ ms")  # seconds are those of the machine
+    assert measured.sub("", found[0].alt) == measured.sub("", about["alt"])
+    assert found[0].width == pytest.approx(about["width"], abs=2)
+    assert Image.open(first).height == pytest.approx(Image.open(BytesIO(bundle)).height, abs=4)
+    seen = ""  # what an earlier picture showed may be compared with
+    for still in found:
+        seen += still.alt + " ".join(f"{100 * float(share):.0f}%" for share in re.findall(r"\b[01]\.\d\d\b", still.alt))
+        told = WITH_UNIT.findall(still.label.replace(" %", "%"))
+        assert [number for number in told if number not in seen] == [], still.label
+
+
+def stored_pictures(chapter):
+    outputs = [output for cell in play_cells(read_notebook(chapter).cells) for output in cell.outputs]
+    return [
+        (base64.b64decode(output.data["image/png"]), output.metadata["image/png"])
+        for output in outputs
+        if "image/png" in output.get("data", {})
+    ]
