@@ -9,7 +9,8 @@ from pathlib import Path
 from course_staff.notebooks.readme import BRANCH, PICTURES, colab_place, picture_text
 from course_staff.site.cards import draw_card
 from course_staff.site.links import Rewriter
-from course_staff.site.pages import Pages
+from course_staff.site.pages import FIGURES, Pages
+from course_staff.site.stills import KEPT, draw
 from course_utils.chapters import Place
 from course_utils.workspace import without_outputs
 
@@ -25,6 +26,7 @@ _FILES = (
 _ROW = re.compile(
     r"^\| (?P<number>\S+) \| \[(?P<title>[^\]]+)\]\((?P<name>notebooks/[^)]+)\)[^|]*\| (?P<will>[^|]+) \|", re.MULTILINE
 )
+_ICONS = re.compile(r"<script[^>]*fontawesome\.js[^>]*></script>|<link[^>]*fontawesome\.js[^>]*>")
 _PLANNER = "Will it fit? The planner"
 _TITLE = "Efficient model training with PyTorch"
 _IDEA = "Predict the bytes and the seconds, measure them on your own machine, explain the difference."
@@ -57,9 +59,16 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
             _write(output / "downloads" / name, without_outputs(root / name))
     for name in _FILES:
         _write(output / name, (root / name).read_bytes())
-    for surplus in output.rglob("*.map"):  # for those who work on the theme
-        surplus.unlink()
+    _lighten(output)
     return [re.sub(r"\x1b\[[\d;]*m", "", line) for line in warnings.getvalue().splitlines()]
+
+
+def _lighten(output: Path) -> None:
+    """Drop what no reader needs: maps for those who work on the theme, and a script that draws the icons which its fonts draw too."""
+    for surplus in [*output.rglob("*.map"), *output.rglob("fontawesome.js*")]:
+        surplus.unlink()
+    for page in output.rglob("*.html"):
+        page.write_text(_ICONS.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _write_sources(root: Path, source: Path, repository: str) -> dict[str, str]:
@@ -67,8 +76,11 @@ def _write_sources(root: Path, source: Path, repository: str) -> dict[str, str]:
     names = pages_of(root)
     elsewhere = f"{repository}/blob/{BRANCH}/" if repository else ""
     rewriter = Rewriter(root, frozenset(names), frozenset(_FILES), elsewhere)
-    pages = Pages(rewriter, source, colab=colab_place(repository))
     shutil.copytree(_HERE / "static", source / "_static")
+    kept = root / "build" / "site-stills"
+    stills = {name: draw(root / name, kept) for name in names if name.startswith("notebooks/")}
+    shutil.copytree(kept, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
+    pages = Pages(rewriter, source, stills, colab_place(repository))
     for name in names:
         (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)
     for picture in PICTURES.values():

@@ -103,7 +103,6 @@ class Pages:
         from PIL import Image
 
         path = self.source / FIGURES / file
-        path.parent.mkdir(parents=True, exist_ok=True)
         with Image.open(io.BytesIO(png)) as image:
             image.save(path, lossless=True, method=1)
             return Picture(file, alt, width, round(width * image.height / image.width))

@@ -17,6 +17,7 @@ from pathlib import Path
 from course_staff.notebooks.clean import STORED_SCALE
 from course_staff.notebooks.files import make_folder, read_notebook
 from course_staff.notebooks.plays import Play, catch, needed
+from course_staff.site.pages import Picture
 from course_utils.chapters import find_place
 from course_utils.errors import CourseError
 from course_utils.files import read_json, replacing, write_json
@@ -34,17 +35,6 @@ class Setting:
     set: dict = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Still:
-    """A picture in a file: its setting's label, the file's name, its text, and the size to show it at, in pixels of a page."""
-
-    label: str
-    file: str
-    alt: str
-    width: int
-    height: int
-
-
 def settings_of(chapter: str) -> list[Setting]:
     """The settings of the chapter called `chapter`, such as `03_adamw`; raises `CourseError` where it has none."""
     every = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
@@ -53,7 +43,7 @@ def settings_of(chapter: str) -> list[Setting]:
     return [Setting(**one) for one in every[chapter]]
 
 
-def draw(notebook: Path, folder: Path, scale: str = STORED_SCALE) -> list[Still]:
+def draw(notebook: Path, folder: Path, scale: str = STORED_SCALE) -> list[Picture]:
     """Stills of the chapter at `notebook` in `folder`, as lossless WebP files `NN-1.webp`, `NN-2.webp` …, at `scale`.
 
     What the figure needs of the chapter is run in this process, whose scale stays `scale`. Nothing is run where the pictures
@@ -69,7 +59,7 @@ def draw(notebook: Path, folder: Path, scale: str = STORED_SCALE) -> list[Still]
         set_variable("COURSE_SCALE", scale)
         drawn = {"source": source, "stills": [asdict(one) for one in _drawn(notebook, settings, folder, number)]}
         write_json(folder / KEPT, {**kept, number: drawn})
-    return [Still(**still) for still in drawn["stills"]]
+    return [Picture(**still) for still in drawn["stills"]]
 
 
 def _digest(*parts) -> str:
@@ -86,7 +76,7 @@ def _package_digest() -> str:
     return digest.hexdigest()
 
 
-def _drawn(notebook: Path, settings: list[Setting], folder: Path, number: str) -> Iterator[Still]:
+def _drawn(notebook: Path, settings: list[Setting], folder: Path, number: str) -> Iterator[Picture]:
     from matplotlib import rc_context
     from PIL import Image
 
@@ -103,8 +93,9 @@ def _drawn(notebook: Path, settings: list[Setting], folder: Path, number: str) -
             shown = Image.open(BytesIO(base64.b64decode(bundle["image/png"]))).convert("RGB")
             about, name = metadata["image/png"], f"{number}-{count}.webp"
             with replacing(folder / name) as draft:
-                shown.save(draft, "webp", lossless=True, method=6)
-            yield Still(setting.label, name, **about, height=round(about["width"] * shown.height / shown.width))
+                shown.save(draft, "webp", lossless=True, method=1)
+            height = round(about["width"] * shown.height / shown.width)
+            yield Picture(name, **about, height=height, label=setting.label)
 
 
 def _values(play: Play, setting: Setting) -> dict:
