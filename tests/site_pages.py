@@ -37,7 +37,9 @@ class Page:
     def assets(self) -> list[Link]:
         """Scripts, styles and pictures, which a browser fetches by itself; those that carry their bytes are left out."""
         found = [one["src"] for one in self.soup.select("script[src], img[src], iframe[src], source[src]")]
-        found += [one["href"] for one in self.soup.select("link[href]") if {"stylesheet", "icon", "preload"} & {*one["rel"]}]
+        found += [
+            one["href"] for one in self.soup.select("link[href]") if {"stylesheet", "icon", "preload"} & {*one["rel"]}
+        ]
         return [self._link(one) for one in found if not one.startswith("data:")]
 
     def ids(self) -> set[str]:

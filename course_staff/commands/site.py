@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from course_utils.chapters import find_place
+from course_utils.chapters import chapters_in, find_place
 
 HELP = "build the course as a web site, without a network"
 
@@ -14,6 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", default="", metavar="URL", help="where the site will stand, for previews of links to it"
     )
+    parser.add_argument(
+        "--stills",
+        nargs="*",
+        metavar="CHAPTER",
+        help="draw the stills of figures to play with anew: these chapters', or all",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,6 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
     from course_staff.site.build import build
 
     place = find_place()
+    if arguments.stills is not None:
+        from course_staff.site.stills import draw
+
+        for path in chapters_in(place.notebooks, arguments.stills):
+            print(f"{path.stem}: {len(draw(path))} stills")
+        return 0
     output = (arguments.output or place.root / "build" / "site").absolute()
     address = arguments.address.rstrip("/") + "/" if arguments.address else ""
     warnings = build(place, output, known_repository(), address)

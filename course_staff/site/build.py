@@ -10,7 +10,7 @@ from course_staff.notebooks.readme import BRANCH, PICTURES, colab_place, picture
 from course_staff.site.cards import draw_card
 from course_staff.site.links import Rewriter
 from course_staff.site.pages import FIGURES, Pages
-from course_staff.site.stills import KEPT, draw
+from course_staff.site.stills import FOLDER, KEPT, stored
 from course_utils.chapters import Place
 from course_utils.workspace import without_outputs
 
@@ -64,8 +64,8 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
 
 
 def _lighten(output: Path) -> None:
-    """Drop what no reader needs: maps for those who work on the theme, and a script that draws the icons which its fonts draw too."""
-    for surplus in [*output.rglob("*.map"), *output.rglob("fontawesome.js*")]:
+    """Drop what no reader needs: maps for the theme's authors, and a script that draws the icons which its fonts draw too."""
+    for surplus in {*output.rglob("*.map"), *output.rglob("fontawesome.js*")}:
         surplus.unlink()
     for page in output.rglob("*.html"):
         page.write_text(_ICONS.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
@@ -77,9 +77,8 @@ def _write_sources(root: Path, source: Path, repository: str) -> dict[str, str]:
     elsewhere = f"{repository}/blob/{BRANCH}/" if repository else ""
     rewriter = Rewriter(root, frozenset(names), frozenset(_FILES), elsewhere)
     shutil.copytree(_HERE / "static", source / "_static")
-    kept = root / "build" / "site-stills"
-    stills = {name: draw(root / name, kept) for name in names if name.startswith("notebooks/")}
-    shutil.copytree(kept, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
+    stills = {name: stored(Path(name).stem) for name in names if name.startswith("notebooks/")}
+    shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
     pages = Pages(rewriter, source, stills, colab_place(repository))
     for name in names:
         (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)

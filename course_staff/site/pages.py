@@ -4,8 +4,8 @@ import base64
 import html
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,9 @@ class Picture:
 
     def html(self) -> str:
         """As an element that a page one folder down can show; a browser loads it when it comes into view."""
-        size = f'width="{self.width}" height="{self.height}"'
-        image = f'<img class="figure dark-light" loading="lazy" src="../{FIGURES}/{self.file}" alt="{html.escape(self.alt)}" {size}>'
+        about = f'alt="{html.escape(self.alt)}" width="{self.width}" height="{self.height}"'
+        # The theme would give it a white ground in the dark, but for that class.
+        image = f'<img class="figure dark-light" loading="lazy" src="../{FIGURES}/{self.file}" {about}>'
         return f"<figure>{image}<figcaption>{html.escape(self.label)}</figcaption></figure>" if self.label else image
 
 
@@ -44,7 +45,7 @@ class Pages:
 
     rewriter: Rewriter
     source: Path
-    stills: dict[str, Sequence[Picture]] = field(default_factory=dict)
+    stills: Mapping[str, Sequence[Picture]]
     colab: str = ""
 
     def write_notebook(self, name: str) -> None:
@@ -61,7 +62,7 @@ class Pages:
             else:
                 if is_setup(cell):
                     cell.metadata.tags.append("hide-input")  # there is nothing to read in it
-                self._set_outputs(cell, f"{Path(name).stem}-{cell.id}", self.stills.get(name, ()))
+                self._set_outputs(cell, name)
             cells.append(cell)
         title = cells[0]
         title.source = _MINUTES.sub(lambda found: f"{self._about(name)}\n\n{found[0]}", title.source, count=1)
@@ -84,19 +85,20 @@ class Pages:
             links.append(f'<a href="{self.colab}{name}">Open in Colab</a>')
         return f'<div class="about">{" ".join(links)}</div>'
 
-    def _set_outputs(self, cell: "NotebookNode", stem: str, stills: Sequence[Picture]) -> None:
-        """Pictures become files; a figure to play with, which has controls beside it, becomes its stills."""
-        if stills and "viz.play(" in cell.source or "viz.planner(" in cell.source:
-            shown = "".join(picture.html() for picture in stills)
-            kept = [output for output in cell.outputs if _is_table(output)]
-            cell.outputs = [_html_output(f'<div class="stills">{shown}</div>'), *kept]
-            return
+    def _set_outputs(self, cell: "NotebookNode", name: str) -> None:
+        """Pictures become files, and a figure to play with, which has controls beside it, its stills."""
+        if "viz.play(" in cell.source or "viz.planner(" in cell.source:
+            shown = "".join(picture.html() for picture in self.stills[name])
+            tables = [output for output in cell.outputs if "text/markdown" in output.get("data", {})]
+            cell.outputs = [_html_output(f'<div class="stills">{shown}</div>'), *tables]
         for number, output in enumerate(cell.outputs):
-            if png := output.get("data", {}).get("image/png"):
-                about = output.metadata["image/png"]
-                file = f"{stem}-{number}.webp"
-                picture = self._picture(base64.b64decode(png), file, about["alt"], about["width"])
+            data = output.get("data", {})
+            if "image/png" in data:
+                about, file = output.metadata["image/png"], f"{Path(name).stem}-{cell.id}-{number}.webp"
+                picture = self._picture(base64.b64decode(data["image/png"]), file, about["alt"], about["width"])
                 cell.outputs[number] = _html_output(picture.html())
+            elif "text/html" in data:
+                data["text/html"] = self.rewriter.rewrite(data["text/html"], name)
 
     def _picture(self, png: bytes, file: str, alt: str, width: int) -> Picture:
         """The same pixels in fewer bytes."""
@@ -106,10 +108,6 @@ class Pages:
         with Image.open(io.BytesIO(png)) as image:
             image.save(path, lossless=True, method=1)
             return Picture(file, alt, width, round(width * image.height / image.width))
-
-
-def _is_table(output: "NotebookNode") -> bool:
-    return "text/markdown" in output.get("data", {}) or "<table" in "".join(output.get("data", {}).get("text/html", ""))
 
 
 def _html_output(text: str) -> "NotebookNode":

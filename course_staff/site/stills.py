@@ -5,26 +5,22 @@ that are not where they start, by argument name (`name.part` of a control made o
 """
 
 import base64
-import json
 import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from hashlib import sha256
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
 from course_staff.notebooks.clean import STORED_SCALE
-from course_staff.notebooks.files import make_folder, read_notebook
-from course_staff.notebooks.plays import Play, catch, needed
+from course_staff.notebooks.files import make_folder
+from course_staff.notebooks.plays import Play, catch
 from course_staff.site.pages import Picture
-from course_utils.chapters import find_place
 from course_utils.errors import CourseError
 from course_utils.files import read_json, replacing, write_json
 from course_utils.settings import set_variable
 
 SETTINGS = Path(__file__).parent / "stills.toml"
-KEPT = "stills.json"
+FOLDER, KEPT = SETTINGS.with_name("stills"), "stills.json"
 
 
 @dataclass(frozen=True)
@@ -43,40 +39,30 @@ def settings_of(chapter: str) -> list[Setting]:
     return [Setting(**one) for one in every[chapter]]
 
 
-def draw(notebook: Path, folder: Path, scale: str = STORED_SCALE) -> list[Picture]:
+def stored(chapter: str, folder: Path = FOLDER) -> list[Picture]:
+    """The pictures of the chapter called `chapter` that were drawn last, in the order of its settings."""
+    kept = read_json(folder / KEPT) or {}
+    names = [name for name in sorted(kept) if name.startswith(f"{chapter.partition('_')[0]}-")]
+    if len(names) != len(settings_of(chapter)):
+        raise CourseError(f"{chapter} has other stills than settings; draw them with `course site --stills {chapter}`.")
+    return [Picture(name, **kept[name], label=one.label) for name, one in zip(names, settings_of(chapter), strict=True)]
+
+
+def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> list[Picture]:
     """Stills of the chapter at `notebook` in `folder`, as lossless WebP files `NN-1.webp`, `NN-2.webp` …, at `scale`.
 
-    What the figure needs of the chapter is run in this process, whose scale stays `scale`. Nothing is run where the pictures
-    in `folder` were drawn from the same statements, settings and package. Raises `CourseError`, naming the chapter and the
-    control, where a setting is not one that the control can have.
+    What the figure needs of the chapter is run in this process, whose scale stays `scale`. Raises `CourseError`, naming the
+    chapter and the control, where a setting is not one that the control can have.
     """
-    settings, number = settings_of(notebook.stem), notebook.stem.partition("_")[0]
-    source = _digest(scale, needed(read_notebook(notebook).cells), [asdict(one) for one in settings])
     make_folder(folder)
-    kept = read_json(folder / KEPT) or {}
-    drawn = kept.get(number, {"source": None, "stills": []})
-    if drawn["source"] != source or not all((folder / still["file"]).is_file() for still in drawn["stills"]):
-        set_variable("COURSE_SCALE", scale)
-        drawn = {"source": source, "stills": [asdict(one) for one in _drawn(notebook, settings, folder, number)]}
-        write_json(folder / KEPT, {**kept, number: drawn})
-    return [Picture(**still) for still in drawn["stills"]]
+    set_variable("COURSE_SCALE", scale)
+    drawn = list(_drawn(notebook, folder))
+    about = {one.file: {"alt": one.alt, "width": one.width, "height": one.height} for one in drawn}
+    write_json(folder / KEPT, dict(sorted({**(read_json(folder / KEPT) or {}), **about}.items())))
+    return drawn
 
 
-def _digest(*parts) -> str:
-    """A name for all that pictures are made from: `parts`, and each file of the package."""
-    return sha256(json.dumps([*parts, _package_digest()]).encode()).hexdigest()
-
-
-@cache
-def _package_digest() -> str:
-    digest = sha256()
-    for path in [Path(__file__), *sorted((find_place().root / "course_utils").rglob("*"))]:
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _drawn(notebook: Path, settings: list[Setting], folder: Path, number: str) -> Iterator[Picture]:
+def _drawn(notebook: Path, folder: Path) -> Iterator[Picture]:
     from matplotlib import rc_context
     from PIL import Image
 
@@ -84,18 +70,17 @@ def _drawn(notebook: Path, settings: list[Setting], folder: Path, number: str) -
 
     with rc_context():  # the chapter brings the course's style
         play = catch(notebook)
-        for count, setting in enumerate(settings, start=1):
+        for count, setting in enumerate(settings_of(notebook.stem), start=1):
             try:
                 values = _values(play, setting)
             except CourseError as error:
                 raise CourseError(f"{SETTINGS.name}, {notebook.stem}, {setting.label!r}: {error}") from None
             bundle, metadata = picture(*play.draw(**values))
             shown = Image.open(BytesIO(base64.b64decode(bundle["image/png"]))).convert("RGB")
-            about, name = metadata["image/png"], f"{number}-{count}.webp"
+            about, name = metadata["image/png"], f"{notebook.stem.partition('_')[0]}-{count}.webp"
             with replacing(folder / name) as draft:
-                shown.save(draft, "webp", lossless=True, method=1)
-            height = round(about["width"] * shown.height / shown.width)
-            yield Picture(name, **about, height=height, label=setting.label)
+                shown.save(draft, "webp", lossless=True, method=6)
+            yield Picture(name, **about, height=round(about["width"] * shown.height / shown.width), label=setting.label)
 
 
 def _values(play: Play, setting: Setting) -> dict:

@@ -38,7 +38,11 @@ def test_it_is_built_without_a_warning(built):
 
 
 def test_every_chapter_exercise_and_guide_is_a_page(pages):
-    expected = {re.sub(r"\.\w+$", ".html", name) for name in pages_of(ROOT)} | {"index.html", "planner.html", "search.html"}
+    expected = {re.sub(r"\.\w+$", ".html", name) for name in pages_of(ROOT)} | {
+        "index.html",
+        "planner.html",
+        "search.html",
+    }
     assert expected <= pages.keys()
     guides = {f"docs/{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
     assert guides <= pages.keys(), "every guide of the course"
@@ -58,7 +62,12 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_a_place_in_it(pages, sit
 
 def test_it_asks_nobody_else_for_anything(pages, site):
     """Every script, style, font and picture is the site's own file."""
-    missing = [(one.page.name, one.target) for page in pages.values() for one in page.assets() if not (one.path and one.path.is_file())]
+    missing = [
+        (one.page.name, one.target)
+        for page in pages.values()
+        for one in page.assets()
+        if not (one.path and one.path.is_file())
+    ]
     assert missing == []
     for style in site.rglob("*.css"):
         for address in addresses_in(style):
@@ -68,7 +77,9 @@ def test_it_asks_nobody_else_for_anything(pages, site):
 def test_no_address_stands_on_it_that_cannot_work(pages):
     """The repository's address is not known yet: nothing leads there, and no button offers Colab."""
     for name, page in pages.items():
-        hosts = {link.target for link in page.links() if "example.org" in link.target or "colab.research" in link.target}
+        hosts = {
+            link.target for link in page.links() if "example.org" in link.target or "colab.research" in link.target
+        }
         assert hosts == set(), name
 
 
@@ -82,8 +93,15 @@ def test_a_page_has_at_most_one_mebibyte_of_its_own(pages, site):
 def test_what_all_pages_share_is_at_most_two_and_a_half(pages):
     shared: set[Path] = set()
     for page in pages.values():
-        shared |= {one.path for one in page.assets() if one.path.suffix in (".js", ".css") and "planner" not in one.path.name}
-    fonts = {(style.parent / address.partition("?")[0]).resolve() for style in shared if style.suffix == ".css" for address in addresses_in(style)}
+        shared |= {
+            one.path for one in page.assets() if one.path.suffix in (".js", ".css") and "planner" not in one.path.name
+        }
+    fonts = {
+        (style.parent / address.partition("?")[0]).resolve()
+        for style in shared
+        if style.suffix == ".css"
+        for address in addresses_in(style)
+    }
     assert sum(path.stat().st_size for path in shared | fonts) <= 2.5 * MIB
 
 
@@ -141,5 +159,6 @@ def test_the_first_screen_asks_whether_it_fits(pages):
     first = pages["index.html"].soup
     form = first.select_one("form[action='planner.html']")
     assert "Will it fit?" in form.find_parent("div").get_text()
-    assert form.find_previous("h2", class_=None) is None, "before everything else"
+    article = [one for one in first.select_one("article").find_all(True) if one.name in ("h2", "form", "ul")]
+    assert article[0] == form, "before everything else"
     assert {one["name"] for one in form.select("select")} == {"model", "card"}

@@ -1,0 +1,177 @@
+"""The site as its readers meet it: from a folder, without a network, by pointer and by keyboard, in the light and in the dark."""
+
+import re
+from pathlib import Path
+
+import pytest
+from site_pages import ROOT, pages_in
+
+from course_staff.site.build import build
+from course_utils.chapters import Place
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
+WIDTHS = (390, 800, 1280, 1920)
+THEMES = ("light", "dark")
+CHAPTER = "notebooks/03_adamw.html"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    assert build(Place(ROOT), folder) == []
+    return folder
+
+
+@pytest.fixture
+def opened(site, browser):
+    """Opens a page from the folder; whatever is asked of anybody else is refused, and so is a fault in a script."""
+    contexts, faults = [], []
+
+    def opened(name: str, theme: str = "light", width: int = 1280):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        context.add_init_script(f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')")
+        contexts.append(context)
+
+        def only_files(route):
+            if route.request.url.startswith("file:"):
+                route.continue_()
+            else:
+                faults.append(route.request.url)
+                route.abort()
+
+        context.route("**/*", only_files)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(f"{name}: {error}"))
+        page.on("requestfailed", lambda request: faults.append(request.url))
+        page.goto((site / name.partition("?")[0]).as_uri() + name[len(name.partition("?")[0]) :])
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def names(site: Path) -> list[str]:
+    return [page.path.relative_to(site).as_posix() for page in pages_in(site)]
+
+
+def show_everything(page) -> None:
+    while (buttons := page.locator(".bet-cover button:visible")).count():
+        buttons.first.click()
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+
+
+def test_a_bet_covers_its_answer_until_the_reader_clicks(opened):
+    page = opened(CHAPTER)
+    covered = page.locator("[data-under]")
+    assert covered.count() > 10
+    assert page.locator("[data-under]:visible").count() == 0
+    page.locator(".bet-cover button").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("[data-under]:visible").count() > 10
+    show_everything(page)
+    assert page.locator(".bet-cover").count() == 0
+    assert page.locator("[data-under]:not(.open)").count() == 0
+
+
+def test_a_link_to_a_covered_place_uncovers_it(opened):
+    page = opened(CHAPTER)
+    page.locator("#pst-page-toc-nav a", has_text="Summary").first.click()
+    page.wait_for_function("location.hash === '#summary'")
+    assert page.locator("#summary h2").is_visible()
+
+
+def test_without_scripts_all_of_a_page_is_there(site, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / CHAPTER).as_uri())
+    assert page.locator("[data-under]:visible").count() > 10
+    assert page.locator(".bet-cover:visible").count() == 0
+    assert page.locator("math:visible").count() > 0
+    context.close()
+
+
+def test_formulas_are_set_in_the_font_that_the_site_brings(opened):
+    page = opened(CHAPTER)
+    show_everything(page)
+    assert page.evaluate("document.fonts.ready.then(() => document.fonts.check('16px \"STIX Two Math\"'))")
+    box = page.locator(".formula math").nth(1).bounding_box()
+    assert box["height"] > 30, "a fraction has two floors"
+
+
+def test_the_search_finds_a_word_of_a_chapter(opened):
+    page = opened("search.html?q=Adafactor")
+    page.wait_for_selector("#search-results li")
+    found = page.locator("#search-results li a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
+    assert any(one.startswith("notebooks/04_adafactor.html") for one in found)
+
+
+@pytest.mark.parametrize("way", ["pointer", "keyboard"])
+def test_a_term_shows_what_it_means(way, opened):
+    page = opened(CHAPTER)
+    term = page.locator("a[data-term]").first
+    term.hover() if way == "pointer" else term.focus()
+    card = page.locator("#term-card")
+    assert card.is_visible()
+    assert card.inner_text() == term.get_attribute("data-term")
+    page.keyboard.press("Escape")
+    assert not card.is_visible()
+
+
+def test_the_first_screen_leads_to_an_answer(opened):
+    page = opened("index.html")
+    page.locator(".hero select[name=model]").select_option("llama-3.2-1b")
+    page.locator(".hero select[name=card]").select_option("L4")
+    page.locator(".hero button").click()
+    page.wait_for_url(re.compile(r"planner\.html\?model=llama-3\.2-1b&card=L4"))
+    page.wait_for_function("/fits|tight|does not fit/.test(document.querySelector('[aria-live]').textContent)")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_figure_follows_the_theme(theme, opened):
+    page = opened(CHAPTER, theme)
+    show_everything(page)
+    figure = page.locator("img.figure").first
+    filtered = figure.evaluate("one => getComputedStyle(one).filter")
+    assert (filtered != "none") == (theme == "dark")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_is_wider_than_the_window(width, opened, site):
+    for name in names(site):
+        page = opened(name, width=width)
+        show_everything(page)
+        too_wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert too_wide <= 0, name
+        page.context.close()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_axe_finds_nothing_serious_on_any_page(theme, opened, site):
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = []
+    for name in names(site):
+        page = opened(name, theme)
+        show_everything(page)
+        violations = Axe().run(page).response["violations"]
+        found += [
+            (name, one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")
+        ]
+        page.context.close()
+    assert found == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_page_loads_at_most_one_mebibyte_of_its_own(theme, opened, site):
+    """HTML, and every figure of this theme, after the reader has scrolled through all of it."""
+    for name in names(site):
+        page = opened(name, theme)
+        show_everything(page)
+        page.evaluate("document.querySelectorAll('img').forEach((one) => { one.loading = 'eager'; })")
+        page.wait_for_function("[...document.images].every((one) => one.complete)")
+        shown = "[...document.images].filter((one) => one.offsetParent).map((one) => one.currentSrc)"
+        files = {Path(address.removeprefix("file://")) for address in page.evaluate(shown)}
+        assert sum(path.stat().st_size for path in {site / name, *files}) <= 2**20, name
+        page.context.close()
