@@ -40,7 +40,7 @@ def runs(python: str, version: str) -> bool:
 def required() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras["lab"], *extras["dev"]]
+    return [*project["dependencies"], *extras["lab"], *extras["dev"], *extras["site"]]
 
 
 def constrained() -> dict[str, str]:
@@ -92,9 +92,10 @@ def declared(*extras: str) -> set[str]:
 
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
-EXTRAS = {"course_utils": (), "course_utils/cli": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev")}
+EXTRAS = {"course_utils": (), "course_utils/cli": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev", "site")}
 EXTRAS |= {
     "benchmarks": ("dev",),
+    "course_staff/site": ("lab", "site"),
     "course_utils/lessons": ("distributed",),
     "course_utils/strategies": ("distributed",),
 }

@@ -34,8 +34,7 @@ class Picture:
     def html(self) -> str:
         """As an element that a page one folder down can show; a browser loads it when it comes into view."""
         about = f'alt="{html.escape(self.alt)}" width="{self.width}" height="{self.height}"'
-        # The theme would give it a white ground in the dark, but for that class.
-        image = f'<img class="figure dark-light" loading="lazy" src="../{FIGURES}/{self.file}" {about}>'
+        image = f'<img class="figure" loading="lazy" src="../{FIGURES}/{self.file}" {about}>'
         return f"<figure>{image}<figcaption>{html.escape(self.label)}</figcaption></figure>" if self.label else image
 
 

@@ -1,12 +1,13 @@
-"""A bet covers every later cell up to the one that settles it."""
+"""A bet covers whatever follows it, the cell that settles it above all."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from bs4 import BeautifulSoup
 
-from course_staff.site.bets import cover, marks, spans
+from course_staff.site.bets import cover, marks
 
 ROOT = Path(__file__).parents[3]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -23,56 +24,53 @@ def covered(*blocks: str) -> BeautifulSoup:
     return soup
 
 
-def begins(name: str) -> str:
-    return f'<div class="bet-mark" data-begins="{name}"></div>'
-
-
-def ends(name: str) -> str:
-    return f'<div class="bet-mark" data-ends="{name}"></div>'
+def bet(name: str) -> str:
+    return f'<div class="bet-mark" data-bet="{name}"></div>'
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_every_bet_of_a_chapter_is_settled_later(path):
-    found = list(spans(cells_of(path)))
-    assert len(found) >= 2
-    assert all(bet < settle for _, bet, settle in found)
-
-
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_exactly_the_cells_after_the_bet_up_to_its_truth_are_covered(path):
+def test_every_cell_after_a_bet_is_covered_by_it_and_none_before(path):
     cells = cells_of(path)
     before = marks(cells)
-    blocks = "".join(f"{before.get(place, '')}<p>{place}</p>" for place in range(len(cells) + 1))
+    blocks = "".join(f"{before.get(place, '')}<p>{place}</p>" for place in range(len(cells)))
     soup = covered(blocks)
-    for name, bet, settle in spans(cells):
-        under = [
-            int(block.string)
-            for block in soup.find_all("p", attrs={"data-under": True})
-            if name in block["data-under"].split()
-        ]
-        assert under == list(range(bet + 1, settle + 1))
+    asked, settled = (
+        {
+            name: place
+            for place, cell in enumerate(cells)
+            for name in re.findall(rf'\b{word}\(\s*"([^"]+)"', cell["source"])
+        }
+        for word in ("bet", "settle")
+    )
+    assert asked.keys() == settled.keys()
+    assert len(asked) >= 2
+    for name, place in asked.items():
+        blocks = soup.find_all("p", attrs={"data-under": True})
+        under = [int(block.string) for block in blocks if name in block["data-under"].split()]
+        assert settled[name] in under
+        assert under == list(range(place + 1, len(cells)))
 
 
 def test_bets_that_are_asked_together_share_a_button():
-    soup = covered(begins("a"), begins("b"), "<p>1</p>", ends("a"), "<p>2</p>", ends("b"), "<p>3</p>")
+    soup = covered("<p>0</p>", bet("a"), bet("b"), "<p>1</p>", "<p>2</p>")
     assert [button["data-bets"] for button in soup.select(".bet-cover")] == ["a b"]
-    assert [block.get("data-under") for block in soup.find_all("p") if block.string in "123"] == ["a b", "b", None]
+    assert [block.get("data-under") for block in soup.find_all("p") if block.string in "012"] == [None, "a b", "a b"]
 
 
-def test_the_button_of_a_bet_under_another_is_covered_too():
-    soup = covered(begins("a"), "<p>1</p>", begins("b"), "<p>2</p>", ends("b"), ends("a"))
+def test_the_button_of_a_later_bet_lies_under_the_earlier_one():
+    soup = covered(bet("a"), "<p>1</p>", bet("b"), "<p>2</p>")
     first, second = soup.select(".bet-cover")
     assert "data-under" not in first.attrs
     assert second["data-under"] == "a"
+    assert soup.find("p", string="2")["data-under"] == "a b"
 
 
 def test_sections_are_opened_and_no_word_is_lost():
-    first = f"<section><h2>A</h2>{begins('a')}<p>1</p><section><h3>B</h3><p>2</p></section></section>"
-    soup = covered(first, f"<section><p>3</p>{ends('a')}<p>4</p></section>")
+    soup = covered(f"<section><h2>A</h2>{bet('a')}<p>1</p><section><h3>B</h3><p>2</p></section></section><p>3</p>")
     assert [block.string for block in soup.select("[data-under]")] == ["1", "B", "2", "3"]
     for button in soup.select(".bet-cover"):
         button.decompose()
-    assert soup.get_text() == "A1B234"
+    assert soup.get_text() == "A1B23"
 
 
 def test_a_page_without_bets_is_as_it_was():
