@@ -28,6 +28,11 @@ _ROW = re.compile(
 )
 _ICONS = re.compile(r"<script[^>]*fontawesome\.js[^>]*></script>|<link[^>]*fontawesome\.js[^>]*>")
 _PLANNER = "Will it fit? The planner"
+_PLANNER_ASKS = (
+    "Will your training fit on the card that you have? Choose a model, a card and a recipe. This page works the answer out from "
+    "formulas that `course plan` found by dry runs; nothing is sent anywhere. The address holds your question, so you can share "
+    "the answer."
+)
 _TITLE = "Efficient model training with PyTorch"
 _IDEA = "Predict the bytes and the seconds, measure them on your own machine, explain the difference."
 
@@ -71,8 +76,8 @@ def _lighten(output: Path) -> None:
         page.write_text(_ICONS.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _write_sources(root: Path, source: Path, repository: str) -> dict[str, str]:
-    """All that Sphinx reads, in the folder `source`; the preview pictures of pages that have one of their own."""
+def _write_sources(root: Path, source: Path, repository: str) -> dict[str, tuple[str, str]]:
+    """All that Sphinx reads, in the folder `source`; of some pages a preview picture of their own and what it says."""
     names = pages_of(root)
     elsewhere = f"{repository}/blob/{BRANCH}/" if repository else ""
     rewriter = Rewriter(root, frozenset(names), frozenset(_FILES), elsewhere)
@@ -92,7 +97,7 @@ def _write_sources(root: Path, source: Path, repository: str) -> dict[str, str]:
 
 def _planner_page() -> str:
     body = (_HERE / "pages" / "planner.html").read_text(encoding="utf-8")
-    return f"# {_PLANNER}\n\n```{{raw}} html\n{body}\n```\n"
+    return f"# {_PLANNER}\n\n{_PLANNER_ASKS}\n\n```{{raw}} html\n{body}\n```\n"
 
 
 def _first_page(root: Path, names: list[str], rewriter: Rewriter, readme: str) -> str:
@@ -124,13 +129,14 @@ def _rows(readme: str) -> Iterator[tuple[str, re.Match]]:
     return ((row["name"].removesuffix(".ipynb"), row) for row in _ROW.finditer(readme))
 
 
-def _draw_cards(readme: str, static: Path) -> Iterator[tuple[str, str]]:
-    yield "index", "cards/course.png"
+def _draw_cards(readme: str, static: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    yield "index", ("cards/course.png", _IDEA)
     draw_card(_TITLE, _IDEA, static / "cards" / "course.png")
     for page, row in _rows(readme):
         file = f"cards/{Path(page).name}.png"
-        draw_card(row["title"], f"You will {row['will']}.", static / file)
-        yield page, file
+        line = f"You will {row['will']}."
+        draw_card(row["title"], line, static / file)
+        yield page, (file, line)
 
 
 def _write(path: Path, content: bytes) -> None:

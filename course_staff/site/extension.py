@@ -1,6 +1,7 @@
 """What the site asks of Sphinx beside its own: formulas without scripts, covered bets, and what others show with a link."""
 
 import html
+import re
 import textwrap
 
 from docutils import nodes
@@ -8,7 +9,7 @@ from latex2mathml.converter import convert
 
 from course_staff.site.bets import cover
 
-_LONGEST = 160  # letters of a description that search pages show
+_SHORTEST, _LONGEST = 40, 160  # letters of a description that search pages show
 
 
 def setup(app) -> dict:
@@ -36,24 +37,25 @@ def _finish(app, page: str, template: str, context: dict, doctree) -> None:
 
     if doctree is None:
         return
-    soup = BeautifulSoup(context["body"], "html.parser")
-    cover(soup)
-    context["body"] = str(soup)
-    said = next((text for one in soup.find_all("p") if len(text := one.get_text(" ", strip=True)) > 40), "")
-    picture = app.config.course_cards.get(page, app.config.course_cards["index"])
+    if "bet-mark" in context["body"]:
+        soup = BeautifulSoup(context["body"], "html.parser")
+        cover(soup)
+        context["body"] = str(soup)
+    cards, address = app.config.course_cards, app.config.html_baseurl
+    file, line = cards.get(page, (cards["index"][0], ""))
+    first = (text for one in doctree.findall(nodes.paragraph) if len(text := one.astext()) > _SHORTEST)
+    said = line or textwrap.shorten(next(first, ""), _LONGEST, placeholder=" …")
+    picture = f"_static/{file}"
     about = {
-        "description": textwrap.shorten(said, _LONGEST, placeholder=" …"),
+        "description": said,
         "og:type": "article",
-        "og:title": BeautifulSoup(context["title"], "html.parser").get_text(),
-        "og:description": textwrap.shorten(said, _LONGEST, placeholder=" …"),
-        # The whole address where it is known, which is what those who show it want.
-        "og:image": f"{app.config.html_baseurl}_static/{picture}"
-        if app.config.html_baseurl
-        else context["pathto"](f"_static/{picture}", 1),
-        "og:image:alt": "The title of the page",
+        "og:title": re.sub(r"<[^>]+>", "", context["title"]),
+        "og:description": said,
+        # Those who show it want the whole address.
+        "og:image": f"{address}{picture}" if address else context["pathto"](picture, resource=True),
         "twitter:card": "summary_large_image",
     }
     context["metatags"] += "".join(
-        f'<meta {"property" if name.startswith("og:") else "name"}="{name}" content="{html.escape(value)}" />\n'
+        f'<meta {"property" if name.startswith("og:") else "name"}="{name}" content="{html.escape(html.unescape(value))}" />\n'
         for name, value in about.items()
     )
