@@ -12,6 +12,7 @@ from course_staff.site.links import Rewriter
 from course_staff.site.pages import FIGURES, Pages
 from course_staff.site.stills import FOLDER, KEPT, stored
 from course_utils.chapters import Place
+from course_utils.errors import CourseError
 from course_utils.workspace import without_outputs
 
 _HERE = Path(__file__).parent
@@ -26,6 +27,8 @@ _FILES = (
 _ROW = re.compile(
     r"^\| (?P<number>\S+) \| \[(?P<title>[^\]]+)\]\((?P<name>notebooks/[^)]+)\)[^|]*\| (?P<will>[^|]+) \|", re.MULTILINE
 )
+_OURS = ".buildinfo"
+"""A file that Sphinx writes into whatever it has built."""
 _ICONS = re.compile(r"<script[^>]*fontawesome\.js[^>]*></script>|<link[^>]*fontawesome\.js[^>]*>")
 _PLANNER = "Will it fit? The planner"
 _PLANNER_ASKS = (
@@ -52,6 +55,8 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
     """
     from sphinx.application import Sphinx
 
+    if output.exists() and any(output.iterdir()) and not (output / _OURS).is_file():
+        raise CourseError(f"{output} holds other things than a site, which would be lost; name a new or empty folder.")
     root, between = place.root, place.root / "build" / "site-source"
     for folder in (between, output):
         shutil.rmtree(folder, ignore_errors=True)

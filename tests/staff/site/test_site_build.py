@@ -10,6 +10,7 @@ from site_pages import ROOT, addresses_in, pages_in
 from course_staff.notebooks.links import prose
 from course_staff.site.build import build, pages_of
 from course_utils.chapters import Place
+from course_utils.errors import CourseError
 from course_utils.workspace import without_outputs
 
 pytestmark = pytest.mark.timeout(600)
@@ -35,6 +36,13 @@ def pages(site) -> dict:
 
 def test_it_is_built_without_a_warning(built):
     assert built[1] == []
+
+
+def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
+    with pytest.raises(CourseError, match="holds other things than a site"):
+        build(Place(ROOT), tmp_path)
+    assert (tmp_path / "thesis.tex").read_text(encoding="utf-8") == "years of work"
 
 
 def test_every_chapter_exercise_and_guide_is_a_page(pages):
