@@ -9,10 +9,11 @@ import gzip
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from importlib.metadata import version
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from course_staff.site.planner import DENOMINATOR, FILE, LARGEST, MODELS, OPTIMIZERS, PRECISIONS, TRAINED, UNIT
 from course_utils.errors import CourseError
 from course_utils.memory.depth import Depth, cut
-from course_utils.memory.finder import Formulas, fit, powers
+from course_utils.memory.finder import MONOMIALS, powers
 from course_utils.memory.log import Log, sign
 from course_utils.memory.model import Source, source_of
 from course_utils.memory.recipe import Recipe
@@ -29,7 +30,6 @@ from course_utils.memory.trial import run_once
 FOUND = Path("build/site_formulas")
 _MANY = 64
 """The batch at which formulas are confirmed once more."""
-_FEW = [(b, n * UNIT) for b, n in ((2, 1), (3, 1), (2, 2), (5, 2), (2, 4), (3, 4))]
 _log = logging.getLogger("formulas")
 
 
@@ -57,46 +57,102 @@ def pieces() -> Iterator[Piece]:
 
 
 def find_forward(source: Source, recipe: Recipe) -> dict:
-    """Polynomials of forward and backward from a few small dry runs, confirmed at the largest sizes that the page offers.
+    """Polynomials of forward and backward from a few small dry runs and a large one, up to whose length they hold.
 
     Raises `CourseError` where there are none.
     """
 
-    def run(b: int, s: int, blocks: int = 3) -> Log:
-        return run_once(source.with_blocks(blocks), replace(recipe, batch=b, sequence=s)).log
+    def run(at: tuple[int, int], blocks: int = 3) -> Log:
+        return run_once(source.with_blocks(blocks), replace(recipe, batch=at[0], sequence=at[1])).log
 
     found = cut(source.config, 3)
     if found is None:
         raise CourseError(f"{source.name} is not a model of five equal blocks or more.")
-    one = recipe.batch == 1
-    used = (0, 2, 4) if one else range(6)
-    sizes = [(1, UNIT), (1, 2 * UNIT), (1, 4 * UNIT)] if one else _FEW
-    logs = {at: run(*at) for at in sizes}
-    depth = Depth.between(run(*sizes[0], 2), logs[sizes[0]])
-    coefficients = fit(logs, used)
-    if depth is None or coefficients is None:
+    alone = recipe.batch == 1
+    logs = {at: run(at) for at in ([(1, UNIT), (1, 5 * UNIT)] if alone else [(2, UNIT), (3, 5 * UNIT), (5, 3 * UNIT)])}
+    first = next(iter(logs))
+    depth = _depth(logs[first], lambda blocks: run(first, blocks))
+    for longest in _lengths(source.config):
+        large = (1 if alone else _MANY, longest)
+        rows = _fit({**logs, large: run(large)}, alone)
+        if rows is not None:
+            break
+    else:
         raise CourseError(f"No formulas were found for {source.name} by {recipe}.")
-    if not depth.sure and not np.array_equal(depth.deepen(logs[sizes[0]], 4).totals, run(*sizes[0], 4).totals):
-        raise CourseError(f"Two and three blocks of {source.name} do not tell of all.")
-    formulas = Formulas(coefficients, logs[sizes[0]].labels, logs[sizes[0]].grain, depth, found[1])
-    many, longest = 1 if one else _MANY, (_positions(source) or LARGEST["sequence"]) // UNIT * UNIT
-    longest = min(longest, LARGEST["sequence"])
-    while not np.array_equal(run(many, longest).totals, formulas.small_log(many, longest).totals):
-        longest = longest // 2 // UNIT * UNIT
-        if longest <= 4 * UNIT:
-            raise CourseError(f"The formulas found for {source.name} hold at no larger size.")
-    rows = np.rint(coefficients * DENOMINATOR).astype(np.int64)
-    return {
-        "rows": rows.tolist(),
-        **_structure(formulas.labels, depth),
-        "grain": formulas.grain,
-        "blocks": formulas.blocks,
-        "longest": longest,
-    }
+    structure = _structure(logs[first].labels, depth)
+    return {"rows": rows, **structure, "grain": logs[first].grain, "blocks": found[1], "longest": longest}
 
 
-def _positions(source: Source) -> int | None:
-    return getattr(source.config, "max_position_embeddings", None)
+def _lengths(config) -> Iterator[int]:
+    """Multiples of `UNIT` to try, the longest first: all positions, then less than a window of attention, then halves."""
+    longest = min(getattr(config, "max_position_embeddings", None) or LARGEST["sequence"], LARGEST["sequence"])
+    yield longest // UNIT * UNIT
+    window = getattr(config, "sliding_window", None)
+    if window:
+        yield min(window, longest) // UNIT * UNIT - UNIT
+    while (longest := longest // 2) >= 8 * UNIT:
+        yield longest // UNIT * UNIT
+
+
+def _fit(logs: dict[tuple[int, int], Log], alone: bool) -> list[list[int]] | None:
+    """A row of coefficients an event, in parts of a byte, that gives all logs: one product or two wherever that is enough.
+
+    None where the order of events differs, or where more is needed than the logs tell.
+    """
+    first = next(iter(logs.values()))
+    if any(log.labels != first.labels for log in logs.values()):
+        return None
+    terms = (0, 2, 4) if alone else range(len(MONOMIALS))
+    matrix = [[b ** MONOMIALS[term][0] * s ** MONOMIALS[term][1] for term in range(len(MONOMIALS))] for b, s in logs]
+    columns = list(zip(*(log.changes.tolist() for log in logs.values()), strict=True))
+    solved = {column: _sparsest(column, matrix, terms) for column in set(columns)}
+    return None if None in solved.values() else [solved[column] for column in columns]
+
+
+def _sparsest(values: tuple[int, ...], matrix: list[list[int]], terms: Iterable[int]) -> list[int] | None:
+    for chosen in (*((term,) for term in terms), *combinations(terms, 2)):
+        parts = [[row[term] for term in chosen] for row in matrix]
+        factors = _solve(parts, values)
+        if factors is not None:
+            row = dict(zip(chosen, factors, strict=True))
+            return [row.get(term, 0) for term in range(len(MONOMIALS))]
+    return None
+
+
+def _solve(parts: list[list[int]], values: tuple[int, ...]) -> list[int] | None:
+    """One or two whole coefficients, in parts of a byte, by which all sums come out."""
+    if len(parts[0]) == 1:
+        factors = [Fraction(values[0], parts[0][0])]
+    else:
+        (a, b), (c, d) = parts[:2]
+        if a * d == b * c:
+            return None
+        factors = [
+            Fraction(d * values[0] - b * values[1], a * d - b * c),
+            Fraction(a * values[1] - c * values[0], a * d - b * c),
+        ]
+    if any(
+        sum(f * x for f, x in zip(factors, row, strict=True)) != value for row, value in zip(parts, values, strict=True)
+    ):
+        return None
+    whole = [factor * DENOMINATOR for factor in factors]
+    return [int(factor) for factor in whole] if all(factor.denominator == 1 for factor in whole) else None
+
+
+_depths: dict[tuple, Depth] = {}
+
+
+def _depth(three: Log, run: Callable[[int], Log]) -> Depth:
+    """How three blocks become more; logs of the same events become more in the same way."""
+    key = (tuple(map(sign, three.labels)), tuple(np.sign(three.changes).tolist()))
+    if key not in _depths:
+        depth = Depth.between(run(2), three)
+        if depth is None or not (depth.sure or np.array_equal(depth.deepen(three, 4).totals, run(4).totals)):
+            raise CourseError("Two and three blocks do not tell of all.")
+        if depth.growth.any():
+            return depth
+        _depths[key] = depth
+    return _depths[key]
 
 
 def find_update(source: Source, recipe: Recipe) -> dict:
@@ -105,11 +161,8 @@ def find_update(source: Source, recipe: Recipe) -> dict:
     def run(blocks: int) -> Log:
         return _of_optimizer(run_once(source.with_blocks(blocks), recipe).log)
 
-    two, three = run(2), run(3)
-    depth = Depth.between(two, three)
-    if depth is None or not (depth.sure or np.array_equal(depth.deepen(three, 4).totals, run(4).totals)):
-        raise CourseError(f"Two and three blocks of {source.name} do not tell of all by {recipe.optimizer}.")
-    return {"changes": three.changes.tolist(), **_structure(three.labels, depth), "grain": three.grain}
+    three = run(3)
+    return {"changes": three.changes.tolist(), **_structure(three.labels, _depth(three, run)), "grain": three.grain}
 
 
 def _of_optimizer(log: Log) -> Log:

@@ -31,6 +31,12 @@ PRECISIONS = ("fp32", "autocast", "bf16")
 UNIT = 32
 """Lengths are multiples of it, to which some kernels round them up."""
 LARGEST = {"batch": 1024, "accumulation": 64, "sequence": 2**17}
+FIELDS = {
+    "batch": "examples of a micro-batch",
+    "sequence": "tokens of an example",
+    "accumulation": "micro-batches of an update",
+}
+"""What the page calls the numbers of a question."""
 DENOMINATOR = 24
 """The formulas' coefficients are whole numbers of its parts of a byte."""
 QUESTION = {
@@ -110,9 +116,7 @@ def _in_page(asked: dict, change) -> dict:
         return {}
     names = ("optimizer", "precision", "checkpointing", "batch", "accumulation")
     shown = {name: getattr(changed, name) for name in names if name in fields}
-    kind = next(
-        (kind for kind in TRAINED if recipe_of(asked | shown | {"kind": kind}) == changed), None
-    )
+    kind = next((kind for kind in TRAINED if recipe_of(asked | shown | {"kind": kind}) == changed), None)
     if kind is None or shown.get("optimizer", OPTIMIZERS[0]) not in OPTIMIZERS:
         return {}
     return shown | ({"kind": kind} if kind != asked["kind"] else {})
@@ -144,6 +148,7 @@ def facts() -> dict:
         "trained": TRAINED,
         "unit": UNIT,
         "largest": LARGEST,
+        "fields": FIELDS,
         "cards": {name: machine.memory for name, machine in MACHINES.items()},
         "kinds": {kind: COLORS[kind] for kind in KINDS},
         "line": COLORS["warning"],

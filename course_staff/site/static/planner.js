@@ -284,7 +284,7 @@
   /* The largest batch that fits otherwise unchanged, found by doubling or halving and then between: `plan.most`. */
   const largestBatch = (q) => {
     const memory = memoryOf(q.card);
-    const itFits = (batch) => fits({ ...q, batch }, memory);
+    const itFits = (batch) => !refusalOf({ ...q, batch }) && fits({ ...q, batch }, memory);
     const limit = facts.largest.batch;
     let low = q.batch;
     let high = q.batch;
@@ -391,6 +391,11 @@
   const refusalOf = (q) => {
     const model = formulas.models[q.model];
     const longest = model?.longest;
+    for (const [name, most] of Object.entries(facts.largest)) {
+      const suits = Number.isInteger(q[name]) && q[name] >= 1 && q[name] <= most;
+      if (!suits) return `For the field “${facts.fields[name]}” give a whole number from 1 to ${count(most)}.`;
+    }
+    if (memoryOf(q.card) === null) return "Give the card's memory in GiB, as a number above 0.";
     if (!model) return `For ${q.model} no formulas were found.`;
     if (q.sequence % facts.unit || q.sequence < facts.unit) {
       return `Here a length must be a multiple of ${facts.unit} tokens, since some kernels round up to it.`;
@@ -433,7 +438,7 @@
         const isCount = /^\d+$/.test(value) && Number(value) >= 1 && Number(value) <= facts.largest[name];
         if (isCount) q[name] = Number(value);
         else refuse(name, value);
-      } else if (name === "model" ? Object.hasOwn(facts.configurations, value) : facts.choices[name].includes(value)) q[name] = value;
+      } else if ((facts.choices[name] ?? Object.keys(facts.configurations)).includes(value)) q[name] = value;
       else {
         refuse(name, value);
         if (name === "model") typed = value;
@@ -485,12 +490,15 @@
       make("option", { value: OTHER, text: "another card" }),
     );
     for (const [name, values] of Object.entries(facts.choices)) byId(name).append(...options(values, facts.words));
-    for (const [name, most] of Object.entries(facts.largest)) byId(name).max = most;
+    for (const [name, most] of Object.entries(facts.largest)) {
+      byId(name).max = most;
+      byId(name).labels[0].textContent = facts.fields[name];
+    }
     byId("sequence").min = byId("sequence").step = facts.unit;
   };
 
   const showInForm = (q) => {
-    for (const name of ["model", "batch", "sequence", "optimizer", "precision", "kind", "accumulation"]) byId(name).value = q[name];
+    for (const name of ["model", ...Object.keys(facts.choices), ...Object.keys(facts.largest)]) byId(name).value = q[name];
     byId("checkpointing").checked = q.checkpointing;
     const named = Object.hasOwn(facts.cards, q.card);
     byId("card").value = named ? q.card : OTHER;
@@ -504,7 +512,7 @@
     return {
       ...facts.question, ...numbers,
       model: byId("model").value,
-      card: card === OTHER ? `${Number(byId("memory").value) || 24}GB` : card,
+      card: card === OTHER ? `${byId("memory").value}GB` : card,
       optimizer: byId("optimizer").value,
       precision: byId("precision").value,
       kind: byId("kind").value,
@@ -531,10 +539,7 @@
     rememberInAddress(q);
     byId("command").textContent = commandOf(q);
     showCommandOfOther();
-    const outOfRange = Object.entries(facts.largest).find(([name, most]) => !(q[name] >= 1 && q[name] <= most && q[name] % 1 === 0));
-    const refusal = outOfRange
-      ? `The page takes whole numbers from 1 to ${count(outOfRange[1])} for ${byId(outOfRange[0]).labels[0].textContent.trim()}.`
-      : refusalOf(q);
+    const refusal = refusalOf(q);
     byId("answer").hidden = Boolean(refusal);
     if (refusal) {
       showVerdict("unknown", `${refusal} The command below answers the question.`);
@@ -573,7 +578,10 @@
     byId("batch-that-fits").textContent = "";
   };
 
-  const swatch = (kind) => make("span", { class: "planner-swatch", style: `background:${facts.kinds[kind]}`, "aria-hidden": "true" });
+  const swatch = (kind) => {
+    const color = `background:${facts.kinds[kind]}`;
+    return make("span", { class: "planner-swatch", style: color, "aria-hidden": "true" });
+  };
 
   const drawBars = (found, memory) => {
     const width = Math.max(260, byId("bars").clientWidth || 640);
@@ -685,7 +693,8 @@
     out.replaceChildren();
     if (!text) return;
     if (!text.startsWith("{")) {
-      out.append(make("p", { text: "Type this where the course is installed:" }), make("pre", { text: commandOf(question, text) }));
+      const how = make("p", { text: "Type this where the course is installed:" });
+      out.append(how, make("pre", { text: commandOf(question, text) }));
       return;
     }
     let config;
@@ -753,7 +762,9 @@
 
   const ready = (async () => {
     if (typeof DecompressionStream === "undefined") {
-      byId("without").textContent = "This browser is too old to unpack the formulas. Update it, or use the command.";
+      byId("without").textContent =
+        "This browser is too old to unpack the formulas. Update it, or type the question where the course is installed: " +
+        "course plan qwen2.5-0.5b --memory 24GB --batch 8 --sequence 1024";
       return;
     }
     await unpack();

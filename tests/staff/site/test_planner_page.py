@@ -338,3 +338,34 @@ def test_without_scripts_the_page_says_what_to_type(chromium, folder):
     tab.goto((folder / "planner.html").as_uri())
     assert "course plan qwen2.5-0.5b" in tab.inner_text("body")
     context.close()
+
+
+@pytest.mark.browser
+def test_a_browser_that_cannot_unpack_the_formulas_says_so(page, folder):
+    page.add_init_script("delete window.DecompressionStream")
+    open_page(page, folder)
+    assert "too old" in page.inner_text("#planner-without")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"sequence": 100}, "multiple of 32"), ({"batch": 4, "accumulation": 2}, "one example"), ({"sequence": 2048}, "1,024"),
+     ({"kind": "lora", "precision": "fp32"}, "adapters"), ({"batch": 0}, "examples of a micro-batch")],
+)  # fmt: skip
+def test_what_the_page_does_not_know_gets_a_reason_and_the_command(page, folder, change, said):
+    question = {**SMALL, **change}
+    open_page(page, folder)
+    assert said in page.evaluate("q => window.coursePlanner.refusalOf(q)", question)
+    command = page.evaluate("q => window.coursePlanner.commandOf(q)", question)
+    assert command.startswith("course plan gpt2-small --memory 4GB")
+
+
+@pytest.mark.browser
+def test_a_number_that_cannot_be_is_told_beside_the_command(page, folder):
+    open_page(page, folder, page_search(SMALL))
+    page.fill("#planner-sequence", "100")
+    page.keyboard.press("Tab")
+    assert "multiple of 32" in page.inner_text("#planner-verdict")
+    assert page.locator("#planner-answer").is_hidden()
+    assert "--sequence 100" in page.inner_text("#planner-command")
