@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_staff.notebooks.readme import BRANCH, PICTURES, colab_place, picture_text
+from course_staff.site import planner
 from course_staff.site.cards import draw_card
 from course_staff.site.links import Rewriter
 from course_staff.site.pages import FIGURES, Pages
 from course_staff.site.stills import FOLDER, KEPT, stored
 from course_utils.chapters import Place
 from course_utils.errors import CourseError
+from course_utils.hardware import MACHINES
 from course_utils.workspace import without_outputs
 
 _HERE = Path(__file__).parent
@@ -94,6 +96,7 @@ def _write_sources(root: Path, source: Path, repository: str) -> dict[str, tuple
         (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)
     for picture in PICTURES.values():
         _write(source / "_static" / Path(picture).name, (root / picture).read_bytes())
+    planner.write(source / "_static")
     readme = (root / "README.md").read_text(encoding="utf-8")
     _write(source / "planner.md", _planner_page().encode())
     _write(source / "index.md", _first_page(root, names, rewriter, readme).encode())
@@ -109,14 +112,11 @@ def _first_page(root: Path, names: list[str], rewriter: Rewriter, readme: str) -
     from jinja2 import Template
     from PIL import Image
 
-    from course_utils.hardware import MACHINES
-    from course_utils.models import PUBLIC, PUBLISHED
-
     with Image.open(root / PICTURES["light"]) as picture:
         size = {"width": picture.width // 2, "height": picture.height // 2}
     template = Template((_HERE / "pages" / "index.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
     return template.render(
-        models=[*PUBLISHED, *PUBLIC],
+        models=list(planner.MODELS),
         cards=list(MACHINES),
         model="llama-3.1-8b",
         card="RTX 4090",

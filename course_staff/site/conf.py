@@ -18,6 +18,7 @@ html_math_renderer = "mathml"
 html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
+    "footer_content_items": [],
     "navbar_persistent": [],  # the search stands beside the chapters
     "show_toc_level": 2,
     "logo": {"text": project},
