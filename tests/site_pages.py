@@ -1,4 +1,4 @@
-"""The site, built once for a file of tests, and what its pages are made of."""
+"""What the pages of a built site are made of."""
 
 import re
 from functools import cached_property

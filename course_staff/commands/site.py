@@ -1,15 +1,18 @@
 """`course site`."""
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 from course_utils.chapters import chapters_in, find_place
+from course_utils.errors import CourseError
 
+_TOOLS = ("sphinx", "myst_nb", "sphinx_book_theme", "latex2mathml", "bs4")
 HELP = "build the course as a web site, without a network"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to, and where it will stand."""
+    """The folder, the site's future address, and the stills."""
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to write (default: build/site)")
     parser.add_argument(
         "--address", default="", metavar="URL", help="where the site will stand, for previews of links to it"
@@ -18,15 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stills",
         nargs="*",
         metavar="CHAPTER",
-        help="draw the stills of figures to play with anew: these chapters', or all",
+        help="build nothing; draw the stills of figures to play with anew, these chapters' or all",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Build, and say what Sphinx warns of; 1 where it warns of anything."""
-    from course_staff.notebooks.setup_cell import known_repository
-    from course_staff.site.build import build
-
     place = find_place()
     if arguments.stills is not None:
         from course_staff.site.stills import draw
@@ -34,8 +34,18 @@ def run(arguments: argparse.Namespace) -> int:
         for path in chapters_in(place.notebooks, arguments.stills):
             print(f"{path.stem}: {len(draw(path))} stills")
         return 0
+    if missing := [name for name in _TOOLS if find_spec(name) is None]:
+        raise CourseError(
+            f"The site's tools are not installed ({', '.join(missing)}): run `make site`, or "
+            '`pip install -e ".[lab,site]"` in the course\'s folder.'
+        )
+    from course_staff.notebooks.setup_cell import known_repository
+    from course_staff.site.build import build
+
     output = (arguments.output or place.root / "build" / "site").absolute()
     address = arguments.address.rstrip("/") + "/" if arguments.address else ""
+    if address and not address.startswith(("https://", "http://")):
+        raise CourseError(f"{arguments.address} is no address of a site; write it out, as https://example.org/course.")
     warnings = build(place, output, known_repository(), address)
     for line in warnings:
         print(line)

@@ -21,7 +21,8 @@ def press(values: Mapping[str, object], controls: Mapping | None = None) -> None
             raise CourseError(
                 f"The control {name!r} does not take {value!r} ({error}); choose a value that it has."
             ) from None
-        if control.value != value or not _is_on_a_step(control):
+        stands = list(control.value) if isinstance(control.value, tuple) else control.value  # TOML has no tuples
+        if stands != value or not _is_on_a_step(control):
             raise CourseError(f"The control {name!r} does not take {value!r}; choose a value at which it can stand.")
 
 

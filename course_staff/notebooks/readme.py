@@ -7,7 +7,7 @@ from course_staff.notebooks.stored import stored_rows
 from course_utils.files import replacing
 
 PICTURES = {"light": "docs/predicted_measured.png", "dark": "docs/predicted_measured_dark.png"}
-BRANCH = "main"
+_BRANCH = "main"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 _BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
 _CHAPTER = re.compile(r"^(\|[^|]*\| *\[[^\]]*\]\((notebooks/[^)]+\.ipynb)\))", re.MULTILINE)
@@ -26,8 +26,13 @@ def with_badges(text: str, address: str) -> str:
 
 def colab_place(address: str) -> str:
     """What a notebook's name is put behind to open it in Colab; empty where `address` is not GitHub's."""
+    return files_place(address).replace("https://github.com/", "https://colab.research.google.com/github/")
+
+
+def files_place(address: str) -> str:
+    """What a file's name is put behind to see it there; empty where `address` is not GitHub's."""
     on_github = _GITHUB.match(address)
-    return f"https://colab.research.google.com/github/{on_github[1]}/blob/{BRANCH}/" if on_github else ""
+    return f"https://github.com/{on_github[1]}/blob/{_BRANCH}/" if on_github else ""
 
 
 def stamp_badges(path: Path, address: str) -> bool:

@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from course_staff.notebooks.setup_cell import is_setup
-
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
 
@@ -16,11 +14,7 @@ _OPEN = "I have my number: show what follows"
 
 def marks(cells: Sequence[dict]) -> dict[int, str]:
     """HTML that goes before the cell at a place, by which `cover` finds where something is bet."""
-    code = [
-        (place, cell["source"])
-        for place, cell in enumerate(cells)
-        if cell["cell_type"] == "code" and not is_setup(cell)
-    ]
+    code = [(place, cell["source"]) for place, cell in enumerate(cells) if cell["cell_type"] == "code"]
     found = {place + 1: "\n".join(_MARK.format(name) for name in _bets_in(source)) for place, source in code}
     return {place: text for place, text in found.items() if text}
 
@@ -46,8 +40,11 @@ def cover(soup: "BeautifulSoup") -> None:
 
 
 def _bets_in(source: str) -> list[str]:
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
-    return [call.args[0].value for call in calls if getattr(call.func, "id", "") == "bet"]
+    try:
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    except SyntaxError:  # IPython's own
+        return []
+    return [call.args[0].value for call in calls if ast.unparse(call.func) in ("bet", "bets.bet")]
 
 
 def _blocks(whole: "Tag") -> Iterator["Tag"]:

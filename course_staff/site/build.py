@@ -4,13 +4,14 @@ import io
 import re
 import shutil
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from course_staff.notebooks.readme import BRANCH, PICTURES, colab_place, picture_text
+from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_badges
 from course_staff.site import planner
 from course_staff.site.cards import draw_card
-from course_staff.site.links import Rewriter
-from course_staff.site.pages import FIGURES, Pages
+from course_staff.site.pages import DOWNLOADS, FIGURES, Pages
 from course_staff.site.stills import FOLDER, KEPT, stored
 from course_utils.chapters import Place
 from course_utils.errors import CourseError
@@ -32,12 +33,6 @@ _ROW = re.compile(
 _OURS = ".buildinfo"
 """A file that Sphinx writes into whatever it has built."""
 _ICONS = re.compile(r"<script[^>]*fontawesome\.js[^>]*></script>|<link[^>]*fontawesome\.js[^>]*>")
-_PLANNER = "Will it fit? The planner"
-_PLANNER_ASKS = (
-    "Will your training fit on the card that you have? Choose a model, a card and a recipe. This page works the answer out from "
-    "formulas that `course plan` found by dry runs; nothing is sent anywhere. The address holds your question, so you can share "
-    "the answer."
-)
 _TITLE = "Efficient model training with PyTorch"
 _IDEA = "Predict the bytes and the seconds, measure them on your own machine, explain the difference."
 
@@ -50,83 +45,96 @@ def pages_of(root: Path) -> list[str]:
 
 
 def build(place: Place, output: Path, repository: str = "", address: str = "") -> list[str]:
-    """Build the site of the checkout at `place` into the folder `output`; what Sphinx warns of, a line each.
+    """Build the site of the checkout at `place` into the folder `output`. Gives Sphinx's warnings, a line each.
 
     `repository` is the course's address on a code host, for links to its files and to Colab; `address` that of the site itself,
-    ending in "/", for the pictures that others show with a link to it. Either may be empty.
+    ending in "/", for the pictures that others show with a link to it. Either may be empty. A site that is there already is
+    replaced once the new one is built. Raises `CourseError` where `output` is a folder with other things in it.
     """
     from sphinx.application import Sphinx
 
     if output.exists() and any(output.iterdir()) and not (output / _OURS).is_file():
         raise CourseError(f"{output} holds other things than a site, which would be lost; name a new or empty folder.")
-    root, between = place.root, place.root / "build" / "site-source"
-    for folder in (between, output):
-        shutil.rmtree(folder, ignore_errors=True)
-    cards = _write_sources(root, between, repository)
-    warnings = io.StringIO()
-    given = {"html_baseurl": address, "html_static_path": [str(between / "_static")], "course_cards": cards}
-    Sphinx(between, _HERE, output, root / "build" / "site-doctrees", "html", given, None, warnings, parallel=2).build()
-    for name in pages_of(root):
-        if name.endswith(".ipynb"):
-            _write(output / "downloads" / name, without_outputs(root / name))
-    for name in _FILES:
-        _write(output / name, (root / name).read_bytes())
-    _lighten(output)
+    names, warnings = pages_of(place.root), io.StringIO()
+    with TemporaryDirectory() as folder:
+        source, built = Path(folder, "source"), Path(folder, "site")
+        cards = _write_sources(place.root, source, names, repository)
+        handed_out = {
+            f"{DOWNLOADS}/{name}": without_outputs(place.root / name) for name in names if name.endswith(".ipynb")
+        }
+        handed_out |= {name: (place.root / name).read_bytes() for name in _FILES}
+        links = {"root": str(place.root), "pages": [*names, "index.md", "planner.md"], "files": list(handed_out)}
+        given = {
+            "html_baseurl": address,
+            "html_static_path": [str(source / "_static")],
+            "course_cards": cards,
+            "course_links": {**links, "source": files_place(repository)},
+        }
+        doctrees = str(Path(folder, "doctrees"))
+        Sphinx(source, _HERE, built, doctrees, "html", given, status=None, warning=warnings, parallel=2).build()
+        for name, content in handed_out.items():
+            _write(built / name, content)
+        _lighten(built)
+        if output.exists():
+            shutil.rmtree(output)
+        shutil.copytree(built, output)
     return [re.sub(r"\x1b\[[\d;]*m", "", line) for line in warnings.getvalue().splitlines()]
 
 
-def _lighten(output: Path) -> None:
+def _lighten(site: Path) -> None:
     """Drop what no reader needs: maps for the theme's authors, and a script that draws the icons which its fonts draw too."""
-    for surplus in {*output.rglob("*.map"), *output.rglob("fontawesome.js*")}:
+    for surplus in {*site.rglob("*.map"), *site.rglob("fontawesome.js*")}:
         surplus.unlink()
-    for page in output.rglob("*.html"):
+    for page in site.rglob("*.html"):
         page.write_text(_ICONS.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _write_sources(root: Path, source: Path, repository: str) -> dict[str, tuple[str, str]]:
-    """All that Sphinx reads, in the folder `source`; of some pages a preview picture of their own and what it says."""
-    names = pages_of(root)
-    elsewhere = f"{repository}/blob/{BRANCH}/" if repository else ""
-    rewriter = Rewriter(root, frozenset(names), frozenset(_FILES), elsewhere)
+def _write_sources(root: Path, source: Path, names: list[str], repository: str) -> dict[str, tuple[str, str]]:
+    """Write all that Sphinx reads into the folder `source`. Gives the preview picture and line of each page that has its own."""
     shutil.copytree(_HERE / "static", source / "_static")
-    stills = {name: stored(Path(name).stem) for name in names if name.startswith("notebooks/")}
     shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
-    pages = Pages(rewriter, source, stills, colab_place(repository))
+    planner.write(source / "_static")
+    stills = {name: stored(Path(name).stem) for name in names if name.startswith("notebooks/")}
+    pages = Pages(root, source, stills, colab_place(repository))
     for name in names:
         (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)
     for picture in PICTURES.values():
-        _write(source / "_static" / Path(picture).name, (root / picture).read_bytes())
-    planner.write(source / "_static")
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    _write(source / "planner.md", _planner_page().encode())
-    _write(source / "index.md", _first_page(root, names, rewriter, readme).encode())
+        pages.write(f"_static/{Path(picture).name}", (root / picture).read_bytes())
+    readme = with_badges((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
+    pages.write("index.md", _render("index.md.j2", **_first_page(root, names, readme)).encode())
+    pages.write("planner.md", _render("planner.md.j2").encode())
     return dict(_draw_cards(readme, source / "_static"))
 
 
-def _planner_page() -> str:
-    body = (_HERE / "pages" / "planner.html").read_text(encoding="utf-8")
-    return f"# {_PLANNER}\n\n{_PLANNER_ASKS}\n\n```{{raw}} html\n{body}\n```\n"
+def _render(template: str, **given) -> str:
+    from jinja2 import Environment, FileSystemLoader
+
+    return (
+        Environment(loader=FileSystemLoader(_HERE / "pages"), keep_trailing_newline=True)
+        .get_template(template)
+        .render(given)
+    )
 
 
-def _first_page(root: Path, names: list[str], rewriter: Rewriter, readme: str) -> str:
-    from jinja2 import Template
+def _first_page(root: Path, names: list[str], readme: str) -> dict:
+    """What its template shows."""
     from PIL import Image
 
     with Image.open(root / PICTURES["light"]) as picture:
-        size = {"width": picture.width // 2, "height": picture.height // 2}
-    template = Template((_HERE / "pages" / "index.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
-    return template.render(
-        models=list(planner.MODELS),
-        cards=list(MACHINES),
-        model="llama-3.1-8b",
-        card="RTX 4090",
-        chapters=rewriter.rewrite(re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0], "README.md"),
-        pictures={theme: Path(name).name for theme, name in PICTURES.items()},
-        alt=picture_text(root / PICTURES["light"]).replace('"', "'"),
-        titles={page: f"{row['number']} {row['title']}" for page, row in _rows(readme)},
-        pages=[name.rpartition(".")[0] for name in names],
-        **size,
-    )
+        width, height = picture.width // 2, picture.height // 2
+    return {
+        "models": planner.MODELS,
+        "cards": list(MACHINES),
+        "model": "llama-3.1-8b",
+        "card": "RTX 4090",
+        "chapters": re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0],
+        "pictures": {theme: Path(name).name for theme, name in PICTURES.items()},
+        "alt": escape(picture_text(root / PICTURES["light"])),
+        "width": width,
+        "height": height,
+        "titles": {page: f"{row['number']} {row['title']}" for page, row in _rows(readme)},
+        "pages": [name.rpartition(".")[0] for name in names],
+    }
 
 
 def _rows(readme: str) -> Iterator[tuple[str, re.Match]]:

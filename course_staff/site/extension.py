@@ -1,13 +1,15 @@
-"""What the site asks of Sphinx beside its own: formulas without scripts, covered bets, and what others show with a link."""
+"""What the site asks of Sphinx beside its own: links, formulas without scripts, covered bets, and previews of a page."""
 
 import html
 import re
 import textwrap
+from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
 
 from course_staff.site.bets import cover
+from course_staff.site.links import Links
 
 _SHORTEST, _LONGEST = 40, 160  # letters of a description that search pages show
 
@@ -15,9 +17,9 @@ _SHORTEST, _LONGEST = 40, 160  # letters of a description that search pages show
 def setup(app) -> dict:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_block, None))
+    app.add_config_value("course_links", {}, "env")
     app.add_config_value("course_cards", {}, "html")
-    # Before anything is drawn, so that nothing flashes up; without scripts all is seen.
-    app.add_js_file(None, body="document.documentElement.classList.add('scripted')", priority=100)
+    app.connect("doctree-read", _lead)
     app.connect("html-page-context", _finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -30,6 +32,20 @@ def _inline(translator, node: nodes.math) -> None:
 def _block(translator, node: nodes.math_block) -> None:
     translator.body.append(f'<div class="formula" tabindex="0">{convert(node.astext(), display="block")}</div>')
     raise nodes.SkipNode
+
+
+def _lead(app, doctree: nodes.document) -> None:
+    """Let every link lead to a page; one that would lead nowhere becomes its text."""
+    given = app.config.course_links
+    links = Links(Path(given["root"]), given["pages"], given["files"], given["source"])
+    page = app.env.doc2path(app.env.docname, base=False).as_posix()
+    for link in list(doctree.findall(nodes.reference)):
+        if target := links.target(link.get("refuri", ""), page) if "refuri" in link else link.get("refid"):
+            link["refuri"] = target
+        else:
+            link.replace_self(link.children)
+    for raw in doctree.findall(nodes.raw):
+        raw.children = [nodes.Text(links.in_html(raw.astext(), page))]
 
 
 def _finish(app, page: str, template: str, context: dict, doctree) -> None:
@@ -49,13 +65,13 @@ def _finish(app, page: str, template: str, context: dict, doctree) -> None:
     about = {
         "description": said,
         "og:type": "article",
-        "og:title": re.sub(r"<[^>]+>", "", context["title"]),
+        "og:title": html.unescape(re.sub(r"<[^>]+>", "", context["title"])),
         "og:description": said,
         # Those who show it want the whole address.
         "og:image": f"{address}{picture}" if address else context["pathto"](picture, resource=True),
         "twitter:card": "summary_large_image",
     }
     context["metatags"] += "".join(
-        f'<meta {"property" if name.startswith("og:") else "name"}="{name}" content="{html.escape(html.unescape(value))}" />\n'
+        f'<meta {"property" if name.startswith("og:") else "name"}="{name}" content="{html.escape(value)}" />\n'
         for name, value in about.items()
     )

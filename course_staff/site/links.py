@@ -5,28 +5,28 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
 
 from docutils.nodes import make_id
 
 from course_staff.notebooks import links, markdown
 
 _ANCHORED = re.compile(r'^(#+ )<a id="([\w-]+)"></a>', re.MULTILINE)
-# Code is passed over, but a link's text may hold some; a picture begins with "!".
-_LINK = re.compile(
-    r"^(?P<fence>```|~~~).*?^(?P=fence)[ \t]*$"
-    r"|(?<!!)\[(?P<text>(?:`[^`\n]+`|[^\[\]`]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)(?P<title>\s+\"[^\"]*\")?\)"
-    r"|<(?P<tag>(?:a|img)\b[^>]*?\b(?:href|src))=\"(?P<place>[^\"]+)\""
-    r"|`[^`\n]+`",
-    re.MULTILINE | re.DOTALL,
-)
+_HREF = re.compile(r"(<a\b[^>]*?) href=\"([^\"]+)\"")
+_SAME = {"README.md": "index.md"}
+
+
+def with_named_headings(text: str) -> str:
+    """Markdown whose headings have their anchors in Sphinx's way; in HTML's, a table of contents would show an empty link."""
+    return _ANCHORED.sub(r"(\2)=\n\1", text)
 
 
 @dataclass(frozen=True)
-class Rewriter:
-    """Makes of a link to one of the course's files one to its page; `files` are handed out beside the pages, as they are.
+class Links:
+    """Makes of a link to one of the course's files one to its page.
 
-    Names are relative to `root`, in POSIX form, as in `notebooks/03_adamw.ipynb`. A link to any other file of the course leads to
-    the repository, at `source` (an address that ends in "/"), or where that is empty it becomes plain text.
+    Names of `pages` and `files` are relative to `root`, in POSIX form, as in `notebooks/03_adamw.ipynb`; `files` are handed out
+    beside the pages, as they are. Any other file of the course is at `source`, an address that ends in "/", if that is not empty.
     """
 
     root: Path
@@ -34,38 +34,34 @@ class Rewriter:
     files: Collection[str]
     source: str = ""
 
-    def rewrite(self, text: str, page: str) -> str:
-        """The Markdown of `page` with its links as they are on the site; code stays as it is."""
-        text = _ANCHORED.sub(r"(\2)=\n\1", text)  # Sphinx's way to name a heading
-
-        def lead(found: re.Match) -> str:
-            if found["place"]:
-                return f'<{found["tag"]}="{self.target(found["place"], page)}"'
-            if not found["target"]:
-                return found[0]
-            target = self.target(found["target"], page)
-            return f"[{found['text']}]({target}{found['title'] or ''})" if target else found["text"]
-
-        return _LINK.sub(lead, text)
-
     def target(self, target: str, page: str) -> str:
         """Where a link from `page` to `target` leads on the site; empty where it leads nowhere there."""
         if re.match(r"[a-z]+:", target):
             return target
         file, _, anchor = target.partition("#")
-        name = posixpath.normpath(posixpath.join(posixpath.dirname(page), file)) if file else page
+        folder = posixpath.dirname(page)
+        name = posixpath.normpath(posixpath.join(folder, unquote(file))) if file else page
+        name = _SAME.get(name) or next((one for one in self.pages if one.startswith(f"{name}/")), name)
+        if name in self.files:
+            return posixpath.relpath(name, folder)
         if name not in self.pages:
-            return (
-                posixpath.relpath(name, posixpath.dirname(page))
-                if name in self.files
-                else f"{self.source}{name}" * bool(self.source)
-            )
-        fragment = f"#{self._id(name, anchor)}" if anchor else ""
-        there = posixpath.relpath(PurePosixPath(name).with_suffix(".html"), posixpath.dirname(page))
-        return f"{there}{fragment}" if file else fragment
+            return self.source and f"{self.source}{name}"
+        fragment = f"#{self._id(name, unquote(anchor))}" if anchor else ""
+        return f"{posixpath.relpath(PurePosixPath(name).with_suffix('.html'), folder)}{fragment}" if file else fragment
+
+    def in_html(self, text: str, page: str) -> str:
+        """HTML of `page` whose links lead where they should; those that would lead nowhere are links no longer."""
+
+        def lead(found: re.Match) -> str:
+            target = self.target(found[2], page)
+            return f'{found[1]} href="{target}"' if target else found[1]
+
+        return _HREF.sub(lead, text)
 
     def _id(self, name: str, anchor: str) -> str:
         """The page's own name for an anchor: Sphinx names headings in its own way."""
+        if not (self.root / name).is_file():  # a page that the site alone has
+            return anchor
         names = markdown.anchors if name.endswith(".ipynb") else markdown.slugs
         for _, text in links.prose(self.root / name):
             for heading in markdown.headings(text):

@@ -1,4 +1,4 @@
-"""From the course's own files to what Sphinx reads: links as on the site, pictures as files, bets marked."""
+"""From the course's own files to what Sphinx reads: pictures as files, figures to play with as stills, bets marked."""
 
 import base64
 import html
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.setup_cell import is_setup
 from course_staff.site.bets import marks
-from course_staff.site.links import Rewriter
+from course_staff.site.links import with_named_headings
+from course_utils.errors import CourseError
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-FIGURES = "_static/figures"
-_MINUTES = re.compile(r"^\*\*Time:\*\* about (?P<time>[^.]+)\.", re.MULTILINE)
+FIGURES, DOWNLOADS = "_static/figures", "downloads"
+_MINUTES = re.compile(r"^\*\*Time:\*\*", re.MULTILINE)
+_PLAYS = ("viz.play(", "viz.planner(")
 
 
 @dataclass(frozen=True)
@@ -40,73 +42,78 @@ class Picture:
 
 @dataclass(frozen=True)
 class Pages:
-    """Writes pages into the folder `source`; `stills` are the pictures of each chapter's figure to play with."""
+    """Writes pages of the checkout at `root` into the folder `source`.
 
-    rewriter: Rewriter
+    `stills` are the pictures of each chapter's figure to play with, by the notebook's name; `colab` is what such a name is put
+    behind to open it there, empty where it cannot be.
+    """
+
+    root: Path
     source: Path
     stills: Mapping[str, Sequence[Picture]]
     colab: str = ""
 
     def write_notebook(self, name: str) -> None:
-        """The page of the notebook called `name`, such as `notebooks/03_adamw.ipynb`."""
+        """The page of the notebook called `name`, such as `notebooks/03_adamw.ipynb`.
+
+        Raises `CourseError` where a picture does not say what can be seen in it.
+        """
         from nbformat import v4
 
-        notebook = read_notebook(self.rewriter.root / name)
+        notebook = read_notebook(self.root / name)
         before, cells = marks(notebook.cells), []
         for place, cell in enumerate(notebook.cells):
             if place in before:
                 cells.append(v4.new_markdown_cell(before[place]))
-            if cell.cell_type == "markdown":
-                cell.source = self.rewriter.rewrite(cell.source, name)
-            else:
+            if cell.cell_type == "code":
+                self._set_outputs(cell, name)
                 if is_setup(cell):
                     cell.metadata.tags.append("hide-input")  # there is nothing to read in it
-                self._set_outputs(cell, name)
             cells.append(cell)
-        title = cells[0]
-        title.source = _MINUTES.sub(lambda found: f"{self._about(name)}\n\n{found[0]}", title.source, count=1)
+        cells[0].source = _MINUTES.sub(f"{self._buttons(name)}\n\n**Time:**", cells[0].source, count=1)
         notebook.cells = cells
-        self._write(name, v4.writes(notebook))
+        self.write(name, v4.writes(notebook).encode())
 
     def write_text(self, name: str) -> None:
         """The page of the Markdown file called `name`, such as `docs/plan.md`."""
-        self._write(name, self.rewriter.rewrite((self.rewriter.root / name).read_text(encoding="utf-8"), name))
+        self.write(name, with_named_headings((self.root / name).read_text(encoding="utf-8")).encode())
 
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, content: bytes) -> None:
+        """Any file of the source."""
         path = self.source / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
 
-    def _about(self, name: str) -> str:
-        file = Path(name).name
-        links = [f'<a href="../downloads/{name}" download="{file}">Download the notebook</a>']
+    def _buttons(self, name: str) -> str:
+        links = [f'<a href="../{DOWNLOADS}/{name}" download>Download the notebook</a>']
         if self.colab:
             links.append(f'<a href="{self.colab}{name}">Open in Colab</a>')
         return f'<div class="about">{" ".join(links)}</div>'
 
     def _set_outputs(self, cell: "NotebookNode", name: str) -> None:
         """Pictures become files, and a figure to play with, which has controls beside it, its stills."""
-        if "viz.play(" in cell.source or "viz.planner(" in cell.source:
+        if name in self.stills and any(play in cell.source for play in _PLAYS):
             shown = "".join(picture.html() for picture in self.stills[name])
             tables = [output for output in cell.outputs if "text/markdown" in output.get("data", {})]
             cell.outputs = [_html_output(f'<div class="stills">{shown}</div>'), *tables]
         for number, output in enumerate(cell.outputs):
-            data = output.get("data", {})
-            if "image/png" in data:
-                about, file = output.metadata["image/png"], f"{Path(name).stem}-{cell.id}-{number}.webp"
-                picture = self._picture(base64.b64decode(data["image/png"]), file, about["alt"], about["width"])
-                cell.outputs[number] = _html_output(picture.html())
-            elif "text/html" in data:
-                data["text/html"] = self.rewriter.rewrite(data["text/html"], name)
+            if "image/png" in output.get("data", {}):
+                file = f"{Path(name).stem}-{cell.id}-{number}.webp"
+                cell.outputs[number] = _html_output(self._picture(output, file, name).html())
 
-    def _picture(self, png: bytes, file: str, alt: str, width: int) -> Picture:
+    def _picture(self, output: "NotebookNode", file: str, name: str) -> Picture:
         """The same pixels in fewer bytes."""
         from PIL import Image
 
-        path = self.source / FIGURES / file
-        with Image.open(io.BytesIO(png)) as image:
-            image.save(path, lossless=True, method=1)
-            return Picture(file, alt, width, round(width * image.height / image.width))
+        about = output.metadata.get("image/png", {})
+        if not about.get("alt"):
+            raise CourseError(f"{name} has a picture that does not say what can be seen in it; show it with viz.show.")
+        with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as image:
+            smaller = io.BytesIO()
+            image.save(smaller, "webp", lossless=True, method=1)
+            height = round(about["width"] * image.height / image.width)
+        self.write(f"{FIGURES}/{file}", smaller.getvalue())
+        return Picture(file, about["alt"], about["width"], height)
 
 
 def _html_output(text: str) -> "NotebookNode":

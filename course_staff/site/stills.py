@@ -41,11 +41,11 @@ def settings_of(chapter: str) -> list[Setting]:
 
 def stored(chapter: str, folder: Path = FOLDER) -> list[Picture]:
     """The pictures of the chapter called `chapter` that were drawn last, in the order of its settings."""
-    kept = read_json(folder / KEPT) or {}
-    names = [name for name in sorted(kept) if name.startswith(f"{chapter.partition('_')[0]}-")]
-    if len(names) != len(settings_of(chapter)):
+    kept, settings = read_json(folder / KEPT) or {}, settings_of(chapter)
+    names = [_name(chapter, count) for count in range(1, len(settings) + 1)]
+    if [name for name in kept if _is_of(chapter, name)] != names:
         raise CourseError(f"{chapter} has other stills than settings; draw them with `course site --stills {chapter}`.")
-    return [Picture(name, **kept[name], label=one.label) for name, one in zip(names, settings_of(chapter), strict=True)]
+    return [Picture(name, **kept[name], label=one.label) for name, one in zip(names, settings, strict=True)]
 
 
 def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> list[Picture]:
@@ -56,13 +56,22 @@ def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> li
     """
     make_folder(folder)
     set_variable("COURSE_SCALE", scale)
-    drawn = list(_drawn(notebook, folder))
+    drawn = list(_draw_each(notebook, folder))
     about = {one.file: {"alt": one.alt, "width": one.width, "height": one.height} for one in drawn}
-    write_json(folder / KEPT, dict(sorted({**(read_json(folder / KEPT) or {}), **about}.items())))
+    others = {name: one for name, one in (read_json(folder / KEPT) or {}).items() if not _is_of(notebook.stem, name)}
+    write_json(folder / KEPT, dict(sorted({**others, **about}.items())))
     return drawn
 
 
-def _drawn(notebook: Path, folder: Path) -> Iterator[Picture]:
+def _name(chapter: str, count: int) -> str:
+    return f"{chapter.partition('_')[0]}-{count}.webp"
+
+
+def _is_of(chapter: str, name: str) -> bool:
+    return name.partition("-")[0] == chapter.partition("_")[0]
+
+
+def _draw_each(notebook: Path, folder: Path) -> Iterator[Picture]:
     from matplotlib import rc_context
     from PIL import Image
 
@@ -77,7 +86,7 @@ def _drawn(notebook: Path, folder: Path) -> Iterator[Picture]:
                 raise CourseError(f"{SETTINGS.name}, {notebook.stem}, {setting.label!r}: {error}") from None
             bundle, metadata = picture(*play.draw(**values))
             shown = Image.open(BytesIO(base64.b64decode(bundle["image/png"]))).convert("RGB")
-            about, name = metadata["image/png"], f"{notebook.stem.partition('_')[0]}-{count}.webp"
+            about, name = metadata["image/png"], _name(notebook.stem, count)
             with replacing(folder / name) as draft:
                 shown.save(draft, "webp", lossless=True, method=6)
             yield Picture(name, **about, height=round(about["width"] * shown.height / shown.width), label=setting.label)

@@ -43,7 +43,8 @@ def opened(site, browser):
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(f"{name}: {error}"))
         page.on("requestfailed", lambda request: faults.append(request.url))
-        page.goto((site / name.partition("?")[0]).as_uri() + name[len(name.partition("?")[0]) :])
+        file, asked = re.match(r"([^?#]*)(.*)", name).groups()
+        page.goto((site / file).as_uri() + asked)
         return page
 
     yield opened
@@ -70,16 +71,27 @@ def test_a_bet_covers_its_answer_until_the_reader_clicks(opened):
     page.locator(".bet-cover button").first.focus()
     page.keyboard.press("Enter")
     assert page.locator("[data-under]:visible").count() > 10
+    assert page.evaluate("document.activeElement.matches('[data-under].open')"), "the keyboard goes on from there"
     show_everything(page)
     assert page.locator(".bet-cover").count() == 0
     assert page.locator("[data-under]:not(.open)").count() == 0
 
 
-def test_a_link_to_a_covered_place_uncovers_it(opened):
-    page = opened(CHAPTER)
-    page.locator("#pst-page-toc-nav a", has_text="Summary").first.click()
-    page.wait_for_function("location.hash === '#summary'")
-    assert page.locator("#summary h2").is_visible()
+def test_a_link_to_a_covered_heading_uncovers_it_and_one_to_a_bets_own_section_does_not(opened):
+    for chapter in ("notebooks/00_start_here.html", "notebooks/13_capstone.html"):
+        page = opened(chapter)
+        contents = page.locator("#pst-page-toc-nav a")
+        contents.filter(has_text="Cost before").first.click()
+        page.wait_for_function("location.hash === '#cost-before'")
+        assert page.locator("[data-under]:visible").count() == 0, chapter
+        contents.filter(has_text="Summary").first.click()
+        page.wait_for_function("location.hash === '#summary'")
+        assert page.locator("#summary h2").is_visible()
+
+
+def test_a_fragment_that_means_nothing_harms_nothing(opened):
+    page = opened(f"{CHAPTER}#100%")
+    assert page.locator("a[data-term]").count() > 5
 
 
 def test_without_scripts_all_of_a_page_is_there(site, browser):
@@ -95,7 +107,7 @@ def test_without_scripts_all_of_a_page_is_there(site, browser):
 def test_formulas_are_set_in_the_font_that_the_site_brings(opened):
     page = opened(CHAPTER)
     show_everything(page)
-    assert page.evaluate("document.fonts.ready.then(() => document.fonts.check('16px \"STIX Two Math\"'))")
+    page.wait_for_function("[...document.fonts].some((one) => one.family.includes('STIX') && one.status === 'loaded')")
     box = page.locator(".formula math").nth(1).bounding_box()
     assert box["height"] > 30, "a fraction has two floors"
 
@@ -114,7 +126,7 @@ def test_a_term_shows_what_it_means(way, opened):
     term.hover() if way == "pointer" else term.focus()
     card = page.locator("#term-card")
     assert card.is_visible()
-    assert card.inner_text() == term.get_attribute("data-term")
+    assert card.inner_text() == term.get_attribute("data-term") == term.get_attribute("aria-description")
     page.keyboard.press("Escape")
     assert not card.is_visible()
 
@@ -172,6 +184,7 @@ def test_a_page_loads_at_most_one_mebibyte_of_its_own(theme, opened, site):
         page.evaluate("document.querySelectorAll('img').forEach((one) => { one.loading = 'eager'; })")
         page.wait_for_function("[...document.images].every((one) => one.complete)")
         shown = "[...document.images].filter((one) => one.offsetParent).map((one) => one.currentSrc)"
-        files = {Path(address.removeprefix("file://")) for address in page.evaluate(shown)}
+        own = "[...document.scripts].map((one) => one.src).filter((one) => one.includes('planner'))"
+        files = {Path(address.removeprefix("file://")) for address in page.evaluate(shown) + page.evaluate(own)}
         assert sum(path.stat().st_size for path in {site / name, *files}) <= 2**20, name
         page.context.close()

@@ -1,50 +1,26 @@
-// Bets that open, and cards for glossary terms. Pages can be read without it.
+// Bets that open, and cards for glossary terms. Without it nothing is covered, and a page can be read as it is.
 "use strict";
+
+// It stands in the page's head, so that what is to be covered does not flash up.
+document.documentElement.classList.add("scripted");
 
 document.addEventListener("DOMContentLoaded", () => {
   const root = document.documentElement;
 
-  // A block is seen once all the bets that lie over it are open.
-  const opened = new Set();
-  const open = (names) => {
-    names.forEach((name) => opened.add(name));
-    for (const block of document.querySelectorAll("[data-under]")) {
-      block.classList.toggle("open", block.dataset.under.split(" ").every((name) => opened.has(name)));
-    }
-    dispatchEvent(new Event("resize")); // the theme looks anew which blocks of code must be within reach of the keyboard
-  };
-  for (const cover of document.querySelectorAll(".bet-cover")) {
-    cover.querySelector("button").addEventListener("click", () => {
-      const next = cover.nextElementSibling || cover.parentElement;
-      open(cover.dataset.bets.split(" "));
-      cover.remove();
-      next.setAttribute("tabindex", "-1");
-      next.focus({ preventScroll: true });
-    });
-  }
-  // Whoever follows a link to a covered place has asked for it, or came back to it.
-  const uncoverTarget = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const covered = target && (target.closest("[data-under]") || target.querySelector(":scope > [data-under]"));
-    if (!covered) return;
-    const names = covered.dataset.under.split(" ");
-    open(names);
-    for (const cover of document.querySelectorAll(".bet-cover")) {
-      if (cover.dataset.bets.split(" ").every((name) => opened.has(name))) cover.remove();
-    }
-    target.scrollIntoView();
-  };
-  addEventListener("hashchange", uncoverTarget);
-  uncoverTarget();
+  // ------------------------------------------------------------------------------------------ cards for terms
 
   // The first sentence of a term's definition, beside the term, for pointer and keyboard.
   const card = document.createElement("div");
   card.id = "term-card";
-  card.setAttribute("role", "tooltip");
+  card.setAttribute("aria-hidden", "true"); // who hears the page hears each link's own description
   card.hidden = true;
   document.body.append(card);
+  let leaving;
   const hide = () => { card.hidden = true; };
+  const hideSoon = () => { leaving = setTimeout(hide, 200); }; // time to move the pointer onto the card
+  const stay = () => clearTimeout(leaving);
   const show = (link) => {
+    stay();
     card.textContent = link.dataset.term;
     card.hidden = false;
     const at = link.getBoundingClientRect();
@@ -55,10 +31,45 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   for (const link of document.querySelectorAll("a[title][href*='glossary.html#']")) {
     link.dataset.term = link.title;
+    link.setAttribute("aria-description", link.title);
     link.removeAttribute("title");
-    link.setAttribute("aria-describedby", card.id);
     for (const event of ["mouseenter", "focus"]) link.addEventListener(event, () => show(link));
-    for (const event of ["mouseleave", "blur"]) link.addEventListener(event, hide);
+    for (const event of ["mouseleave", "blur"]) link.addEventListener(event, hideSoon);
   }
+  card.addEventListener("mouseenter", stay);
+  card.addEventListener("mouseleave", hideSoon);
   addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+
+  // ------------------------------------------------------------------------------------------ bets
+
+  // A block is seen once all the bets that lie over it are open.
+  const opened = new Set();
+  const open = (names) => {
+    names.forEach((name) => opened.add(name));
+    for (const block of document.querySelectorAll("[data-under]")) {
+      block.classList.toggle("open", block.dataset.under.split(" ").every((name) => opened.has(name)));
+    }
+    for (const cover of document.querySelectorAll(".bet-cover")) {
+      if (cover.dataset.bets.split(" ").every((name) => opened.has(name))) cover.remove();
+    }
+    dispatchEvent(new Event("resize")); // the theme looks anew which blocks of code must be within reach of the keyboard
+  };
+  for (const cover of document.querySelectorAll(".bet-cover")) {
+    cover.querySelector("button").addEventListener("click", () => {
+      const next = cover.nextElementSibling;
+      open(cover.dataset.bets.split(" "));
+      next.setAttribute("tabindex", "-1");
+      next.focus({ preventScroll: true });
+    });
+  }
+  // Whoever follows a link to a covered heading has asked for it, or came back to it.
+  const uncoverTarget = () => {
+    const target = document.querySelector(":target");
+    const covered = target?.closest("[data-under]") ?? target?.querySelector(":scope > :is(h1, h2, h3, h4)[data-under]");
+    if (!covered) return;
+    open(covered.dataset.under.split(" "));
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", uncoverTarget);
+  uncoverTarget();
 });

@@ -12,8 +12,8 @@ from PIL import Image, ImageChops
 
 from course_staff.notebooks.readme import colab_place
 from course_staff.site.cards import HEIGHT, WIDTH, draw_card
-from course_staff.site.links import Rewriter
 from course_staff.site.pages import FIGURES, Pages, Picture
+from course_utils.errors import CourseError
 
 NAME = "notebooks/01_one.ipynb"
 TITLE = "# One\n\nText.\n\n**Time:** about 20 minutes. See [the plan](../docs/plan.md)."
@@ -52,8 +52,7 @@ def write(tmp_path, png):
         (tmp_path / "notebooks").mkdir(exist_ok=True)
         (tmp_path / NAME).write_text(v4.writes(v4.new_notebook(cells=cells)), encoding="utf-8")
         source = tmp_path / "source"
-        (source / FIGURES).mkdir(parents=True, exist_ok=True)
-        Pages(Rewriter(tmp_path, {NAME, "docs/plan.md"}, ()), source, STILLS, colab).write_notebook(NAME)
+        Pages(tmp_path, source, STILLS, colab).write_notebook(NAME)
         return json.loads((source / NAME).read_text(encoding="utf-8"))["cells"]
 
     return write
@@ -80,10 +79,13 @@ def test_a_figure_to_play_with_becomes_its_stills(write):
     ]
 
 
-def test_links_lead_to_pages_in_outputs_too(write):
-    cells = write()
-    assert "[the plan](../docs/plan.html)" in "".join(cells[0]["source"])
-    assert html_of(cells[4]).a["href"] == "../docs/plan.html"
+def test_a_picture_that_says_nothing_is_refused_by_name(tmp_path, png):
+    bare = v4.new_output("display_data", {"image/png": b64encode(png).decode()})
+    notebook = v4.new_notebook(cells=[v4.new_markdown_cell(TITLE), v4.new_code_cell("plot", outputs=[bare])])
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / NAME).write_text(v4.writes(notebook), encoding="utf-8")
+    with pytest.raises(CourseError, match=rf"{NAME} has a picture that does not say .*; show it with viz.show"):
+        Pages(tmp_path, tmp_path / "source", {}).write_notebook(NAME)
 
 
 def test_the_set_up_cell_is_folded(write):

@@ -94,6 +94,7 @@ def test_what_was_drawn_is_found_again_with_the_labels_of_today(tmp_path, write)
     write(("one", ""))
     with pytest.raises(CourseError, match="draw them with `course site --stills 09_local_sgd`"):
         stored("09_local_sgd", tmp_path)
+    assert draw(LOCAL_SGD, tmp_path, "smoke") == stored("09_local_sgd", tmp_path), "the advice helps"
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
