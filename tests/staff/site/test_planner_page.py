@@ -25,7 +25,7 @@ from course_utils.units import GiB
 
 ROOM = Path(planner.__file__).parent
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUESTIONS = 40
+QUESTIONS = 200
 PAGE = """<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>Planner</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="planner.css"></head>
 <body><h1>Planner</h1>{}<script src="planner-data.js"></script><script src="planner.js"></script></body></html>"""
