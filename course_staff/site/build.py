@@ -71,7 +71,7 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
             "course_links": {**links, "source": files_place(repository)},
         }
         doctrees = str(Path(folder, "doctrees"))
-        Sphinx(source, _HERE, built, doctrees, "html", given, status=None, warning=warnings, parallel=2).build()
+        Sphinx(source, _HERE, built, doctrees, "html", given, status=None, warning=warnings, parallel=3).build()
         for name, content in handed_out.items():
             _write(built / name, content)
         _lighten(built)

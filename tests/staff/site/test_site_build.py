@@ -14,7 +14,8 @@ from course_utils.chapters import Place
 from course_utils.errors import CourseError
 from course_utils.workspace import without_outputs
 
-pytestmark = pytest.mark.timeout(600)
+# A build takes about half a minute.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MIB = 2**20
 CHAPTERS = [name for name in pages_of(ROOT) if name.startswith("notebooks/")]
 
