@@ -23,7 +23,7 @@ from course_utils.memory.model import Source, source_of
 from course_utils.memory.recipe import Recipe
 
 FILE = Path(__file__).with_name("shipped.json.gz")
-_OF_UPDATE = ("optimizer state", "optimizer temporaries", "gradients")
+_OF_OPTIMIZER = ("optimizer state", "optimizer temporaries")
 _ORDINARY = ("optimizer", "precision", "batch", "sequence", "checkpointing", "device")
 _BESIDE = (
     *("rope_parameters", "id2label", "label2id"),
@@ -138,13 +138,16 @@ def from_formulas(config, recipe: Recipe) -> Estimate | None:
     sizes = {"b": recipe.batch, "s": recipe.sequence, **sizes_of(config)}
     a, b = forward.log(sizes, blocks), update.log(sizes, blocks)
     state = [place for place in range(b.resident) if b.labels[place][1] == "optimizer state"]
-    first = next(place for place in range(len(a.labels)) if a.labels[place][0] == "update")
-    last = [place for place in range(first, len(a.labels)) if a.labels[place][1] not in _OF_UPDATE]
-    born = range(b.resident, len(b.labels))
-    of_update = [place for place in born if b.labels[place][0] == "update" and b.labels[place][1] in _OF_UPDATE]
-    taken = [(b, state, update), (a, list(range(first)), forward), (b, of_update, update), (a, last, forward)]
+    ours = [place for place in range(b.resident, len(b.labels)) if b.labels[place][1] in _OF_OPTIMIZER]
+    # Gradients are born in backward, and the allocator has to see the same ones die; they do so once all has been updated.
+    births = max((number for number, place in enumerate(ours, start=1) if b.changes[place] > 0), default=0)
+    places = range(len(a.labels))
+    inputs = next(place for place in places if a.labels[place][0] or a.labels[place][1] == "inputs")
+    first = next(place for place in places if a.labels[place][0] == "update")
+    taken = [(a, places[:inputs], forward), (b, state, update), (a, places[inputs:first], forward)]
+    taken += [(b, ours[:births], update), (a, places[first:], forward), (b, ours[births:], update)]
     log = Log(
-        np.concatenate([one.changes[places] for one, places, _ in taken if places]),
+        np.concatenate([one.changes[list(places)] for one, places, _ in taken if places]),
         tuple(one.labels[place] for one, places, _ in taken for place in places),
         a.grain,
     )

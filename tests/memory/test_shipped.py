@@ -56,6 +56,15 @@ def test_a_shipped_answer_is_a_dry_run_to_the_byte(config, recipe):
     assert found.peak_instant.by_kind == usage.split
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-foreach", "adafactor"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "autocast"])
+def test_the_allocator_reserves_what_it_would_for_a_dry_run(optimizer, precision):
+    """It gives what dies to what is born next: gradients that nobody sees die stay its own."""
+    recipe = Recipe(optimizer, precision, batch=2, sequence=512, checkpointing=True, device="cuda")
+    config = models.configuration("gpt2-large", n_layer=3)
+    assert from_formulas(config, recipe).log.reserved == Log.of(dry(config, recipe)).reserved
+
+
 @pytest.mark.parametrize(
     ("config", "recipe"),
     [
