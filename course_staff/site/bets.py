@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
 
 _MARK = '<div class="bet-mark" data-bet="{}"></div>'
-_ASK = "The answer follows. Write down your number first."
+_ASK = "Write down your number first. Below, “your bet” is the guess that the notebook begins with."
 _OPEN = "I have my number: show what follows"
 
 

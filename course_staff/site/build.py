@@ -101,7 +101,7 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
     for picture in PICTURES.values():
         pages.write(f"_static/{Path(picture).name}", (root / picture).read_bytes())
     readme = with_badges((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
-    pages.write("index.md", _render("index.md.j2", **_first_page(root, names, readme)).encode())
+    pages.write("index.md", _render("index.md.j2", **_first_page(root, names, readme), repository=repository).encode())
     pages.write("planner.md", _render("planner.md.j2").encode())
     return dict(_draw_cards(readme, source / "_static"))
 
@@ -127,7 +127,9 @@ def _first_page(root: Path, names: list[str], readme: str) -> dict:
         "cards": list(MACHINES),
         "model": "llama-3.1-8b",
         "card": "RTX 4090",
-        "chapters": re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0],
+        "chapters": re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0].replace(
+            ", without exercises", ""
+        ),
         "pictures": {theme: Path(name).name for theme, name in PICTURES.items()},
         "alt": escape(picture_text(root / PICTURES["light"])),
         "width": width,

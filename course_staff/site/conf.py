@@ -16,6 +16,7 @@ html_js_files = [("course.js", {"priority": 100})]  # in the head, so that nothi
 html_copy_source = False
 html_show_search_summary = False  # it would fetch pages, which a browser allows no page from a folder
 html_math_renderer = "mathml"
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FIGURES, DOWNLOADS = "_static/figures", "downloads"
 _MINUTES = re.compile(r"^\*\*Time:\*\*", re.MULTILINE)
+_STILLS = "In the notebook, controls move this figure. Here are three settings of it."
+_ANSWERS = ' <a href="../planner.html">The planner</a> answers such questions in the browser.'
 _PLAYS = ("viz.play(", "viz.planner(")
 
 
@@ -36,7 +38,8 @@ class Picture:
     def html(self) -> str:
         """As an element that a page one folder down can show; a browser loads it when it comes into view."""
         about = f'alt="{html.escape(self.alt)}" width="{self.width}" height="{self.height}"'
-        image = f'<img class="figure" loading="lazy" src="../{FIGURES}/{self.file}" {about}>'
+        path = f"../{FIGURES}/{self.file}"
+        image = f'<a class="enlarge" href="{path}"><img class="figure" loading="lazy" src="{path}" {about}></a>'
         return f"<figure>{image}<figcaption>{html.escape(self.label)}</figcaption></figure>" if self.label else image
 
 
@@ -93,9 +96,11 @@ class Pages:
     def _set_outputs(self, cell: "NotebookNode", name: str) -> None:
         """Pictures become files, and a figure to play with, which has controls beside it, its stills."""
         if name in self.stills and any(play in cell.source for play in _PLAYS):
-            shown = "".join(picture.html() for picture in self.stills[name])
-            tables = [output for output in cell.outputs if "text/markdown" in output.get("data", {})]
-            cell.outputs = [_html_output(f'<div class="stills">{shown}</div>'), *tables]
+            first, *others = (picture.html() for picture in self.stills[name])
+            of_first = [output for output in cell.outputs if "text/markdown" in output.get("data", {})]
+            answers = _ANSWERS * ("viz.planner(" in cell.source)
+            shown = _html_output(f'<div class="stills"><p>{_STILLS}{answers}</p>{first}</div>')
+            cell.outputs = [shown, *of_first, _html_output(f'<div class="stills">{"".join(others)}</div>')]
         for number, output in enumerate(cell.outputs):
             if "image/png" in output.get("data", {}):
                 file = f"{Path(name).stem}-{cell.id}-{number}.webp"

@@ -7,6 +7,7 @@
 import base64
 import gzip
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -37,15 +38,16 @@ FIELDS = {
     "accumulation": "micro-batches of an update",
 }
 """What the page calls the numbers of a question."""
+_HUB = re.compile(r"huggingface\.co/([^/]+/[^/]+)/")
 DENOMINATOR = 24
 """The formulas' coefficients are whole numbers of its parts of a byte."""
 QUESTION = {
     "model": "qwen2.5-0.5b",
     "card": "RTX 4090",
-    "batch": 8,
+    "batch": 1,
     "sequence": 1024,
     "optimizer": "adamw-foreach",
-    "precision": "fp32",
+    "precision": "autocast",
     "checkpointing": False,
     "kind": "all",
     "accumulation": 1,
@@ -140,6 +142,7 @@ def _sizes(config) -> dict:
 def facts() -> dict:
     """All that the page takes from the package, as plain values."""
     configurations = {name: models.configuration(name) for name in MODELS}
+    changes = _changes()
     kinds = {type(one).model_type: _sizes(type(one)()) for one in configurations.values()}
     return {
         "question": QUESTION,
@@ -150,13 +153,17 @@ def facts() -> dict:
         "largest": LARGEST,
         "fields": FIELDS,
         "cards": {name: machine.memory for name, machine in MACHINES.items()},
+        "without_bfloat16": [name for name, machine in MACHINES.items() if "bfloat16" not in machine.flops],
+        "hubs": {_HUB.search(public.source)[1]: name for name, public in models.PUBLIC.items()},
+        "positions": {name: getattr(one, "max_position_embeddings", None) for name, one in configurations.items()},
         "kinds": {kind: COLORS[kind] for kind in KINDS},
         "line": COLORS["warning"],
         "context": CONTEXT,
         "workspaces": WORKSPACES,
         "above": ABOVE,
         "verdicts": [FITS, TIGHT, DOES_NOT],
-        "changes": _changes(),
+        "changes": changes,
+        "others": [one.name for one in CHANGES if one.name not in {change["name"] for change in changes}],
         "levels": LEVELS,
         "monomials": MONOMIALS,
         "denominator": DENOMINATOR,

@@ -16,6 +16,7 @@ document.addEventListener("DOMContentLoaded", () => {
   card.hidden = true;
   document.body.append(card);
   let leaving;
+  let asked; // the link that was touched last
   const hide = () => { card.hidden = true; };
   const hideSoon = () => { leaving = setTimeout(hide, 200); }; // time to move the pointer onto the card
   const stay = () => clearTimeout(leaving);
@@ -35,6 +36,13 @@ document.addEventListener("DOMContentLoaded", () => {
     link.removeAttribute("title");
     for (const event of ["mouseenter", "focus"]) link.addEventListener(event, () => show(link));
     for (const event of ["mouseleave", "blur"]) link.addEventListener(event, hideSoon);
+    link.addEventListener("click", (event) => {
+      // Where nothing hovers, the first touch shows the card, and the second follows the link.
+      if (!matchMedia("(hover: none)").matches || (!card.hidden && card.textContent === link.dataset.term && asked === link)) return;
+      event.preventDefault();
+      asked = link;
+      show(link);
+    });
   }
   card.addEventListener("mouseenter", stay);
   card.addEventListener("mouseleave", hideSoon);
@@ -42,10 +50,21 @@ document.addEventListener("DOMContentLoaded", () => {
 
   // ------------------------------------------------------------------------------------------ bets
 
-  // A block is seen once all the bets that lie over it are open.
+  // A block is seen once all the bets that lie over it are open. They stay so while the tab is there.
+  const KEPT = "course-bets";
+  const kept = () => {
+    try {
+      return JSON.parse(sessionStorage.getItem(KEPT)) ?? [];
+    } catch {
+      return []; // a browser may keep nothing for a page from a folder
+    }
+  };
   const opened = new Set();
   const open = (names) => {
     names.forEach((name) => opened.add(name));
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify([...new Set([...kept(), ...names])]));
+    } catch { /* as above */ }
     for (const block of document.querySelectorAll("[data-under]")) {
       block.classList.toggle("open", block.dataset.under.split(" ").every((name) => opened.has(name)));
     }
@@ -70,6 +89,8 @@ document.addEventListener("DOMContentLoaded", () => {
     open(covered.dataset.under.split(" "));
     target.scrollIntoView();
   };
+  open(kept());
   addEventListener("hashchange", uncoverTarget);
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
   uncoverTarget();
 });

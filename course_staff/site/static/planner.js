@@ -387,20 +387,34 @@
     return bytes > 0 ? bytes : null;
   };
 
+  /* Whether `course plan` could answer, whatever this page knows. */
+  const isQuestion = (q) => !wrongNumberOf(q) && !tooLong(q);
+
+  const wrongNumberOf = (q) => {
+    const wrong = Object.keys(facts.largest).find((name) => !(Number.isInteger(q[name]) && q[name] >= 1));
+    if (wrong) return `For the field “${facts.fields[wrong]}” give a whole number from 1 to ${count(facts.largest[wrong])}.`;
+    return memoryOf(q.card) === null ? "Give the card's memory in GiB, as a number above 0." : "";
+  };
+
+  const tooLong = (q) => {
+    const positions = facts.positions[q.model];
+    return positions && q.sequence > positions ? `${q.model} has ${count(positions)} positions, too few for ${count(q.sequence)} tokens.` : "";
+  };
+
   /* Why the page has no answer to a question; an empty text where it has one. */
   const refusalOf = (q) => {
+    const wrong = wrongNumberOf(q) || tooLong(q);
+    if (wrong) return wrong;
+    const large = Object.entries(facts.largest).find(([name, most]) => q[name] > most);
+    if (large) return `In the field “${facts.fields[large[0]]}” this page knows numbers up to ${count(large[1])}.`;
     const model = formulas.models[q.model];
-    const longest = model?.longest;
-    for (const [name, most] of Object.entries(facts.largest)) {
-      const suits = Number.isInteger(q[name]) && q[name] >= 1 && q[name] <= most;
-      if (!suits) return `For the field “${facts.fields[name]}” give a whole number from 1 to ${count(most)}.`;
-    }
-    if (memoryOf(q.card) === null) return "Give the card's memory in GiB, as a number above 0.";
     if (!model) return `For ${q.model} no formulas were found.`;
-    if (q.sequence % facts.unit || q.sequence < facts.unit) {
-      return `Here a length must be a multiple of ${facts.unit} tokens, since some kernels round up to it.`;
+    if (q.sequence % facts.unit) {
+      const below = q.sequence - (q.sequence % facts.unit);
+      const near = [below, below + facts.unit].filter(Boolean).map(count).join(" or ");
+      return `Here a length must be a multiple of ${facts.unit} tokens, since some kernels round up to it: take ${near}.`;
     }
-    if (q.sequence > longest) return `For ${q.model} the formulas are confirmed up to ${count(longest)} tokens.`;
+    if (q.sequence > model.longest) return `For ${q.model} the formulas are confirmed up to ${count(model.longest)} tokens.`;
     if (q.accumulation > 1 && q.batch > 1) return "This page accumulates micro-batches of one example only.";
     if (q.kind !== "all" && q.precision === "fp32") return "This page knows adapters with autocast and in bfloat16 only.";
     const missing = [nameOfForward(q), nameOfUpdate(q)].find((name) => name !== null && !(name in model.pieces));
@@ -418,13 +432,21 @@
   const quoted = (word) => (/^[\w./:=@%+,-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
   const commandOf = (q, model = q.model) => `course plan ${quoted(model)} --memory ${quoted(q.card)} ${flagsOf(q)}`;
 
+  const alike = (names, value) => names.find((name) => name.toLowerCase() === value.toLowerCase());
+
+  /* The page's name for a model that is called so here or on the Hub. */
+  const modelCalled = (value) => {
+    const hub = alike(Object.keys(facts.hubs), value);
+    return hub ? facts.hubs[hub] : alike(Object.keys(facts.configurations), value);
+  };
+
   /* The question of an address, and sentences about what in it makes no sense. */
   const read = (search) => {
     const q = { ...facts.question };
     const said = [];
     let typed = ""; // a model of which the page gives the command
     const refuse = (name, value) => {
-      said.push(`The address asks for ${name} “${value}”, which this page does not know. It shows ${q[name]} instead.`);
+      said.push(`The address asks for ${name} “${value}”, which this page does not know.`);
     };
     for (const [name, value] of new URLSearchParams(search)) {
       if (!Object.hasOwn(q, name)) said.push(`The address has “${name}”, which is no part of a question.`);
@@ -432,16 +454,18 @@
         if (["0", "1"].includes(value)) q[name] = value === "1";
         else said.push(`The address says checkpointing “${value}”. Write 1 or 0.`);
       } else if (name === "card") {
-        if (memoryOf(value) === null) refuse(name, value);
-        else q[name] = value;
+        const card = alike(Object.keys(facts.cards), value) ?? value;
+        if (memoryOf(card) === null) refuse(name, value);
+        else q[name] = card;
       } else if (typeof q[name] === "number") {
         const isCount = /^\d+$/.test(value) && Number(value) >= 1 && Number(value) <= facts.largest[name];
         if (isCount) q[name] = Number(value);
         else refuse(name, value);
-      } else if ((facts.choices[name] ?? Object.keys(facts.configurations)).includes(value)) q[name] = value;
-      else {
-        refuse(name, value);
-        if (name === "model") typed = value;
+      } else {
+        const known = name === "model" ? modelCalled(value) : alike(facts.choices[name], value);
+        if (known) q[name] = known;
+        else refuse(name, value);
+        if (name === "model" && !known) typed = value;
       }
     }
     return { question: q, said, typed };
@@ -521,16 +545,19 @@
   };
 
   const rememberInAddress = (q) => {
+    const search = searchOf(q);
+    if (search === location.search) return;
     try {
-      history.replaceState(null, "", searchOf(q));
+      // The first answer stands in the place of the address that asked for it; going back undoes a change.
+      history[turn > 1 ? "pushState" : "replaceState"](null, "", search);
     } catch {
-      location.hash = searchOf(q).slice(1); // some browsers keep the address of a file as it is
+      location.hash = search.slice(1); // some browsers keep the address of a file as it is
     }
   };
 
-  const say = (sentences) => {
+  const say = (sentences, ...more) => {
     byId("said").hidden = !sentences.length;
-    byId("said").replaceChildren(...sentences.map((text) => make("p", { text })));
+    byId("said").replaceChildren(...sentences.map((text) => make("p", { text })), ...more);
   };
 
   const ask = (q) => {
@@ -541,14 +568,39 @@
     showCommandOfOther();
     const refusal = refusalOf(q);
     byId("answer").hidden = Boolean(refusal);
+    byId("notes").replaceChildren();
     if (refusal) {
-      showVerdict("unknown", `${refusal} The command below answers the question.`);
+      showVerdict("unknown", isQuestion(q) ? `${refusal} The command below answers the question.` : refusal);
       return;
     }
     const found = answer(q);
-    const memory = memoryOf(q.card);
-    showAnswer(q, found, memory);
+    showAnswer(q, found, memoryOf(q.card));
     showLadder(q, found, turn);
+  };
+
+  /* An address that asks for something else than the page knows gets no verdict: it would be another question's. */
+  const hold = (q, said, typed) => {
+    question = q;
+    byId("answer").hidden = true;
+    byId("notes").replaceChildren();
+    byId("command").textContent = commandOf(q, typed || q.model);
+    showVerdict("unknown", typed ? "The command below asks about this model." : "");
+    const button = make("button", { type: "button", text: `Ask what the form says: ${q.model} on ${q.card}` });
+    button.addEventListener("click", () => {
+      say([]);
+      ask(q);
+      byId("verdict").focus();
+    });
+    say(said, button);
+  };
+
+  const openAddress = () => {
+    const { question: q, said, typed } = read(location.search || location.hash.slice(1));
+    showInForm(q);
+    say([]);
+    if (typed) byId("other").value = typed;
+    if (said.length) hold(q, said, typed);
+    else ask(q);
   };
 
   const showVerdict = (verdict, text) => {
@@ -574,8 +626,28 @@
       const names = Object.keys(facts.cards).filter((name) => verdictOf(found.need, facts.cards[name]) === verdict);
       return names.join(", ") || "none";
     };
-    byId("cards").textContent = `It fits on these cards: ${on(FITS)}. It is tight on these: ${on(TIGHT)}.`;
+    byId("cards").textContent = `It fits on: ${on(FITS)}. It is tight on: ${on(TIGHT)}.`;
     byId("batch-that-fits").textContent = "";
+    byId("notes").replaceChildren(...notesOf(q, found).map((text) => make("p", { text })));
+  };
+
+  /* What somebody might not expect of this question. */
+  const notesOf = (q, found) => {
+    const notes = [];
+    if (q.precision !== "fp32" && facts.without_bfloat16.includes(q.card)) {
+      notes.push(`The data sheet of the ${q.card} gives no rate for bfloat16. There people take float16: course plan … --precision fp16.`);
+    }
+    const parameters = (one) => Math.max(...one.instants.map((instant) => instant.by_kind.parameters ?? 0));
+    if (q.kind === "qlora" && !refusalOf({ ...q, kind: "lora" })) {
+      const [mine, whole] = [found, answer({ ...q, kind: "lora" })].map(parameters);
+      if (mine > 0.9 * whole) {
+        notes.push(
+          "Most weights of this model are not in nn.Linear layers, which alone are kept in 4 bits: " +
+          `parameters take ${bytes(mine)}, and ${bytes(whole)} without QLoRA.`,
+        );
+      }
+    }
+    return notes;
   };
 
   const swatch = (kind) => {
@@ -651,10 +723,12 @@
     const more = batch === facts.largest.batch ? " or more" : "";
     byId("batch-that-fits").textContent = batch
       ? `The largest micro-batch that fits at this length: ${count(batch)}${more}.`
-      : "At this length not even one example fits.";
+      : "At this length not even one example is sure to fit.";
   };
 
   const fillLadder = (rows) => {
+    byId("others").textContent =
+      `course plan also tries: ${facts.others.join(", ")}. Adapters are known here with autocast and in bfloat16 only.`;
     const doFit = rows.length && rows[0].verdict === FITS;
     const none = "None of the changes that this page knows makes it fit.";
     byId("ladder-head").textContent = doFit
@@ -682,9 +756,21 @@
   /* The named model that has the sizes of a `config.json`; what that leaves out is as usual in its family. */
   const namedLike = (config) => {
     const said = (name) => config[name] ?? facts.defaults[config.model_type]?.[name] ?? null;
-    const found = Object.entries(facts.configurations).find(([, known]) =>
+    const found = Object.entries(facts.configurations).filter(([, known]) =>
       Object.entries(known).every(([name, value]) => name === "head_dim" && config[name] === undefined || said(name) === value));
-    return found?.[0];
+    const names = found.map(([name]) => name);
+    return names.find((name) => facts.positions[name] === config.max_position_embeddings) ?? names[0];
+  };
+
+  const offerModel = (name, text) => {
+    const button = make("button", { type: "button", text: `Ask about ${name}` });
+    button.addEventListener("click", () => {
+      byId("model").value = name;
+      say([]);
+      ask({ ...question, model: name });
+      byId("verdict").focus();
+    });
+    return make("p", { text }, button);
   };
 
   const showCommandOfOther = () => {
@@ -693,6 +779,11 @@
     out.replaceChildren();
     if (!text) return;
     if (!text.startsWith("{")) {
+      const known = modelCalled(text);
+      if (known) {
+        out.append(offerModel(known, "This page knows it. "));
+        return;
+      }
       const how = make("p", { text: "Type this where the course is installed:" });
       out.append(how, make("pre", { text: commandOf(question, text) }));
       return;
@@ -704,16 +795,12 @@
       out.append(make("p", { text: `This is no config.json: ${error.message}.` }));
       return;
     }
-    const name = namedLike(config);
-    if (name) {
-      const button = make("button", { type: "button", text: `Ask about ${name}` });
-      button.addEventListener("click", () => {
-        byId("model").value = name;
-        ask({ ...question, model: name });
-        byId("verdict").focus();
-      });
-      out.append(make("p", { text: `These are the sizes of ${name}, which this page knows. ` }, button));
+    if (typeof config.model_type !== "string") {
+      out.append(make("p", { text: "This names no model_type, so it is no model's config.json." }));
+      return;
     }
+    const name = namedLike(config);
+    if (name) out.append(offerModel(name, `These are the sizes of ${name}, which this page knows. `));
     out.append(
       make("p", { text: `${name ? "Or save" : "Save"} the text as config.json, and type this where the course is installed:` }),
       make("pre", { text: commandOf(question, "config.json") }),
@@ -732,14 +819,16 @@
 
   const start = () => {
     fillChoices();
-    const { question: q, said, typed } = read(location.search || location.hash.slice(1));
-    showInForm(q);
-    say(said);
-    if (typed) byId("other").value = typed;
+    byId("tool").hidden = false;
+    openAddress();
+    if (location.search) byId("verdict").scrollIntoView({ block: "center" }); // on a telephone it is below the form
+    addEventListener("popstate", openAddress);
     byId("form").addEventListener("submit", (event) => event.preventDefault());
     byId("form").addEventListener("change", () => {
       byId("memory-field").hidden = byId("card").value !== OTHER;
-      say([]);
+      const isAdapter = byId("kind").value !== "all" && byId("precision").value === "fp32";
+      if (isAdapter) byId("precision").value = "autocast";
+      say(isAdapter ? ["Adapters are known here with autocast and in bfloat16. The precision is now autocast."] : []);
       ask(readForm());
     });
     byId("other").addEventListener("input", showCommandOfOther);
@@ -756,8 +845,6 @@
       drawn = innerWidth;
       drawBars(answer(question), memoryOf(question.card));
     });
-    byId("tool").hidden = false;
-    ask(q);
   };
 
   const ready = (async () => {

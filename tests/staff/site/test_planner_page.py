@@ -267,10 +267,12 @@ def test_the_pages_command_asks_the_same_question(page, folder, capsys):
 
 @pytest.mark.browser
 def test_an_address_holds_the_question_and_what_it_cannot_mean_is_said(page, folder):
-    open_page(page, folder, "?model=gpt2-small&card=RTX%203090&batch=4&optimizer=lion&colour=red")
+    open_page(page, folder, "?model=gpt2-small&card=rtx%203090&batch=4&precision=fp32&optimizer=lion&colour=red")
     told = page.inner_text("#planner-said")
     assert "lion" in told
     assert "colour" in told
+    assert page.locator("#planner-answer").is_hidden(), "a verdict would be another question's"
+    assert "lion" in page.url
     page.focus("#planner-precision")
     page.keyboard.press("ArrowDown")  # to autocast
     page.focus("#planner-checkpointing")
@@ -289,6 +291,61 @@ def test_an_address_holds_the_question_and_what_it_cannot_mean_is_said(page, fol
     page.goto(address)
     page.evaluate("window.coursePlanner.ready")
     assert page.inner_text("#planner-verdict") == verdict
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "LLAMA-3.1-8b"])
+def test_a_model_is_known_by_its_name_on_the_hub_and_in_capitals(page, folder, name):
+    open_page(page, folder, f"?model={name}&card=h100")
+    question = page.evaluate("s => window.coursePlanner.read(s).question", f"?model={name}&card=h100")
+    assert (question["model"], question["card"]) == ("llama-3.1-8b", "H100")
+    assert "the H100" in page.inner_text("#planner-verdict")
+
+
+@pytest.mark.browser
+def test_an_unknown_model_gets_its_command_and_no_verdict(page, folder):
+    open_page(page, folder, "?model=acme/giant&card=H100")
+    assert page.locator("#planner-answer").is_hidden()
+    assert page.inner_text("#planner-command").startswith("course plan acme/giant --memory H100")
+    page.click("#planner-said button")
+    assert page.locator("#planner-answer").is_visible()
+    assert page.locator("#planner-said").is_hidden()
+
+
+@pytest.mark.browser
+def test_going_back_undoes_a_change(page, folder):
+    open_page(page, folder, page_search(SMALL))
+    before = page.inner_text("#planner-verdict")
+    page.check("#planner-checkpointing")
+    assert page.inner_text("#planner-verdict") != before
+    page.go_back()
+    page.wait_for_function("text => document.getElementById('planner-verdict').innerText === text", arg=before)
+    assert not page.is_checked("#planner-checkpointing")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ("?model=gpt2-small&kind=qlora&precision=bf16&card=L4", "nn.Linear"),
+        ("?model=qwen2.5-0.5b&kind=qlora&precision=bf16&card=L4", ""),
+        ("?model=gpt2-small&card=T4", "float16"),
+    ],
+)
+def test_what_one_might_not_expect_is_said(page, folder, search, said):
+    open_page(page, folder, search)
+    notes = page.inner_text("#planner-notes")
+    assert said in notes if said else notes == ""
+
+
+@pytest.mark.browser
+def test_on_paper_the_question_and_the_changes_have_their_names(page, folder):
+    open_page(page, folder, page_search(SMALL))
+    page.locator("#planner-ladder-rows button").first.wait_for(timeout=60_000)
+    page.emulate_media(media="print")
+    assert page.locator("#planner-ladder-rows button").first.is_visible()
+    assert page.locator("#planner-form").is_visible()
+    assert page.locator("#planner-other").is_hidden()
 
 
 @pytest.mark.browser
@@ -317,6 +374,10 @@ def test_another_model_gets_the_command_and_a_known_ones_sizes_are_recognized(pa
     assert page.input_value("#planner-model") == "gpt2-medium"
     page.fill("#planner-other", '{"model_type": "gpt2", "n_embd": 1000, "n_layer": 24, "n_head": 16}')
     assert page.locator("#planner-other-said button").count() == 0
+    page.fill("#planner-other", "GPT2-XL")
+    assert "Ask about gpt2-xl" in page.inner_text("#planner-other-said")
+    page.fill("#planner-other", "{}")
+    assert "no model_type" in page.inner_text("#planner-other-said")
     page.fill("#planner-other", '{"model_type": ')
     assert "no config.json" in page.inner_text("#planner-other-said")
 
@@ -350,8 +411,9 @@ def test_a_browser_that_cannot_unpack_the_formulas_says_so(page, folder):
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"sequence": 100}, "multiple of 32"), ({"batch": 4, "accumulation": 2}, "one example"), ({"sequence": 2048}, "1,024"),
-     ({"kind": "lora", "precision": "fp32"}, "adapters"), ({"batch": 0}, "examples of a micro-batch")],
+    [({"sequence": 100}, "96 or 128"), ({"batch": 4, "accumulation": 2}, "one example"),
+     ({"sequence": 2048}, "1,024 positions"), ({"kind": "lora", "precision": "fp32"}, "adapters"),
+     ({"batch": 0}, "examples of a micro-batch")],
 )  # fmt: skip
 def test_what_the_page_does_not_know_gets_a_reason_and_the_command(page, folder, change, said):
     question = {**SMALL, **change}
