@@ -13,6 +13,8 @@ from course_staff.notebooks import links, markdown
 
 _ANCHORED = re.compile(r'^(#+ )<a id="([\w-]+)"></a>', re.MULTILINE)
 _HREF = re.compile(r"(<a\b[^>]*?) href=\"([^\"]+)\"")
+STATIC = "_static/"
+"""Where the site has what is only the site's."""
 _SAME = {"README.md": "index.md"}
 
 
@@ -42,7 +44,7 @@ class Links:
         folder = posixpath.dirname(page)
         name = posixpath.normpath(posixpath.join(folder, unquote(file))) if file else page
         name = _SAME.get(name) or next((one for one in self.pages if one.startswith(f"{name}/")), name)
-        if name in self.files:
+        if name in self.files or name.startswith(STATIC):
             return posixpath.relpath(name, folder)
         if name not in self.pages:
             return self.source and f"{self.source}{name}"

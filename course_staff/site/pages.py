@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.setup_cell import is_setup
 from course_staff.site.bets import marks
-from course_staff.site.links import with_named_headings
+from course_staff.site.links import STATIC, with_named_headings
 from course_utils.errors import CourseError
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-FIGURES, DOWNLOADS = "_static/figures", "downloads"
+FIGURES, DOWNLOADS = f"{STATIC}figures", "downloads"
 _MINUTES = re.compile(r"^\*\*Time:\*\*", re.MULTILINE)
 _STILLS = "In the notebook, controls move this figure. Here are three settings of it."
-_ANSWERS = ' <a href="../planner.html">The planner</a> answers such questions in the browser.'
+_ANSWERS = ' <a href="../planner.md">The planner</a> answers such questions in the browser.'
 _PLAYS = ("viz.play(", "viz.planner(")
 
 

@@ -160,6 +160,7 @@ def test_an_interactive_figure_stands_there_in_three_settings(name, pages):
     labels = [one.figcaption.get_text() for one in stills]
     assert len(labels) == len(set(labels)) == 3
     assert all(one.img["alt"] and one.img["loading"] == "lazy" for one in stills)
+    assert all(one.a["href"] == one.img["src"] for one in stills), "one click shows it in full size"
 
 
 def test_the_notebooks_to_download_are_those_that_are_handed_out(site):

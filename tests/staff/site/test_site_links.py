@@ -30,6 +30,7 @@ def links(tmp_path):
         ("notebooks/01_one.ipynb", "index.md", "notebooks/01_one.html"),
         ("https://arxiv.org/abs/1711.05101", "docs/guide.md", "https://arxiv.org/abs/1711.05101"),
         ("guide.pdf", "docs/guide.md", "guide.pdf"),
+        ("../_static/figures/01-1.webp", "notebooks/01_one.ipynb", "../_static/figures/01-1.webp"),
         ("../README.md", "docs/guide.md", "../index.html"),
         ("../notebooks/", "docs/guide.md", "../notebooks/01_one.html"),
         # What is no page and is not handed out can be read nowhere on the site.
