@@ -1,9 +1,17 @@
 """Every test gets its own home folder and the smallest scale, whatever the machine's environment says."""
 
+import shutil
+
 import kernels
 import pytest
 
 from course_utils import settings as settings_room
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 
 
 def pytest_configure(config):
@@ -31,3 +39,16 @@ def _own_home(tmp_path, monkeypatch):
     settings_room.settings.cache_clear()
     yield
     settings_room.settings.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One for each file of tests."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium or chrome is installed to drive")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=60_000)
+        yield browser
+        browser.close()

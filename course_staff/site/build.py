@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_badges
 from course_staff.site import planner
 from course_staff.site.cards import draw_card
-from course_staff.site.pages import DOWNLOADS, FIGURES, Pages
+from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
 from course_staff.site.stills import FOLDER, KEPT, stored
 from course_utils.chapters import Place
 from course_utils.errors import CourseError
@@ -73,7 +73,7 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
         doctrees = str(Path(folder, "doctrees"))
         Sphinx(source, _HERE, built, doctrees, "html", given, status=None, warning=warnings, parallel=3).build()
         for name, content in handed_out.items():
-            _write(built / name, content)
+            write_file(built / name, content)
         _lighten(built)
         if output.exists():
             shutil.rmtree(output)
@@ -152,8 +152,3 @@ def _draw_cards(readme: str, static: Path) -> Iterator[tuple[str, tuple[str, str
         line = f"You will {row['will']}."
         draw_card(row["title"], line, static / file)
         yield page, (file, line)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)

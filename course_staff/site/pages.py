@@ -83,9 +83,7 @@ class Pages:
 
     def write(self, name: str, content: bytes) -> None:
         """Any file of the source."""
-        path = self.source / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_file(self.source / name, content)
 
     def _buttons(self, name: str) -> str:
         links = [f'<a href="../{DOWNLOADS}/{name}" download>Download the notebook</a>']
@@ -119,6 +117,12 @@ class Pages:
             height = round(about["width"] * image.height / image.width)
         self.write(f"{FIGURES}/{file}", smaller.getvalue())
         return Picture(file, about["alt"], about["width"], height)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Into a folder that is created where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
 
 
 def _html_output(text: str) -> "NotebookNode":

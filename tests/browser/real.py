@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +18,6 @@ import pytest
 from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 START_TIMEOUT = 60
 LAB = r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*token=\w+"
 DEMO = r"http://127\.0\.0\.1:\d+/"

@@ -24,7 +24,6 @@ from course_utils.memory.trial import attempt, run_once
 from course_utils.units import GiB
 
 ROOM = Path(planner.__file__).parent
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUESTIONS = 200
 PAGE = """<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>Planner</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="planner.css"></head>
@@ -108,22 +107,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    if CHROMIUM is None:
-        pytest.skip("no chromium or chrome is installed to drive")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def page(chromium, folder):
+def page(browser, folder):
     """A tab that reaches nothing but files; whatever goes wrong in it is an error here."""
-    tab, said = chromium.new_page(), []
+    tab, said = browser.new_page(), []
     tab.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("requestfailed", lambda request: said.append(request.url))
@@ -393,8 +380,8 @@ def test_nothing_is_wider_than_the_screen(page, folder, width):
 
 
 @pytest.mark.browser
-def test_without_scripts_the_page_says_what_to_type(chromium, folder):
-    context = chromium.new_context(java_script_enabled=False)
+def test_without_scripts_the_page_says_what_to_type(browser, folder):
+    context = browser.new_context(java_script_enabled=False)
     tab = context.new_page()
     tab.goto((folder / "planner.html").as_uri())
     assert "course plan qwen2.5-0.5b" in tab.inner_text("body")
