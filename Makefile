@@ -18,12 +18,13 @@ PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CU
 KERNEL := $(if $(filter Linux,$(shell uname -s)),--nbval-kernel-name=forked,--nbval-current-env)
 NOTEBOOKS := --nbval-lax $(KERNEL) --nbval-cell-timeout=300 $(wildcard notebooks solutions)
 
-.PHONY: help lab run site test rehearse test-all test-browser lint constraints clean
+.PHONY: help lab run site wheel test rehearse test-all test-browser lint constraints clean
 
 help:
 	@echo "make lab           open your own copy of the course in JupyterLab (builds .venv first)"
 	@echo "make run           execute every chapter without a browser, then print the ledger"
 	@echo "make site          build the course as a web site, in build/site"
+	@echo "make wheel         the course as one file for pip, in build/wheel (for Colab, or a machine without a clone)"
 	@echo "make test          check style, run the tests, execute every notebook at the smallest scale"
 	@echo "make rehearse      carry every demo through, without a browser"
 	@echo "make test-all      the same, with slow tests, a real browser and every Python found"
@@ -39,6 +40,13 @@ run: $(STAMP)
 
 site: $(STAMP)
 	@$(COURSE) site $(ARGS)
+
+# Without isolation nothing is downloaded: setuptools is there, as torch needs it.
+wheel: $(STAMP)
+	@rm -rf build/wheel build/lib build/bdist.*
+	@$(VENV) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@rm -rf build/lib build/bdist.*
+	@ls build/wheel/*.whl
 
 test: lint
 	@$(PYTEST) -m "not slow and not browser" $(NOTEBOOKS) tests $(ARGS)

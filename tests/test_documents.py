@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.questions import answer
 from course_staff.notebooks import readme
+from course_staff.notebooks.address import repository_address
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.markdown import headings, links
-from course_staff.notebooks.overview import PAPERS, overview_figure
-from course_staff.notebooks.setup_cell import repository_address
+from course_staff.notebooks.one_step import one_step_figure, take_one_step
+from course_staff.notebooks.overview import overview_figure
+from course_staff.notebooks.papers import PAPERS
 from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_rows
 from course_utils import cli
 from course_utils.chapters import chapters_in
@@ -85,13 +88,24 @@ def test_a_command_that_does_not_exist_is_found():
     assert [bool(fault_of(line)) for line in command_lines(text)] == [True, True, True, True, False]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_readmes_plan_is_what_is_printed():
+    """Its first line, and the change that the text names with its peak."""
+    (block,) = (code for language, code in _FENCE.findall(README) if language == "console")
+    command, verdict = block.splitlines()
+    printed = answer(command.removeprefix("$ "))
+    assert printed.splitlines()[0] == verdict
+    named = re.search(r"gradient checkpointing with QLoRA is one: ([\d.]+ GiB)", README)[1]
+    assert re.search(rf"gradient checkpointing \+ QLoRA of rank 16 +{re.escape(named)}", printed)
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "package.md"], ids=lambda path: path.name)
-def test_the_python_in_it_runs(path):
+def test_the_python_of_the_packages_page_runs():
     names, said = {"__name__": "reader"}, ""
-    for language, code in _FENCE.findall(path.read_text(encoding="utf-8")):
+    for language, code in _FENCE.findall((ROOT / "docs" / "package.md").read_text(encoding="utf-8")):
         if language == "python":
-            said = said_by(compile(code, str(path), "exec"), names)
+            said = said_by(compile(code, "package.md", "exec"), names)
             assert re.search(r"\d \w?i?B|\d{3}", said), "it prints figures"
         elif language == "text":
             assert said == code, "what is shown is what the code above it prints"
@@ -136,15 +150,20 @@ def test_it_fits_on_a_screen():
 
 def test_every_picture_and_file_it_leads_to_is_there():
     targets = links(README) + re.findall(r'(?:src|srcset)="([^"]+)"', README)
-    assert set(readme.PICTURES.values()) <= set(targets)
+    assert {place for places in readme.PICTURES.values() for place in places.values()} <= set(targets)
     for target in targets:
         assert target.startswith("https://") or (ROOT / target.partition("#")[0]).exists(), target
 
 
-def test_the_pictures_show_what_the_notebooks_hold_today():
-    words = overview_figure(stored_rows(ROOT))[1]
-    for place in readme.PICTURES.values():
-        assert readme.picture_text(ROOT / place) == words, "run `course stamp`"
+def test_the_pictures_show_what_a_step_and_the_notebooks_say_today():
+    """And the one of a step shows that a rule of thumb is far off, where the prediction is not."""
+    step = take_one_step()
+    assert sum(step.measured.values()) == pytest.approx(sum(step.predicted.values()), rel=1e-5)
+    assert step.guess < 0.5 * sum(step.measured.values())
+    words = {"one_step": one_step_figure()[1], "predicted_measured": overview_figure(stored_rows(ROOT))[1]}
+    for name, places in readme.PICTURES.items():
+        for place in places.values():
+            assert readme.picture_text(ROOT / place) == words[name], "run `course stamp`"
 
 
 def test_every_chapter_has_a_row_in_the_picture():
@@ -208,24 +227,62 @@ def test_a_picture_is_drawn_anew_only_where_the_rows_are_others(tmp_path):
     (tmp_path / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "ledger.json", tmp_path / "docs")
     changed = readme.stamp_pictures(tmp_path)
-    assert [path.relative_to(tmp_path).as_posix() for path in changed] == list(readme.PICTURES.values())
+    every = [place for places in readme.PICTURES.values() for place in places.values()]
+    assert [path.relative_to(tmp_path).as_posix() for path in changed] == every
     assert readme.stamp_pictures(tmp_path) == []
 
 
-def test_badges_stand_in_the_table_only_where_colab_can_open_the_notebooks(tmp_path):
-    assert readme.with_badges(README, repository_address()) == README, "run `course stamp`"
-    assert readme.with_badges(README, "https://git.example.org/efficient-training/course").count("colab.research") == 0
-    page = tmp_path / "README.md"
-    page.write_text(README, encoding="utf-8")
+def test_the_address_is_set_in_one_place_and_leaves_no_trace_when_it_is_taken_out(tmp_path, capsys, monkeypatch):
+    """Before and after no file offers an address; in between pip, Colab, git and whoever cites are led to the same one."""
+    for name in ("README.md", "CITATION.cff", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "course_utils").mkdir()
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(chapters_in(ROOT / "notebooks")[-1], tmp_path / "notebooks")  # no other follows it
+    monkeypatch.chdir(tmp_path)
+    before = texts_in(tmp_path)
+    assert not re.search(r"example\.org|git\+|repository-code|colab\.research|Repository =", "".join(before.values()))
+
+    assert cli.main(["stamp", "--repository", "https://git.example.org/a/course"]) == 0
+    after = texts_in(tmp_path)
+    assert "git clone https://git.example.org/a/course" in after["README.md"]
+    assert "colab.research" not in after["README.md"], "Colab opens what is on GitHub"
+    assert yaml.safe_load(after["CITATION.cff"])["repository-code"] == "https://git.example.org/a/course"
+    assert tomllib.loads(after["pyproject.toml"])["project"]["urls"] == {
+        "Repository": "https://git.example.org/a/course"
+    }
+    assert "course-utils @ git+https://git.example.org/a/course" in after["notebooks/13_capstone.ipynb"]
+
     for address in ("https://github.com/someone/course", "https://github.com/someone/course.git"):
-        readme.stamp_badges(page, address)
-        text = page.read_text(encoding="utf-8")
+        assert cli.main(["stamp", "--repository", address]) == 0
+        text = texts_in(tmp_path)["README.md"]
         opened = re.findall(r"https://colab\.research\.google\.com/github/someone/course/blob/main/(\S+?)\)", text)
         assert opened == [f"notebooks/{path.name}" for path in chapters_in(ROOT / "notebooks")]
         assert chapter_rows(text) == chapter_rows(README)
-    assert not readme.stamp_badges(page, "https://github.com/someone/course")
-    assert readme.stamp_badges(page, "https://example.org/github.com/x/y")
-    assert page.read_text(encoding="utf-8") == readme.with_badges(README, "https://example.org")
+    assert cli.main(["stamp", "--repository", ""]) == 0
+    assert texts_in(tmp_path) == before
+    capsys.readouterr()
+    assert cli.main(["stamp"]) == 0
+    assert capsys.readouterr().out == "0 of 1 notebooks changed.\n"
+
+
+@pytest.mark.parametrize(
+    "address", ["course", "git@github.com:a/b.git", "https://github.com", "https://github.com/a b"]
+)
+def test_what_is_no_address_changes_nothing(address, tmp_path, capsys, monkeypatch):
+    for name in ("course_utils", "notebooks"):
+        (tmp_path / name).mkdir()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = texts_in(tmp_path)
+    assert cli.main(["stamp", "--repository", address]) == 2
+    assert "write it out, as https://github.com/NAME/REPOSITORY" in capsys.readouterr().err
+    assert texts_in(tmp_path) == before
+
+
+def texts_in(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
 def test_the_citation_is_one_of_version_1_2_0():
@@ -251,7 +308,7 @@ def test_the_citation_is_one_of_version_1_2_0():
     assert all(set(author) == {"name"} and isinstance(author["name"], str) for author in cited["authors"])
     assert all(isinstance(word, str) for word in cited["keywords"])
     assert (cited["version"], cited["license"]) == (project["version"], project["license"])
-    assert cited["repository-code"] == project["urls"]["Repository"]
+    assert cited.get("repository-code", "") == repository_address(ROOT)
     assert f"# {cited['title']}" == README.splitlines()[0]
 
 

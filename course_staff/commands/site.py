@@ -39,14 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
             f"The site's tools are not installed ({', '.join(missing)}): run `make site`, or "
             '`pip install -e ".[lab,site]"` in the course\'s folder.'
         )
-    from course_staff.notebooks.setup_cell import known_repository
+    from course_staff.notebooks.address import repository_address
     from course_staff.site.build import build
 
     output = (arguments.output or place.root / "build" / "site").absolute()
     address = arguments.address.rstrip("/") + "/" if arguments.address else ""
     if address and not address.startswith(("https://", "http://")):
         raise CourseError(f"{arguments.address} is no address of a site; write it out, as https://example.org/course.")
-    warnings = build(place, output, known_repository(), address)
+    warnings = build(place, output, repository_address(place.root), address)
     for line in warnings:
         print(line)
     print(f"{output / 'index.html'}: open it in a browser, or serve the folder.")

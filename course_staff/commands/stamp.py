@@ -5,29 +5,39 @@ import argparse
 from course_utils.chapters import chapters_in, find_place
 
 HELP = (
-    "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and picture"
+    "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and pictures"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None."""
+    """The repository's address."""
+    parser.add_argument(
+        "--repository",
+        metavar="URL",
+        help="where the course can be cloned from; it is written into pyproject.toml, and from there into every page and "
+        'cell that shows it; "" takes it out (default: what stands there)',
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Stamp whatever of this the checkout has, and say which files changed."""
     from course_staff.notebooks import readme, setup_cell, successor
+    from course_staff.notebooks.address import repository_address, set_address, stamp_citation
     from course_staff.notebooks.glossary import GLOSSARY, read_glossary, stamp_links
 
     root = find_place().root
-    chapters, page = chapters_in(root / "notebooks"), root / "README.md"
+    if arguments.repository is not None:
+        set_address(root, arguments.repository)
+    address = repository_address(root)
+    chapters, page, citation = chapters_in(root / "notebooks"), root / "README.md", root / "CITATION.cff"
     paths = [*chapters, *chapters_in(root / "solutions"), *chapters_in(root / "exercises")]
-    changed = [(path, "set-up cell") for path in paths if setup_cell.stamp(path)]
+    changed = [(path, "set-up cell") for path in paths if setup_cell.stamp(path, address)]
     if (root / GLOSSARY).is_file():
         terms = read_glossary(root / GLOSSARY)
         changed += [(path, "glossary links") for path in chapters if stamp_links(path, terms)]
     changed += [(path, "link to the next chapter") for path in chapters if successor.stamp_successor(path)]
-    if page.is_file() and readme.stamp_badges(page, setup_cell.repository_address()):
-        changed.append((page, "badges"))
+    changed += [(path, "address") for path in (page,) if path.is_file() and readme.stamp_address(path, address)]
+    changed += [(path, "address") for path in (citation,) if path.is_file() and stamp_citation(path, address)]
     if (root / "docs").is_dir():
         changed += [(path, "picture") for path in readme.stamp_pictures(root)]
     for path, what in changed:

@@ -6,17 +6,12 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from course_staff.notebooks.papers import PAPERS, style_on
 from course_utils.errors import CourseError
 from course_utils.ledger import Row
 from course_utils.units import BYTE_UNITS
 from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS, STYLE
 
-PAPERS = {
-    "light": {"paper": COLORS["paper"], "ink": COLORS["ink"], "grid": COLORS["grid"], "dot": COLORS["measured"]},
-    "dark": {"paper": "#0d1117", "ink": "#e6edf3", "grid": "#30363d", "dot": "#56B4E9"},
-}
-"""Colors of the picture on a light page and on a dark one."""
 _RING = "#999999"  # 3 : 1 and more against both papers
 _SIZE, _TALL = 8.5, 0.225  # of letters in points, of a line in inches
 _NAMES, _DOTS, _NOTES = 2.72, 1.56, 1.32  # inches across one of the two columns
@@ -27,13 +22,13 @@ _WORTH_A_LOOK = 0.01  # differences from here on are printed bold
 def overview_figure(rows: Sequence[Row], paper: str = "light") -> tuple[Figure, str]:
     """A line for each technique with a row in bytes: a ring where it was predicted, a dot where it was measured.
 
-    Of several quantities of a technique the peak is drawn. `paper` is one of `PAPERS`. Raises `CourseError` without rows.
+    Of several quantities of a technique the peak is drawn. `paper` is one of `papers.PAPERS`. Raises `CourseError` without rows.
     """
     chosen = [row for row in _choose_peaks(rows) if row.unit == "bytes"]
     if not chosen:
         raise CourseError("No ledger has rows in bytes to draw; execute a chapter first.")
     tall = -(-len(chosen) // 2)
-    with plt.rc_context(_style(PAPERS[paper])):
+    with plt.rc_context({**style_on(paper), "font.size": _SIZE}):
         width, height = 2 * (_NAMES + _DOTS + _NOTES), _HEAD + _TALL * tall + _FOOT
         figure, both = subplots(1, 2, sharex=True, figsize=(width, height))
         for axes, left, part in zip(both, (_NAMES, width / 2 + _NAMES), (chosen[:tall], chosen[tall:]), strict=True):
@@ -51,18 +46,6 @@ def _choose_peaks(rows: Sequence[Row]) -> list[Row]:
         if key not in chosen or (row.quantity.startswith("peak") and not chosen[key].quantity.startswith("peak")):
             chosen[key] = row
     return list(chosen.values())
-
-
-def _style(colors: dict[str, str]) -> dict:
-    inks = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
-    papers = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-    return {
-        **STYLE,
-        **dict.fromkeys(inks, colors["ink"]),
-        **dict.fromkeys(papers, colors["paper"]),
-        "grid.color": colors["grid"],
-        "font.size": _SIZE,
-    }
 
 
 def _draw(axes, rows: Sequence[Row], tall: int, colors: dict[str, str]) -> None:

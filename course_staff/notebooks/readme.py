@@ -1,25 +1,32 @@
-"""What the README shows of the chapters: its picture, and badges where Colab can open them."""
+"""What the README shows: its pictures, the address to clone, and badges where Colab can open the chapters."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 from course_staff.notebooks.stored import stored_rows
 from course_utils.files import replacing
 
-PICTURES = {"light": "docs/predicted_measured.png", "dark": "docs/predicted_measured_dark.png"}
+PICTURES = {
+    name: {"light": f"docs/{name}.png", "dark": f"docs/{name}_dark.png"} for name in ("one_step", "predicted_measured")
+}
+"""By name: where the picture lies for each kind of paper."""
 _BRANCH = "main"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 _BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
+_CLONE = re.compile(r"^git clone \S+", re.MULTILINE)
+_UNKNOWN = "ADDRESS"
 _CHAPTER = re.compile(r"^(\|[^|]*\| *\[[^\]]*\]\((notebooks/[^)]+\.ipynb)\))", re.MULTILINE)
 _ABOUT = "Description"
 
 
-def with_badges(text: str, address: str) -> str:
-    """`text` with a badge behind each chapter in a table's second column, where `address` is GitHub's, and none elsewhere.
+def with_address(text: str, address: str) -> str:
+    """`text` with the line that clones from `address`, and with a badge behind each chapter where Colab can open it.
 
     Colab opens notebooks of GitHub alone: beside any other address a badge would lead nowhere.
     """
-    plain, place = _BADGE.sub("", text), colab_place(address)
+    plain = _CLONE.sub(lambda _: f"git clone {address or _UNKNOWN}", _BADGE.sub("", text))
+    place = colab_place(address)
     picture = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
     return _CHAPTER.sub(lambda found: f"{found[1]} {picture}({place}{found[2]})", plain) if place else plain
 
@@ -35,10 +42,10 @@ def files_place(address: str) -> str:
     return f"https://github.com/{on_github[1]}/blob/{_BRANCH}/" if on_github else ""
 
 
-def stamp_badges(path: Path, address: str) -> bool:
-    """Write today's badges into the README at `path`; True where that changed it."""
+def stamp_address(path: Path, address: str) -> bool:
+    """Write what follows from `address` into the README at `path`; True where that changed it."""
     before = path.read_text(encoding="utf-8")
-    after = with_badges(before, address)
+    after = with_address(before, address)
     if after != before:
         with replacing(path) as draft:
             draft.write_text(after, encoding="utf-8")
@@ -56,14 +63,17 @@ def picture_text(path: Path) -> str:
 
 
 def stamp_pictures(root: Path) -> list[Path]:
-    """Draw the picture anew, light and dark, where the stored rows are not those it shows; the files that changed."""
+    """Draw a picture anew, light and dark, where what it says is not what a step and the stored rows say today; what changed."""
+    from course_staff.notebooks.one_step import one_step_figure
     from course_staff.notebooks.overview import overview_figure
 
-    rows, changed = stored_rows(root), []
-    for paper, place in PICTURES.items():
-        figure, alt = overview_figure(rows, paper)
-        if picture_text(root / place) != alt:
-            with replacing(root / place) as draft:
-                figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ABOUT: alt})
-            changed.append(root / place)
+    draw = {"one_step": one_step_figure, "predicted_measured": partial(overview_figure, stored_rows(root))}
+    changed = []
+    for name, places in PICTURES.items():
+        for paper, place in places.items():
+            figure, alt = draw[name](paper=paper)
+            if picture_text(root / place) != alt:
+                with replacing(root / place) as draft:
+                    figure.savefig(draft, format="png", dpi=144, metadata={"Software": None, _ABOUT: alt})
+                changed.append(root / place)
     return changed

@@ -5,19 +5,30 @@ satisfies our lower bounds, such as a notebook service's own torch and numpy. `-
 the `assert` then says in one sentence what to do.
 """
 
-from importlib.metadata import metadata
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from course_staff.notebooks.address import repository_address
 from course_staff.notebooks.files import edit_notebook
 from course_utils.errors import CourseError
 
-_SOURCE = """\
+_FETCH = """\
 from importlib.util import find_spec
 
 if not find_spec("course_utils"):
     %pip install -qqq "course-utils @ git+{address}"
 why = "The course could not be fetched: check the network, then run this cell again."
+"""
+# As long as nobody can say where from.
+_FROM_WHEEL = '''\
+from glob import glob
+from importlib.util import find_spec
+
+if not find_spec("course_utils") and (wheels := glob("course_utils-*.whl")):
+    %pip install -qqq {wheels[-1]}
+why = """The course is not installed here. Type `make wheel` in its folder, put the file that it writes beside this
+notebook (in Colab: under Files), and run this cell again. Or install the folder itself: `%pip install FOLDER`."""
+'''
+_BEGIN = """\
 assert find_spec("course_utils"), why
 
 from course_utils.chapters import begin
@@ -25,24 +36,10 @@ from course_utils.chapters import begin
 begin()"""
 
 
-def repository_address() -> str:
-    """The address in pyproject.toml's `[project.urls]`, as the installed package carries it."""
-    for url in metadata("course-utils").get_all("Project-URL") or []:
-        label, _, address = url.partition(", ")
-        if label == "Repository":
-            return address
-    raise CourseError("The installed package names no repository; run `pip install -e .` in the clone to renew it.")
-
-
-def known_repository() -> str:
-    """The address where the course can be fetched; empty as long as pyproject.toml has the example's."""
-    address = repository_address()
-    return "" if (urlsplit(address).hostname or "").endswith("example.org") else address
-
-
 def setup_source(address: str | None = None) -> str:
-    """The set-up cell's source, fetching from `address` (by default the course's own)."""
-    return _SOURCE.format(address=address or repository_address())
+    """The set-up cell's source, fetching from `address` (by default the repository's own; from a wheel where it is empty)."""
+    address = repository_address() if address is None else address
+    return (_FETCH.replace("{address}", address) if address else _FROM_WHEEL) + _BEGIN
 
 
 def is_setup(cell: dict) -> bool:
@@ -50,8 +47,8 @@ def is_setup(cell: dict) -> bool:
     return cell["cell_type"] == "code" and "setup" in cell["metadata"].get("tags", [])
 
 
-def stamp(path: Path) -> bool:
-    """Write today's set-up cell into the notebook at `path`; True where that changed the file.
+def stamp(path: Path, address: str | None = None) -> bool:
+    """Write `setup_source(address)` into the notebook at `path`; True where that changed the file.
 
     Raises `CourseError` when the notebook has not exactly one cell tagged `setup`.
     """
@@ -62,6 +59,6 @@ def stamp(path: Path) -> bool:
             raise CourseError(
                 f"{path.name} has {len(cells)} cells tagged 'setup' where it needs one; tag its first code cell."
             )
-        cells[0].source = setup_source()
+        cells[0].source = setup_source(address)
 
     return edit_notebook(path, edit)

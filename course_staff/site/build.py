@@ -3,12 +3,12 @@
 import io
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_badges
+from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_address
 from course_staff.site import planner
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
@@ -98,9 +98,9 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
     pages = Pages(root, source, stills, colab_place(repository))
     for name in names:
         (pages.write_notebook if name.endswith(".ipynb") else pages.write_text)(name)
-    for picture in PICTURES.values():
+    for picture in (place for places in PICTURES.values() for place in places.values()):
         pages.write(f"_static/{Path(picture).name}", (root / picture).read_bytes())
-    readme = with_badges((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
+    readme = with_address((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
     pages.write("index.md", _render("index.md.j2", **_first_page(root, names, readme), repository=repository).encode())
     pages.write("planner.md", _render("planner.md.j2").encode())
     return dict(_draw_cards(readme, source / "_static"))
@@ -118,10 +118,6 @@ def _render(template: str, **given) -> str:
 
 def _first_page(root: Path, names: list[str], readme: str) -> dict:
     """What its template shows."""
-    from PIL import Image
-
-    with Image.open(root / PICTURES["light"]) as picture:
-        width, height = picture.width // 2, picture.height // 2
     return {
         "models": planner.MODELS,
         "cards": list(MACHINES),
@@ -130,13 +126,24 @@ def _first_page(root: Path, names: list[str], readme: str) -> dict:
         "chapters": re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0].replace(
             ", without exercises", ""
         ),
-        "pictures": {theme: Path(name).name for theme, name in PICTURES.items()},
-        "alt": escape(picture_text(root / PICTURES["light"])),
-        "width": width,
-        "height": height,
+        "pictures": {name: _picture_tags(root, places) for name, places in PICTURES.items()},
         "titles": {page: f"{row['number']} {row['title']}" for page, row in _rows(readme)},
         "pages": [name.rpartition(".")[0] for name in names],
     }
+
+
+def _picture_tags(root: Path, places: Mapping[str, str]) -> str:
+    """The picture of each theme, at half its size in pixels; the theme shows its own."""
+    from PIL import Image
+
+    with Image.open(root / places["light"]) as picture:
+        size = f'width="{picture.width // 2}" height="{picture.height // 2}"'
+    alt = escape(picture_text(root / places["light"]))
+    tags = (
+        f'<img class="only-{theme} wide" src="_static/{Path(place).name}" alt="{alt}" {size}>'
+        for theme, place in places.items()
+    )
+    return "\n".join(tags)
 
 
 def _rows(readme: str) -> Iterator[tuple[str, re.Match]]:

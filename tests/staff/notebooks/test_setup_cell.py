@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 from fnmatch import fnmatch
 from importlib import metadata
@@ -15,7 +14,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_staff.notebooks.setup_cell import repository_address, setup_source, stamp
+from course_staff.notebooks.setup_cell import setup_source, stamp
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 
@@ -67,6 +66,42 @@ def test_without_package_and_network_one_sentence_says_so(tmp_path):
     assert "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in said
     assert said.count("ERROR:") <= 1, "pip gives its reason in one line, or, in older versions, not at all"
     assert len(said.splitlines()) < 20
+
+
+def test_without_package_and_address_it_says_how_to_install_from_a_wheel_and_from_a_folder(tmp_path):
+    said = run_cell(tmp_path, setup_source(""), "hide")
+    assert "RESULT AssertionError The course is not installed here." in said
+    assert "make wheel" in said
+    assert "%pip install FOLDER" in said
+    assert "ERROR:" not in said, "nothing was tried that cannot work"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_an_address_the_cell_installs_the_wheel_that_lies_beside_the_notebook(tmp_path):
+    """In an environment that sees this one's packages but not ours, as in Colab; the wheel is what `make wheel` writes."""
+    clone, folder = tmp_path / "origin", tmp_path / "content"
+    _commit_a_copy(clone)
+    shutil.copy(ROOT / "Makefile", clone)
+    shutil.copy(ROOT / "constraints.txt", clone)
+    folder.mkdir()
+    # In this environment instead of one of its own, which it would fill for minutes.
+    make = ["make", "-s", "wheel", f"VENV={sys.executable}", "STAMP=Makefile"]
+    done = subprocess.run(make, cwd=clone, capture_output=True, text=True, timeout=200)
+    wheel = clone / done.stdout.splitlines()[-1]
+    shutil.copy(wheel, folder)
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True)
+    python = next(path for path in (environment / "bin/python", environment / "Scripts/python.exe") if path.exists())
+    _share_packages(python)
+    before = _versions(python)
+    said = run_cell(tmp_path, setup_source(""), "hide", python=str(python), folder=folder, timeout=300)
+    assert said.count("smoke scale on cpu, seed 0") == 2, said
+    assert "RESULT NoneType None" in said
+    after = _versions(python)
+    assert after.pop("course-utils")
+    assert after == before
+    assert [path.name for path in folder.iterdir()] == [wheel.name]
 
 
 @pytest.mark.slow
@@ -200,12 +235,6 @@ def _share_packages(python, *without):
 def _versions(python):
     listed = subprocess.check_output([python, "-m", "pip", "list", "--format=json"], text=True, timeout=100)
     return {package["name"]: package["version"] for package in json.loads(listed)}
-
-
-def test_the_address_is_that_of_pyproject():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert repository_address() == project["urls"]["Repository"]
-    assert f'git+{project["urls"]["Repository"]}"' in setup_source()
 
 
 def test_stamping_renews_only_the_tagged_cell_and_only_once(tmp_path):

@@ -3,7 +3,6 @@
 import pytest
 
 from course_staff.commands import site
-from course_staff.notebooks import setup_cell
 from course_staff.site import build as builder
 from course_staff.site import stills
 from course_utils.cli import main
@@ -53,15 +52,3 @@ def test_stills_are_drawn_and_nothing_is_built(built, monkeypatch, capsys):
     assert main(["site", "--stills", "3", "05b"]) == 0
     assert capsys.readouterr().out == "03_adamw: 3 stills\n05b_choosing: 3 stills\n"
     assert built[0] == []
-
-
-@pytest.mark.parametrize(
-    ("address", "known"),
-    [
-        ("https://git.example.org/efficient-training/course", ""),
-        ("https://github.com/a/b", "https://github.com/a/b"),
-    ],
-)
-def test_the_examples_address_is_none(address, known, monkeypatch):
-    monkeypatch.setattr(setup_cell, "repository_address", lambda: address)
-    assert setup_cell.known_repository() == known

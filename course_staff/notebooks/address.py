@@ -1,0 +1,53 @@
+"""The repository's address: written in one place, pyproject.toml, and from there into whatever shows it."""
+
+import re
+import tomllib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from course_utils.chapters import find_place
+from course_utils.errors import CourseError
+from course_utils.files import replacing
+
+_PROJECT = re.compile(r'(\[project\.urls\]\n(?:#.*\n)*)(?:Repository = ".*"\n)?')
+_CITATION = re.compile(r"(license: .*\n)(?:repository-code: .*\n)?")
+
+
+def repository_address(root: Path | None = None) -> str:
+    """The address in the checkout's pyproject.toml; empty until `course stamp --repository` has written one."""
+    path = (root or find_place().root) / "pyproject.toml"
+    project = tomllib.loads(path.read_text(encoding="utf-8"))["project"] if path.is_file() else {}
+    return project.get("urls", {}).get("Repository", "")
+
+
+def set_address(root: Path, address: str) -> None:
+    """Write `address` into pyproject.toml, or take out the one that stands there where it is empty.
+
+    Raises `CourseError` for what git and pip could not fetch from, and without a pyproject.toml that has a place for it.
+    """
+    parts = urlsplit(address)
+    if address and not (
+        parts.scheme in ("https", "http") and parts.hostname and parts.path.strip("/") and " " not in address
+    ):
+        raise CourseError(
+            f"{address} is no address of a repository; write it out, as https://github.com/NAME/REPOSITORY."
+        )
+    path = root / "pyproject.toml"
+    if not path.is_file() or not _PROJECT.search(path.read_text(encoding="utf-8")):
+        raise CourseError(f"{path} has no [project.urls]; restore it with `git checkout`.")
+    line = f'Repository = "{address}"\n' if address else ""
+    _replace(path, _PROJECT, line)
+
+
+def stamp_citation(path: Path, address: str) -> bool:
+    """Write `address` into the CITATION.cff at `path`, or take it out where it is empty; True where that changed it."""
+    return _replace(path, _CITATION, f"repository-code: {address}\n" if address else "")
+
+
+def _replace(path: Path, pattern: re.Pattern, line: str) -> bool:
+    before = path.read_text(encoding="utf-8")
+    after = pattern.sub(lambda found: found[1] + line, before, count=1)
+    if after != before:
+        with replacing(path) as draft:
+            draft.write_text(after, encoding="utf-8")
+    return after != before
