@@ -15,7 +15,7 @@ _BRANCH = "main"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
 _BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
 _CLONE = re.compile(r"^git clone \S+", re.MULTILINE)
-_UNKNOWN = "ADDRESS"
+_UNKNOWN = "ADDRESS-OF-THIS-REPOSITORY"
 _CHAPTER = re.compile(r"^(\|[^|]*\| *\[[^\]]*\]\((notebooks/[^)]+\.ipynb)\))", re.MULTILINE)
 _ABOUT = "Description"
 
