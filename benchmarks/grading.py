@@ -17,6 +17,7 @@ from course_staff.grading.nbgrader import source_files
 from course_staff.grading.release import write
 from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import read_notebook
+from course_utils.chapters import exercises_of
 from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +30,7 @@ def class_of(folder: Path, size: int) -> list[Path]:
     authored = {each.question.id: each for each in load_solutions(ROOT / "solutions" / f"{SET}.ipynb")}
     paths = []
     for number in range(size):
-        notebook = read_notebook(ROOT / "exercises" / f"{SET}.ipynb")
+        notebook = read_notebook(ROOT / exercises_of(SET))
         for cell in notebook["cells"]:
             if mark := marker(cell):
                 each = authored[mark[1]]

@@ -1,14 +1,17 @@
 """A learner's own folder: chapters without outputs and exercises as released; renewed without touching what was written.
 
 A hidden folder in it holds what was handed out last, so a later version of the course is merged three ways: notebooks cell by
-cell, other files whole. Nothing that somebody wrote is lost: where both sides changed the same thing, the old file stays beside.
+cell, other files whole. Nothing that somebody wrote is lost: where both sides changed one cell, the learner's stays and the
+course's follows it as text, which does not run; where both changed another file, the old one stays beside.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from course_utils.chapters import Place
+from course_utils.chapters import Place, set_of
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.settings import settings, variables
@@ -22,6 +25,11 @@ SOURCES = (
         f"docs/{name}.md" for name in ("glossary", "accuracy", "authors", "package", "plan", "train", "nodes", "died")
     ),  # where their links lead
 )
+
+_BESIDE = """\
+**New from the course.** You changed or removed the cell that this is a newer version of, so yours stands. This one does not run: \
+take over what you like, then delete it.
+"""
 
 
 def find_workspace(place: Place, folder: Path | None = None) -> Path:
@@ -38,12 +46,13 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
 
     Raises `CourseError` where it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
     """
-    fresh, renewed = not (folder / HANDED_OUT).is_dir(), 0
+    fresh, renewed, renamed = not (folder / HANDED_OUT).is_dir(), 0, 0
     for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
         inside = source.relative_to(place.root)
         if (folder / "course_utils").is_dir() or (folder / inside).resolve() == source.resolve():
             raise CourseError(f"{folder} holds the course's own notebooks; name another folder with --folder.")
         try:
+            renamed += _rename(folder, inside)
             changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, without_outputs(source))
         except OSError as error:
             raise CourseError(
@@ -53,18 +62,37 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
         renewed += changed
         if remark:
             yield f"{inside.as_posix()}: {remark}"
+    if renamed:
+        yield f"Renamed {format_counted(renamed, 'file')}: exercises now end in _exercises, so that no chapter is called the same."
     if fresh:
         yield f"Your own chapters and exercises are in {folder}."
     elif renewed:
         yield f"New text in {format_counted(renewed, 'file')} of {folder}; what you wrote stands."
 
 
+def _rename(folder: Path, inside: Path) -> bool:
+    """Exercises were once called as their chapter: one that was written in gets today's name, unless another file has it."""
+    before = inside.with_stem(set_of(inside))
+    if before == inside or not (folder / before).is_file() or (folder / inside).exists():
+        return False
+    for place in (folder / HANDED_OUT, folder):  # the notebook last: interrupted, it is done again
+        if (place / before).is_file():
+            (place / before).replace(place / inside)
+    return True
+
+
 def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dict], int]:
     """`new` cells with all that the learner wrote, changed or removed since `base`; and how many cells both changed.
 
+    Where both changed a cell, or one removed what the other changed, the learner's decision stands and the course's new cell
+    follows as text. It takes the place of the one of an earlier merge, unless the learner wrote in that.
     A cell of the learner's own follows the cell that it followed.
     """
     own, old, coming = ({cell.get("id"): cell for cell in cells} for cells in (mine, base, new))
+    shown = {name: _as_text(cell) for name, cell in coming.items()}
+    changed = [cell for name, cell in old.items() if _text(cell) != _text(coming.get(name))]
+    outdated = {(each["id"], each["source"]) for each in map(_as_text, changed)}
+    mine = [cell for cell in mine if (cell.get("id"), "".join(cell["source"])) not in outdated]
     merged, both = [], 0
     for name, cell in coming.items():
         here, before = own.get(name), old.get(name)
@@ -72,12 +100,14 @@ def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dic
             merged.append(cell)
             continue
         merged += [here] if here else []
-        both += _text(cell) not in (_text(before), _text(here))
+        if _text(cell) not in (_text(before), _text(here)):
+            merged += [shown[name]] if shown[name]["id"] not in own else []
+            both += 1
     last = -1
     for cell in mine:
         name = cell.get("id")
         if name in coming and own[name] is cell:
-            last = next((i for i, each in enumerate(merged) if each.get("id") == name), last)
+            last = max((i for i, each in enumerate(merged) if each in (cell, coming[name], shown[name])), default=last)
         elif name is None or name in coming or _text(cell) != _text(old.get(name)):
             last += 1
             merged.insert(last, cell)
@@ -90,13 +120,9 @@ def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     mine, base = (each.read_bytes() if each.is_file() else None for each in (path, handed))
     merged, remark = new, ""
     if mine is not None and path.suffix == ".ipynb":
-        merged, remark = _merged(mine, base, new)
+        merged, remark = _merged(path, mine, base, new)
     elif mine not in (None, base, new):
-        merged, remark = (mine, "") if base == new else (new, "you and the course both changed it; the old file is")
-    if remark:
-        copy = _free(path)
-        _write(copy, mine)
-        remark += f" kept as {copy.name}."
+        merged, remark = (mine, "") if base == new else (new, f"you and the course both changed it; {_keep(path, mine)}")
     if merged != mine:
         _write(path, merged)
     if new != base:
@@ -104,11 +130,11 @@ def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     return merged != mine, remark
 
 
-def _merged(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
+def _merged(path: Path, mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
     try:
         notebook = _parse(mine)
     except ValueError:
-        return new, "it could not be read, so you have a fresh one; the old file is"
+        return new, f"it could not be read, so you have a fresh one; {_keep(path, mine)}"
     if base == new:
         return mine, ""
     try:
@@ -116,10 +142,7 @@ def _merged(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
     except ValueError:
         before = []
     cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
-    remark = (
-        f"you and the course both changed {format_counted(both, 'cell')}: yours stays, the course's is in {HANDED_OUT}, "
-        "and the old file is"
-    )
+    remark = f"you and the course both changed {format_counted(both, 'cell')}: yours stays, and the course's follows as text."
     return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark if both else ""
 
 
@@ -156,6 +179,27 @@ def _dump(notebook: dict) -> bytes:
 
 def _text(cell: dict | None) -> tuple | None:
     return cell and (cell["cell_type"], "".join(cell["source"]))
+
+
+def _as_text(cell: dict) -> dict:
+    """The course's version of a cell for where the learner's stands: Markdown, so that it takes the place of nothing that runs."""
+    kind, text = _text(cell)
+    fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
+    quoted = text if kind == "markdown" else f"{fence}{'python' if kind == 'code' else ''}\n{text}\n{fence}"
+    version = hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:8]
+    return {
+        "id": f"{cell['id'][:40]}-course-{version}",
+        "cell_type": "markdown",
+        "metadata": {"tags": ["course-version"]},
+        "source": "\n".join([_BESIDE, *(f"> {line}" for line in quoted.split("\n"))]),
+    }
+
+
+def _keep(path: Path, content: bytes) -> str:
+    """Keep what stood at `path` beside it, and say where."""
+    copy = _free(path)
+    _write(copy, content)
+    return f"the old file is kept as {copy.name}."
 
 
 def _free(path: Path) -> Path:

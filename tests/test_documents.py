@@ -23,7 +23,7 @@ from course_staff.notebooks.overview import overview_figure
 from course_staff.notebooks.papers import PAPERS
 from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_rows
 from course_utils import cli
-from course_utils.chapters import chapters_in
+from course_utils.chapters import chapters_in, exercises_of
 from course_utils.errors import CourseError
 from course_utils.ledger import Ledger, record
 from course_utils.settings import settings
@@ -135,7 +135,7 @@ def test_the_table_lists_exactly_the_chapters_with_their_titles_and_minutes():
 
 
 def test_the_chapters_without_exercises_are_those_it_names():
-    without = [path.stem for path in chapters_in(ROOT / "notebooks") if not (ROOT / "exercises" / path.name).is_file()]
+    without = [path.stem for path in chapters_in(ROOT / "notebooks") if not (ROOT / exercises_of(path.stem)).is_file()]
     assert without == ["05b_choosing"]
     assert "each but 05b has [exercises]" in README
 

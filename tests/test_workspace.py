@@ -4,10 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_staff.notebooks.links import dead_links, prose
-from course_utils.chapters import Place, find_place
+from course_utils.chapters import Place, exercises_of, find_place
 from course_utils.cli import lab, main
 from course_utils.cli.check import _notebook
 from course_utils.errors import CourseError
@@ -15,7 +16,7 @@ from course_utils.settings import settings
 from course_utils.workspace import HANDED_OUT, find_workspace, hand_out, merge
 
 STEM = "00_start_here"
-INSIDE = f"notebooks/{STEM}.ipynb"
+INSIDE, EXERCISE = f"notebooks/{STEM}.ipynb", exercises_of(STEM)
 
 
 def cell(name, source="", **more):
@@ -48,7 +49,7 @@ def place(tmp_path):
     root = tmp_path / "checkout"
     (root / "course_utils").mkdir(parents=True)
     store(root / INSIDE, cell("intro-text"), ran("bet"), ran("settle"))
-    store(root / f"exercises/{STEM}.ipynb", cell("q1-text"), cell("q1", "..."))
+    store(root / EXERCISE, cell("q1-text"), cell("q1", "..."))
     (root / "docs").mkdir()
     (root / "docs" / "glossary.md").write_text("first", encoding="utf-8")
     return Place(root)
@@ -81,19 +82,93 @@ def test_a_later_version_brings_its_text_and_leaves_what_was_written_and_run(pla
     assert list(mine.rglob("*(old)*")) == []
 
 
-def test_where_both_changed_a_cell_the_learners_stands_and_the_old_file_is_kept(place, mine):
-    for again in ("", " 2"):
-        store(mine / f"exercises/{STEM}.ipynb", cell("q1-text"), cell("q1", f"my answer{again}"))
-        before = (mine / f"exercises/{STEM}.ipynb").read_bytes()
-        store(place.root / f"exercises/{STEM}.ipynb", cell("q1-text"), cell("q1", f"new stub{again}"), cell("q2"))
-        remark = next(hand_out(place, mine))
-        copy = f"{STEM} (old{again}).ipynb"
-        assert remark == (
-            f"exercises/{STEM}.ipynb: you and the course both changed 1 cell: yours stays, the course's is in {HANDED_OUT}, "
-            f"and the old file is kept as {copy}."
-        )
-        assert (mine / "exercises" / copy).read_bytes() == before
-        assert sources(mine / f"exercises/{STEM}.ipynb")[:2] == ["q1-text", f"my answer{again}"]
+def update(place, mine, *cells):
+    """A later version of the exercise; what the learner is told, and the sources that they then have."""
+    store(place.root / EXERCISE, *cells)
+    return list(hand_out(place, mine)), sources(mine / EXERCISE)
+
+
+def answer_in(mine, *cells):
+    store(mine / EXERCISE, *cells)
+
+
+def test_where_both_changed_a_cell_both_stand_and_only_the_learners_runs(place, mine):
+    answer_in(mine, cell("q1-text"), ran("q1", "q1 = 42"), cell("note", "my note"))
+    told, found = update(place, mine, cell("q1-text"), cell("q1", "q1 = ...  # new"), cell("q2"))
+    assert told[0] == (
+        f"{EXERCISE}: you and the course both changed 1 cell: yours stays, and the course's follows as text."
+    )
+    assert [found[0], found[1], *found[3:]] == ["q1-text", "q1 = 42", "my note", "q2"]
+    shown = cells_of(mine / EXERCISE)[2]
+    assert shown["cell_type"] == "markdown"
+    assert shown["source"].startswith("**New from the course.**")
+    assert shown["source"].endswith("> ```python\n> q1 = ...  # new\n> ```")
+    names = {}
+    for each in cells_of(mine / EXERCISE):
+        if each["cell_type"] == "code" and "=" in each["source"]:
+            exec(each["source"], names)
+    assert names["q1"] == 42
+    nbformat.validate(shown, ref="markdown_cell", version=4, version_minor=5)
+    assert list(mine.rglob("*(old)*")) == [], "nothing is gone, so no copy is needed"
+
+
+def test_a_third_version_leaves_one_cell_of_the_courses_and_none_where_it_is_taken_over(place, mine):
+    answer_in(mine, cell("q1-text"), cell("q1", "my answer"))
+    _, second = update(place, mine, cell("q1-text"), cell("q1", "second"), cell("q2"))
+    _, unrelated = update(place, mine, cell("q1-text"), cell("q1", "second"), cell("q2", "better q2"))
+    assert [unrelated[:-1], unrelated[-1]] == [second[:-1], "better q2"], "no other version of q1, no other words"
+    told, third = update(place, mine, cell("q1-text"), cell("q1", "third"), cell("q2", "better q2"))
+    assert "both changed 1 cell" in told[0]
+    assert [len(third), "second" in third[2], "third" in third[2]] == [4, False, True]
+    saved = cells_of(mine / EXERCISE)
+    saved[1]["source"] = ["third"]  # taken over; as JupyterLab stores it
+    saved[2]["source"] = saved[2]["source"].splitlines(keepends=True)
+    answer_in(mine, *saved)
+    told, fourth = update(place, mine, cell("q1-text"), cell("q1", "fourth"), cell("q2", "better q2"))
+    assert fourth == ["q1-text", "fourth", "better q2"]
+    assert told == [f"New text in 1 file of {mine}; what you wrote stands."]
+
+
+def test_words_written_into_the_courses_cell_are_the_learners(place, mine):
+    answer_in(mine, cell("q1-text"), cell("q1", "my answer"))
+    update(place, mine, cell("q1-text"), cell("q1", "second"))
+    saved = cells_of(mine / EXERCISE)
+    saved[2]["source"] += " and my thoughts"
+    answer_in(mine, *saved)
+    _, found = update(place, mine, cell("q1-text"), cell("q1", "third"))
+    assert len(found) == 4
+    assert sorted("my thoughts" in each for each in found) == [False, False, False, True]
+
+
+def test_a_cell_that_was_removed_comes_back_only_as_text(place, mine):
+    answer_in(mine, cell("q1"))
+    told, found = update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))
+    assert "both changed 1 cell" in told[0]
+    assert [each["cell_type"] for each in cells_of(mine / EXERCISE)] == ["markdown", "code"]
+    assert found[0].endswith("> better ``` words")
+    answer_in(mine, *cells_of(mine / EXERCISE)[1:])
+    assert update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))[0] == []
+
+
+def test_an_exercise_from_before_it_had_a_name_of_its_own_is_renamed_with_what_was_written(place, tmp_path):
+    old = f"exercises/{STEM}.ipynb"
+    (place.root / EXERCISE).rename(place.root / old)
+    mine = tmp_path / "my-course"
+    list(hand_out(place, mine))
+    store(mine / old, cell("q1-text"), ran("q1", "my answer"), cell("note"))
+    (place.root / old).unlink()
+    told, found = update(place, mine, cell("q1-text", "better words"), cell("q1", "..."))
+    assert told == [
+        "Renamed 1 file: exercises now end in _exercises, so that no chapter is called the same.",
+        f"New text in 1 file of {mine}; what you wrote stands.",
+    ]
+    assert found == ["better words", "my answer", "note"]
+    assert not list(mine.rglob(f"exercises/{STEM}.ipynb"))
+    assert list(hand_out(place, mine)) == []
+    store(mine / old, cell("q1", "from a backup"))
+    assert list(hand_out(place, mine)) == []
+    assert sources(mine / old) == ["from a backup"], "beside the other, as it is"
+    assert sources(mine / EXERCISE) == found
 
 
 @pytest.mark.parametrize(
@@ -120,6 +195,7 @@ def test_cells_are_merged_three_ways(mine, new, merged, both):
         return [cell(name.lower(), source or name.lower()) for name, _, source in parts]
 
     found, count = merge(cells(mine), cells("a b"), cells(new))
+    found = [each for each in found if "course-version" not in each["metadata"].get("tags", ())]
     assert ([each["source"] for each in found], count) == ([each["source"] for each in cells(merged)], both)
 
 
@@ -154,7 +230,11 @@ def test_without_the_hidden_folder_nothing_that_was_written_is_lost(place, mine)
     store(mine / INSIDE, cell("intro-text"), ran("bet", "bet 70"), ran("settle"))
     remark, _ = hand_out(place, mine)
     assert "both changed 1 cell" in remark
-    assert sources(mine / INSIDE) == ["intro-text", "bet 70", "settle"]
+    found = sources(mine / INSIDE)
+    assert [*found[:2], *found[3:]] == ["intro-text", "bet 70", "settle"]
+    (mine / HANDED_OUT / INSIDE).unlink()
+    list(hand_out(place, mine))
+    assert sources(mine / INSIDE) == found
 
 
 def test_a_notebook_that_was_removed_is_handed_out_again(place, mine):
@@ -196,13 +276,13 @@ def test_lab_opens_the_copy_and_check_reads_it(place, monkeypatch, capsys):
     monkeypatch.setattr(lab, "_start", started.append)
     monkeypatch.chdir(place.root)
     folder = settings().home / "my-course"
-    assert _notebook("00") == place.root / f"exercises/{STEM}.ipynb", "before there is a copy"
+    assert _notebook("00") == place.root / EXERCISE, "before there is a copy"
     for name in ([], ["00"], [INSIDE], [str(place.root / INSIDE)]):
         assert main(["lab", "--no-browser", *name]) == 0
         assert f"--ServerApp.root_dir={folder}" in started[-1]
         assert f"--LabApp.default_url=/lab/tree/{INSIDE}" in started[-1]
     assert capsys.readouterr().out == f"Your own chapters and exercises are in {folder}.\n"
-    assert _notebook("00") == folder / f"exercises/{STEM}.ipynb"
+    assert _notebook("00") == folder / EXERCISE
     elsewhere = place.root / "solutions" / "00.ipynb"
     store(elsewhere, cell("a"))
     assert main(["lab", str(elsewhere)]) == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from course_staff.grading.source import Authored, load_solutions, marker, mistaken
 from course_staff.grading.zoo import Trial
 from course_staff.notebooks.files import notebook_text, read_notebook
+from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.grading.oracles import packed, unpacked
@@ -33,7 +34,8 @@ def released(path: Path, exercises: Path, sets: Path = SETS) -> dict[Path, str]:
     authored = load_solutions(path)
     notebook = exercise_notebook(read_notebook(path), authored)
     questions = {"name": path.stem, "source": digest_of(path), "questions": [set_entry(each) for each in authored]}
-    return {exercises / path.name: notebook_text(from_dict(notebook)), sets / f"{path.stem}.json": json_text(questions)}
+    exercise = exercises / Path(exercises_of(path.stem)).name
+    return {exercise: notebook_text(from_dict(notebook)), sets / f"{path.stem}.json": json_text(questions)}
 
 
 def differing(texts: Mapping[Path, str]) -> list[Path]:

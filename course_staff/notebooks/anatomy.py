@@ -15,6 +15,7 @@ from course_staff.notebooks.clean import STORED_SCALE, leaks
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.links import dead_links
 from course_staff.notebooks.successor import with_successor, without_successor
+from course_utils.chapters import exercises_of
 
 SECTIONS = (
     "Cost before",
@@ -141,7 +142,7 @@ def summary(chapter: Chapter) -> Remarks:
     last = len(chapter.cells)
     if not text:
         return
-    exercise = f"../exercises/{chapter.path.name}"
+    exercise = f"../{exercises_of(chapter.path.stem)}"
     if (chapter.path.parent / exercise).is_file() and exercise not in markdown.links(text):
         yield last, f"the summary must link to the exercises: {exercise}."
     lines = len(re.findall(r"^\d+\. ", text.split("\n### ")[0], re.MULTILINE))

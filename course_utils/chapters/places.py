@@ -7,6 +7,8 @@ from pathlib import Path
 
 from course_utils.errors import CourseError
 
+_OF_EXERCISES = "_exercises"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -23,6 +25,16 @@ class Place:
     def start(self) -> Path:
         """The chapter to begin with."""
         return self.notebooks / "00_start_here.ipynb"
+
+
+def exercises_of(name: str) -> str:
+    """The notebook of the exercise set called `name`, from the checkout's folder on; its chapter's notebook is called `name`."""
+    return f"exercises/{name}{_OF_EXERCISES}.ipynb"
+
+
+def set_of(path: Path | str) -> str:
+    """The exercise set that a notebook is called by, an exercise or the solutions."""
+    return Path(path).stem.removesuffix(_OF_EXERCISES)
 
 
 def find_place(start: Path | None = None) -> Place:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from course_utils.chapters import exercises_of
 from course_utils.grading.progress import Record, recall
 from course_utils.grading.released import SETS, load_set
 
@@ -58,7 +59,7 @@ class Board:
     @property
     def exercises(self) -> str:
         """The notebook of that question, from the checkout's folder on; empty where none is left."""
-        return f"exercises/{self._todo.name}.ipynb" if self._todo else ""
+        return exercises_of(self._todo.name) if self._todo else ""
 
     def __str__(self):
         width = max(len(one.name) for one in self.standings)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from course_staff.grading.source import Authored, load_solutions, marker, mistaken
 from course_staff.notebooks.files import read_notebook
+from course_utils.chapters import exercises_of
 from course_utils.cli import main
 from course_utils.grading.run import is_untouched
 
@@ -98,13 +99,13 @@ def _odd(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     yield "an endless loop as the answer to q1", notebook({**right, "q1": ENDLESS})
     yield "hostile: reads, writes, lies, and ends the process", notebook({**right, "q1": HOSTILE})
     yield "a broken file: the upload was cut off", notebook(right)[:5000]
-    yield "the exercises of another chapter", json.dumps(read_notebook(ROOT / "exercises" / "00_start_here.ipynb"))
+    yield "the exercises of another chapter", json.dumps(read_notebook(ROOT / "exercises" / "00_start_here_exercises.ipynb"))
     yield "the answer's cell of q5 deleted", notebook({**right, "q5": None})
 
 
 def notebook(answers: dict[str, str | None], order=list) -> str:
     """The exercise as learners get it, with these answers in its cells; a cell whose answer is None is left out."""
-    whole = read_notebook(ROOT / "exercises" / f"{SET}.ipynb")
+    whole = read_notebook(ROOT / exercises_of(SET))
     cells = []
     for cell in whole["cells"]:
         mark = marker(cell)

@@ -15,6 +15,7 @@ from course_staff.grading.nbgrader import source_files
 from course_staff.grading.release import write
 from course_staff.grading.source import load_solutions, marker, mistaken
 from course_staff.notebooks.files import read_notebook
+from course_utils.chapters import exercises_of
 from course_utils.cli import main
 from course_utils.grading.released import load_set
 
@@ -92,7 +93,7 @@ def graded(tmp_path_factory):
 def test_nbgrader_hands_out_the_stubs(graded):
     place, _ = graded
     for name in SETS:
-        released = {marker(cell): cell["source"] for cell in read_notebook(ROOT / "exercises" / f"{name}.ipynb").cells}
+        released = {marker(cell): cell["source"] for cell in read_notebook(ROOT / exercises_of(name)).cells}
         cells = read_notebook(place / "release" / name / f"{name}.ipynb").cells
         assert {marker(cell): cell["source"] for cell in cells if marker(cell)} == {
             mark: source for mark, source in released.items() if mark

@@ -29,6 +29,7 @@ from course_staff.grading.source import load_solutions, marker, mistaken
 from course_staff.notebooks import markdown
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
+from course_utils.chapters import exercises_of, set_of
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.grading import kinds
@@ -39,7 +40,6 @@ from course_utils.settings import settings
 
 ROOT = Path(__file__).parents[3]
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
-EXERCISES = ROOT / "exercises"
 EVERY = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 # In the last but one and the two before it, ranks start for every answer and every case; in the last each answer trains.
 MANY_ANSWERS = (
@@ -85,7 +85,7 @@ def hidden_parts(path: Path) -> list[str]:
 def test_every_generated_file_was_made_from_the_solutions_as_they_are(path):
     """Without running any answer: by the notebook's text, and the digest that the set holds."""
     made = notebook_text(nbformat.from_dict(exercise_notebook(read_notebook(path), load_solutions(path))))
-    assert (EXERCISES / path.name).read_text(encoding="utf-8") == made, f"run `course release {path.stem}`"
+    assert (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8") == made, f"run `course release {path.stem}`"
     assert load_set(path.stem)["source"] == digest_of(path), f"run `course release {path.stem}`"
 
 
@@ -100,12 +100,12 @@ def test_the_digest_is_of_all_sources_hidden_parts_too(tmp_path):
 @QUICK_SETS
 def test_every_generated_file_is_what_the_solutions_say(path):
     """Runs every known answer."""
-    assert not differing(released(path, EXERCISES, SETS)), f"run `course release {path.stem}`"
+    assert not differing(released(path, ROOT / "exercises", SETS)), f"run `course release {path.stem}`"
 
 
 def test_there_is_nothing_but_what_was_generated():
     stems = {path.stem for path in SOLUTIONS}
-    assert {path.stem for path in EXERCISES.glob("*.ipynb")} == {path.stem for path in SETS.glob("*.json")} == stems
+    assert {set_of(path) for path in ROOT.glob("exercises/*.ipynb")} == {path.stem for path in SETS.glob("*.json")} == stems
 
 
 def test_a_second_release_gives_the_same_bytes_and_writes_nothing(tmp_path):
@@ -134,7 +134,7 @@ def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored, di
 
 @EVERY
 def test_nothing_of_a_solution_is_handed_out(path):
-    handed_out = {line for cell in read_notebook(EXERCISES / path.name).cells for line in lines(cell["source"])}
+    handed_out = {line for cell in read_notebook(ROOT / exercises_of(path.stem)).cells for line in lines(cell["source"])}
     entries = json.loads((SETS / f"{path.stem}.json").read_text(encoding="utf-8"))["questions"]
     handed_out |= {line for entry in entries for line in lines(entry["code"] + entry["stub"])}
     for authored in load_solutions(path):
@@ -145,7 +145,7 @@ def test_nothing_of_a_solution_is_handed_out(path):
 @EVERY
 def test_nothing_hidden_is_handed_out(path):
     texts = (
-        (EXERCISES / path.name).read_text(encoding="utf-8"),
+        (ROOT / exercises_of(path.stem)).read_text(encoding="utf-8"),
         (SETS / f"{path.stem}.json").read_text(encoding="utf-8"),
     )
     for mark in ("HIDDEN", "SOLUTION", "BEGIN STUB", "QUESTION q"):
@@ -161,7 +161,7 @@ def test_nothing_hidden_is_handed_out(path):
 @EVERY
 def test_everything_outside_the_holes_is_the_same(path):
     before = [cell for cell in read_notebook(path).cells if (marker(cell) or ("",))[0] != "QUESTION"]
-    after = read_notebook(EXERCISES / path.name).cells
+    after = read_notebook(ROOT / exercises_of(path.stem)).cells
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
     authored = load_solutions(path)
     stubs, added = {each.question.id: each.stub for each in authored}, {allowed(each.question) for each in authored}
@@ -176,20 +176,21 @@ def test_everything_outside_the_holes_is_the_same(path):
 
 
 @EVERY
-@pytest.mark.parametrize("folder", ["solutions", "exercises"])
-def test_notebooks_are_valid_stamped_and_lead_somewhere(folder, path):
-    notebook = nbformat.read(ROOT / folder / path.name, as_version=4)
+@pytest.mark.parametrize("name", ["solutions/{}.ipynb", exercises_of("{}")], ids=["solutions", "exercises"])
+def test_notebooks_are_valid_stamped_and_lead_somewhere(name, path):
+    found = ROOT / name.format(path.stem)
+    notebook = nbformat.read(found, as_version=4)
     nbformat.validate(notebook)
     assert [cell.source for cell in notebook.cells if is_setup(cell)] == [setup_source()]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             for target in markdown.links(cell.source):
-                assert "://" in target or (ROOT / folder / target.partition("#")[0]).exists(), target
+                assert "://" in target or (found.parent / target.partition("#")[0]).exists(), target
 
 
 @EVERY
 def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
-    cells = read_notebook(EXERCISES / path.name).cells
+    cells = read_notebook(ROOT / exercises_of(path.stem)).cells
     for authored in load_solutions(path):
         assert facts(authored.question) in authored.statement.splitlines()
         position = next(i for i, cell in enumerate(cells) if marker(cell) == ("EXERCISE", authored.question.id))
@@ -228,13 +229,13 @@ def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
     assert main(["release"]) == 0
     assert "2 files changed" in capsys.readouterr().out
     assert main(["release", "--check"]) == 0
-    exercise = checkout / "exercises" / "99_test.ipynb"
+    exercise = checkout / exercises_of("99_test")
     assert [cell["id"] for cell in read_notebook(exercise).cells][-3:] == ["q2-statement", "q2-exercise", "q2-check"]
     answered = exercise.read_text(encoding="utf-8").replace("# EXERCISE q1", "# EXERCISE q1, answered here")
     exercise.write_text(answered, encoding="utf-8")
     assert main(["release"]) == 0
-    assert "99_test.ipynb: written; the old one is in " in capsys.readouterr().out
-    (copy,) = (settings().home / "copies").glob("*/99_test.ipynb")
+    assert "99_test_exercises.ipynb: written; the old one is in " in capsys.readouterr().out
+    (copy,) = (settings().home / "copies").glob("*/99_test_exercises.ipynb")
     assert copy.read_text(encoding="utf-8") == answered
 
 

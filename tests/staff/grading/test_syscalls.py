@@ -13,6 +13,7 @@ from course_staff.grading import asking, grade, isolate, sandbox, syscalls
 from course_staff.grading.source import load_solutions, marker
 from course_staff.grading.submission import Cell
 from course_staff.notebooks.files import read_notebook
+from course_utils.chapters import exercises_of
 from course_utils.grading.released import set_names
 
 ROOT = Path(__file__).parents[3]
@@ -161,7 +162,7 @@ def test_elsewhere_nothing_is_refused(monkeypatch):
 def test_the_solutions_of_every_set_have_full_points_in_the_sandbox(name, safe, tmp_path):
     solutions = ROOT / "solutions" / f"{name}.ipynb"
     right = {each.question.id: each.solution for each in load_solutions(solutions)}
-    whole = read_notebook(ROOT / "exercises" / f"{name}.ipynb")
+    whole = read_notebook(ROOT / exercises_of(name))
     for cell in whole["cells"]:
         if mark := marker(cell):
             cell["source"] = f"# EXERCISE {mark[1]}\n{right[mark[1]]}"
