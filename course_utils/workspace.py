@@ -27,8 +27,8 @@ SOURCES = (
 )
 
 _BESIDE = """\
-**New from the course.** You changed or removed the cell that this is a newer version of, so yours stands. This one does not run: \
-take over what you like, then delete it.
+**New from the course.** You changed or removed the cell that this is a newer version of, so yours stands. This one does not
+run: take over what you like, then delete it.
 """
 
 
@@ -63,7 +63,7 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
         if remark:
             yield f"{inside.as_posix()}: {remark}"
     if renamed:
-        yield f"Renamed {format_counted(renamed, 'file')}: exercises now end in _exercises, so that no chapter is called the same."
+        yield f"Renamed {format_counted(renamed, 'file')}: exercises now end in _exercises, as no chapter does."
     if fresh:
         yield f"Your own chapters and exercises are in {folder}."
     elif renewed:
@@ -122,7 +122,9 @@ def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     if mine is not None and path.suffix == ".ipynb":
         merged, remark = _merged(path, mine, base, new)
     elif mine not in (None, base, new):
-        merged, remark = (mine, "") if base == new else (new, f"you and the course both changed it; {_keep(path, mine)}")
+        merged, remark = (
+            (mine, "") if base == new else (new, f"you and the course both changed it; {_keep(path, mine)}")
+        )
     if merged != mine:
         _write(path, merged)
     if new != base:
@@ -182,7 +184,7 @@ def _text(cell: dict | None) -> tuple | None:
 
 
 def _as_text(cell: dict) -> dict:
-    """The course's version of a cell for where the learner's stands: Markdown, so that it takes the place of nothing that runs."""
+    """The course's version of a cell beside the learner's: Markdown, so that it takes the place of nothing that runs."""
     kind, text = _text(cell)
     fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
     quoted = text if kind == "markdown" else f"{fence}{'python' if kind == 'code' else ''}\n{text}\n{fence}"

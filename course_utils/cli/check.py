@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from course_utils.chapters import find_place, the_one
+from course_utils.chapters import exercises_of, find_place, set_of, the_one
 from course_utils.errors import CourseError
 from course_utils.workspace import find_workspace
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="an exercise (03_adamw, 03 or 3), or the path of a notebook (default: show all progress)",
     )
-    parser.add_argument("--set", metavar="NAME", help="the exercise set (default: called as the notebook)")
+    parser.add_argument("--set", metavar="NAME", help="the exercise set (default: as the notebook is called)")
     parser.add_argument("--reset", action="store_true", help="forget the progress in the set, or in all; keeps a copy")
     parser.add_argument("--yes", action="store_true", help="with --reset: do not ask")
 
@@ -41,7 +41,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
     path = _notebook(arguments.notebook)
     passed, total = 0, 0
-    for result, shown in check_notebook(path, _known_set(arguments.set or path.stem)):
+    for result, shown in check_notebook(path, _known_set(arguments.set or path.name)):
         print(f"{shown}\n", flush=True)
         passed, total = passed + result.passed, total + 1
     print(f"{passed} of {total} questions passed.")
@@ -75,7 +75,7 @@ def _known_set(name: str) -> str:
     """The one set that is called so, a notebook's path being called as its file."""
     from course_utils.grading.released import set_names
 
-    return the_one(Path(name).stem, set_names(), "exercise set")
+    return the_one(set_of(name), set_names(), "exercise set")
 
 
 def _agreed(question: str) -> bool:
@@ -94,7 +94,7 @@ def _notebook(name: str) -> Path:
             raise CourseError(f"There is no notebook at {given}; check the name.")
         return given
     place = find_place()
-    known = sorted(path.stem for path in (place.root / "exercises").glob("*.ipynb"))
-    inside = Path("exercises") / f"{the_one(name, known, 'exercise')}.ipynb"
+    known = sorted(map(set_of, (place.root / "exercises").glob("*.ipynb")))
+    inside = exercises_of(the_one(set_of(name), known, "exercise"))
     copy = find_workspace(place) / inside
     return copy if copy.is_file() else place.root / inside

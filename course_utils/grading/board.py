@@ -15,7 +15,10 @@ _BEGIN = "Begin where you like; the first exercises show how they work."
 
 @dataclass(frozen=True)
 class Standing:
-    """One set: questions passed, the best points, and the first question that is not passed, as `q2 · Title`."""
+    """One set: questions passed, the best points, and the first question that is left, as `q2 · Title`.
+
+    `seen` counts those not passed whose solution was seen; they are not left either.
+    """
 
     name: str
     passed: int
@@ -23,6 +26,7 @@ class Standing:
     points: float
     of: float
     next: str
+    seen: int = 0
 
     @property
     def share(self) -> float:
@@ -41,20 +45,23 @@ class Board:
         """The sum in a sentence."""
         passed, questions = sum(one.passed for one in self.standings), sum(one.questions for one in self.standings)
         points, of = sum(one.points for one in self.standings), sum(one.of for one in self.standings)
-        if not passed:
+        seen = sum(one.seen for one in self.standings)
+        if not passed and not seen:
             return f"{FRESH}, of {questions} in {len(self.standings)} sets. {_BEGIN}"
-        return f"{passed} of {questions} questions passed, {points:g} of {of:g} points."
+        also = f" Solutions seen instead: {seen}." if seen else ""
+        return f"{passed} of {questions} questions passed, {points:g} of {of:g} points.{also}"
 
     @cached_property
     def _todo(self) -> Standing | None:
         """The set to go on with: one that is begun, else the first one that is not."""
         todo = [one for one in self.standings if one.next]
-        return min(todo, key=lambda one: (not one.passed, one.name), default=None)
+        return min(todo, key=lambda one: (not (one.passed or one.seen), one.name), default=None)
 
     @property
     def next(self) -> str:
         """The question to go on with, or that there is none."""
-        return self._todo.next if self._todo else "nothing is left; every question is passed"
+        or_seen = " or its solution seen" * any(one.seen for one in self.standings)
+        return self._todo.next if self._todo else f"nothing is left; every question is passed{or_seen}"
 
     @property
     def exercises(self) -> str:
@@ -84,14 +91,16 @@ def my_progress() -> Board:
 def _standing(name: str) -> Standing:
     entries, records = load_set(name)["questions"], recall(name)
     reached = {entry["id"]: records.get(entry["id"], Record()) for entry in entries}
-    left = [entry for entry in entries if not reached[entry["id"]].passed]
+    left = [entry for entry in entries if not (reached[entry["id"]].passed or reached[entry["id"]].seen)]
+    seen = sum(record.only_seen for record in reached.values())
     return Standing(
         name,
-        passed=len(entries) - len(left),
+        passed=len(entries) - len(left) - seen,
         questions=len(entries),
         points=sum(min(reached[entry["id"]].points, entry["points"]) for entry in entries),
         of=sum(entry["points"] for entry in entries),
         next=f"{left[0]['id']} · {left[0]['title']}" if left else "",
+        seen=seen,
     )
 
 
@@ -102,4 +111,5 @@ def _bar(share: float) -> str:
 
 
 def _count(one: Standing) -> str:
-    return f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points"
+    seen = f"  {one.seen} seen" if one.seen else ""
+    return f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points{seen}"

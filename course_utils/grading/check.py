@@ -1,20 +1,34 @@
 """`check("q1")` in a notebook: the learner's own object against the public cases, with words for whatever goes wrong."""
 
+import hashlib
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
+from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
-from course_utils.grading.definition import Definition, definition
+from course_utils.grading.definition import Definition, definition, history_in
+from course_utils.grading.failures import failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, grade
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import Question
 from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_cases, time_limit
-from course_utils.grading.showing import Shown, hint_shown, overview, shown
-from course_utils.settings import settings
+from course_utils.grading.showing import (
+    Shown,
+    hint_shown,
+    overview,
+    shown,
+    solution_kept,
+    solution_missing,
+    solution_shown,
+)
+from course_utils.grading.solutions import solution_in, solutions_at
+from course_utils.settings import settings, variables
 
 
 class FailedCheckError(CourseError):
@@ -30,23 +44,39 @@ def exercise(name: str, seconds: float = SECONDS) -> "Checker":
 
 
 class Checker:
-    """`check("q1")` checks an answer, `check("q1", hint=1)` shows a hint, `check()` the progress."""
+    """`check("q1")` checks an answer, `check("q1", hint=1)` shows a hint, `check("q1", solution=True)` our solution beside the
+    answer, `check()` the progress.
 
-    def __init__(self, name: str, entries: list[dict], seconds: float = SECONDS):
-        self.name, self.seconds = name, seconds
+    `live`: the learner's own notebook runs here, and they see what is shown.
+    """
+
+    def __init__(self, name: str, entries: list[dict], seconds: float = SECONDS, live: bool = True):
+        self.name, self.seconds, self.live = name, seconds, live
         self.entries = {entry["id"]: entry for entry in entries}
+        if live and (shell := _shell()):
+            failures_in(shell).watch(shell, [entry["answer"] for entry in entries])
 
-    def __call__(self, question: str | None = None, *, hint: int | None = None, points: bool = False) -> float | None:
-        """Show the verdict on what the notebook defines now; with `hint` (1 to 3) a hint instead.
+    def __call__(
+        self,
+        question: str | None = None,
+        *,
+        hint: int | None = None,
+        solution: bool | str = False,
+        points: bool = False,
+    ) -> float | None:
+        """Show the verdict on what the notebook defines now; with `hint` (1 to 3) a hint instead, with `solution` our own.
 
-        With `points` it returns those that the public cases are worth, as nbgrader takes partial credit. Raises `CourseError`
-        for an unknown question or hint; without `points` also `FailedCheckError` in strict mode.
+        The solution is shown once an answer was checked; with `solution="anyway"` before that too. With `points` it returns
+        those that the public cases are worth, as nbgrader takes partial credit. Raises `CourseError` for an unknown question,
+        hint or `solution`; without `points` also `FailedCheckError` in strict mode.
         """
         if question is None:
             return _display(overview(self.name, list(self.entries.values()), recall(self.name)))
         entry = self._entry(question)
         if hint is not None:
-            return _display(_hint(question_from(entry), hint))
+            return _display(self._hint(question_from(entry), hint))
+        if solution:
+            return _display(self._solution(question_from(entry), entry, solution))
         result, report = self.look(question)
         _display(report)
         if points:
@@ -59,12 +89,12 @@ class Checker:
         """The result and what there is to show of it, without showing it; progress is remembered."""
         entry = self._entry(question)
         asked = question_from(entry)
-        names, compiler = _notebook()
-        missing = asked.answer not in names
-        answer = None if missing else names[asked.answer]
-        where = Definition("") if missing else definition(asked.answer, answer, names, compiler)
-        outcomes = [Outcome("missing")] * len(asked.cases()) if missing else self._outcomes(asked, entry, answer, where)
-        return self._result(asked, entry, outcomes, "" if missing else where.sentence(asked.answer))
+        names, where = self._found(asked)
+        if where is None:
+            outcomes = [Outcome("missing")] * len(asked.cases())
+        else:
+            outcomes = self._outcomes(asked, entry, names[asked.answer], where)
+        return self._result(asked, entry, outcomes, where)
 
     def __repr__(self):
         return f"check for {self.name}: {', '.join(self.entries)}"
@@ -74,16 +104,81 @@ class Checker:
             return [Outcome("untouched")] * len(question.cases())
         return run_cases(question, answer, question.cases(), self.seconds)
 
-    def _result(self, question: Question, entry: Mapping, outcomes, graded: str) -> tuple[Result, Shown]:
+    def _found(self, question: Question) -> tuple[Mapping, Definition | None]:
+        """The learner's names, and where the answer is defined among them, or None where it is not."""
+        names, compiler = _notebook()
+        if question.answer not in names:
+            return names, None
+        return names, definition(
+            question.answer, names[question.answer], names, compiler, self._failed(question.answer)
+        )
+
+    def _failed(self, answer: str) -> Mapping[int, str]:
+        shell = _shell() if self.live else None
+        return failures_in(shell).of(answer) if shell else {}
+
+    def _older(self, question: Question, where: Definition | None) -> str:
+        """What is wrong with a newer answer than the one that is defined, or nothing."""
+        if where and not where.cell:
+            return ""
+        history = history_in(_notebook()[0])
+        newest = newest_failure(self._failed(question.answer), question.id, history, where.cell if where else 0)
+        if newest is None:
+            return ""
+        then = (
+            f"this is a verdict on the one from In [{where.cell}]" if where else f"there is no `{question.answer}` yet"
+        )
+        return f"In [{newest.cell}] failed with {newest.error}, so {then}."
+
+    def _result(self, question: Question, entry: Mapping, outcomes, where: Definition | None) -> tuple[Result, Shown]:
         records = recall(self.name)
         record = records.get(question.id, Record())
         tries, hidden = record.tries + 1, bool(entry["has_hidden"])
         result = grade(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
         if not all(verdict.kind in ("untouched", "missing") for verdict in result.verdicts):
-            records[question.id] = record.after(result.passed, result.points)
+            given = question.hints.index(result.hint) + 1 if result.hint else 0
+            record = replace(record.after(result.passed, result.points), hint=max(record.hint, given))
+            records[question.id] = replace(record, **self._place(where)) if self.live else record
             remember(self.name, records)
         known = {name: record for name, record in records.items() if name in self.entries}
-        return result, shown(result, question, graded, known, len(self.entries))
+        told = {"older": self._older(question, where), "has_solution": bool(solutions_at(self.name))}
+        graded = where.sentence(question.answer) if where else ""
+        return result, shown(result, question, graded, known, len(self.entries), **told)
+
+    def _place(self, where: Definition) -> dict:
+        """What was checked, in which notebook, and when: whoever reads the file can tell whether it is as new."""
+        session = variables("JPY_SESSION_NAME").get("JPY_SESSION_NAME", "")  # its path, in JupyterLab
+        notebook = Path(session) if session.endswith(".ipynb") else Path(exercises_of(self.name)).name
+        return {
+            "cell": where.source and _digest(where.source),
+            "notebook": str(Path.cwd() / notebook),
+            "time": time.time(),
+        }
+
+    def _hint(self, question: Question, number: int) -> Shown:
+        if number not in range(1, len(question.hints) + 1):
+            raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
+        self._update(question, hint=max(self._record(question).hint, number))
+        return hint_shown(question, number, bool(solutions_at(self.name)))
+
+    def _solution(self, question: Question, entry: Mapping, asked: bool | str) -> Shown:
+        if asked not in (True, "anyway"):
+            raise CourseError(f'There is no solution={asked!r}; ask for solution=True, or for solution="anyway".')
+        path = solutions_at(self.name)
+        if path is None:
+            return solution_missing(question, self.name)
+        if not (self._record(question).tried or asked == "anyway"):
+            return solution_kept(question)
+        ours = solution_in(path, question.id)
+        _, where = self._found(question)
+        self._update(question, seen=True)
+        return solution_shown(question, where and where.source or entry["stub"], ours)
+
+    def _record(self, question: Question) -> Record:
+        return recall(self.name).get(question.id, Record())
+
+    def _update(self, question: Question, **changes) -> None:
+        remember(self.name, recall(self.name) | {question.id: replace(self._record(question), **changes)})
 
     def _entry(self, question: str) -> dict:
         if question not in self.entries:
@@ -94,13 +189,19 @@ class Checker:
 def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[tuple[Result, Shown]]:
     """Run a learner's own notebook from top to bottom, here and silently; then check each question of the set called `name`.
 
-    A cell that stops is named on stdout. Raises `CourseError` for an unknown set and for a file that is no notebook.
+    A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is no notebook, and for one
+    that is older than what was checked in it.
     """
     from IPython.utils.capture import capture_output
 
-    checker = Checker(name, load_set(name)["questions"], seconds)
+    checker, cells = Checker(name, load_set(name)["questions"], seconds, live=False), _code_of(path)
+    if unsaved := _unsaved(path, name, [source for _, source in cells]):
+        raise CourseError(
+            f"The answer to {', '.join(unsaved)} that you checked in the notebook is not in its file yet: "
+            "save the notebook first (Ctrl+S), then type this again."
+        )
     with _own_shell() as shell:
-        for number, source in _code_of(path):
+        for number, source in cells:
             error = None
             try:
                 with capture_output(), time_limit(seconds):
@@ -126,6 +227,24 @@ def _code_of(path: Path) -> list[tuple[int, str]]:
     return [(number, source) for number, source in sources if not source.lstrip().startswith("check(")]
 
 
+def _unsaved(path: Path, name: str, sources: list[str]) -> list[str]:
+    """The questions whose answer was checked in the open notebook after its file was written, which does not hold it."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    held, written = set(), Path(path).stat().st_mtime
+    for source in sources:
+        with suppress(SyntaxError):
+            held.add(_digest(TransformerManager().transform_cell(source)))
+    newer = {question: record for question, record in recall(name).items() if record.cell and record.time > written}
+    here = Path(path).resolve()
+    return [q for q, record in newer.items() if record.cell not in held and Path(record.notebook).resolve() == here]
+
+
+def _digest(source: str) -> str:
+    """Of a cell, spaces and blank lines aside."""
+    return hashlib.sha256(" ".join(source.split()).encode()).hexdigest()[:16]
+
+
 @contextmanager
 def _own_shell() -> Iterator:
     """An IPython shell for a notebook that runs here; afterwards everything is as it was."""
@@ -140,12 +259,6 @@ def _own_shell() -> Iterator:
     finally:
         InteractiveShell.clear_instance()
         sys.modules["__main__"] = before
-
-
-def _hint(question: Question, number: int) -> Shown:
-    if number not in range(1, len(question.hints) + 1):
-        raise CourseError(f"There is no hint {number!r}; ask for hint=1, 2 or 3.")
-    return hint_shown(question, number)
 
 
 def _notebook() -> tuple[Mapping, object]:

@@ -4,7 +4,7 @@ import ast
 import inspect
 import linecache
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
@@ -25,15 +25,18 @@ class Definition:
         return f"Graded: `{name}`, {self.what}{place}{f', line {self.line}' if self.line and place else ''}."
 
 
-def definition(name: str, answer: object, names: Mapping, compiler: object = None) -> Definition:
+def definition(
+    name: str, answer: object, names: Mapping, compiler: object = None, failed: Collection[int] = ()
+) -> Definition:
     """Where `answer`, called `name` in the namespace `names`, was defined; `compiler` is IPython's, where there is one.
 
-    A function or class tells by its own code; for any other value the last cell counts that assigns the name.
+    A function or class tells by its own code; for any other value the last cell counts that assigns the name, without the
+    cells that `failed` before they did.
     """
-    what, history = _what(answer), _history(names)
+    what, history = _what(answer), history_in(names)
     code = _code_of(answer)
     if code is None:
-        return _last_assigned(what, name, history)
+        return _last_assigned(what, name, history, failed)
     file = code.co_filename
     source = "".join(linecache.getlines(file))
     line = binding_line(source, name) or code.co_firstlineno
@@ -93,7 +96,8 @@ def _code_of_function(function: object) -> CodeType | None:
         return function.__code__
 
 
-def _history(names: Mapping) -> Sequence[str]:
+def history_in(names: Mapping) -> Sequence[str]:
+    """The cells that were run, by number, where `names` are those of an IPython shell."""
     history = names.get("In")
     return history if isinstance(history, list) else []
 
@@ -109,9 +113,9 @@ def _cell_of(file: str, source: str, history: Sequence[str], compiler: object) -
     return same[-1] if same else None
 
 
-def _last_assigned(what: str, name: str, history: Sequence[str]) -> Definition:
+def _last_assigned(what: str, name: str, history: Sequence[str], failed: Collection[int]) -> Definition:
     for number in reversed(range(len(history))):
         line = binding_line(history[number], name)
-        if line:
+        if line and number not in failed:
             return Definition(what, number, "", line, history[number])
     return Definition(what)

@@ -19,7 +19,10 @@ _UNENDED = (*ENDLESS, "died")
 """Kinds that say nothing about the idea of an answer, so that no hint goes with them."""
 _LONGEST = 600  # letters of a sentence
 _HINT_FROM_TRY = (2, 4, 6)
-"""A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth."""
+"""A failure without a diagnosis shows the nudge from the second try on, the outline from the fourth, near-code from the sixth.
+
+A mistake that is recognized comes with a hint from the first try on, and not before the second and third with a further one.
+"""
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,12 @@ def grade(
     entry: Mapping | None = None,
     *,
     public_only: bool = False,
-    tries: int = 1,
+    tries: int | None = None,
 ) -> Result:
     """All verdicts together, the diagnosis and a hint.
 
     `cases` and `outcomes` go together; `entry` is the question's part of the released set, whose fingerprints name mistakes
-    on the public cases. `tries` counts the failed checks up to this one.
+    on the public cases. `tries` counts the failed checks up to this one; None where no other will follow.
     """
     expected = [question.expected(case.inputs) for case in cases]
     verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
@@ -189,14 +192,16 @@ def _lost_elsewhere(question: Question, entry: Mapping, name: str, cases, expect
     return points(question, expected, passed) == 0 and (alone > 0 or without == 0)
 
 
-def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int) -> tuple[str, str]:
+def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int | None) -> tuple[str, str]:
     """The named mistake's sentence and hint, or the hint that so many tries have earned."""
     if name:
         mistake = entry["mistakes"][name]
-        return mistake["sentence"], question.hints[mistake["hint"]]
+        return mistake["sentence"], question.hints[
+            mistake["hint"] if tries is None else min(mistake["hint"], tries - 1)
+        ]
     if all(v.passed or v.kind in ("untouched", "missing", *_UNENDED) for v in verdicts):
         return "", ""
-    earned = sum(tries >= needed for needed in _HINT_FROM_TRY)
+    earned = sum((tries or 1) >= needed for needed in _HINT_FROM_TRY)
     return "", question.hints[earned - 1] if earned else ""
 
 

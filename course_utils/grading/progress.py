@@ -1,7 +1,7 @@
 """What a learner has reached, kept under the settings' home: one file a set, outside the repository."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -11,15 +11,35 @@ from course_utils.settings import settings
 
 @dataclass(frozen=True)
 class Record:
-    """One question: how many checks of a written answer failed, whether one ever passed, the best points."""
+    """One question: how many checks of a written answer failed, whether one ever passed, the best points, the last hint shown.
+
+    What is earned before our solution is `seen` stands, and nothing is earned after it. `cell` is the digest of what was last
+    checked in a notebook, the one at the path `notebook`, and `time` when that was, in seconds since 1970.
+    """
 
     tries: int = 0
     passed: bool = False
     points: float = 0.0
+    hint: int = 0
+    seen: bool = False
+    cell: str = field(default="", compare=False)
+    notebook: str = field(default="", compare=False)
+    time: float = field(default=0.0, compare=False)
+
+    @property
+    def tried(self) -> bool:
+        """Whether a written answer was ever checked."""
+        return self.tries > 0 or self.passed
+
+    @property
+    def only_seen(self) -> bool:
+        """Whether our solution was seen before an answer passed."""
+        return self.seen and not self.passed
 
     def after(self, passed: bool, points: float) -> "Record":
         """The record after one more check of a written answer."""
-        return Record(self.tries + (not passed), self.passed or passed, max(self.points, points))
+        tried = replace(self, tries=self.tries + (not passed))
+        return tried if self.seen else replace(tried, passed=self.passed or passed, points=max(self.points, points))
 
 
 def recall(name: str) -> dict[str, Record]:
@@ -54,8 +74,11 @@ def _path(name: str) -> Path:
 
 
 def _record(values: dict) -> Record:
-    record = Record(**values)
-    kinds = type(record.tries), type(record.passed), type(record.points) in (int, float)
-    if kinds != (int, bool, True) or not 0 <= record.points < float("inf") or record.tries < 0:
-        raise ValueError("a record holds a count, a truth value and points")
+    record, plain = Record(**values), Record()
+    for name, value in asdict(record).items():
+        kind = type(getattr(plain, name))
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise ValueError(f"{name} of a record is no {kind.__name__}")
+        if kind in (int, float) and not 0 <= value < float("inf"):
+            raise ValueError(f"{name} of a record is no count")
     return record

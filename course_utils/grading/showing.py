@@ -2,24 +2,33 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from course_utils.grading.judge import Result, Verdict
 from course_utils.grading.progress import Record
 from course_utils.grading.question import Question
 from course_utils.units import format_counted
 
-SIGNS = {"passed": "✓ ", "failed": "✗ ", "open": "○ "}
+SIGNS = {"passed": "✓ ", "failed": "✗ ", "open": "○ ", "yours": "− ", "ours": "+ ", "both": "  "}
 COLORS = {"passed": "#009E73", "failed": "#D55E00", "open": "#888888"}  # of edges, seen on white and on black
+COLORS |= {"yours": COLORS["failed"], "ours": COLORS["passed"], "both": COLORS["open"]}
 SIGN_COLOR = "color-mix(in srgb, currentColor 45%, {})"  # darker on white, lighter on black: letters need more contrast
 _HANGING = "padding-left:1.1em;text-indent:-1.1em"
+_CODE = "font-family:var(--jp-code-font-family,monospace);font-size:90%;padding-left:2ch;text-indent:-2ch"
+_TINTED = f"{_CODE};background:color-mix(in srgb, {{}} 14%, transparent)"
 _STYLES = {
     "head": "font-weight:bold",
     "fact": "opacity:.75",
+    "older": "",
     "diagnosis": "",
     "hint": "",
     **dict.fromkeys(SIGNS, _HANGING),
+    "both": _CODE,
+    **{kind: _TINTED.format(COLORS[kind]) for kind in ("yours", "ours")},
 }
-_APART = ("diagnosis", "hint")  # kinds with some space above and below
+_APART = ("older", "diagnosis", "hint")  # kinds with some space above and below
+_LINES_OF_CODE = ("yours", "ours", "both")
+_SEEING, _ANYWAY = "solution=True", 'solution="anyway"'
 
 _TOLD_IN_FULL = 5  # failures; a learner mends the first ones first
 _A_LINE_EACH = 5  # cases that passed; more of them share a line
@@ -28,7 +37,7 @@ _SEPARATOR = " · "
 
 @dataclass(frozen=True)
 class Line:
-    """One line; `kind` is `head`, `fact`, `passed`, `failed`, `open`, `diagnosis` or `hint`. Code is between back-ticks."""
+    """One line; `kind` is a key of `_STYLES`. Code is between back-ticks, where the line is not one of code itself."""
 
     kind: str
     text: str
@@ -50,28 +59,95 @@ class Shown:
         from course_utils.grading.pages import render
 
         looks = {"colors": COLORS, "sign_color": SIGN_COLOR, "styles": _STYLES, "signs": SIGNS, "apart_kinds": _APART}
+        looks["code_kinds"] = _LINES_OF_CODE
         return render("check.html.j2", lines=self.lines, state=self.state, **looks)
 
 
-def shown(result: Result, question: Question, graded: str, records: Mapping[str, Record], total: int) -> Shown:
-    """What a check says: the result, what was graded, the diagnosis, a hint, every case, and the progress in the set."""
-    lines = [Line("head", f"{question.id} · {question.title}: {_status(result)}")]
+def shown(
+    result: Result,
+    question: Question,
+    graded: str,
+    records: Mapping[str, Record],
+    total: int,
+    *,
+    older: str = "",
+    has_solution: bool = False,
+) -> Shown:
+    """What a check says: the result, what was graded, the diagnosis, a hint, every case, and the progress in the set.
+
+    `older` says that it is not the newest answer; with `has_solution` who passed, or saw all hints, hears how to see ours.
+    """
+    record = records.get(question.id, Record())
+    lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record)}")]
     lines += [Line("fact", graded)] if graded and not result.untouched else []
+    lines += [Line("older", f"Not your newest answer: {older}")] if older else []
     lines += [Line("diagnosis", f"Diagnosis: {result.diagnosis}")] if result.diagnosis else []
     advice, verdicts = _hint(result), case_lines(result.verdicts)
     lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
         lines.append(Line("fact", f"Counted while your code runs: {names}."))
-    lines.append(Line("fact", f"Progress: {sum(r.passed for r in records.values())} of {total} questions passed."))
+    if has_solution and (result.passed or record.hint == len(question.hints)) and not result.untouched:
+        lines.append(
+            _offer(question, "Compare with our solution" if result.passed else "To see our solution beside yours")
+        )
+    seen = sum(each.only_seen for each in records.values())
+    also = f", {format_counted(seen, 'solution')} seen" if seen else ""
+    lines.append(
+        Line("fact", f"Progress: {sum(r.passed for r in records.values())} of {total} questions passed{also}.")
+    )
     state = "passed" if result.passed else "open" if result.untouched else "failed"
     return Shown(tuple(lines), state)
 
 
-def hint_shown(question: Question, number: int) -> Shown:
+def hint_shown(question: Question, number: int, has_solution: bool = False) -> Shown:
     """One of the three hints, counted from 1."""
-    head = Line("head", f"{question.id} · {question.title}: hint {number} of {len(question.hints)}")
-    return Shown((head, Line("hint", question.hints[number - 1])))
+    lines = [Line("head", f"{question.id} · {question.title}: hint {number} of {len(question.hints)}")]
+    lines.append(Line("hint", question.hints[number - 1]))
+    if has_solution and number == len(question.hints):
+        lines.append(_offer(question, "After a try of your own, to see our solution beside yours"))
+    return Shown(tuple(lines))
+
+
+def solution_shown(question: Question, own: str, ours: str) -> Shown:
+    """Our solution beside the learner's answer, as the difference from theirs to ours, line by line."""
+    lines = [Line("head", f"{question.id} · {question.title}: your answer and our solution")]
+    before, after = (text.rstrip().split("\n") for text in (own, ours))
+    plain = [[line.rstrip() for line in text] for text in (before, after)]
+    changes = SequenceMatcher(None, *plain, autojunk=False).get_opcodes()
+    if [tag for tag, *_ in changes] == ["equal"]:
+        return Shown((*lines, Line("fact", "They are the same, line by line.")), "passed")
+    lines.append(
+        Line(
+            "fact",
+            "Lines with − are in yours alone, lines with + in ours. Another way may be as right: the check decides.",
+        )
+    )
+    for tag, first, last, start, end in changes:
+        if tag == "equal":
+            lines += [Line("both", line) for line in after[start:end]]
+        else:
+            lines += [Line("yours", line) for line in before[first:last]]
+            lines += [Line("ours", line) for line in after[start:end]]
+    return Shown(tuple(lines))
+
+
+def solution_kept(question: Question) -> Shown:
+    """What is said to somebody who asks for the solution before any try."""
+    why = f'Check an answer of your own first, right or wrong; then `check("{question.id}", {_SEEING})` shows ours beside it.'
+    now = f'To see it now all the same: `check("{question.id}", {_ANYWAY})`. The question then counts as seen, not as passed.'
+    head = Line("head", f"{question.id} · {question.title}: our solution")
+    return Shown((head, Line("fact", why), Line("fact", now)))
+
+
+def solution_missing(question: Question, name: str) -> Shown:
+    """What is said where the solutions were not handed out."""
+    where = f"It is in `solutions/{name}.ipynb` of the course's repository, and that file is not on this machine."
+    return Shown((Line("head", f"{question.id} · {question.title}: our solution"), Line("fact", where)))
+
+
+def _offer(question: Question, what: str) -> Line:
+    return Line("fact", f'{what}: `check("{question.id}", {_SEEING})`.')
 
 
 def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Record]) -> Shown:
@@ -80,17 +156,20 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Record
     lines = [Line("head", f"{name}: {len(done)} of {len(entries)} questions passed")]
     for entry in entries:
         kind = "passed" if entry["id"] in done else "open"
-        lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {format_counted(entry['points'], 'point')}"))
+        seen = " · solution seen" * records.get(entry["id"], Record()).only_seen
+        lines.append(Line(kind, f"{entry['id']} · {entry['title']} · {format_counted(entry['points'], 'point')}{seen}"))
     return Shown(tuple(lines), "passed" if len(done) == len(entries) else "open")
 
 
-def _status(result: Result) -> str:
+def _status(result: Result, record: Record) -> str:
     passed, cases = sum(verdict.passed for verdict in result.verdicts), len(result.verdicts)
     worth = format_counted(result.of, "point")
     if result.untouched:
         return "not written yet"
+    if result.passed and record.only_seen:
+        return "right, and counted as seen, because our solution was shown before"
     if result.passed and result.public_only:
-        return f"public checks passed; hidden ones, run by your instructor, decide on {worth}"
+        return f"passed here; a grade would draw further cases for its {worth}"
     if result.passed:
         return f"passed, {worth}"
     gained = f", {result.points:g} of {worth}" if result.points else ""

@@ -1,8 +1,10 @@
 """`check("q1")` as a learner meets it: in IPython's shell, in plain Python, with progress, and in strict mode."""
 
 import html
+import json
 import linecache
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -106,8 +108,10 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     lines = said(notebook).splitlines()
     assert lines[0] == "q1 · Doubling <fast>: not right yet, 0 of 2 checks passed"
     assert lines[1] == "Graded: `double`, a function from cell [1], line 1."
-    assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: an outline"]
+    assert lines[2:4] == ["Diagnosis: this is <tripling>", "Hint: a nudge"]
     assert lines[4] == "✗ one: `result` is 3 where 2 is right."
+    again = [said(notebook).splitlines()[3] for _ in range(2)]
+    assert again == ["Hint: an outline"] * 2, "the mistake's own hint, from the second try on"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_an_untouched_bug_hunt_is_known_by_its_source(notebook):
     run(notebook, "def twice(x):\n    return x")
     assert "q2 · A bug hunt: not written yet" in said(notebook, "q2")
     run(notebook, "def twice(x):\n    return x + x")
-    assert "public checks passed; hidden ones, run by your instructor, decide on 4 points" in said(notebook, "q2")
+    assert "passed here; a grade would draw further cases for its 4 points" in said(notebook, "q2")
 
 
 def test_a_value_is_traced_to_the_cell_that_assigned_it(notebook):
@@ -188,12 +192,12 @@ def test_progress_stays_and_hints_are_earned(notebook):
     run(notebook, "def double(x): return 5 * x")
     assert 'For a hint: `check("q1", hint=1)`.' in said(notebook)
     assert "Hint: a nudge" in said(notebook)
-    assert recall("03_test") == {"q1": Record(2, False, 0.0)}
+    assert recall("03_test") == {"q1": Record(2, False, 0.0, hint=1)}
     run(notebook, "def double(x): return 2 * x")
     said(notebook)
     run(notebook, "def double(x): return 5 * x")
     said(notebook)
-    assert recall("03_test")["q1"] == Record(3, True, 4)
+    assert recall("03_test")["q1"] == Record(3, True, 4, hint=1)
     [(text, _)] = run(notebook, "check()")
     assert text.splitlines() == [
         "03_test: 1 of 3 questions passed",
@@ -304,3 +308,205 @@ def test_cases_that_end_alike_share_a_line():
     ]
     [alone] = showing.case_lines((failed[0], failed[2]))
     assert alone == showing.Line("failed", "stopped")
+
+
+SOLUTION = """# EXERCISE q1
+def double(x):
+    ### BEGIN SOLUTION
+    return x + x  # no `product`
+    ### END SOLUTION
+    ### BEGIN STUB
+    # return ...
+    ### END STUB
+"""
+
+
+@pytest.fixture
+def solutions(tmp_path, monkeypatch):
+    """A checkout whose `solutions/` hold the test's set; its folder is where the notebook runs."""
+    for folder in ("notebooks", "course_utils", "solutions"):
+        (tmp_path / folder).mkdir()
+    path = tmp_path / "solutions" / "03_test.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": SOLUTION.splitlines(keepends=True)}]}))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def ask(shell, words="solution=True"):
+    [(text, page)] = run(shell, f'check("q1", {words})')
+    return text, page
+
+
+def test_before_a_try_the_solution_is_kept_and_the_way_to_it_is_told(notebook, solutions):
+    text, _ = ask(notebook)
+    assert "x + x" not in text
+    assert "Check an answer of your own first" in text
+    assert '`check("q1", solution="anyway")`' in text
+    assert not recall("03_test")
+    run(notebook, f"# EXERCISE q1\ndef double(x):\n    raise NotImplementedError({UNTOUCHED!r})")
+    said(notebook)
+    assert "x + x" not in ask(notebook)[0], "a check of what was handed out is no try"
+    with pytest.raises(CourseError, match='ask for solution=True, or for solution="anyway"'):
+        run(notebook, 'check("q1", solution="now")')
+
+
+def test_after_a_failed_try_the_solution_stands_beside_the_answer(notebook, solutions):
+    run(notebook, "# EXERCISE q1\ndef double(x):\n    return x < x")
+    said(notebook)
+    text, page = ask(notebook)
+    assert text.splitlines()[2:] == [
+        "  # EXERCISE q1",
+        "  def double(x):",
+        "−     return x < x",
+        "+     return x + x  # no `product`",
+    ]
+    rows = re.findall(r"<div style=\"white-space[^>]*>(.*?)</div>", page, re.DOTALL)
+    assert [html.unescape(re.sub(r"<[^>]+>", "", row)) for row in rows] == text.splitlines()
+    assert "return x &lt; x" in page
+    run(notebook, SOLUTION.replace("    ### BEGIN SOLUTION\n", "").partition("    ### END")[0])
+    assert ask(notebook)[0].endswith("They are the same, line by line.")
+
+
+def test_who_saw_the_solution_first_earns_nothing_more_and_is_told_so(notebook, solutions, entries):
+    run(notebook, "def double(x):\n    return 5 * x")
+    said(notebook)
+    ask(notebook)
+    run(notebook, "def double(x):\n    return 2 * x")
+    lines = said(notebook).splitlines()
+    assert lines[0] == "q1 · Doubling <fast>: right, and counted as seen, because our solution was shown before"
+    assert lines[-1] == "Progress: 0 of 3 questions passed, 1 solution seen."
+    assert recall("03_test")["q1"] == Record(1, False, 0.0, seen=True)
+    assert "○ q1 · Question q1 · 4 points · solution seen" in run(notebook, "check()")[0][0]
+
+
+def test_what_was_earned_before_stands(notebook, solutions):
+    run(notebook, "def double(x):\n    return 2 * x")
+    assert 'Compare with our solution: `check("q1", solution=True)`.' in said(notebook)
+    ask(notebook)
+    run(notebook, "def double(x):\n    return 5 * x")
+    said(notebook)
+    run(notebook, "def double(x):\n    return 2 * x")
+    assert said(notebook).startswith("q1 · Doubling <fast>: passed, 4 points\n")
+    assert recall("03_test")["q1"] == Record(1, True, 4, seen=True)
+    assert "solution seen" not in run(notebook, "check()")[0][0]
+
+
+def test_anyway_shows_it_beside_what_was_handed_out(notebook, solutions):
+    text, _ = ask(notebook, 'solution="anyway"')
+    assert f"−     raise NotImplementedError({UNTOUCHED!r})" in text.splitlines()
+    assert "+     return x + x  # no `product`" in text.splitlines()
+    assert recall("03_test")["q1"] == Record(seen=True)
+
+
+def test_the_solution_is_mentioned_once_all_hints_are_seen(notebook, solutions):
+    run(notebook, "def double(x):\n    return 5 * x")
+    assert "solution=True" not in said(notebook)
+    assert "solution=True" not in run(notebook, 'check("q1", hint=2)')[0][0]
+    assert "solution=True" in run(notebook, 'check("q1", hint=3)')[0][0]
+    assert said(notebook).count("solution=True") == 1
+
+
+def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(notebook, solutions):
+    run(notebook, "def double(x):\n    return 2 * x")
+    for content in (None, b"{", b'{"cells": []}'):
+        solutions.unlink() if content is None else solutions.write_bytes(content)
+        if content is None:
+            assert "solution" not in said(notebook)
+            assert "`solutions/03_test.ipynb` of the course's repository, and that file is not on" in ask(notebook)[0]
+        else:
+            with pytest.raises(CourseError, match="holds no solution of q1; restore it"):
+                ask(notebook)
+    assert not recall("03_test")["q1"].seen
+
+
+@pytest.mark.parametrize(
+    ("newer", "error"),
+    [("def double(x) return 2 * x", "SyntaxError"), ("1 / 0\ndef double(x): return 2 * x", "ZeroDivisionError")],
+)
+def test_a_verdict_on_an_older_cell_says_so(notebook, newer, error):
+    attempt(notebook, f"# EXERCISE q1\n{newer}")
+    first = f"Not your newest answer: In [1] failed with {error}, so there is no `double` yet."
+    assert first in said(notebook).splitlines()
+    run(notebook, "# EXERCISE q1\ndef double(x): return 5 * x")
+    assert "newest" not in said(notebook)
+    attempt(notebook, f"# EXERCISE q1\n{newer}")
+    attempt(notebook, "1 / 0  # of no question")
+    lines = said(notebook).splitlines()
+    assert (
+        lines[2] == f"Not your newest answer: In [5] failed with {error}, so this is a verdict on the one from In [3]."
+    )
+    run(notebook, "# EXERCISE q1\ndef double(x): return 2 * x")
+    assert "newest" not in said(notebook)
+
+
+def test_a_value_that_a_failed_cell_did_not_assign_is_the_older_ones(notebook):
+    run(notebook, "# EXERCISE q3\nsize = 7")
+    attempt(notebook, "# EXERCISE q3\nsize = 8 / 0")
+    lines = said(notebook, "q3").splitlines()
+    assert lines[1] == "Graded: `size`, an int from cell [1], line 2."
+    assert "In [2] failed with ZeroDivisionError, so this is a verdict on the one from In [1]." in lines[2]
+    attempt(notebook, "# EXERCISE q3\nsize = 8\n1 / 0")
+    lines = said(notebook, "q3").splitlines()
+    assert lines[0].endswith("passed, 1 point")
+    assert lines[1].endswith("from cell [4], line 2."), "it was assigned before the cell failed"
+    assert "newest" not in "".join(lines)
+
+
+def attempt(shell, source):
+    """Run a cell that may fail, as a learner does."""
+    with capture_output():
+        shell.run_cell(source, store_history=True)
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch, entries):
+    """`save(answer)` writes the notebook as it stands at that moment; its kernel runs in the same folder."""
+    monkeypatch.setattr(check_room, "load_set", lambda name: {"questions": entries[:1]})
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "03_test_exercises.ipynb"
+
+    def save(answer, at):
+        cells = [{"cell_type": "code", "source": f"# EXERCISE q1\n{answer}"}]
+        path.write_text(json.dumps({"cells": cells}))
+        os.utime(path, (at, at))
+        return path
+
+    return save
+
+
+def looked(path):
+    [(result, _)] = check_room.check_notebook(path, "03_test")
+    return result.passed
+
+
+STUB = f"def double(x):\n    raise NotImplementedError({UNTOUCHED!r})"
+RIGHT, WRONG = "def double(x):\n    return 2 * x", "def double(x):\n    return 5 * x"
+
+
+def test_a_file_older_than_what_was_checked_is_not_held_against_the_board(notebook, saved):
+    path = saved(STUB, at=1)
+    run(notebook, f"# EXERCISE q1\n{RIGHT}")
+    assert "passed" in said(notebook)
+    with pytest.raises(CourseError, match=r"The answer to q1 that you checked .* save the notebook first \(Ctrl\+S\)"):
+        looked(path)
+    assert recall("03_test")["q1"].passed
+    assert looked(saved(RIGHT.replace("    ", "\t"), at=1)), "it holds that answer, whenever it was written"
+    assert not looked(saved(WRONG, at=recall("03_test")["q1"].time + 1)), "saved later, with another answer"
+    assert recall("03_test")["q1"].tries == 1
+    other = saved(WRONG, at=1).rename(path.with_name("copy.ipynb"))
+    assert not looked(other), "another notebook than the one that is open"
+
+
+def test_jupyterlab_says_which_notebook_is_open(notebook, saved, monkeypatch):
+    other = saved(STUB, at=1).rename("called otherwise.ipynb").absolute()
+    monkeypatch.setenv("JPY_SESSION_NAME", str(other))
+    run(notebook, f"# EXERCISE q1\n{RIGHT}")
+    said(notebook)
+    with pytest.raises(CourseError, match="save the notebook first"):
+        looked(other)
+    assert not looked(saved(STUB, at=1))
+
+
+def test_a_check_in_the_terminal_is_no_newer_answer(saved):
+    assert not looked(saved(WRONG, at=1))
+    assert looked(saved(RIGHT, at=1))

@@ -99,7 +99,10 @@ def _odd(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     yield "an endless loop as the answer to q1", notebook({**right, "q1": ENDLESS})
     yield "hostile: reads, writes, lies, and ends the process", notebook({**right, "q1": HOSTILE})
     yield "a broken file: the upload was cut off", notebook(right)[:5000]
-    yield "the exercises of another chapter", json.dumps(read_notebook(ROOT / "exercises" / "00_start_here_exercises.ipynb"))
+    yield (
+        "the exercises of another chapter",
+        json.dumps(read_notebook(ROOT / "exercises" / "00_start_here_exercises.ipynb")),
+    )
     yield "the answer's cell of q5 deleted", notebook({**right, "q5": None})
 
 

@@ -105,7 +105,11 @@ def test_every_generated_file_is_what_the_solutions_say(path):
 
 def test_there_is_nothing_but_what_was_generated():
     stems = {path.stem for path in SOLUTIONS}
-    assert {set_of(path) for path in ROOT.glob("exercises/*.ipynb")} == {path.stem for path in SETS.glob("*.json")} == stems
+    assert (
+        {set_of(path) for path in ROOT.glob("exercises/*.ipynb")}
+        == {path.stem for path in SETS.glob("*.json")}
+        == stems
+    )
 
 
 def test_a_second_release_gives_the_same_bytes_and_writes_nothing(tmp_path):
@@ -134,7 +138,9 @@ def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored, di
 
 @EVERY
 def test_nothing_of_a_solution_is_handed_out(path):
-    handed_out = {line for cell in read_notebook(ROOT / exercises_of(path.stem)).cells for line in lines(cell["source"])}
+    handed_out = {
+        line for cell in read_notebook(ROOT / exercises_of(path.stem)).cells for line in lines(cell["source"])
+    }
     entries = json.loads((SETS / f"{path.stem}.json").read_text(encoding="utf-8"))["questions"]
     handed_out |= {line for entry in entries for line in lines(entry["code"] + entry["stub"])}
     for authored in load_solutions(path):

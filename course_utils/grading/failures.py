@@ -1,0 +1,58 @@
+"""Cells that failed. The newest cell of an answer may have failed before it defined anything: the older definition stays."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+_NOTHING = object()
+_OF_SHELLS: WeakKeyDictionary = WeakKeyDictionary()
+
+
+class Failure(NamedTuple):
+    """A cell's number, and the type of the exception that ended it."""
+
+    cell: int
+    error: str
+
+
+class Failures:
+    """What an IPython shell tells of its cells, as to the names that are watched."""
+
+    def __init__(self):
+        self._values: dict[str, object] = {}
+        self._failed: dict[int, tuple[str, set[str]]] = {}
+        self._names: set[str] = set()
+
+    def watch(self, shell, names: Iterable[str]) -> None:
+        """Keep an eye on these names too."""
+        if not self._names:
+            shell.events.register("pre_run_cell", lambda _: self._begin(shell.user_ns))
+            shell.events.register("post_run_cell", lambda result: self._end(shell.user_ns, result))
+        self._names |= set(names)
+
+    def of(self, name: str) -> Mapping[int, str]:
+        """The cells that failed without a change of `name`, by number, and their exceptions' types."""
+        return {cell: error for cell, (error, unchanged) in self._failed.items() if name in unchanged}
+
+    def _begin(self, names: Mapping) -> None:
+        self._values = {name: names.get(name, _NOTHING) for name in self._names}
+
+    def _end(self, names: Mapping, result) -> None:
+        error = result and (result.error_before_exec or result.error_in_exec)
+        if error and result.execution_count:
+            unchanged = {name for name, value in self._values.items() if names.get(name, _NOTHING) is value}
+            self._failed[result.execution_count] = type(error).__name__, unchanged
+        self._values = {}  # it would keep tensors alive
+
+
+def failures_in(shell) -> Failures:
+    """Those of this shell: one object, however many sets a notebook opens."""
+    return _OF_SHELLS.setdefault(shell, Failures())
+
+
+def newest_failure(failed: Mapping[int, str], question: str, history: Sequence[str], cell: int) -> Failure | None:
+    """The newest cell after `cell` that is marked as the answer to `question`, if it is among those that `failed`."""
+    mark = re.compile(rf"^\s*# EXERCISE {question}\s*$", re.MULTILINE)
+    marked = [number for number in range(cell + 1, len(history)) if mark.search(history[number])]
+    return Failure(marked[-1], failed[marked[-1]]) if marked and marked[-1] in failed else None
