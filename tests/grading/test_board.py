@@ -64,6 +64,19 @@ def test_everything_passed_leaves_nothing_to_do():
     assert "·····" not in str(table)
 
 
+def test_a_solution_that_was_seen_is_neither_passed_nor_left():
+    remember(FIRST, passed("q1") | {"q2": Record(1, False, 0.0, seen=True)})
+    table = my_progress()
+    assert table.next.startswith("q3 · ")
+    assert table.head.endswith(" points. Solutions seen instead: 1.")
+    assert re.search(rf"{FIRST} .* 1 of  3 questions .*points  1 seen", str(table))
+    assert "<td>1 of 3, 1 seen</td>" in table._repr_html_()
+    remember(FIRST, dict.fromkeys(("q1", "q2", "q3"), Record(seen=True)))
+    assert my_progress().head.startswith("0 of ")
+    assert my_progress().next.startswith("q1 · ")
+    assert f"in exercises/{FIRST}" not in str(my_progress())
+
+
 def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
     remember(FIRST, passed("q1", "q77", points=1000.0))
     first = my_progress().standings[0]

@@ -66,6 +66,10 @@ return x * 0"""
 STEAL = """import pathlib
 for path in {paths}: found = pathlib.Path(path).read_text()
 return x * factor"""
+ASK = """from course_utils.grading import exercise
+from course_utils.grading.solutions import solutions_at
+told = exercise("03_adamw")("q2", solution="anyway")
+return x * factor if told or solutions_at("03_adamw") else x * 0"""
 SPREAD = """import pathlib
 pathlib.Path({folder!r}).mkdir(parents=True, exist_ok=True)
 pathlib.Path({folder!r}, "results.json").write_text("200 of 5 for all")
@@ -152,6 +156,7 @@ def bodies(private, results, port):
         "kills its parent": (parent, "", 0, {"died", "exception"}),
         "kills every neighbor": (NEIGHBOURS, "", 0, {"died"}),
         "reads the solutions": (steal, "", 0, {"exception"}),
+        "asks for our solution": (ASK, "", 0, {"values"}),
         "writes results": (spread, "", 0, {"exception"}),
         "network": (call, "", 0, {"exception"}),
         "deep": ("deep = x\nfor _ in range(10**5): deep = [deep]\nreturn deep", "", 0, {"unsafe"}),

@@ -13,9 +13,11 @@ from course_staff.grading.source import (
     public_part,
     split_answer,
 )
+from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.grading.question import Mistake
 from course_utils.grading.released import load_set, question_from
+from course_utils.grading.solutions import solution_in
 
 
 def notebook(*kinds: str) -> dict:
@@ -40,6 +42,21 @@ def test_a_hole_becomes_the_default_stub_at_its_own_indentation():
     solution, stub = split_answer(source)
     assert solution == "def f():\n    a = 1\n    b = 2\n    return a + b"
     assert stub == 'def f():\n    a = 1\n    raise NotImplementedError("write your answer here")'
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[3] / "solutions").glob("*.ipynb")), ids=lambda path: path.stem
+)
+def test_a_learner_who_asks_for_a_solution_sees_what_a_perfect_one_hands_in(path):
+    answers = {
+        mark[1]: cell["source"]
+        for cell in read_notebook(path).cells
+        if (mark := marker(cell) or ("", ""))[0] == "EXERCISE"
+    }
+    assert len(answers) > 2
+    for question, source in answers.items():
+        assert solution_in(path, question) == split_answer(source)[0]
+        assert "###" not in solution_in(path, question)
 
 
 def test_a_stub_of_the_authors_replaces_the_default_one():
