@@ -1,4 +1,4 @@
-"""What a reader does: `course lab`, run chapters, move what can be moved, answer an exercise, all in a real browser."""
+"""What a reader does: `course lab`, run chapters, move what can be moved, all in a real browser."""
 
 import json
 import re
@@ -35,7 +35,7 @@ STOPS = ".widget-vbox :is([role=slider], select, input, button):visible"
 def checkout(tmp_path_factory):
     """A copy of the course; in all but a few chapters only what the figure needs."""
     folder = tmp_path_factory.mktemp("lab") / "course"
-    for name in ("notebooks", "exercises", "course_utils"):
+    for name in ("notebooks", "course_utils"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for chapter in CHAPTERS:
         shorten(folder / "notebooks" / f"{chapter}.ipynb", whole=chapter.startswith(RUN_WHOLE))
@@ -209,41 +209,6 @@ def keys_for(stop, number, control):
     if control["kind"] == "input.number":
         return ["Control+a", *"0.7", "Enter"]
     return ["Space"]
-
-
-def test_an_exercise_is_checked_wrong_and_right(address, page, mine):
-    open_and_run(address, page, mine / "exercises" / "00_start_here.ipynb")
-    count = "1000 * 256 + 256 * 10"
-    try:
-        expect_said(page, "q1", "not written yet", "#888888")
-        answer(page, "q1", f'my_bytes = {{"P": 4 * ({count}), "G": 4 * ({count}), "O": 8 * ({count}) + 8}}')
-        expect_said(page, "q1", "Diagnosis: The biases are left out everywhere", "#D55E00")
-        answer(page, "q1", f'n = {count} + 266\nmy_bytes = {{"P": 4 * n, "G": 4 * n, "O": 8 * n + 16}}')
-        expect_said(page, "q1", "passed, 3 points", "#009E73")
-    finally:
-        save_picture(page, "exercise")
-    assert '"passed": true' in (mine.parent / "progress" / "00_start_here.json").read_text()
-
-
-def answer(page, question, source):
-    """Replace what the answer's cell holds, then run it and the check under it."""
-    cell = page.locator(".jp-CodeCell", has_text=f"# EXERCISE {question}")
-    cell.locator(".cm-content").click()
-    page.keyboard.press("Control+a")
-    page.keyboard.insert_text(f"# EXERCISE {question}\n{source}")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.press("Shift+Enter")
-
-
-def expect_said(page, question, text, color):
-    """What the check shows holds `text` and has an edge of this color: HTML came through, whole and unchanged."""
-    from playwright.sync_api import expect
-
-    check = page.locator(".jp-CodeCell", has=page.locator(".cm-content", has_text=f'check("{question}")'))
-    shown = check.locator(".jp-RenderedHTML > div")
-    expect(shown).to_contain_text(text, timeout=60_000)
-    red, green, blue = bytes.fromhex(color[1:])
-    expect(shown).to_have_css("border-left-color", f"rgb({red}, {green}, {blue})")
 
 
 def code_cells(stored):
