@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from course_utils import hub
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 from course_utils.settings import Settings, read_settings, variables
 from course_utils.units import GiB, format_bytes
 
@@ -61,6 +61,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("note", "There is no display here: `course lab` prints an address to open elsewhere.")
     if installed_version("torch") is not None and not probe_import("torch"):
         yield from _examine_torch(chosen)
+    yield probe_sandbox()
     yield probe_hub()
 
 
@@ -130,7 +131,8 @@ def probe_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Each `COURSE_` variable: usable, not usable, or not one the course knows."""
     for name in sorted(name for name in environment if name.startswith("COURSE_")):
         if name not in VARIABLES:
-            yield Finding("note", f"{name} is set, and is no variable of the course; those are {', '.join(VARIABLES)}.")
+            known = f"those are {', '.join(VARIABLES)}."
+            yield Finding("note", f"{name} is set, and is no variable of the course; {instead(name, VARIABLES, known)}")
             continue
         try:
             read_settings({name: environment[name]})
@@ -333,6 +335,30 @@ def run_snippet(source: str, timeout: float) -> str | None:
         return f"no answer within {timeout:g} s"
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     return lines[-1] if done.returncode else None
+
+
+def probe_sandbox(
+    where: Callable[[str], str | None] = shutil.which, starts: Callable[[list[str]], bool] | None = None
+) -> Finding:
+    """Whether `course grade` can have a sandbox: `bwrap` is there, and the system lets it start a process."""
+    if not where("bwrap"):
+        remedy = (
+            "Only `course grade` needs one: install bubblewrap (Linux), or use the container of docs/instructors.md."
+        )
+        return Finding(
+            "note", "Grading: there is no sandbox for strangers' notebooks, because bwrap is missing.", remedy
+        )
+    if (starts or _starts)(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]):
+        return Finding("ok", "Grading: bwrap gives a sandbox for strangers' notebooks")
+    remedy = "Only `course grade` needs one: docs/instructors.md says what allows it."
+    return Finding("note", "Grading: bwrap is here, and the system does not let it make a sandbox.", remedy)
+
+
+def _starts(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20, stdin=subprocess.DEVNULL).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def probe_hub() -> Finding:

@@ -1,5 +1,8 @@
 """The exception for what a reader can put right. (Optimizers by hand raise torch's kinds, as their oracles do.)"""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class CourseError(Exception):
     """Something the reader can put right; the message is one sentence that says what and how."""
@@ -9,3 +12,16 @@ def require_count(name: str, value) -> None:
     """Raise `CourseError` unless `value` is a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise CourseError(f"{name} must be a whole number from 1 on, not {value!r}.")
+
+
+def instead(name: object, known: Iterable[object], otherwise: str = "") -> str:
+    """How the refusal of an unknown `name` ends: `do you mean adamw?`, or `otherwise`, by default all that is known.
+
+    Upper and lower case do not count, and a name that differs by them alone is the only one that is asked about.
+    """
+    names = {str(one).lower(): str(one) for one in known}
+    wanted = str(name).lower()
+    near = [wanted] if wanted in names else get_close_matches(wanted, names, 2)
+    if near:
+        return f"do you mean {' or '.join(names[one] for one in near)}?"
+    return otherwise or f"choose one of {', '.join(names.values())}."

@@ -23,7 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="a chapter's name, such as 11_lora; a question's is a notebook in solutions/ or its number, created where missing",
     )
-    parser.add_argument("--kind", default="function", help="the kind of question, as docs/authors.md lists them")
+    parser.add_argument(
+        "--kind",
+        default="function",
+        metavar="NAME",
+        help="the kind of question, as docs/authors.md tells of them: {course_staff.grading.skeleton:KINDS} (default: function)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

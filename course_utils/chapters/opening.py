@@ -38,8 +38,20 @@ def begin() -> None:
 
     use_course_style()
     print(line)
+    _dress_the_page()
     if "google.colab" in sys.modules and not variables("COURSE_HOME"):
         print(_COLAB)
+
+
+def _dress_the_page() -> None:
+    """In a notebook: how figures and source look there, in the light and in the dark. Nothing of it is stored."""
+    from IPython.display import display
+
+    from course_utils.bets import has_kernel
+    from course_utils.viz.controls import LIVE, naming
+
+    if has_kernel():
+        display(naming(), metadata=LIVE, raw=True)
 
 
 def _seed_everything(seed: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 
 _OF_EXERCISES = "_exercises"
 
@@ -89,7 +89,8 @@ def _two_digits(name: str) -> str:
 
 
 def _refuse(name: str, every: Sequence[str], what: str):
-    raise CourseError(f"No {what} is called {name!r}; the {what}s are: {', '.join(every) or 'none yet'}.")
+    known = f"the {what}s are: {', '.join(every) or 'none yet'}."
+    raise CourseError(f"No {what} is called {name!r}; {instead(name, every, known)}")
 
 
 def _chapters_called(name: str, every: list[Path]) -> list[Path]:

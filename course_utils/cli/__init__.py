@@ -5,17 +5,73 @@ A learner's commands are here. Those of the staff join through the entry points 
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
+from typing import NoReturn
 
 from course_utils.doctor import HOW_TO_INSTALL
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 
-COMMANDS = ("plan", "guide", "train", "doctor", "lab", "ledger", "report", "check")
-STAFF = ("run", "lint", "stamp", "grade", "release", "new", "demo", "site")
+COMMANDS = {
+    "plan": "llama-7b --memory 24GB",
+    "guide": "guide.pdf",
+    "train": "--out runs/first --steps 20",
+    "doctor": "",
+    "lab": "03",
+    "ledger": "",
+    "report": "--out report.html",
+    "check": "03",
+}
+"""A learner's commands, each with the words of an example."""
+STAFF = {
+    "run": "03 --scale smoke",
+    "lint": "03 --notes",
+    "stamp": "",
+    "grade": "class --set 03 --seed 7",
+    "release": "03 --check",
+    "new": "question 04_adafactor --kind choice",
+    "demo": "03",
+    "site": "--output build/site",
+}
+"""The staff's."""
+EXIT_CODES = "exit codes: 0 done; 1 done, and something is to be put right; 2 not done, and a sentence says why"
+
+_NAMES = re.compile(r"\{([\w.]+):(\w+)\}")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and what may have been meant.
+
+    In a help text `{module:NAMES}` stands for the names in that constant, looked up when the help is asked for, since most
+    modules that have such names take a second to load.
+    """
+
+    def format_help(self) -> str:
+        for action in self._actions:
+            action.help = action.help and _NAMES.sub(_names, action.help)
+        return super().format_help()
+
+    def parse_known_args(self, args=None, namespace=None):
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
+            word = unknown[0].partition("=")[0]
+            meant = instead(word, options, f"`{self.prog} --help` lists what there is.")
+            self.error(f"there is no place for {word}; {meant}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        choice = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if choice:
+            what, given, known = choice.groups()
+            meant = instead(given, re.findall(r"[\w.-]+", known))
+            message = f"there is no {what if what[0] == '-' else ''} {given!r}; {meant}".replace("  ", " ")
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"{self.prog}: {message[0].upper()}{message[1:]}{end}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,22 +99,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="course", description="Efficient model training with PyTorch: the course's commands."
+def _parser() -> Parser:
+    parser = Parser(
+        prog="course",
+        description="Efficient model training with PyTorch: the course's commands.",
+        epilog=f"`course COMMAND --help` says more of a command. {EXIT_CODES[0].upper()}{EXIT_CODES[1:]}.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     modules = {name: import_module(f"course_utils.cli.{name}") for name in COMMANDS}
     modules |= _staffs_modules()
     for name, module in modules.items():
-        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        example = f"course {name} {(COMMANDS | STAFF).get(name, '')}".strip()
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=f"{module.HELP[0].upper()}{module.HELP[1:]}.",
+            epilog=f"example: {example}\n{EXIT_CODES}",
+            formatter_class=_Help,
+        )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     for name in set(STAFF) - set(modules):
         command = commands.add_parser(name, help="for authors and instructors; not installed here", prefix_chars="\0")
-        command.add_argument("rest", nargs="*")
+        command.add_argument("rest", nargs="*", help="whatever it takes")
         command.set_defaults(run=_say_how_to_install)
     return parser
+
+
+class _Help(argparse.HelpFormatter):
+    """The lines of an epilog stay apart."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(super(_Help, self)._fill_text(line, width, indent) for line in text.splitlines())
+
+
+def _names(found: re.Match) -> str:
+    """The names in a constant; an ellipsis where the package that it needs is missing."""
+    try:
+        known = getattr(import_module(found[1]), found[2])
+    except ModuleNotFoundError:
+        return "…"
+    return ", ".join(str(one).replace("%", "%%") for one in known if one != "")
 
 
 def _staffs_modules() -> dict[str, ModuleType]:

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from course_utils import start
 from course_utils.chapters import Place, chapters_in, find_place
 from course_utils.doctor import has_display
 from course_utils.errors import CourseError
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "notebook",
         nargs="?",
         type=Path,
-        help="a chapter (03_adamw, 03 or 3), or a notebook (default: the first chapter)",
+        help="a chapter (03_adamw, 03 or 3), or a notebook (default: a page that says where you are and what is next)",
     )
     parser.add_argument(
         "--folder", type=Path, help="where your copies lie (default: my-course, in COURSE_HOME or else in the checkout)"
@@ -44,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; raises `CourseError` without the notebook or JupyterLab."""
     import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
-    notebook = _notebook(arguments.notebook, arguments.folder)
+    file = _file(arguments.notebook, arguments.folder)
     browser = not arguments.no_browser and has_display()
     settings_folder = stored_defaults(settings().home / "jupyterlab")
-    _start(server_arguments(notebook, settings_folder, arguments.port, browser))
+    _start(server_arguments(file, settings_folder, arguments.port, browser))
     return 0
 
 
@@ -70,14 +71,14 @@ def stored_defaults(folder: Path) -> Path | None:
     return folder
 
 
-def server_arguments(notebook: Path, settings_folder: Path | None, port: int, browser: bool) -> list[str]:
-    """JupyterLab's command line: it serves the folder that the notebook belongs to, opens that, and logs but problems."""
+def server_arguments(file: Path, settings_folder: Path | None, port: int, browser: bool) -> list[str]:
+    """JupyterLab's command line: it serves the folder that the file belongs to, opens that, and logs but problems."""
     # The learner's folder, or the checkout, so that the notebook's links to other folders work; or else its own folder.
-    whole = (each for each in notebook.parents if any((each / mark).is_dir() for mark in (HANDED_OUT, "course_utils")))
-    root = next(whole, notebook.parent)
+    whole = (each for each in file.parents if any((each / mark).is_dir() for mark in (HANDED_OUT, "course_utils")))
+    root = next(whole, file.parent)
     arguments = [
         f"--ServerApp.root_dir={root}",
-        f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
+        f"--LabApp.default_url=/lab/tree/{file.relative_to(root).as_posix()}",
         f"--ServerApp.port={port}",
         "--ServerApp.log_level=ERROR",
         "--LabApp.log_level=ERROR",
@@ -91,8 +92,11 @@ def server_arguments(notebook: Path, settings_folder: Path | None, port: int, br
     return arguments + ([] if browser else ["--no-browser"]) + (["--allow-root"] if _is_root() else [])
 
 
-def _notebook(named: Path | None, folder: Path | None) -> Path:
-    """The notebook to open: of a chapter or an exercise of the checkout the learner's copy, brought to its version."""
+def _file(named: Path | None, folder: Path | None) -> Path:
+    """The file to open: the learner's first page, or a notebook; of a chapter or an exercise of the checkout the learner's copy.
+
+    In both cases that copy is brought to the version of the checkout.
+    """
     if named is not None and (named.suffix or named.exists()):
         notebook = Path(os.path.abspath(named))
         place = Place(notebook.parent.parent)
@@ -106,7 +110,8 @@ def _notebook(named: Path | None, folder: Path | None) -> Path:
     workspace = find_workspace(place, folder)
     for line in hand_out(place, workspace):
         print(line, flush=True)
-    return workspace / notebook.relative_to(place.root)
+    page = start.write(workspace)
+    return workspace / notebook.relative_to(place.root) if named else page
 
 
 def _is_root() -> bool:

@@ -11,27 +11,42 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 from course_utils.files import read_json, write_json
 from course_utils.settings import settings
 
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
 _EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
-_SWITCHES = ("checkpointing", "clipping", "offload", "offload_activations", "packed", "in_backward", "compiled")
-_COUNTS = (
-    "batch",
-    "sequence",
-    "accumulation",
-    "segments",
-    "ranks",
-    "replicas",
-    "zero_stage",
-    "lora",
-    "galore",
-    "chunked_loss",
-    "context_parallel",
-)
-_WORDS = ("optimizer", "precision", "attention", "quantized", "teacher", "device")
+_SWITCHES = {
+    "checkpointing": "recompute blocks in backward",
+    "clipping": "scale gradients to norm 1",
+    "offload": "the optimizer's state lies on the host, which makes the update",
+    "offload_activations": "what backward needs waits on the host",
+    "packed": "several documents in a row of tokens",
+    "in_backward": "update each parameter as soon as its gradient is there",
+    "compiled": "the step is torch.compile's, whose bytes nothing here predicts",
+}
+_COUNTS = {
+    "batch": "examples of a micro-batch (default: 8)",
+    "sequence": "tokens of an example (default: 128)",
+    "accumulation": "micro-batches of an update (default: 1)",
+    "segments": "with --checkpointing: recompute so many runs of blocks (default: every block by itself)",
+    "ranks": "devices that train together (default: 1)",
+    "replicas": "groups of ranks that each hold everything, with ZeRO stage 2 or 3 (default: 1)",
+    "zero_stage": "what the ranks share out: {course_utils.memory.recipe:STAGES} (default: 0, nothing)",
+    "lora": "train adapters of this rank only (default: 0, none)",
+    "galore": "AdamW keeps its averages in so many directions (default: 0, in all)",
+    "chunked_loss": "the loss by so many tokens at a time, whole logits never (default: 0, not so)",
+    "context_parallel": "as many ranks have a part each of every row (default: 1)",
+}
+_WORDS = {
+    "optimizer": "{course_utils.memory.optimizers:OPTIMIZERS} (default: adamw-foreach)",
+    "precision": "{course_utils.memory.recipe:PRECISIONS} (default: fp32)",
+    "attention": "{course_utils.memory.recipe:ATTENTIONS} (default: sdpa)",
+    "quantized": "nf4: frozen weights in 4 bits (default: as they are)",
+    "teacher": "a larger model to learn from, as MODEL (default: none)",
+    "device": "{course_utils.memory.recipe:DEVICES} (default: cuda)",
+}
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
@@ -47,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--memory",
         metavar="SIZE",
-        help="of one card: 24GB (24 GiB, as on data sheets), 16000MiB, or a card's name: 'RTX 4090'",
+        help="of one card: 24GB (24 GiB, as on data sheets), 16000MiB, or a card's name: {course_utils.hardware:MACHINES}",
     )
     add("--machine", metavar="NAME", help="predict seconds for this card (default: the one named by --memory)")
     add("--global-batch", type=int, metavar="N", help="examples of an update on all ranks, kept by accumulation")
@@ -57,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--emit",
         metavar="KIND",
-        help="the recipe as settings (accelerate, trl), a command (train, torchrun) or a file (slurm, kubernetes, skypilot)",
+        help="the recipe as settings, a command or a file: {course_utils.memory.emit:KINDS}",
     )
     add("--nodes", type=int, metavar="N", help="with --emit: machines that share out the ranks evenly (default: 1)")
     add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
@@ -66,12 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON")
     add("--again", action="store_true", help="work it out anew, whatever is stored")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
-    for name in _COUNTS:
-        recipe.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
-    for name in _WORDS:
-        recipe.add_argument(f"--{name}", metavar="NAME", help=f"default: {_USUAL[name]}" if name in _USUAL else None)
-    for name in _SWITCHES:
-        recipe.add_argument(f"--{name.replace('_', '-')}", action="store_true", default=None)
+    for name, what in _COUNTS.items():
+        recipe.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=what)
+    for name, what in _WORDS.items():
+        recipe.add_argument(f"--{name}", metavar="NAME", help=what)
+    for name, what in _SWITCHES.items():
+        recipe.add_argument(f"--{name.replace('_', '-')}", action="store_true", default=None, help=what)
     recipe.add_argument("--only-loss", action="store_true", help="the loop keeps the loss, not what the model returns")
 
 
@@ -164,14 +179,15 @@ def _plan(arguments: argparse.Namespace, what, recipe):
         raise CourseError("How large is the card? Give --memory 24GB, or its name.")
     named = arguments.machine or (arguments.memory if arguments.memory in MACHINES else None)
     if named is not None and named not in MACHINES:
-        raise CourseError(f"No card is called {named!r}; choose one of {', '.join(MACHINES)}.")
+        raise CourseError(f"No card is called {named!r}; {instead(named, MACHINES)}")
     if arguments.memory in MACHINES:
         memory = MACHINES[arguments.memory].memory
     else:
         match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", arguments.memory.strip())
         if not match or match[2].upper() not in _UNITS:
+            known = "write 24GB, 16000MiB, or the name of a card."
             raise CourseError(
-                f"{arguments.memory!r} is no size of memory; write 24GB, 16000MiB, or the name of a card."
+                f"{arguments.memory!r} is no size of memory; {instead(arguments.memory, MACHINES, known)}"
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])
     begun, is_terminal = time.monotonic(), sys.stderr.isatty()
@@ -214,7 +230,7 @@ def _recipe(arguments: argparse.Namespace, words: str = ""):
     for word in filter(None, words.split(",")):
         name, _, value = word.strip().replace("-", "_").partition("=")
         if name not in Recipe.__dataclass_fields__:
-            raise CourseError(f"A recipe has no field {name!r}; it has {', '.join(Recipe.__dataclass_fields__)}.")
+            raise CourseError(f"A recipe has no field {name!r}; {instead(name, Recipe.__dataclass_fields__)}")
         chosen[name] = True if not value else int(value) if value.isdigit() else word.partition("=")[2]
     if "context_parallel" in chosen:
         chosen.setdefault("ranks", chosen["context_parallel"])

@@ -9,7 +9,7 @@ from numbers import Integral
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,7 +182,7 @@ def _collectives(method: str, k: Fraction, no_sync: bool | None, every: Fraction
 
 def _check_method(method: str, every: int, no_sync: bool | None) -> None:
     if method not in METHODS:
-        raise CourseError(f"No method is called {method!r}; choose one of {', '.join(METHODS)}.")
+        raise CourseError(f"No method is called {method!r}; {instead(method, METHODS)}")
     if method == "local-sgd" and no_sync is not None:
         raise CourseError("Local SGD never sends gradients; leave no_sync out.")
     if method != "local-sgd" and every != 1:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 from course_utils.grading.question import Question
 
 SETS = Path(__file__).parent / "sets"
@@ -19,8 +19,8 @@ def load_set(name: str) -> dict:
     """
     path = SETS / f"{name}.json"
     if not path.is_file():
-        known = ", ".join(set_names()) or "none yet"
-        raise CourseError(f"There is no exercise set {name!r}; the sets are: {known}.")
+        known = f"the sets are: {', '.join(set_names()) or 'none yet'}."
+        raise CourseError(f"There is no exercise set {name!r}; {instead(name, set_names(), known)}")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -1,6 +1,6 @@
 """Accelerators by name, from their makers' data sheets."""
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 from course_utils.hardware.machine import Machine
 from course_utils.units import GiB
 
@@ -58,7 +58,6 @@ def machine(name: str) -> Machine:
     them is for `calibrate()` to measure.
     """
     if name not in MACHINES:
-        raise CourseError(
-            f"No machine is called {name!r}; choose one of {', '.join(MACHINES)}, or calibrate() this one."
-        )
+        known = f"choose one of {', '.join(MACHINES)}, or calibrate() this one."
+        raise CourseError(f"No machine is called {name!r}; {instead(name, MACHINES, known)}")
     return MACHINES[name]

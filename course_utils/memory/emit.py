@@ -2,7 +2,7 @@
 
 import json
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 from course_utils.memory.command import FILES, cluster_file, torchrun_command, train_command
 from course_utils.memory.recipe import Recipe
 
@@ -30,7 +30,7 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     said in this one.
     """
     if kind not in KINDS:
-        raise CourseError(f"Nothing is known of {kind!r}; choose one of {', '.join(KINDS)}.")
+        raise CourseError(f"Nothing is known of {kind!r}; {instead(kind, KINDS)}")
     if nodes != 1 and kind in (*_SETTINGS, "train"):
         several = ", ".join(name for name in KINDS if name not in (*_SETTINGS, "train"))
         raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose one of {several}.")

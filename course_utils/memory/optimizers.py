@@ -5,7 +5,7 @@ from math import inf
 
 import torch
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 from course_utils.memory.fake import fake_tensors
 from course_utils.memory.state import StateSize, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
@@ -108,7 +108,5 @@ def maker(optimizer: str | Make) -> Make:
     if callable(optimizer):
         return optimizer
     if optimizer not in OPTIMIZERS:
-        raise CourseError(
-            f"No optimizer is called {optimizer!r}; choose one of {', '.join(OPTIMIZERS)}, or give a function."
-        )
+        raise CourseError(f"No optimizer is called {optimizer!r}; {instead(optimizer, OPTIMIZERS)}")
     return OPTIMIZERS[optimizer]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from course_utils.errors import CourseError, require_count
+from course_utils.errors import CourseError, instead, require_count
 from course_utils.memory.optimizers import maker
 
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
@@ -91,7 +91,7 @@ class Recipe:
             name, value = field.name, getattr(self, field.name)
             known = _CHOICES.get(name, (value,))
             if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
-                raise CourseError(f"No {name} is called {value!r}; choose one of {', '.join(map(repr, known))}.")
+                raise CourseError(f"No {name} is called {value!r}; {instead(value, map(repr, known))}")
             if name in _COUNTS:
                 require_count(name, value)
             if field.type is bool and not isinstance(value, bool):

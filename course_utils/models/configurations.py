@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.errors import CourseError, require_count
+from course_utils.errors import CourseError, instead, require_count
 from course_utils.models.public import PUBLIC
 from course_utils.settings import Scale, settings
 
@@ -101,8 +101,7 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
         return PUBLISHED[name]
     if name not in FAMILIES:
         known = (*FAMILIES, *PUBLISHED, *PUBLIC)
-        near = get_close_matches(name.lower(), known, 3) or known
-        raise CourseError(f"No model is called {name!r}; choose one of {', '.join(near)}, or give its config.json.")
+        raise CourseError(f"No model is called {name!r}; {instead(name, known)} Any other is given by its config.json.")
     s = scale or settings().scale
     sizes, positions = {"vocab_size": s.vocabulary}, max(2 * s.sequence, 128)
     if name == "distilbert":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from course_utils.errors import CourseError, require_count
+from course_utils.errors import CourseError, instead, require_count
 from course_utils.memory import Recipe
 from course_utils.script.choices import BY_ROUNDS, LOGS, PRECISIONS, SAVING, SHARDED, STRATEGIES
 from course_utils.script.optimizers import kind_of
@@ -88,9 +88,9 @@ class Job:
     def __post_init__(self):
         for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS), ("saving", SAVING)):
             if getattr(self, name) not in known:
-                raise CourseError(f"No {name} is called {getattr(self, name)!r}; choose one of {', '.join(known)}.")
+                raise CourseError(f"No {name} is called {getattr(self, name)!r}; {instead(getattr(self, name), known)}")
         if unknown := set(self.logs) - set(LOGS):
-            raise CourseError(f"Nothing logs to {min(unknown)!r}; choose of {', '.join(LOGS)}.")
+            raise CourseError(f"Nothing logs to {min(unknown)!r}; {instead(min(unknown), LOGS)}")
         for name in ("batch", "sequence", "steps", "replicas", "sync_every", "keep", "log_every"):
             require_count(f"--{name.replace('_', '-')}", getattr(self, name))
         for name in ("micro_batch", "warmup", "save_every", "seed", "chunked_loss", "lora"):

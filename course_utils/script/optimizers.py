@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from course_utils import optim
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 from course_utils.memory.optimizers import OPTIMIZERS
 from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
 from course_utils.strategies.sharded_muon import ShardedMuon
@@ -52,9 +52,9 @@ def kind_of(name: str) -> Kind:
     found = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or kind in ("Optimizer", *_NOT_HERE):
         why = f"{name} {_NOT_HERE[kind]}" if kind in _NOT_HERE else f"No optimizer is called {name!r}"
-        raise CourseError(
-            f"{why}; choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(OPTIMIZERS)}."
-        )
+        known = (*OPTIMIZERS, "muon", *(f"{room}.{one}" for place in places for one in vars(place)))
+        choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(OPTIMIZERS)}."
+        raise CourseError(f"{why}; {choose if kind in _NOT_HERE else instead(name, known, choose)}")
     recipe = name if name in OPTIMIZERS else partial(found, lr=1e-3, **arguments)
     return Kind(found, arguments, kind in _BY_ELEMENT, room == "torch", recipe)
 

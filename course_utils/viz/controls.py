@@ -1,5 +1,6 @@
 """The controls of an interactive figure: one look, and names for those who do not see where they stand."""
 
+import html
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -9,11 +10,20 @@ _WIDEST, _BUTTON = "36em", "7em"
 # ipywidgets connects no label with a slider or a row of buttons, and calls a slider's value by its place on the way.
 # Its handles are as good as white on white. And JupyterLab takes the arrow keys from a list of options, and letters from
 # all controls, for its shortcuts, unless the element itself says that it may not.
-NAMING = {"text/html": (Path(__file__).parent / "naming.html").read_text(encoding="utf-8"), "text/plain": ""}
-"""What a page needs to name the controls for a screen reader; it shows nothing."""
+# It knows no text for a picture either, and the look of its dark theme leaves pictures as they are.
+_PAGE = (Path(__file__).parent / "naming.html").read_text(encoding="utf-8")
 
 LIVE = {"course": "live"}
 """Metadata of an output that means nothing in a stored notebook."""
+
+
+def naming(alt: str = "") -> dict:
+    """What a page needs to name controls and figures, and to draw figures in the dark; it shows nothing.
+
+    With `alt` it is about the figure that is the output before it.
+    """
+    about = f'<p class="course-alt" hidden>{html.escape(alt)}</p>' if alt else ""
+    return {"text/html": _PAGE + about, "text/plain": ""}
 
 
 def dress(controls: Mapping) -> None:

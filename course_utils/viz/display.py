@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
-from course_utils.viz.controls import LIVE, NAMING, dress, in_words
+from course_utils.viz.controls import LIVE, dress, in_words, naming
 from course_utils.viz.style import STYLE
 
 _DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
@@ -34,6 +34,7 @@ def show(figure: Figure, alt: str) -> None:
     """Display `figure` as a picture with the text `alt`, and close it; raises `ValueError` when `alt` is empty."""
     bundle, metadata = picture(figure, alt)
     display(bundle, metadata=metadata, raw=True)
+    display(naming(alt), metadata=LIVE, raw=True)
 
 
 def picture(figure: Figure, alt: str) -> tuple[dict, dict]:
@@ -64,8 +65,10 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
 
     def outputs() -> Iterator[tuple[object, dict]]:
         values = {name: control.value for name, control in controls.items()}
-        bundle, metadata = picture(*draw(**values))
+        figure, alt = draw(**values)
+        bundle, metadata = picture(figure, alt)
         yield bundle, {"metadata": metadata, "raw": True}
+        yield naming(alt), {"metadata": LIVE, "raw": True}
         if also:
             yield also(**values), {}
 
@@ -89,7 +92,7 @@ def show_controls(controls: dict, still: str) -> None:
     view = {"version_major": 2, "version_minor": 0, "model_id": VBox(list(controls.values())).model_id}
     # Plain text would be broken within words, as output of code is.
     display({_VIEW: view, "text/html": f"<p>{html.escape(still)}</p>", "text/plain": still}, raw=True)
-    display(NAMING, metadata=LIVE, raw=True)
+    display(naming(), metadata=LIVE, raw=True)
 
 
 def source(thing: Callable | type | ModuleType) -> Markdown:

@@ -1,0 +1,170 @@
+"""The learner's first page: where I am, what is next, my bets, my progress, the chapters with their minutes, how to come back.
+
+It is Markdown, which JupyterLab shows rendered and whose links open notebooks beside it. `course lab` writes it anew each time.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from course_utils import bets
+from course_utils.chapters import chapters_in
+from course_utils.errors import CourseError
+from course_utils.files import replacing
+from course_utils.grading.board import Board, Standing, my_progress
+from course_utils.ledger import Ledger
+from course_utils.units import format_counted
+from course_utils.workspace import HANDED_OUT
+
+NAME = "start.md"
+_NOT_BEGUN = """\
+**Welcome. Do this first:**
+
+1. Open [{title}]({link}). It takes about {minutes} minutes.
+2. Run its cells one after the other with Shift+Enter. It asks for your bet before it measures.
+3. Then try its [exercises]({exercises}): each answer is checked at once.
+"""
+_BACK = """\
+## How to come back
+
+Type `course lab` in a terminal, in the course's environment. It opens this page and writes it anew, with all that you have
+saved by then. `course lab 03` opens a chapter at once, `course check` prints your progress, and `course report` makes one page of
+your own from your bets and your ledger. Words that a chapter links to are in the [glossary](docs/glossary.md).
+
+To end JupyterLab, choose File → Shut Down, or press Ctrl+C in the terminal.
+"""
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook in the learner's folder: how many of its code cells were run when it was saved last, and when that was."""
+
+    path: Path
+    title: str
+    minutes: int
+    cells: int
+    run: int
+    changed: float
+
+    @property
+    def number(self) -> str:
+        """The chapter that it is, or belongs to: `05b`."""
+        return self.path.stem.partition("_")[0]
+
+    @property
+    def link(self) -> str:
+        """Its title, as a link from the learner's folder."""
+        return f"[{self.title}]({self.path.parent.name}/{self.path.name})"
+
+
+def write(folder: Path) -> Path:
+    """Write the page into the learner's `folder` and return where it is; an older one that somebody changed stays beside it.
+
+    Raises `CourseError` where nothing can be written there.
+    """
+    path, handed = folder / NAME, folder / HANDED_OUT / NAME
+    text = "\n".join(page(folder))
+    try:
+        if path.is_file() and not (handed.is_file() and handed.read_bytes() == path.read_bytes()):
+            names = (path.with_stem(f"{path.stem} (old {number})") for number in count(1))
+            path.rename(next(name for name in names if not name.exists()))
+        for each in (handed, path):
+            with replacing(each) as draft:
+                draft.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise CourseError(f"{path} cannot be written ({error.strerror}); put that right.") from None
+    return path
+
+
+def page(folder: Path) -> Iterator[str]:
+    """The lines of the page for the learner's `folder`."""
+    chapters = [_read(path, folder) for path in chapters_in(folder / "notebooks")]
+    exercises = {one.number: one for one in (_read(path, folder) for path in chapters_in(folder / "exercises"))}
+    board, guesses = my_progress(), bets.every()
+    yield "# Your course in efficient training\n"
+    begun = [one for one in (*chapters, *exercises.values()) if one.changed]
+    if begun or guesses or any(one.passed for one in board.standings):
+        yield "**Go on here:**\n"
+        yield from _next(chapters, exercises, board, max(begun, key=lambda one: one.changed, default=None))
+        yield "\n## Where you are\n"
+        yield from _standing(chapters, guesses, board)
+    elif chapters:
+        first = chapters[0]
+        link = f"{first.path.parent.name}/{first.path.name}"
+        asked = f"exercises/{exercises[first.number].path.name}" if first.number in exercises else link
+        yield _NOT_BEGUN.format(title=first.title, link=link, minutes=first.minutes, exercises=asked)
+    yield "\n## Chapters\n"
+    yield from _table(chapters, exercises, guesses, board)
+    yield f"\n{_BACK}"
+
+
+def _next(
+    chapters: list[Notebook], exercises: dict[str, Notebook], board: Board, last: Notebook | None
+) -> Iterator[str]:
+    if last is not None:
+        kind = "exercises" if last.path.parent.name == "exercises" else "chapter"
+        done = f"{last.run} of its {last.cells} cells were run when you saved it"
+        yield f"- You were last in the {kind} {last.number}, {last.link}: {done}."
+    if board.exercises:
+        number = Path(board.exercises).stem.partition("_")[0]
+        where = f", in {exercises[number].link}" if number in exercises else ""
+        yield f"- Your next question is {board.next}{where}."
+    fresh = next((one for one in chapters if not one.run), None)
+    if fresh is not None:
+        yield f"- The next chapter that you have not run is {fresh.number}, {fresh.link}: about {fresh.minutes} minutes."
+    elif not board.exercises:
+        yield "- You have run every chapter and passed every question."
+
+
+def _standing(chapters: list[Notebook], guesses: dict[str, bets.Bet], board: Board) -> Iterator[str]:
+    settled = [one for one in guesses.values() if one.truth is not None]
+    run, rows = sum(bool(one.run) for one in chapters), len(Ledger.load().rows)
+    yield f"- **Chapters**: {run} of {len(chapters)} begun."
+    yield f"- **Exercises**: {board.head}"
+    if settled:
+        fair = sum(one.fair for one in settled)
+        yield f"- **Bets**: {fair} of your {len(settled)} settled bets came within a factor of 2 of the truth."
+    if len(settled) < len(guesses):
+        waiting = ", ".join(name for name, one in guesses.items() if one.truth is None)
+        yield f"- **Not settled yet**: {waiting}."
+    yield f"- **Ledger**: {format_counted(rows, 'row')}, each a prediction beside its measurement (`course ledger`)."
+
+
+def _table(
+    chapters: list[Notebook], exercises: dict[str, Notebook], guesses: dict[str, bets.Bet], board: Board
+) -> Iterator[str]:
+    standings = {one.name.partition("_")[0]: one for one in board.standings}
+    yield "| | chapter | minutes | cells run | bets within a factor of 2 | questions passed |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for one in chapters:
+        mine = [bet for name, bet in guesses.items() if name.partition("-")[0] == one.number and bet.truth is not None]
+        fair = f"{sum(bet.fair for bet in mine)} of {len(mine)}" if mine else ""
+        run = f"{one.run} of {one.cells}" if one.run else ""
+        asked = _asked(standings.get(one.number), exercises.get(one.number))
+        yield f"| {one.number} | {one.link} | {one.minutes} | {run} | {fair} | {asked} |"
+
+
+def _asked(standing: Standing | None, notebook: Notebook | None) -> str:
+    if standing is None or notebook is None:
+        return ""
+    return f"[{standing.passed} of {standing.questions}](exercises/{notebook.path.name})"
+
+
+def _read(path: Path, folder: Path) -> Notebook:
+    """What the page says of the notebook at `path`; of one that cannot be read, its name."""
+    handed = folder / HANDED_OUT / path.relative_to(folder)
+    touched = not handed.is_file() or handed.read_bytes() != path.read_bytes()
+    changed = path.stat().st_mtime if touched else 0.0
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        head = "".join("".join(cell["source"]) for cell in cells[:2] if cell["cell_type"] == "markdown")
+        code = [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
+        run = sum(bool(cell.get("execution_count")) for cell in code)
+    except (ValueError, KeyError, TypeError):
+        return Notebook(path, path.stem, 0, 0, 0, changed)
+    title, minutes = re.search(r"^# ([^:\n]+)", head, re.MULTILINE), re.search(r"\*\*Time:\*\* about (\d+)", head)
+    name = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title[1]).strip() if title else path.stem
+    return Notebook(path, name, int(minutes[1]) if minutes else 0, len(code), run, changed)

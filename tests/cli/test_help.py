@@ -1,0 +1,110 @@
+"""What `--help` and a refusal say, of every command."""
+
+import argparse
+import re
+
+import pytest
+
+from course_utils import cli
+from course_utils.errors import instead
+from course_utils.memory.recipe import Recipe
+
+PARSER = cli._parser()
+COMMANDS = next(action for action in PARSER._actions if isinstance(action, argparse._SubParsersAction)).choices
+OPTIONS = [
+    pytest.param(name, action, id=f"{name} {action.option_strings[0] if action.option_strings else action.dest}")
+    for name, command in COMMANDS.items()
+    for action in command._actions
+]
+
+
+def test_the_commands_of_both_packages_are_here():
+    assert [*COMMANDS] == [*cli.COMMANDS, *sorted(cli.STAFF)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_shows_its_exit_codes_and_an_example_that_it_takes(name):
+    said = " ".join(COMMANDS[name].format_help().split())
+    assert cli.EXIT_CODES in said
+    example = re.search(r"example: course (.*?) exit codes", said)[1].split()
+    assert PARSER.parse_args(example).command == name
+
+
+@pytest.mark.parametrize(("name", "action"), OPTIONS)
+def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, action):
+    assert action.help
+    if action.option_strings and action.default not in (None, False, argparse.SUPPRESS, ""):
+        assert re.search(
+            rf"default: .*{action.default:g}" if isinstance(action.default, float) else "default", action.help
+        )
+    said = " ".join(COMMANDS[name].format_help().split())
+    assert not re.search(r"\{[\w.]+:\w+\}", said), "the names of a constant stand in its place"
+    for choice in action.choices or ():
+        assert str(choice) in said
+
+
+def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
+    from course_utils.memory.emit import KINDS
+    from course_utils.memory.optimizers import OPTIMIZERS
+    from course_utils.memory.recipe import PRECISIONS
+
+    said = COMMANDS["plan"].format_help()
+    for option in COMMANDS["plan"]._actions:
+        told = re.search(r"\(default: ([\w-]+)", option.help or "")
+        if told and option.dest in Recipe.__dataclass_fields__ and option.dest not in ("optimizer", "device"):
+            default = getattr(Recipe, option.dest)
+            assert told[1] == str(default) or not default, option.dest
+    assert all(re.search(rf"\b{name}\b", said) for name in (*OPTIMIZERS, *PRECISIONS, *KINDS))
+
+
+def test_a_new_question_can_be_of_each_kind_that_its_help_lists():
+    from course_staff.grading.skeleton import KINDS
+
+    said = " ".join(COMMANDS["new"].format_help().split())
+    assert ", ".join(KINDS) in said
+    assert len(KINDS) > 6
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("chekc 03", "do you mean check?"),
+        ("plan llama-7b --memry 24GB", "do you mean --memory"),
+        ("new chaptr x", "do you mean chapter?"),
+        ("run 03 --scale smok", "do you mean smoke?"),
+    ],
+)
+def test_a_mistyped_word_is_one_line_with_what_was_meant(words, meant, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(words.split())
+    said = capsys.readouterr()
+    assert (end.value.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert meant in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("lab adamw", "do you mean 03_adamw?"),
+        ("check adam", "do you mean 03_adamw?"),
+        ("lint 99", "the chapters are: 00_start_here, "),
+        ("plan llama-7B --memory 24GB", "do you mean llama-7b?"),
+        ("plan llama-7b --memory rtx4090", "do you mean RTX 4090"),
+        ("plan llama-7b --memory 24GB --optimizer adamW", "do you mean adamw?"),
+        ("plan llama-7b --memory 24GB --precision bf61", "do you mean 'bf16'?"),
+        ("plan llama-7b --emit slrum", "do you mean slurm?"),
+        ("new question 04 --kind kill", "do you mean kills?"),
+        ("train --out x --optimizer torch.Adamw", "do you mean torch.AdamW?"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(words, meant, capsys):
+    assert cli.main(words.split()) == 2
+    assert meant in capsys.readouterr().err
+
+
+def test_what_is_near_and_what_is_not():
+    known = ("adamw", "adamw8bit", "sgd")
+    assert instead("AdamW", known) == "do you mean adamw?"
+    assert instead("adamw9bit", known).startswith("do you mean adamw8bit")
+    assert instead("lion", known) == "choose one of adamw, adamw8bit, sgd."
+    assert instead("lion", known, "write sgd.") == "write sgd."
