@@ -63,7 +63,7 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
         if remark:
             yield f"{inside.as_posix()}: {remark}"
     if renamed:
-        yield f"Renamed {format_counted(renamed, 'file')}: exercises now end in _exercises, as no chapter does."
+        yield f"{format_counted(renamed, 'exercise')} renamed, as chapters are called so too: such as 03_exercises_adamw."
     if fresh:
         yield f"Your own chapters and exercises are in {folder}."
     elif renewed:

@@ -159,7 +159,7 @@ def test_an_exercise_from_before_it_had_a_name_of_its_own_is_renamed_with_what_w
     (place.root / old).unlink()
     told, found = update(place, mine, cell("q1-text", "better words"), cell("q1", "..."))
     assert told == [
-        "Renamed 1 file: exercises now end in _exercises, as no chapter does.",
+        "1 exercise renamed, as chapters are called so too: such as 03_exercises_adamw.",
         f"New text in 1 file of {mine}; what you wrote stands.",
     ]
     assert found == ["better words", "my answer", "note"]

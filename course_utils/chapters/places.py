@@ -7,7 +7,7 @@ from pathlib import Path
 
 from course_utils.errors import CourseError, instead
 
-_OF_EXERCISES = "_exercises"
+_EXERCISES = "_exercises_"
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,16 @@ class Place:
 
 
 def exercises_of(name: str) -> str:
-    """The notebook of the exercise set called `name`, from the checkout's folder on; its chapter's notebook is called `name`."""
-    return f"exercises/{name}{_OF_EXERCISES}.ipynb"
+    """The notebook of the exercise set called `name`, from the checkout's folder on: `exercises/03_exercises_adamw.ipynb`.
+
+    Its chapter is called `name` itself; the names differ early on, where a tab that is cut off still shows it.
+    """
+    return f"exercises/{name.replace('_', _EXERCISES, 1)}.ipynb"
 
 
 def set_of(path: Path | str) -> str:
     """The exercise set that a notebook is called by, an exercise or the solutions."""
-    return Path(path).stem.removesuffix(_OF_EXERCISES)
+    return Path(path).stem.replace(_EXERCISES, "_", 1)
 
 
 def find_place(start: Path | None = None) -> Place:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -86,6 +87,7 @@ def test_a_wrong_answer_is_diagnosed_and_what_is_not_saved_is_not_judged(page, c
 def test_after_a_syntax_error_the_verdict_is_on_the_older_answer_and_says_so(page):
     answer(page, "q1", WRONG.replace("= {", "= {{", 1))
     expect_said(page, "q1", "failed with SyntaxError, so this is a verdict on the one from In [", GREEN)
+    save_picture(page, "exercise")
     answer(page, "q1", RIGHT)
     expect(shown(page, "q1")).not_to_contain_text("Not your newest answer", timeout=60_000)
 
@@ -113,7 +115,7 @@ def test_our_solution_is_unlocked_by_a_try_and_stands_beside_the_answer(page, ch
 def test_the_chapter_opens_beside_its_exercise_in_a_tab_that_is_called_otherwise(page):
     page.locator(".jp-RenderedMarkdown a", has_text="chapter 00").first.click()
     tabs = page.locator("#jp-main-dock-panel .lm-TabBar-tabLabel")
-    expect(tabs).to_have_text([f"{SET}_exercises.ipynb", f"{SET}.ipynb"], timeout=60_000)
+    expect(tabs).to_have_text([Path(EXERCISE).name, f"{SET}.ipynb"], timeout=60_000)
 
 
 def records(checkout):

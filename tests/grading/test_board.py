@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from course_utils import settings as settings_room
+from course_utils.chapters import exercises_of
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.grading import board, my_progress
@@ -39,7 +40,7 @@ def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
     assert said.startswith(FRESH)
     assert "█" not in said
     first = load_set(FIRST)["questions"][0]
-    assert f"Next: q1 · {first['title']}, in exercises/{FIRST}_exercises.ipynb." in said
+    assert f"Next: q1 · {first['title']}, in {exercises_of(FIRST)}." in said
     assert all(path.stem in said for path in SETS.glob("*.json"))
 
 
@@ -50,7 +51,7 @@ def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next(
     assert (adamw.passed, adamw.points) == (2, 4.5)
     assert adamw.questions == len(load_set("03_adamw")["questions"])
     assert table.next.startswith("q3 · ")
-    assert table.exercises == "exercises/03_adamw_exercises.ipynb"
+    assert table.exercises == "exercises/03_exercises_adamw.ipynb"
     assert str(table).startswith(f"2 of {sum(one.questions for one in table.standings)} questions passed, 4.5 of ")
 
 
@@ -74,7 +75,7 @@ def test_a_solution_that_was_seen_is_neither_passed_nor_left():
     remember(FIRST, dict.fromkeys(("q1", "q2", "q3"), Record(seen=True)))
     assert my_progress().head.startswith("0 of ")
     assert my_progress().next.startswith("q1 · ")
-    assert f"in exercises/{FIRST}" not in str(my_progress())
+    assert exercises_of(FIRST) not in str(my_progress())
 
 
 def test_questions_and_points_that_the_set_no_longer_has_do_not_count():
@@ -134,7 +135,7 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
     assert asked == [f"Forget your progress in {FIRST} (2 of 3 passed)? A copy is kept. [y/N] "]
     assert capsys.readouterr().out == "Nothing is forgotten.\n"
     typed(monkeypatch, "y")
-    assert main(["check", "--reset", f"exercises/{FIRST}_exercises.ipynb"]) == 0
+    assert main(["check", "--reset", exercises_of(FIRST)]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"Forgotten: {FIRST} (2 of 3 passed). A copy is in ")
     assert (recall(FIRST), set(recall("03_adamw"))) == ({}, {"q1"})

@@ -463,7 +463,7 @@ def saved(tmp_path, monkeypatch, entries):
     """`save(answer)` writes the notebook as it stands at that moment; its kernel runs in the same folder."""
     monkeypatch.setattr(check_room, "load_set", lambda name: {"questions": entries[:1]})
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "03_test_exercises.ipynb"
+    path = tmp_path / "03_exercises_test.ipynb"
 
     def save(answer, at):
         cells = [{"cell_type": "code", "source": f"# EXERCISE q1\n{answer}"}]

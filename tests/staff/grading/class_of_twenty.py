@@ -101,7 +101,7 @@ def _odd(authored: list[Authored]) -> Iterator[tuple[str, str]]:
     yield "a broken file: the upload was cut off", notebook(right)[:5000]
     yield (
         "the exercises of another chapter",
-        json.dumps(read_notebook(ROOT / "exercises" / "00_start_here_exercises.ipynb")),
+        json.dumps(read_notebook(ROOT / "exercises" / "00_exercises_start_here.ipynb")),
     )
     yield "the answer's cell of q5 deleted", notebook({**right, "q5": None})
 

@@ -182,9 +182,9 @@ def test_everything_outside_the_holes_is_the_same(path):
 
 
 @EVERY
-@pytest.mark.parametrize("name", ["solutions/{}.ipynb", exercises_of("{}")], ids=["solutions", "exercises"])
+@pytest.mark.parametrize("name", ["solutions/{}.ipynb".format, exercises_of], ids=["solutions", "exercises"])
 def test_notebooks_are_valid_stamped_and_lead_somewhere(name, path):
-    found = ROOT / name.format(path.stem)
+    found = ROOT / name(path.stem)
     notebook = nbformat.read(found, as_version=4)
     nbformat.validate(notebook)
     assert [cell.source for cell in notebook.cells if is_setup(cell)] == [setup_source()]
@@ -240,8 +240,8 @@ def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
     answered = exercise.read_text(encoding="utf-8").replace("# EXERCISE q1", "# EXERCISE q1, answered here")
     exercise.write_text(answered, encoding="utf-8")
     assert main(["release"]) == 0
-    assert "99_test_exercises.ipynb: written; the old one is in " in capsys.readouterr().out
-    (copy,) = (settings().home / "copies").glob("*/99_test_exercises.ipynb")
+    assert "99_exercises_test.ipynb: written; the old one is in " in capsys.readouterr().out
+    (copy,) = (settings().home / "copies").glob("*/99_exercises_test.ipynb")
     assert copy.read_text(encoding="utf-8") == answered
 
 

@@ -76,7 +76,7 @@ def test_what_is_copied_into_the_container_is_enough_to_grade(tmp_path):
         copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
         copy(ROOT / source, tmp_path / "course" / source if (ROOT / source).is_dir() else tmp_path)
     (folder := tmp_path / "class" / "submissions").mkdir(parents=True)
-    shutil.copy(ROOT / "exercises" / "00_start_here_exercises.ipynb", folder)
+    shutil.copy(ROOT / "exercises" / "00_exercises_start_here.ipynb", folder)
     done = subprocess.run(
         [sys.executable, "-m", "course_utils.cli", "grade", "submissions", "--set", "00", "--seed", "1", "--trust"],
         cwd=folder.parent,

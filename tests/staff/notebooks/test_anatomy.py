@@ -125,7 +125,7 @@ CHANGES = {
         "#No-such-part leads nowhere",
     ),
     "dead exercise link": (
-        lambda n: replace(n.cells[-1], "How many more?", "[x](../exercises/07_topic_exercises.ipynb)"),
+        lambda n: replace(n.cells[-1], "How many more?", "[x](../exercises/07_exercises_topic.ipynb)"),
         18,
         "leads nowhere",
     ),
@@ -185,11 +185,11 @@ def test_a_section_can_be_waived_with_a_reason(chapter, save):
 def test_a_link_to_existing_exercises_is_required(chapter, save, tmp_path):
     path = save(chapter)
     (tmp_path / "exercises").mkdir()
-    save(chapter, "../exercises/07_topic_exercises.ipynb")
+    save(chapter, "../exercises/07_exercises_topic.ipynb")
     assert [v.remark for v in violations_in(path)] == [
-        "the summary must link to the exercises: ../exercises/07_topic_exercises.ipynb."
+        "the summary must link to the exercises: ../exercises/07_exercises_topic.ipynb."
     ]
-    replace(chapter.cells[-1], "How many more?", "[Exercises](../exercises/07_topic_exercises.ipynb)")
+    replace(chapter.cells[-1], "How many more?", "[Exercises](../exercises/07_exercises_topic.ipynb)")
     assert violations_in(save(chapter)) == []
 
 
