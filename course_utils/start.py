@@ -20,10 +20,11 @@ from course_utils.units import format_counted
 from course_utils.workspace import HANDED_OUT
 
 NAME = "start.md"
+_FAIR = "bets within a factor of 2"
 _NOT_BEGUN = """\
 **Welcome. Do this first:**
 
-1. Open [{title}]({link}). It takes about {minutes} minutes.
+1. Open [{title}]({link}). It takes about {minutes} minutes, and you need no GPU.
 2. Run its cells one after the other with Shift+Enter. It asks for your bet before it measures.
 3. Then try its [exercises]({exercises}): each answer is checked at once.
 """
@@ -80,7 +81,7 @@ def write(folder: Path) -> Path:
 
 
 def page(folder: Path) -> Iterator[str]:
-    """The lines of the page for the learner's `folder`."""
+    """The lines of the page for the learner's `folder`; columns in which nothing stands yet are left out."""
     chapters = [_read(path, folder) for path in chapters_in(folder / "notebooks")]
     exercises = {one.number: one for one in (_read(path, folder) for path in chapters_in(folder / "exercises"))}
     board, guesses = my_progress(), bets.every()
@@ -137,20 +138,30 @@ def _table(
     chapters: list[Notebook], exercises: dict[str, Notebook], guesses: dict[str, bets.Bet], board: Board
 ) -> Iterator[str]:
     standings = {one.name.partition("_")[0]: one for one in board.standings}
-    yield "| | chapter | minutes | cells run | bets within a factor of 2 | questions passed |"
-    yield "|---|---|---:|---:|---:|---:|"
+    columns: dict[str, list[str]] = {"": [], "chapter": [], "minutes": [], "exercises": [], "cells run": [], _FAIR: []}
     for one in chapters:
         mine = [bet for name, bet in guesses.items() if name.partition("-")[0] == one.number and bet.truth is not None]
-        fair = f"{sum(bet.fair for bet in mine)} of {len(mine)}" if mine else ""
-        run = f"{one.run} of {one.cells}" if one.run else ""
-        asked = _asked(standings.get(one.number), exercises.get(one.number))
-        yield f"| {one.number} | {one.link} | {one.minutes} | {run} | {fair} | {asked} |"
+        row = (
+            one.number,
+            one.link,
+            str(one.minutes or ""),
+            _asked(standings.get(one.number), exercises.get(one.number)),
+            f"{one.run} of {one.cells}" if one.run else "",
+            f"{sum(bet.fair for bet in mine)} of {len(mine)}" if mine else "",
+        )
+        for column, text in zip(columns.values(), row, strict=True):
+            column.append(text)
+    shown = {head: column for head, column in columns.items() if any(column)}
+    yield f"| {' | '.join(shown)} |"
+    yield "|---|---|" + "---:|" * (len(shown) - 2)
+    for row in zip(*shown.values(), strict=True):
+        yield f"| {' | '.join(row)} |"
 
 
 def _asked(standing: Standing | None, notebook: Notebook | None) -> str:
     if standing is None or notebook is None:
         return ""
-    return f"[{standing.passed} of {standing.questions}](exercises/{notebook.path.name})"
+    return f"[{standing.passed} of {standing.questions} passed](exercises/{notebook.path.name})"
 
 
 def _read(path: Path, folder: Path) -> Notebook:

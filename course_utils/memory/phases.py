@@ -10,6 +10,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from course_utils.errors import CourseError
+from course_utils.units import format_counted
+
 Observer = Callable[[str], AbstractContextManager]
 _observers: list[Observer] = []
 
@@ -80,12 +83,25 @@ def announced_to(
 
 
 def bound(step: Callable[..., object], built: tuple) -> Callable[[], object]:
-    """`step` on the things in `built`; one that takes no arguments knows them already."""
+    """`step` on the things in `built`; one that takes no arguments knows them already.
+
+    Raises `CourseError` for one that takes another number of them.
+    """
     try:
-        takes_none = not inspect.signature(step).parameters
+        signature = inspect.signature(step)
     except (TypeError, ValueError):  # of some built-in functions nothing is known
-        takes_none = False
-    return step if takes_none else partial(step, *built)
+        return partial(step, *built)
+    if not signature.parameters:
+        return step
+    try:
+        signature.bind(*built)
+    except TypeError as error:
+        name = f"{getattr(step, '__name__', 'step')}({', '.join(signature.parameters)})"
+        raise CourseError(
+            f"build() returns {format_counted(len(built), 'thing')}, and {name} does not take that many ({error}): "
+            "give the step a parameter for each of them, or none."
+        ) from None
+    return partial(step, *built)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _LETTER, _ROOM = 0.56, 1.2  # in em: a letter of a description, and what stands beside it
-_WIDEST, _BUTTON = "36em", "7em"
+_WIDEST, _BUTTON = "36em", 7
 
 # ipywidgets connects no label with a slider or a row of buttons, and calls a slider's value by its place on the way.
 # Its handles are as good as white on white. And JupyterLab takes the arrow keys from a list of options, and letters from
@@ -37,7 +37,9 @@ def dress(controls: Mapping) -> None:
         if not getattr(leaf, "tooltip", True):  # else the page says "null"; ipywidgets 7 has no such thing
             leaf.tooltip = leaf.description
         if hasattr(leaf.style, "button_width"):
-            leaf.style.button_width, leaf.layout.display = _BUTTON, "flex"
+            written = (one[0] if isinstance(one, tuple) else one for one in leaf.options)
+            widest = max(len(str(one)) for one in written)
+            leaf.style.button_width, leaf.layout.display = f"{max(_BUTTON, _LETTER * widest + 2):.1f}em", "flex"
         elif hasattr(leaf, "value"):
             leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST
         if hasattr(leaf, "continuous_update"):

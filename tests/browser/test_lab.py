@@ -84,15 +84,6 @@ def at(address, path):
     return f"{parts.scheme}://{parts.netloc}{path}?{parts.query}"
 
 
-def test_the_address_opens_the_first_chapter_and_nothing_else(address, page):
-    page.goto(address)
-    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
-    # The notebook's own indicator says "idle" before there is a kernel, and JupyterLab then asks for one.
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
-    assert page.locator(".lm-TabBar-tabLabel", has_text="00_start_here.ipynb").count() == 1
-    assert page.locator(".jp-Dialog").all_inner_texts() + page.locator(".jp-toast-message").all_inner_texts() == []
-
-
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_every_control_moves_the_figure_to_play_with(address, page, mine, chapter):
     """Chapters 00, 03 and 10 are run whole. By the keyboard alone; then the pictures are kept, to be looked at."""
@@ -144,6 +135,13 @@ def check_widths(page, cell, number):
             page.wait_for_timeout(400)
             assert cut_off(cell) == []
             save_picture(page, f"{number}-{width}-{theme}")
+        page.keyboard.press("Control+b")
+        page.set_viewport_size({"width": WIDTHS[0], "height": 1150})
+        page.wait_for_timeout(400)
+        assert page.locator(".jp-FileBrowser").is_visible()
+        assert cut_off(cell) == [], "beside the list of files"
+        save_picture(page, f"{number}-files-{theme}")
+        page.keyboard.press("Control+b")
     choose_theme(page, "Light")
 
 
@@ -151,7 +149,8 @@ def cut_off(cell):
     """Labels and pictures that reach beyond their room."""
     return cell.evaluate(
         """cell => [...cell.querySelectorAll('.widget-label, .widget-label-basic, .widget-label-basic span,' +
-               ' .widget-readout')].filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent).concat(
+               ' .widget-readout, .widget-toggle-button')].filter(
+               one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent).concat(
            [...cell.querySelectorAll('.jp-RenderedImage img, .widget-vbox, .widget-inline-hbox, .widget-button')].filter(
                one => one.getBoundingClientRect().right > cell.getBoundingClientRect().right).map(one => one.className))"""
     )

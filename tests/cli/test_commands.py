@@ -153,6 +153,17 @@ def test_lab_without_the_notebook_says_so(checkout, capsys):
     assert "There is no notebook at" in capsys.readouterr().err
 
 
+def test_lab_opens_the_first_page_or_the_chapter_that_is_named(checkout, monkeypatch):
+    (checkout / "notebooks" / "00_a.ipynb").rename(checkout / "notebooks" / "00_start_here.ipynb")
+    started = []
+    monkeypatch.setattr(lab, "_start", started.append)
+    for words, opened in (([], "start.md"), (["1"], "notebooks/01_b.ipynb")):
+        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine"), *words]) == 0
+        assert f"--LabApp.default_url=/lab/tree/{opened}" in started[-1]
+        assert f"--ServerApp.root_dir={checkout / 'mine'}" in started[-1]
+    assert "01_b" in (checkout / "mine" / "start.md").read_text()
+
+
 @pytest.mark.parametrize("name", ["0", "00", "00_a"])
 def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, capsys, monkeypatch):
     """The checkout has the chapters alone; of a set the same function is asked, and says which there are."""

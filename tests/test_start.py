@@ -1,0 +1,111 @@
+"""The learner's first page, as somebody meets it who begins, and who comes back."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from course_utils import bets, start
+from course_utils.chapters import Place
+from course_utils.errors import CourseError
+from course_utils.grading.board import Board, Standing
+from course_utils.workspace import hand_out
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    mine = tmp_path / "my-course"
+    assert list(hand_out(Place(ROOT), mine)) == [f"Your own chapters and exercises are in {mine}."]
+    return mine
+
+
+def written(folder) -> str:
+    return start.write(folder).read_text(encoding="utf-8")
+
+
+def work_on(path: Path, cells: int, when: float) -> None:
+    """Run the first code cells of a notebook, and save it."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for count, cell in enumerate(code[:cells], start=1):
+        cell["execution_count"] = count
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    os.utime(path, (when, when))
+
+
+def test_who_begins_reads_what_to_do_first_in_three_lines(folder):
+    steps = re.findall(r"^\d\. .*", written(folder), re.MULTILINE)
+    assert len(steps) == 3
+    assert steps[0].startswith("1. Open [Start here](notebooks/00_start_here.ipynb). It takes about 30 minutes")
+    assert "(exercises/00_" in steps[2]
+    assert "Where you are" not in written(folder)
+
+
+def test_every_chapter_stands_there_with_its_minutes_as_the_readme_has_them(folder):
+    readme = re.findall(
+        r"^\| (\w+) \| \[([^\]]+)\]\((\S+)\).*\| (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    rows = re.findall(r"^\| (\w+) \| \[([^\]]+)\]\((\S+)\) \| (\d+) \|", written(folder), re.MULTILINE)
+    assert rows == readme
+    assert len(rows) > 10
+
+
+def test_every_link_leads_to_a_file_of_the_folder(folder):
+    links = re.findall(r"\]\(([^)#]+)", written(folder))
+    assert len(links) > 30
+    assert [link for link in links if not (folder / link).is_file()] == []
+
+
+def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypatch):
+    board = (
+        Standing("00_start_here", 1, 3, 2, 6, "q2 · Seconds"),
+        Standing("01_autodiff", 0, 7, 0, 14, "q1 · A graph"),
+    )
+    monkeypatch.setattr(start, "my_progress", lambda: Board(board))
+    bets.bet("00-peak", 50, "MiB")
+    bets.settle("00-peak", 60)
+    bets.bet("00-seconds", 3, "s")
+    bets.settle("00-seconds", 9)
+    bets.bet("01-kept", 7)
+    work_on(folder / "notebooks" / "00_start_here.ipynb", 4, when=2e9)
+    work_on(folder / "notebooks" / "01_autodiff.ipynb", 2, when=3e9)
+    text = written(folder)
+    assert "Welcome" not in text
+    assert re.search(
+        r"You were last in the chapter 01, \[Autodiff\]\(notebooks/01_autodiff.ipynb\): 2 of its \d+ cells", text
+    )
+    assert "Your next question is q2 · Seconds, in [" in text
+    assert "The next chapter that you have not run is 02, [Optimizers from scratch](" in text
+    assert "2 of 16 begun" in text
+    assert "1 of 10 questions passed, 2 of 20 points" in text
+    assert "1 of your 2 settled bets came within a factor of 2" in text
+    assert "**Not settled yet**: 01-kept." in text
+    row = next(line for line in text.splitlines() if line.startswith("| 00 |"))
+    assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| 4 of \d+ \| 1 of 2 \|$", row)
+
+
+def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(folder):
+    start.write(folder)
+    work_on(folder / "notebooks" / "00_start_here.ipynb", 1, when=2e9)
+    assert "1 of its" in written(folder)
+    assert [path.name for path in folder.glob("*.md")] == ["start.md"]
+    (folder / "start.md").write_text("my own remarks", encoding="utf-8")
+    assert "1 of its" in written(folder)
+    assert (folder / "start (old 1).md").read_text(encoding="utf-8") == "my own remarks"
+
+
+def test_a_damaged_notebook_is_named_and_spoils_nothing(folder):
+    (folder / "notebooks" / "03_adamw.ipynb").write_text("{", encoding="utf-8")
+    assert "| 03 | [03_adamw](notebooks/03_adamw.ipynb) |  |" in written(folder)
+
+
+def test_where_it_cannot_be_written_a_sentence_says_so(folder):
+    shutil.rmtree(folder / ".handed-out")
+    (folder / ".handed-out").write_text("", encoding="utf-8")
+    with pytest.raises(CourseError, match="start.md cannot be written"):
+        start.write(folder)
