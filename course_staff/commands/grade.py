@@ -30,6 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=_seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)"
     )
+    parser.add_argument(
+        "--due",
+        metavar="TIME",
+        help="when it was due, such as 2026-05-04T23:59, in this machine's time zone (default: as before)",
+    )
+    parser.add_argument(
+        "--late-days",
+        type=_count,
+        metavar="N",
+        help="days that a student may be late in all (default: as before, or 0)",
+    )
+    parser.add_argument(
+        "--per-day",
+        type=_percent,
+        metavar="P",
+        help="%% of the points that each further day costs (default: as before, or 10)",
+    )
     parser.add_argument("--again", action="store_true", help="grade anew what an earlier run has graded")
     parser.add_argument(
         "--only", metavar="STUDENT", help="grade this one anew, called as in the results; the others' records stay"
@@ -42,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission."""
+    from course_staff.grading.amend import read_amendments
     from course_staff.grading.earlier import check_place, check_set, plan
     from course_staff.grading.grade import find_submissions, identify, prepare
     from course_staff.grading.gradebook import read_gradebook
@@ -66,12 +84,16 @@ def run(arguments: argparse.Namespace) -> int:
     for remark in remarks:
         print(remark, file=sys.stderr)
 
-    results = Results(out, name)
+    results = Results(out, name, _title(name, solutions))
     submitted = {student: identify(path, papers, kind) for student, path in paths.items()}
     earlier = results.earlier()
     check_set(earlier, name, out)
     if folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(submitted.items())), earlier)
+    worth = {paper.question.id: paper.question.points for paper in papers.papers}
+    rule = arguments.due, arguments.late_days, arguments.per_day
+    amendments = read_amendments(out, [*{**earlier, **submitted}], worth, *rule)  # before hours of grading, too
+    remarks += [amendments.rule.in_words()] if amendments.rule else []
     planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out)
     try:
@@ -82,6 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
         raise
     others = _other_files(folder, set(paths.values()), out)
+    amendments.keep(records)
+    records = amendments.laid_over(records)
     print(results.finish(records, others, remarks, arguments.names), end="")
     if gradebook:
         print("", *results.fill(gradebook, records), f"Points are in {gradebook.file_name}.", sep="\n")
@@ -96,6 +120,22 @@ def _find_solutions(name: str) -> Path:
     if not path.is_file():
         raise CourseError(f"There are no solutions at {path}; name them with --solutions.")
     return path
+
+
+def _title(name: str, solutions: Path | None) -> str:
+    """What the set's notebook is called in its first line; the set's name where there is no notebook."""
+    from course_staff.notebooks.files import read_notebook
+    from course_utils.chapters import find_place
+
+    try:
+        path = solutions or find_place().root / "exercises" / f"{name}.ipynb"
+    except CourseError:  # only the package is installed
+        return name
+    if not path.is_file():
+        return name
+    texts = (cell["source"] for cell in read_notebook(path).cells if cell["cell_type"] == "markdown")
+    first = next(texts, "").partition("\n")[0]
+    return first.removeprefix("# ") if first.startswith("# ") else name
 
 
 def _describe(plan, submitted: Mapping, folder: Path) -> None:
@@ -126,7 +166,8 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
 
         def done(student: str, record: dict) -> None:
             begun.add(student)
-            of_file = {"key": todo[student].key, "file": todo[student].digest, "seed": papers.seed}
+            one = todo[student]
+            of_file = {"key": one.key, "file": one.digest, "handed_in": one.handed_in, "seed": papers.seed}
             saved = results.save(student, {**record, **of_file})
             if not record.get("open"):
                 records.append(saved)
@@ -158,6 +199,22 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 20")
     return seconds
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is no number of days; give a whole number from 0 on")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is no share of the points; give a number from 0 to 100, in %")
+    return percent
 
 
 def _jobs(text: str) -> int:

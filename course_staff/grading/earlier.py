@@ -9,11 +9,13 @@ from course_utils.errors import CourseError
 
 @dataclass(frozen=True)
 class Submitted:
-    """A submission: its file, a digest of what the file holds, and the `key` that a record must have to be its own."""
+    """A submission: its file, a digest of what the file holds, the `key` that a record must have to be its own, and when the
+    file was last changed, in ISO's form."""
 
     path: Path
     digest: str
     key: str
+    handed_in: str = ""
 
 
 @dataclass(frozen=True)

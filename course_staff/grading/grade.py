@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from threading import Lock
 
@@ -155,7 +156,15 @@ def identify(path: Path, papers: Papers, kind: str) -> Submitted:
         content = str(error).encode()
     digest = hashlib.sha256(content).hexdigest()
     key = hashlib.sha256(f"{papers.fingerprint} {kind in SAFE} {digest}".encode()).hexdigest()
-    return Submitted(path, digest, key)
+    return Submitted(path, digest, key, _last_changed(path))
+
+
+def _last_changed(path: Path) -> str:
+    """When the file was, in ISO's form with this machine's time zone; empty where the system does not say."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(timespec="seconds")
+    except (OSError, ValueError, OverflowError):
+        return ""
 
 
 def grade_all(
@@ -331,6 +340,8 @@ def _public_part(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dic
         "title": question.title,
         "of": result.of,
         "parts": question.parts,
+        "difficulty": question.difficulty,
+        "minutes": question.minutes,
         "state": "passed" if result.passed else nothing,
         "mistake": result.mistake,
         "diagnosis": result.diagnosis,

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_staff.grading.report import no_formula
+from course_staff.grading.cells import csv_text
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
@@ -112,7 +112,7 @@ class Gradebook:
             else:  # of Canvas: how many points there are, and how grades are posted
                 value = self._value(row, target) if target in self.columns else of if _is_worth(row) else ""
             lines.append([*(self._value(row, name) for name in kept), value])
-        return _csv(lines, self.delimiter), remarks
+        return csv_text(lines, self.delimiter), remarks
 
     def _rows_of(self, student: str) -> list[int]:
         """The numbers of the rows that a submission's name stands for."""
@@ -180,10 +180,3 @@ def _number_at_end(text: str) -> str:
 
 def _left_out(why: str, students: list[str]) -> list[str]:
     return [f"Left out, {why}: {', '.join(students)}."] if students else []
-
-
-def _csv(lines: list[list], delimiter: str) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerows([no_formula(value) for value in line] for line in lines)
-    return out.getvalue()

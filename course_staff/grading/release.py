@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
-from course_staff.grading.source import Authored, load_solutions, marker, mistaken
+from course_staff.grading.source import LEVELS, Authored, load_solutions, marker, mistaken
 from course_staff.grading.zoo import Trial
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.chapters import exercises_of
@@ -19,7 +19,6 @@ from course_utils.grading.released import SETS
 from course_utils.grading.timelines import Measured
 from course_utils.units import format_counted
 
-LEVELS = {1: "easy", 2: "medium", 3: "hard"}
 _METADATA = ("tags", "slideshow")
 
 

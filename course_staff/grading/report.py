@@ -5,27 +5,33 @@
 | `students/NAME.html` | the student | verdicts on public cases, how many hidden ones passed, the diagnosis |
 | `records/NAME.json` | the instructor | everything, hidden cases too; a later run takes it up |
 | `results.csv`, `results.json` | the instructor | points by student and question; all records |
+| `by_hand.csv`, `late.csv` | the instructor, to fill in | points and comments by hand; late days. Written once |
+| `by_hand.json`, `late.json` | the next run | which file each row by hand was given to; the rule on late days |
 | `canvas.csv`, `moodle.csv` | the platform | points in its own export, where one was given |
-| `summary.html`, `summary.txt` | the instructor | which question failed how, the commonest mistakes |
+| `summary.html`, `summary.txt` | the instructor | the class in a table and a picture, each question's fate, common mistakes |
 | `leaderboard.html`, `leaderboard.csv` | the class | what right answers cost, where a question has figures |
 | `letters.json` | the instructor | who is called by which letter there |
 
 `students` may be handed on as it is, and so may the leaderboard where it has no names; nothing else in the folder may.
 """
 
-import csv
 import hashlib
-import io
 import json
 import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_staff.grading.cells import csv_text
+from course_staff.grading.late import late_words
 from course_staff.grading.leaderboard import boards, give_letters
+from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
+from course_staff.grading.picture import class_figure
+from course_staff.grading.source import LEVELS
 from course_utils.errors import CourseError
 from course_utils.files import keep_copies, read_json, replacing
 from course_utils.grading.judge import Verdict
@@ -37,8 +43,6 @@ from course_utils.viz.tradeoff import Board, format_operations, tradeoff_figure
 if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_MOST = 10
 _PAGES = Path(__file__).parent / "pages"
 _BOARD = "leaderboard.html", "leaderboard.csv"
 RULE = (
@@ -51,26 +55,17 @@ _STATES = {
     "untouched": "not written yet",
     "missing": "no answer found",
     "failed": "not right yet",
+    "given": "by hand",
 }
-_HIDDEN_KINDS = {
-    "values": "gave wrong values",
-    "untouched": "not written",
-    "missing": "no answer found",
-    "foreign": "not your own code",
-    "signature": "could not be called",
-    "exception": "stopped with an exception",
-    "timeout": "took too long",
-    "stuck": "waited for what never came",
-    "died": "ended the process",
-    "unsafe": "gave what cannot be judged",
-}
+_WRONG = "Not right yet: its cases below say where."
+_MOST_STEPS = 3
 
 
 class Results:
     """The folder that a grading writes to. Raises `CourseError` where nothing can be written there."""
 
-    def __init__(self, folder: Path, set_name: str):
-        self.folder, self.set_name = folder, set_name
+    def __init__(self, folder: Path, set_name: str, title: str = ""):
+        self.folder, self.set_name, self.title = folder, set_name, title or set_name
         try:
             for part in ("students", "records"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
@@ -88,14 +83,15 @@ class Results:
         """Write the record, whole or not at all, and once nothing of it is open the student's page; returns it with the name and
         the set.
         """
-        whole = {"student": student, "set": self.set_name, **record}
+        now = datetime.now().astimezone().isoformat(timespec="minutes")
+        whole = {"student": student, "set": self.set_name, "graded": now, **record}
         _write(self._record(student), _json(whole))
         if not record.get("open"):
-            _write(self._page(student), page(whole))
+            _write(self._page(student), page(whole, title=self.title))
         return whole
 
     def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = (), names: bool = False) -> str:
-        """Write the class's files; returns the summary as text.
+        """Write the class's files and every student's page; returns the summary as text.
 
         `others` names files that were left aside; `remarks` say what holds for all these grades; `names` shows on the
         leaderboard who is who.
@@ -106,12 +102,15 @@ class Results:
         _write(self.folder / "results.json", _json(records))
         text = summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
-        _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks))
-        self._rank(records, names)
+        _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks, self.title))
+        ranked = self._rank(records, names)
+        for record in records:
+            student = record["student"]
+            _write(self._page(student), page(record, ranked.get(student, ""), self.title))
         return text
 
-    def _rank(self, records: list[dict], names: bool) -> None:
-        """Write the leaderboard, and on each page of a student who is there the letter; or remove one that is no longer true."""
+    def _rank(self, records: list[dict], names: bool) -> dict[str, str]:
+        """Write the leaderboard, or remove one that is no longer true; returns the letters of those who are on it."""
         path = self.folder / "letters.json"
         given = read_json(path, _letters) or {}
         letters = give_letters(records, given)
@@ -119,16 +118,13 @@ class Results:
         if not found:
             for name in _BOARD:
                 (self.folder / name).unlink(missing_ok=True)
-            return
+            return {}
         if letters != given:
             _write(path, _json(letters))
-        ranked = {one.student for board in found for one in board.entries}
-        for record in records:
-            if (student := record["student"]) in ranked:
-                _write(self._page(student), page(record, letters[student]))
         html_name, csv_name = _BOARD
-        _write(self.folder / html_name, board_page(found, self.set_name, names))
+        _write(self.folder / html_name, board_page(found, self.title, names))
         _write(self.folder / csv_name, board_table(found, names))
+        return {one.student: letters[one.student] for board in found for one in board.entries}
 
     def fill(self, gradebook: "Gradebook", records: list[dict]) -> list[str]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`; returns what was left out, as sentences."""
@@ -163,81 +159,134 @@ def file_name(student: str) -> str:
 
 
 def table(records: list[dict]) -> str:
-    """CSV: a row per student with points, of how many, points by question, and notes. No cell is taken for a formula."""
-    ids = _ids(records)
-    out = io.StringIO()
-    writer = csv.writer(
-        out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
-    )  # a name may hold `;`, which cuts cells too
-    writer.writerow(["student", "points", "of", *ids, "notes"])
+    """CSV: a row per student with points, of how many, points by question, what late days took, and notes. No cell is taken for a
+    formula.
+    """
+    ids, late = list(_maxima(records)), any("late" in record for record in records)
+    rows = [["student", "points", "of", *ids, *(["days late", "before late days"] if late else []), "notes"]]
     for record in records:
         points = {question["id"]: question["points"] for question in record["questions"]}
         notes = " ".join(record["notes"] + [note for question in record["questions"] for note in question["notes"]])
-        row = [record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), notes]
-        writer.writerow([no_formula(value) for value in row])
-    return out.getvalue()
+        of_late = record.get("late") or {"days": 0, "earned": record["points"]}
+        days = [of_late["days"], of_late["earned"]] if late else []
+        rows.append(
+            [record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), *days, notes]
+        )
+    return csv_text(rows)
 
 
-def page(record: Mapping, letter: str = "") -> str:
+def page(record: Mapping, letter: str = "", title: str = "") -> str:
     """A student's page, with the `letter` on the leaderboard where there is one. Of hidden cases it holds how many passed and how
     the others ended, never an input or a value.
     """
     return _render(
         "student.html.j2",
-        title=f"{record['set']}: {record['student']}",
+        title=f"{title or record['set']}: {record['student']}",
         record=record,
         letter=letter,
+        graded=_day(record.get("graded")),
+        late=late_words(record["late"]) if "late" in record else "",
         found_any={question["state"] for question in record["questions"]} != {"missing"},
         rule=RULE,
         states=_STATES,
+        levels=LEVELS,
+        next_steps=_next_steps(record),
         signs=SIGNS,
         public_lines=_public_lines,
         hidden_fates=_hidden_fates,
     )
 
 
+def _next_steps(record: Mapping) -> list[tuple[str, str]]:
+    """(question's id, what to do there) for the first few that lack points: those that are wrong, then those not written."""
+    lacking = [one for one in record["questions"] if one["state"] != "given" and one["points"] < one["of"]]
+    written = [one for one in lacking if one["state"] in ("failed", "passed")]
+    steps = [(one["id"], one["shown"]["diagnosis"] or one["shown"]["hint"] or _WRONG) for one in written]
+    for one in lacking:
+        if one not in written:
+            minutes = f", {one['minutes']} minutes" if "minutes" in one else ""
+            steps.append((one["id"], f"Not written yet: {one['title']} ({_worth(one)}{minutes})."))
+    return steps[:_MOST_STEPS]
+
+
+def _worth(question: Mapping) -> str:
+    return (
+        format_counted(question["of"], "point")
+        if question["of"] == int(question["of"])
+        else f"{question['of']:g} points"
+    )
+
+
+def _day(graded: str | None) -> str:
+    """`4 May 2026, 23:59` of a time in ISO's form."""
+    if not graded:
+        return ""
+    time = datetime.fromisoformat(graded)
+    return f"{time.day} {time:%B %Y, %H:%M}"
+
+
 def _render(template: str, **values) -> str:
     return render(template, _PAGES, **values)
 
 
-def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
-    """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
-    lines = [_head(records, set_name), *remarks]
-    for title, rows in _sections(records, others):
-        lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text in rows)]
-    return "\n".join(map(printable, lines)) + "\n"
-
-
-def summary_page(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
-    """`summary` for a browser, with every student's points and a link to the page."""
+def summary_page(
+    records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = (), title: str = ""
+) -> str:
+    """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
+    fates, maxima = fates_by_question(records), _maxima(records)
     return _render(
         "summary.html.j2",
-        title=f"{set_name}: summary",
-        head=_head(records, set_name),
+        wide=True,
+        title=f"{title or set_name}: the class",
+        head=head(records, set_name),
+        graded=_day(max((record["graded"] for record in records if "graded" in record), default=None)),
         remarks=remarks,
         records=records,
-        ids=_ids(records),
-        sections=_sections(records, others),
+        maxima=maxima,
+        means={name: _mean(records, name) for name in maxima},
+        mean=sum(record["points"] for record in records) / len(records),
+        picture=_picture(records, fates),
+        fates=fates,
+        anchors={one.id for one in fates},
+        sections=[*commonest(records), *oddities(records, others)],
         file_name=file_name,
+        late_words=late_words,
     )
 
 
-def board_page(found: Sequence[Board], set_name: str, names: bool) -> str:
-    """The leaderboard for a browser: of each question a picture of the trade-off and a table; with `names` also who is who."""
+def _picture(records: list[dict], fates: Sequence[Fates]) -> tuple[str, str] | None:
+    """The class's picture and its text; None where nobody's file was graded."""
+    graded = [record for record in records if record["questions"]]
+    if not (graded and fates):
+        return None
+    of = max(record["of"] for record in graded)
+    return _drawn(class_figure, [record["points"] for record in graded], of, fates)
+
+
+def _mean(records: list[dict], name: str) -> float:
+    found = [question["points"] for record in records for question in record["questions"] if question["id"] == name]
+    return sum(found) / len(records)
+
+
+def _drawn(draw: Callable, *given) -> tuple[str, str]:
+    """The address of the picture that `draw(*given)` gives, and its text."""
     import matplotlib.pyplot as plt
 
     from course_utils.viz.display import svg_address
     from course_utils.viz.style import STYLE
 
-    pictures = {}
-    for board in found:
-        if board.entries:
-            with plt.rc_context(STYLE):
-                figure, alt = tradeoff_figure(board)
-                pictures[board.id] = svg_address(figure), alt
+    with plt.rc_context(STYLE):
+        figure, alt = draw(*given)
+        return svg_address(figure), alt
+
+
+def board_page(found: Sequence[Board], title: str, names: bool) -> str:
+    """The leaderboard for a browser: of each question a picture of the trade-off and a table; with `names` also who is who."""
+    pictures = {board.id: _drawn(tradeoff_figure, board) for board in found if board.entries}
     return _render(
         "leaderboard.html.j2",
-        title=f"{set_name}: leaderboard",
+        wide=True,
+        title=f"{title}: leaderboard",
         boards=found,
         pictures=pictures,
         names=names,
@@ -248,16 +297,18 @@ def board_page(found: Sequence[Board], set_name: str, names: bool) -> str:
 
 def board_table(found: Sequence[Board], names: bool) -> str:
     """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(["question", "entry", *(["student"] if names else []), "front", "bytes", "operations", "accuracy"])
+    rows = [["question", "entry", *(["student"] if names else []), "front", "bytes", "operations", "accuracy"]]
     for board in found:
         for place, one in enumerate(board.entries):
             who = [one.letter, *([one.student] if names else [])]
             on_front = "yes" if place < board.front else "no"
-            row = [board.id, *who, on_front, one.bytes, one.operations, one.accuracy]
-            writer.writerow([no_formula(value) for value in row])
-    return out.getvalue()
+            rows.append([board.id, *who, on_front, one.bytes, one.operations, one.accuracy])
+    return csv_text(rows)
+
+
+def _maxima(records: Sequence[Mapping]) -> dict[str, float]:
+    """Id of each question, in order, to its maximum."""
+    return {question["id"]: question["of"] for record in records for question in record["questions"]}
 
 
 def _letters(value) -> dict[str, str]:
@@ -265,78 +316,6 @@ def _letters(value) -> dict[str, str]:
     if len({*value.values()}) < len(value) or not all(re.fullmatch("[A-Z]{1,4}", letter) for letter in value.values()):
         raise ValueError("a letter belongs to one student")
     return value
-
-
-def _head(records: list[dict], set_name: str) -> str:
-    reached, of = (sum(record[name] for record in records) for name in ("points", "of"))
-    share = f", {reached / of:.0%} of all points" if of else ""
-    return f"{set_name}: {format_counted(len(records), 'submission')}{share}"
-
-
-def _sections(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Titles, each with rows of a count (0 where nothing is counted) and a text; only questions may have no row."""
-    sections = [_fates(name, questions) for name, questions in _by_question(records).items()]
-    more = {
-        "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
-        "The same file, handed in more than once": _copies(records),
-        "Left aside, because they are no notebooks": [(0, name) for name in others],
-    }
-    return [*sections, *_commonest(records), *((title, rows) for title, rows in more.items() if rows)]
-
-
-def _copies(records: list[dict]) -> list[tuple[int, str]]:
-    """Students whose files are the same to the byte."""
-    students: dict[str, list[str]] = {}
-    for record in records:
-        students.setdefault(record["file"], []).append(record["student"])
-    return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
-
-
-def _ids(records: list[dict]) -> list[str]:
-    return list(dict.fromkeys(question["id"] for record in records for question in record["questions"]))
-
-
-def _by_question(records: list[dict]) -> dict[str, list[dict]]:
-    found: dict[str, list[dict]] = {}
-    for record in records:
-        for question in record["questions"]:
-            found.setdefault(question["id"], []).append(question)
-    return found
-
-
-def _fates(name: str, questions: list[dict]) -> tuple[str, list[tuple[int, str]]]:
-    """How many passed a question, and how the others ended, the commonest first."""
-    fates = Counter(_fate(question) for question in questions)
-    passed = fates.pop("passed", 0)
-    title = f"{name} · {questions[0]['title']}: {passed} of {len(questions)} passed"
-    return title, [(count, fate) for fate, count in fates.most_common()]
-
-
-def _fate(question: Mapping) -> str:
-    if question["state"] != "failed":
-        return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
-    first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
-    only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
-    return (question["diagnosis"] or _HIDDEN_KINDS[first["kind"]]) + only
-
-
-def _commonest(records: list[dict]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """The named mistakes of more than one submission, the commonest first, then as the questions stand; the title says what
-    is left out. No section where no mistake was named."""
-    named = Counter(
-        (place, f"{question['id']}: {question['diagnosis']}")
-        for record in records
-        for place, question in enumerate(record["questions"])
-        if question["diagnosis"]
-    )
-    if not named:
-        return []
-    shared = sorted(((-count, *mistake) for mistake, count in named.items() if count > 1))
-    if not shared:
-        return [("Commonest named mistakes", [(0, "Each was made once; they stand with their questions above.")])]
-    cut = f", the first {_MOST}" if len(shared) > _MOST else ""
-    title = f"Commonest named mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
-    return [(title, [(-count, name) for count, _, name in shared[:_MOST]])]
 
 
 def _public_lines(question: Mapping, words: bool) -> list[Line]:
@@ -356,16 +335,8 @@ def _public_lines(question: Mapping, words: bool) -> list[Line]:
 
 
 def _hidden_fates(question: Mapping) -> list[tuple[str, int]]:
-    failed = Counter(_HIDDEN_KINDS[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
+    failed = Counter(HOW_IT_ENDED[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
     return sorted(failed.items())
-
-
-def no_formula(value):
-    """The value of a cell; a text that begins like a formula, which a spreadsheet would run, behind an apostrophe."""
-    if isinstance(value, str):
-        value = printable(value)
-        return f"'{value}" if value.startswith(_FORMULA) else value
-    return value
 
 
 def _json(value) -> str:

@@ -23,6 +23,9 @@ from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
 from course_utils.grading.released import run_question
 from course_utils.grading.subjects import Zoo
 
+LEVELS = {1: "easy", 2: "medium", 3: "hard"}
+"""The author's word for each difficulty."""
+
 _DEFAULT_STUB = f'raise NotImplementedError("{UNTOUCHED}")'
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 _MARKER = re.compile(r"# (?P<kind>QUESTION|EXERCISE) (?P<id>\w+)\s*(?:\n|$)")

@@ -435,7 +435,7 @@ def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
     assert "copy, other" in summary
     assert f"students/{file_name('ten')}.html" in summary
     assert "<script" not in summary + page
-    assert ":root{color-scheme:light dark}" in page  # on the body alone, a dark page stays light
+    assert ":root{color-scheme:light dark" in page  # on the body alone, a dark page stays light
 
 
 def test_check_runs_the_public_checks_of_a_notebook(tiny, tmp_path, capsys):

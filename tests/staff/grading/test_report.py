@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from course_staff.grading import report
+from course_staff.grading.overview import HOW_IT_ENDED
 from course_utils.grading.judge import KINDS, Outcome, points
 from course_utils.grading.released import load_set, question_from, set_names
 
@@ -130,4 +131,4 @@ def test_no_hint_goes_with_an_answer_that_never_ended():
 
 
 def test_however_a_hidden_case_ends_there_are_words_for_it():
-    assert set(report._HIDDEN_KINDS) == set(KINDS)
+    assert set(HOW_IT_ENDED) == set(KINDS)

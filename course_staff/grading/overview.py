@@ -1,0 +1,145 @@
+"""What became of a class: how each question was answered, which mistakes were made more than once, what was odd."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from course_staff.grading.source import LEVELS
+from course_utils.grading.pages import printable
+from course_utils.units import format_counted
+
+_MOST = 10
+_EMPTY = "not written", "no answer found"
+HOW_IT_ENDED = {
+    "values": "gave wrong values",
+    "untouched": "not written",
+    "missing": "no answer found",
+    "foreign": "not your own code",
+    "signature": "could not be called",
+    "exception": "stopped with an exception",
+    "timeout": "took too long",
+    "stuck": "waited for what never came",
+    "died": "ended the process",
+    "unsafe": "gave what cannot be judged",
+}
+
+
+def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
+    """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
+    fates = fates_by_question(records)
+    told = [one for one in fates if one.wrong]
+    rest = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong]
+    sections = [(f"{one.title}: {one.passed} of {one.all} passed", one.others) for one in told]
+    sections += [("Nobody was wrong on the others" if told else "Nobody was wrong", rest)] if rest else []
+    lines = [head(records, set_name), *remarks]
+    for title, rows in [*sections, *commonest(records), *oddities(records, others)]:
+        lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text in rows)]
+    return "\n".join(map(printable, lines)) + "\n"
+
+
+def head(records: list[dict], set_name: str) -> str:
+    """How many submissions there are, and the share of all points that they have."""
+    reached, of = (sum(record[name] for record in records) for name in ("points", "of"))
+    share = f", {reached / of:.0%} of all points" if of else ""
+    return f"{set_name}: {format_counted(len(records), 'submission')}{share}"
+
+
+@dataclass(frozen=True)
+class Fates:
+    """A question's answers: how many of `all` passed, and how the `others` ended, the commonest first. `level` is the author's
+    word for its difficulty."""
+
+    id: str
+    title: str
+    level: str
+    of: float
+    all: int
+    passed: int
+    points: float
+    others: list[tuple[int, str]]
+
+    @property
+    def wrong(self) -> bool:
+        """Whether anybody's answer was wrong, rather than not there."""
+        return any(fate not in _EMPTY for _, fate in self.others)
+
+    def in_words(self) -> str:
+        """`'12 of 19 passed, 7 not written'`"""
+        return ", ".join([f"{self.passed} of {self.all} passed", *(f"{count} {fate}" for count, fate in self.others)])
+
+
+def fates_by_question(records: Sequence[Mapping]) -> list[Fates]:
+    """The fates of every question that the grader judged, in the set's order."""
+    found: dict[str, list[Mapping]] = {}
+    for record in records:
+        for question in record["questions"]:
+            if question["state"] != "given":
+                found.setdefault(question["id"], []).append(question)
+    return [_fates(name, questions) for name, questions in found.items()]
+
+
+def _fates(name: str, questions: Sequence[Mapping]) -> Fates:
+    first, fates = questions[0], Counter(_fate(question) for question in questions)
+    passed, level = fates.pop("passed", 0), LEVELS.get(first.get("difficulty"), "")
+    mean = sum(question["points"] for question in questions) / len(questions)
+    others = [(count, fate) for fate, count in fates.most_common()]
+    return Fates(name, f"{name} · {first['title']}", level, first["of"], len(questions), passed, mean, others)
+
+
+def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Titles, each with rows of 0 and a text: notes, points by hand that were for an older file, equal files, and `others`,
+    which are no notebooks. What would be empty is left out."""
+    more = {
+        "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
+        "Points by hand that were given to an older file": _older(records),
+        "The same file, handed in more than once": _copies(records),
+        "Left aside, because they are no notebooks": [(0, name) for name in others],
+    }
+    return [(title, rows) for title, rows in more.items() if rows]
+
+
+def _older(records: list[dict]) -> list[tuple[int, str]]:
+    return [
+        (
+            0,
+            f"{record['student']}, {question['id']}: look again, and change the row's comment once it holds for the new file.",
+        )
+        for record in records
+        for question in record["questions"]
+        if question.get("by_hand", {}).get("older")
+    ]
+
+
+def _copies(records: list[dict]) -> list[tuple[int, str]]:
+    """Students whose files are the same to the byte."""
+    students: dict[str, list[str]] = {}
+    for record in records:
+        students.setdefault(record["file"], []).append(record["student"])
+    return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
+
+
+def _fate(question: Mapping) -> str:
+    if question["state"] != "failed":
+        return {"untouched": "not written", "missing": "no answer found"}.get(question["state"], question["state"])
+    first = next(verdict for verdict in [*question["public"], *question["hidden"]] if not verdict["passed"])
+    only = "" if any(not verdict["passed"] for verdict in question["public"]) else " (hidden cases only)"
+    return (question["diagnosis"] or HOW_IT_ENDED[first["kind"]]) + only
+
+
+def commonest(records: list[dict]) -> list[tuple[str, list[tuple[int, str]]]]:
+    """The named mistakes of more than one submission, the commonest first, then as the questions stand; the title says what
+    is left out. No section where no mistake was named."""
+    named = Counter(
+        (place, f"{question['id']}: {question['diagnosis']}")
+        for record in records
+        for place, question in enumerate(record["questions"])
+        if question["diagnosis"]
+    )
+    if not named:
+        return []
+    shared = sorted(((-count, *mistake) for mistake, count in named.items() if count > 1))
+    if not shared:
+        return [("Commonest named mistakes", [(0, "Each was made once; each question above lists its own.")])]
+    cut = f", the first {_MOST}" if len(shared) > _MOST else ""
+    title = f"Commonest named mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
+    return [(title, [(-count, name) for count, _, name in shared[:_MOST]])]

@@ -1,0 +1,66 @@
+"""A class in one picture: how many students have how many points, and who passed which question."""
+
+import statistics
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from course_staff.grading.overview import Fates
+from course_utils.viz.parts import subplots
+from course_utils.viz.style import COLORS
+
+_OF_LEVEL = {"easy": "third", "medium": "first", "hard": "second", "": "not attributed"}
+_BINS = 10
+
+
+def class_figure(points: Sequence[float], of: float, questions: Sequence[Fates]) -> tuple[Figure, str]:
+    """Left the students by their points of `of`, right how many passed each question; and what is seen, in words."""
+    height = max(3.2, 1.3 + 0.27 * len(questions))
+    figure, (left, right) = subplots(1, 2, figsize=(10.5, height), layout="constrained", width_ratios=(1, 1.25))
+    counts = _draw_points(left, points, of)
+    _draw_questions(right, questions)
+    middle = statistics.median(points)
+    by_bin = ", ".join(f"{count} with {low:g} to {high:g}" for low, high, count in counts if count)
+    passed = ", ".join(
+        f"{one.id}{f' ({one.level})' if one.level else ''} {one.passed} of {one.all}" for one in questions
+    )
+    return figure, f"Students by points of {of:g}: {by_bin}; the median is {middle:g}. Passed: {passed}."
+
+
+def _draw_points(axes, points: Sequence[float], of: float) -> list[tuple[float, float, int]]:
+    """The histogram; returns each bin's lower and upper edge and how many students it holds."""
+    edges = [of * step / _BINS for step in range(_BINS + 1)]
+    counts, _, _ = axes.hist(points, bins=edges, color=COLORS["first"], edgecolor=COLORS["paper"])
+    middle = statistics.median(points)
+    axes.axvline(middle, color=COLORS["ink"], linestyle="--", linewidth=1.4)
+    axes.annotate(
+        f"median {middle:g}",
+        (middle, 1),
+        (-4 if middle > of / 2 else 4, -2),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="right" if middle > of / 2 else "left",
+        va="top",
+    )
+    axes.set(xlim=(0, of), ylim=(0, max(counts) * 1.2), xlabel=f"points, of {of:g}", ylabel="students")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.grid(axis="x", visible=False)
+    axes.set_title(f"Half of the class has {middle:g} points or more")
+    return [(low, high, int(count)) for low, high, count in zip(edges, edges[1:], counts, strict=False)]
+
+
+def _draw_questions(axes, questions: Sequence[Fates]) -> None:
+    """A bar each, in the set's order, in the color of its level."""
+    places, shares = range(len(questions)), [one.passed / one.all for one in questions]
+    colors = [COLORS[_OF_LEVEL[one.level]] for one in questions]
+    axes.barh(places, [100 * share for share in shares], color=colors, height=0.72)
+    for place, share in zip(places, shares, strict=True):
+        axes.text(100 * share + 1.5, place, f"{share:.0%}", va="center", fontsize=9)
+    axes.set_yticks(places, [f"{one.id} · {one.level}" if one.level else one.id for one in questions])
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 112), xlabel="students who passed, in %")
+    axes.set_xticks(range(0, 101, 20))
+    axes.grid(axis="y", visible=False)
+    lowest = min(questions, key=lambda one: one.passed / one.all)
+    axes.set_title(f"Fewest passed {lowest.id}{f', which its author calls {lowest.level}' if lowest.level else ''}")
