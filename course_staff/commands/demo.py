@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List, rehearse or serve until interrupted; 1 where a rehearsal went otherwise than expected."""
     from course_staff.demos import demos_in, read_demo, server
-    from course_staff.demos.presentation import write_presentation
     from course_staff.demos.rehearse import rehearse
     from course_utils.doctor import has_display
     from course_utils.settings import settings
@@ -36,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     server.require()
     demo = read_demo(paths[0])
-    notebook = write_presentation(demo, settings().home / "demos")
     port = server.free_port(arguments.port)
     print(f"{demo.title}, {demo.minutes:g} minutes: http://127.0.0.1:{port}/ (Ctrl-C ends it)", flush=True)
-    server.serve(notebook, port, browser=has_display() and not arguments.no_browser)
+    server.serve(demo, settings().home / "demos", port, browser=has_display() and not arguments.no_browser)
     return 0

@@ -28,8 +28,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Step:
-    """One page: `say` are the presenter's words, `then` those after the class has seen; `cell` of the chapter, or `code` of the
-    demo's own, is run and shown, or waits `covered` until everybody has made a bet; `click` sets controls of its figure by name.
+    """One page: the class reads `say`, and `then` once it has bet and seen; `notes` are for the presenter alone. `cell` of the
+    chapter, or `code` of the demo's own, is run and shown, or waits `covered` until everybody has made a bet; `click` sets
+    controls of its figure by name.
 
     Expected are words in the cell's output (`text`), words in the description of its last picture after the clicks
     (`picture`), and `numbers` in the kernel.
@@ -39,6 +40,7 @@ class Step:
     minutes: float
     say: str
     then: str = ""
+    notes: str = ""
     covered: bool = False
     cell: str | None = None
     code: str | None = None
@@ -54,6 +56,8 @@ class Step:
                 raise ValueError(f"{name!r} is empty")
         if self.cell and self.code:
             raise ValueError("it has a cell and code of its own; one of them is shown")
+        if self.covered and not self.then:
+            raise ValueError("it is covered, and 'then' is empty; answer there what 'say' asks")
         if not self.minutes > 0:
             raise ValueError("'minutes' is not above 0")
 

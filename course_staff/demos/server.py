@@ -1,11 +1,13 @@
-"""The presentation in a browser, by Voilà, with a page of our own."""
+"""The presentation in a browser, by Voilà, with pages of our own."""
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from course_staff.demos import SETTINGS
+from course_staff.demos.script import Demo
 from course_utils.errors import CourseError
 from course_utils.settings import set_variable, variables
 
@@ -16,7 +18,10 @@ _QUIET = {"ws_ping_interval": 0}  # a page on this machine needs no pings, and t
 
 def require() -> None:
     """Raises `ModuleNotFoundError` where Voilà is not installed."""
-    import voila  # noqa: F401
+    from importlib.util import find_spec
+
+    if find_spec("voila") is None:
+        raise ModuleNotFoundError("No module named 'voila'", name="voila")
 
 
 def free_port(wanted: int) -> int:
@@ -46,12 +51,19 @@ def arguments(notebook: Path, port: int, browser: bool) -> Sequence[str]:
     return given if browser else [*given, "--no-browser"]
 
 
-def serve(notebook: Path, port: int, browser: bool) -> None:
-    """Serve until interrupted; every page that is opened gets a kernel of its own, with the demos' settings."""
-    from voila.app import Voila
+def serve(demo: Demo, folder: Path, port: int, browser: bool) -> None:
+    """Serve `demo` until interrupted, with the demos' settings; what belongs to it is kept in `folder`.
 
+    Raises `CourseError` where nothing can be written there.
+    """
     for name, value in SETTINGS.items():
         set_variable(name, value)
     elsewhere = variables("JUPYTER_PATH").get("JUPYTER_PATH")
     set_variable("JUPYTER_PATH", f"{_SHARE}{os.pathsep}{elsewhere}" if elsewhere else str(_SHARE))
-    Voila.launch_instance(arguments(notebook, port, browser), tornado_settings=_QUIET)
+    sys.modules.setdefault("rfc3987_syntax", None)  # jsonschema would spend a second on a grammar that no page of ours needs
+
+    from course_staff.demos.performance import Theater
+    from course_staff.demos.presentation import write_presentation
+
+    notebook = write_presentation(demo, folder)
+    Theater.launch_instance(arguments(notebook, port, browser), demo=demo, tornado_settings=_QUIET)

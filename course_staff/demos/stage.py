@@ -1,7 +1,9 @@
-"""What a demo's kernel needs to be shown by Voilà."""
+"""What a demo's kernel needs to be shown by Voilà, to a room."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
+from math import sqrt
+from typing import TYPE_CHECKING
 
 from IPython.display import display
 
@@ -9,17 +11,29 @@ from course_staff.demos.controls import instructions, press
 from course_utils.settings import set_variable
 from course_utils.viz import display as display_room
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
+# At 1280 by 720 pixels, the smallest screen that a room is shown, words leave a figure about 440 of the height, and it needs half
+# of all: so it must be about twice as wide as high.
+_NARROWEST, _WIDEST, _HEIGHT, _LETTERS = 2.2, 2.7, 440, 14.5
+_DOTS_PER_INCH = 220  # a figure of the course is 7.6 inches wide, and a projector's picture 1920 dots
+
 
 def live(scale: str) -> None:
-    """From now on, what is displayed to be updated later is a widget, and the chapter that begins does so at `scale`.
+    """From now on, what is displayed to be updated later is a widget, figures are made for a room, and the chapter that begins
+    does so at `scale`.
 
     Once a page of Voilà stands, only widgets hear from the kernel; `viz.play` updates an ordinary output.
     """
     from IPython import get_ipython
+    from matplotlib.figure import Figure
 
     set_variable("COURSE_SCALE", scale)
     publisher = get_ipython().display_pub
     publisher.publish = _Updatable(publisher.publish)
+    Figure.savefig = _saving_for_a_room(Figure.savefig)
 
 
 def offer(values: Mapping[str, object]) -> None:
@@ -35,6 +49,32 @@ def offer(values: Mapping[str, object]) -> None:
     display(button)
 
 
+def enlarge(figure: "Figure") -> None:
+    """Give `figure` a shape that fills half of a screen beneath some words, and letters that a room can read there."""
+    from matplotlib.text import Text
+
+    width, height = figure.get_size_inches()
+    shape = width / height
+    if shape < _NARROWEST:
+        factor = sqrt(_NARROWEST / shape)
+        width, height = width * factor, height / factor
+    elif shape > _WIDEST:
+        height = width / _WIDEST
+    figure.set_size_inches(width, height)
+    figure.draw_without_rendering()  # the axes choose their ticks
+    least = _LETTERS * 72 * height / _HEIGHT
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), least))
+
+
+def _saving_for_a_room(save: Callable) -> Callable:
+    def savefig(figure, *arguments, **options):
+        enlarge(figure)
+        return save(figure, *arguments, **{**options, "dpi": _DOTS_PER_INCH})
+
+    return savefig
+
+
 class _Updatable:
     def __init__(self, publish):
         self._publish = publish
@@ -47,14 +87,17 @@ class _Updatable:
         elif update and place in self._places:
             self._places[place].children = [_as_widget(data, metadata)]
         else:
-            self._places[place] = self._shown(data, metadata)
+            self._places[place] = self._shown(data, metadata or {})
 
-    def _shown(self, data: dict, metadata: dict | None):
+    def _shown(self, data: dict, metadata: dict):
+        """As a widget, and as it is, for a page without a kernel."""
         from ipywidgets import VBox
 
         box = VBox([_as_widget(data, metadata)])
         box.add_class("picture")
-        display(box)
+        view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
+        kind = "picture" if "image/png" in data else "also"
+        self._publish({**data, _VIEW: view}, {**metadata, "demo": kind})
         return box
 
 

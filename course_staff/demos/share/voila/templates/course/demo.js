@@ -1,54 +1,44 @@
-// Paging, keys, the clock, and room for the figure. Steps come in one after the other while their cells run.
+// The class's window: one step at a time, and room for its figure. Steps come in one after the other while their cells run.
 const demo = (() => {
-  const wanted = Number(location.hash.slice(1)) || 1; // where a page that is loaded again was
   const smallest = 160; // a picture that is lower, in pixels, says nothing: then the page is scrolled
   const sizes = [1.6, 1.4, 1.2, 1, 0.85]; // of words that have a page for themselves
-  let shown = 0, here = 0, began = Date.now();
+  const beside = [1, 0.9, 0.8, 0.7]; // of words that stand with a figure, until it has half of the window
+  let here = 0, shown = 0;
   const find = (selector) => document.querySelector(selector);
   const step = (number) => document.getElementById(`step-${number}`);
   const total = () => Number(document.body.dataset.steps);
+  const clicker = () => step(shown)?.querySelector(".click button");
+  const marks = ["revealed", "answered", "coded", "steered"];
 
-  function show(number) {
-    if (number < 1 || number > here) return;
-    for (const each of document.querySelectorAll(".step")) each.hidden = each !== step(number);
+  function render() {
+    const number = Math.min(link.state.step, here);
+    if (!number) return;
+    const section = step(number), has = (selector) => Boolean(section.querySelector(selector));
+    for (const each of document.querySelectorAll(".step")) each.hidden = each !== section;
+    for (const by of marks) section.classList.toggle(by, link.isOpen(by, number));
+    if (number !== shown) find("main").scrollTo(0, 0);
     shown = number;
     history.replaceState(null, "", `#${number}`);
     find("#where").textContent = `Step ${number} of ${total()}`;
-    find("main").scrollTo(0, 0);
-    window.dispatchEvent(new Event("resize"));
-    update();
+    find("#previous").disabled = number <= 1;
+    find("#next").disabled = number >= here;
+    keys.offer({ uncover: section.hasAttribute("data-held"), explain: has(".explained"), code: has(".code"), controls: has(".controls") });
+    window.dispatchEvent(new Event("resize")); // sliders that were hidden must learn their width
+    if (section.matches(".coded")) section.querySelector(".code").scrollIntoView({ block: "nearest" });
   }
 
-  function update() {
-    const past = Math.floor((Date.now() - began) / 1000);
-    const planned = shown ? Number(step(shown).dataset.until) : 0;
-    const clock = find("#clock");
-    clock.textContent = `${Math.floor(past / 60)}:${String(past % 60).padStart(2, "0")} of ${planned} min`;
-    clock.classList.toggle("late", past > 60 * planned);
-    clock.setAttribute("aria-label", `${clock.textContent} planned up to the end of this step; start the clock again`);
-    find("#previous").disabled = shown <= 1;
-    find("#next").disabled = shown >= here;
-    for (const [name, toggled] of Object.entries(toggles)) {
-      find(`#${name}`).disabled = !shown || !step(shown).querySelector(toggled.of);
-      find(`#${name}`).setAttribute("aria-pressed", Boolean(shown) && step(shown).classList.contains(toggled.by));
-    }
-  }
-
-  // The figures of a step take what its words and controls leave of the window; where there is none, the words grow.
+  // The figures of a step take what its words leave of the window; where there is none, the words grow.
   function fit() {
     const section = shown && step(shown);
     if (!section) return;
     const room = () => find("main").clientHeight - section.getBoundingClientRect().height;
     section.style.fontSize = "";
     if (section.querySelector(".shown img")) {
-      const take = (height) => section.style.setProperty("--room", `${height}px`);
-      let low = smallest, high = find("main").clientHeight;
-      while (high - low > 2) {
-        const middle = (low + high) / 2;
-        take(middle);
-        if (room() >= 0) low = middle; else high = middle;
-      }
-      take(low);
+      beside.some((size) => {
+        section.style.setProperty("--words", `${size}em`);
+        fill(section, room);
+        return picturesArea(section) >= 0.52 * innerWidth * innerHeight;
+      });
     } else {
       for (const pre of section.querySelectorAll(".output pre")) {
         pre.classList.toggle("sentences", pre.textContent.split("\n").some((line) => line.length > 80)); // may be broken
@@ -62,6 +52,26 @@ const demo = (() => {
     }
   }
 
+  function fill(section, room) {
+    let low = smallest, high = find("main").clientHeight;
+    const take = (height) => section.style.setProperty("--room", `${height}px`);
+    while (high - low > 2) {
+      const middle = (low + high) / 2;
+      take(middle);
+      if (room() >= 0) low = middle; else high = middle;
+    }
+    take(low);
+  }
+
+  function picturesArea(section) {
+    const area = (image) => {
+      const box = image.getBoundingClientRect();
+      const scale = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight) || 0;
+      return scale ** 2 * image.naturalWidth * image.naturalHeight;
+    };
+    return [...section.querySelectorAll(".shown img")].reduce((sum, image) => sum + area(image), 0);
+  }
+
   // A table's whole numbers as people write them.
   function separateThousands() {
     for (const cell of document.querySelectorAll(".output td")) {
@@ -69,55 +79,30 @@ const demo = (() => {
     }
   }
 
-  // What a bet is about stays covered until it is made; the explanation takes the place of the question, and comes with what it explains.
-  const toggles = {
-    uncover: { key: "s", by: "revealed", of: ".reveal" },
-    explain: { key: "e", by: "answered", of: ".explained" },
-    code: { key: "c", by: "coded", of: ".code" },
-  };
-
-  function toggle(name) {
-    const section = shown && step(shown);
-    if (!section || find(`#${name}`).disabled) return;
-    const on = section.classList.toggle(toggles[name].by, name === "uncover" ? true : undefined);
-    if (on) section.classList.add("revealed");
-    window.dispatchEvent(new Event("resize"));
-    if (on && name === "code") section.querySelector(".code").scrollIntoView({ block: "nearest" });
-    update();
-  }
-
-  // A control that is held has its own use for the keys.
-  const ownKeys = "input, select, textarea, [contenteditable], [role=slider], .noUi-handle, .widget-readout";
-
-  function key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest(ownKeys)) return;
-    const turn = { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 }[event.key];
-    const name = Object.keys(toggles).find((each) => toggles[each].key === event.key.toLowerCase());
-    if (turn) {
-      event.preventDefault();
-      show(shown + turn);
-    } else if (name) {
-      toggle(name);
-    }
+  function openPresenter() {
+    window.open("presenter", "presenter", "popup,width=1000,height=720");
   }
 
   function start() {
-    find("#previous").addEventListener("click", () => show(shown - 1));
-    find("#next").addEventListener("click", () => show(shown + 1));
-    find("#clock").addEventListener("click", () => { began = Date.now(); update(); });
-    for (const name of Object.keys(toggles)) find(`#${name}`).addEventListener("click", () => toggle(name));
-    document.addEventListener("click", (event) => event.target.matches(".reveal") && toggle("uncover"));
-    document.addEventListener("keydown", key);
+    keys.start({
+      previous: () => link.turn(-1, here),
+      next: () => link.turn(1, here),
+      move: () => clicker() && link.move(),
+      other: openPresenter,
+    });
+    link.on("state", render);
+    link.on("move", () => clicker()?.click());
+    document.addEventListener("click", (event) => event.target.matches(".reveal") && link.toggle("revealed"));
     window.addEventListener("resize", fit);
-    new MutationObserver(() => { separateThousands(); fit(); }).observe(document.documentElement, { childList: true, subtree: true });
-    setInterval(update, 1000);
+    document.addEventListener("load", (event) => event.target.matches("img") && fit(), true);
+    new MutationObserver(() => { separateThousands(); fit(); }).observe(find("main"), { childList: true, subtree: true });
   }
 
   function reached(number) {
     here = number;
     find("#preparing").textContent = `Getting ready: step ${number} of ${total()} …`;
-    if (number === 1) show(1);
-    update();
+    if (number <= Math.max(1, link.state.step)) render();
+    find("#next").disabled = shown >= here;
   }
 
   // The button that does the clicks belongs to the words, though it is the output of a cell.
@@ -133,9 +118,18 @@ const demo = (() => {
     moveClicks();
     find("#preparing").remove();
     document.body.dataset.ready = "yes";
-    show(shown > 1 ? shown : wanted);
+    const played = [...document.querySelectorAll(".step")].filter((section) => section.querySelector(".controls"));
+    link.change({ controls: played.map((section) => Number(section.id.slice(5))), step: Math.min(link.state.step, total()) });
   }
 
-  return { start, reached, ready };
+  // This page shows what is kept of an earlier start. When the kernel is through, the same page comes with figures that move.
+  async function recalled() {
+    find("#preparing").textContent = "Controls are getting ready …";
+    document.body.dataset.recalled = "yes";
+    render();
+    if ((await fetch("ready")).ok) location.reload();
+  }
+
+  return { start, reached, ready, recalled };
 })();
 window.voila_heartbeat = () => {};
