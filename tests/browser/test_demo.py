@@ -1,67 +1,106 @@
-"""`course demo` in a real browser: paged to the end and back, every button pressed, nothing cut off or loaded from elsewhere."""
+"""`course demo` in a real browser: both windows, every button pressed, figures that a room can read, nothing cut off or loaded
+from elsewhere."""
 
+import base64
+import io
+import json
 import re
+import subprocess
+import sys
 import time
 
 import pytest
 from real import DEMO, ROOT, save_picture, served
 
-from course_staff.demos import demos_in, read_demo
-from course_staff.demos.presentation import write_presentation
+from course_staff.demos import SETTINGS, demos_in, read_demo
 from course_utils.chapters import find_place
+from course_utils.settings import environment_for_child
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 pytest.importorskip("voila")
 
 DEMOS = {path.stem: path for path in demos_in(find_place(ROOT).notebooks)}
-ALWAYS, PAGED = "07_gradient_checkpointing", "03_adamw"
+PAGED, MOVED, READ = "03_adamw", "07_gradient_checkpointing", ("03_adamw", "10_fsdp_and_zero")
 SIZES = [(800, 700), (1024, 768), (1400, 900)]
-SERVE_ALL = """
+ROOMS = [(1280, 720), (1920, 1080)]
+LETTERS = """
+import json
 import sys
 from pathlib import Path
-from course_staff.demos import server
-port = server.free_port(0)
-print(f"http://127.0.0.1:{port}/", flush=True)
-server.serve(Path(sys.argv[1]), port, browser=False)
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from course_staff.demos import read_demo
+from course_staff.demos.controls import press
+from course_staff.demos.presentation import presentation
+from course_utils.viz import display
+
+points, last = {}, []
+
+
+def note(figure, *arguments, save=Figure.savefig, **options):
+    texts = [each for each in figure.findobj(Text) if each.get_visible() and each.get_text().strip()]
+    last[:] = [min(each.get_fontsize() for each in texts)]
+    return save(figure, *arguments, **options)
+
+
+def described(figure, alt, picture=display.picture):
+    shown = picture(figure, alt)
+    points[alt] = min(last[0], points.get(alt, last[0]))
+    return shown
+
+
+Figure.savefig, display.picture = note, described
+demo = read_demo(Path(sys.argv[1]))
+shell, clicks = InteractiveShell.instance(), [step.click for step in demo.steps if step.click]
+for cell in presentation(demo).cells:
+    if cell.cell_type == "code":
+        with capture_output():
+            shell.run_cell(cell.source).raise_error()
+            if cell.metadata["demo"]["role"] == "click":
+                press(clicks.pop(0))
+print(json.dumps(points))
 """
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """What `course demo 03 --no-browser` prints."""
-    command = ("-m", "course_utils.cli", "demo", "03", "--no-browser")
-    with served(*command, address=DEMO, home=tmp_path_factory.mktemp("demo")) as address:
-        yield address
+def home(tmp_path_factory):
+    """Where all servers of this file keep what they showed."""
+    return tmp_path_factory.mktemp("demos")
 
 
 @pytest.fixture(scope="module")
-def of_all(tmp_path_factory):
-    """One server of all demos."""
-    folder = tmp_path_factory.mktemp("demos")
-    for path in DEMOS.values():
-        write_presentation(read_demo(path), folder)
-    with served("-c", SERVE_ALL, str(folder), address=DEMO, home=tmp_path_factory.mktemp("all")) as address:
+def address(home):
+    """What `course demo 03 --no-browser` prints."""
+    with _demo(PAGED, home) as address:
         yield address
+
+
+def _demo(name, home):
+    return served("-m", "course_utils.cli", "demo", name, "--no-browser", address=DEMO, home=home)
 
 
 @pytest.fixture
 def open_page(browser):
-    """Opens the presentation at an address, and gives the page when it is ready; its kernel ends with the page."""
-    pages = []
+    """Opens the presentation at an address, and gives the page when its kernel is through."""
+    contexts = []
 
-    def open_page(address, scheme="light", asked=None):
-        page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
-        pages.append(page)
+    def open_page(address, scheme="light", asked=None, until="body[data-ready]"):
+        context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
         if asked is not None:
-            page.on("request", lambda request: asked.append(request.url))
+            context.on("request", lambda request: asked.append(request.url))
+        page = context.new_page()
         _go(page, address)
-        page.wait_for_selector("body[data-ready]", timeout=180_000)
-        page.wait_for_selector(".step .jupyter-widgets", state="attached", timeout=60_000)
+        page.wait_for_selector(until, timeout=300_000)
+        if "ready" in until:
+            page.wait_for_selector(".step .jupyter-widgets", state="attached", timeout=60_000)
         return page
 
     yield open_page
-    for page in pages:
-        page.close()
+    for context in contexts:
+        context.close()
 
 
 def _go(page, address):
@@ -84,20 +123,26 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):
     for number, step in enumerate(demo.steps, start=1):
         expect(page.locator("#where")).to_have_text(f"Step {number} of {count}")
         expect(page.locator(".step:visible h2")).to_have_text(step.title)
+        possible = {"uncover": step.covered, "explain": step.then, "code": step.cell, "controls": step.click}
+        assert {name: page.locator(f"#{name}").is_visible() for name in possible} == {
+            name: bool(there) for name, there in possible.items()
+        }
         if step.covered:
             uncover(page)
         if step.click:
             move_by_keyboard(page)
+        if step.then:
+            explain(page)
+        open_code(page)
         if number < count:
             page.keyboard.press(("ArrowRight", "PageDown")[number % 2])
     expect(page.locator("#next")).to_be_disabled()
     for number in range(count - 1, 0, -1):
         page.get_by_role("button", name="Previous").click()
         expect(page.locator("#where")).to_have_text(f"Step {number} of {count}")
-    page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="Next").click()
     for cell in ("65,783,042", "263,132,168"):
         expect(page.locator(".step:visible td", has_text=cell).first).to_be_visible()
-    explain(page)
     own = (address, "data:", "blob:", address.replace("http", "ws"))
     assert [url for url in asked if not url.startswith(own)] == []
 
@@ -111,11 +156,13 @@ def uncover(page):
 
 
 def move_by_keyboard(page):
-    """The first slider; the picture follows, and the page stays."""
+    """Unfold the controls and move the first slider; the picture follows, and the page stays."""
     from playwright.sync_api import expect
 
     here = page.locator(".step:visible")
-    picture, slider = here.locator(".shown img").first, here.get_by_role("slider").first
+    picture, slider = here.locator(".shown img:visible").first, here.get_by_role("slider").first
+    assert not slider.is_visible()
+    page.keyboard.press("f")
     before = picture.get_attribute("src")
     slider.press("ArrowLeft")
     expect(picture).not_to_have_attribute("src", before, timeout=30_000)
@@ -123,10 +170,12 @@ def move_by_keyboard(page):
     slider.press("ArrowLeft")  # the keys are the slider's while it is held
     assert here.is_visible()
     slider.blur()
+    page.get_by_role("button", name="controls").click()
+    assert not slider.is_visible()
 
 
 def explain(page):
-    """By the key, the explanation and what is expected take the place of the words; then by the button, back."""
+    """By the key the answer takes the place of the question; then by the button, back."""
     say, explained = page.locator(".step:visible .say"), page.locator(".step:visible .explained")
     assert (say.is_visible(), explained.is_visible()) == (True, False)
     page.keyboard.press("e")
@@ -135,27 +184,159 @@ def explain(page):
     assert (say.is_visible(), explained.is_visible()) == (True, False)
 
 
-EVERY = [pytest.param(name, marks=[] if name == ALWAYS else [pytest.mark.slow]) for name in DEMOS]
+def open_code(page):
+    """By the key and back by the button."""
+    code = page.locator(".step:visible .code")
+    page.keyboard.press("c")
+    assert code.is_visible()
+    page.get_by_role("button", name="Code").click()
+    assert not code.is_visible()
+
+
+def test_two_windows_stay_in_step_and_either_drives(address, open_page):
+    """Every button of the presenter's window; each window is loaded again, and the class's is closed and opened again."""
+    from playwright.sync_api import expect
+
+    demo = read_demo(DEMOS[PAGED])
+    the_class = open_page(address)
+    secret = [step.notes for step in demo.steps if step.notes]
+    assert secret
+    assert not [note for note in secret if note in the_class.content()]
+    with the_class.expect_popup() as popup:
+        the_class.get_by_role("button", name="Presenter").click()
+    presenter = popup.value
+    for number, step in enumerate(demo.steps, start=1):
+        for window in (the_class, presenter):
+            expect(window.locator("#where")).to_have_text(f"Step {number} of {len(demo.steps)}")
+            expect(window.locator("h2:visible")).to_have_text(step.title)
+        here = presenter.locator("section:visible")
+        following = demo.steps[number].title if number < len(demo.steps) else "the last step"
+        expect(here.locator(".next")).to_contain_text(following)
+        if step.notes:
+            expect(here.locator(".notes")).to_have_text(step.notes)
+        seen = {"uncover": ".output:not(.controls)", "explain": ".explained", "code": ".code", "controls": ".controls"}
+        for name, selector in seen.items():
+            button = presenter.locator(f"#{name}")
+            assert button.is_visible() == the_class.locator(f"#{name}").is_visible(), (number, name)
+            if button.is_visible():
+                button.click()
+                expect(the_class.locator(f".step:visible {selector}").first).to_be_visible()
+                expect(button).to_have_attribute("aria-pressed", "true")
+        assert presenter.locator("#move").is_visible() == bool(step.click)
+        if step.click:
+            presenter.locator("#move").click()
+            expect(the_class.locator(".step:visible .shown .widget-html img")).to_have_attribute(
+                "alt", re.compile(re.escape(step.picture[0])), timeout=30_000
+            )
+        driver = (the_class, presenter)[number % 2]
+        driver.get_by_role("button", name="Next").click(force=number == len(demo.steps))
+    presenter.keyboard.press("ArrowLeft")
+    last = f"Step {len(demo.steps) - 1} of {len(demo.steps)}"
+    for window in (the_class, presenter):
+        window.reload()
+        expect(window.locator("#where")).to_have_text(last, timeout=30_000)
+        expect(window.locator("#code")).to_have_attribute("aria-pressed", "true")
+    expect(presenter.locator("#clock")).not_to_have_text("0:00")
+    presenter.get_by_role("button", name="Previous").click()
+    the_class.close()
+    with presenter.expect_popup() as popup:
+        presenter.get_by_role("button", name="Open it again").click()
+    expect(popup.value.locator("#where")).to_have_text(last.replace("6", "5"), timeout=30_000)
+    expect(presenter.locator("#gone")).to_be_hidden()
+    presenter.locator("#clock").click()
+    expect(presenter.locator("#clock")).to_have_text("0:00")
+
+
+def test_the_next_start_shows_every_step_before_a_kernel_has_run_it(home, open_page):
+    """And when the kernel is through, the same step stands there, and its figure moves."""
+    from playwright.sync_api import expect
+
+    demo = read_demo(DEMOS[PAGED])
+    for until in ("body[data-ready]", "body[data-recalled]"):
+        with _demo(PAGED, home) as address:
+            page = open_page(address, until=until)
+            if "ready" in until:
+                continue  # what it showed is kept now, if no test before has seen to that
+            for step in demo.steps:
+                expect(page.locator(".step:visible h2")).to_have_text(step.title)
+                page.keyboard.press("s")
+                expect(page.locator(".step:visible .output:not(.controls)").first).to_be_visible()
+                page.keyboard.press("ArrowRight")
+            page.wait_for_selector("body[data-ready]", timeout=300_000)
+            expect(page.locator("#where")).to_have_text(f"Step {len(demo.steps)} of {len(demo.steps)}")
+            page.keyboard.press("ArrowLeft")
+            page.locator(".step:visible .jupyter-widgets").first.wait_for(state="attached", timeout=60_000)
+            move_by_keyboard(page)
+
+
+EVERY = [pytest.param(name, marks=[] if name in READ else [pytest.mark.slow]) for name in DEMOS]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_button_moves_its_own_figure_to_what_is_expected(of_all, open_page, name):
+@pytest.mark.timeout(900)
+def test_a_room_can_read_every_figure(home, open_page, name):
+    """It has half of the screen, and its smallest letters 14 pixels: matplotlib knows their points, the picture its dots."""
+    command = [sys.executable, "-c", LETTERS, str(DEMOS[name])]
+    environment = environment_for_child(**SETTINGS, COURSE_HOME=str(home / "home"), MPLBACKEND="agg")
+    points = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=400).stdout)
+    assert points
+    with _demo(name, home) as address:
+        page = open_page(address)
+        for number, step in enumerate(read_demo(DEMOS[name]).steps, start=1):
+            page.keyboard.press("s")
+            for size in ROOMS:
+                page.set_viewport_size({"width": size[0], "height": size[1]})
+                for explained in (False, True) if step.then else (False,):
+                    assert_readable(page, points, f"{name}-{number}-{size[1]}{'e' * explained}", size)
+                    if step.then:
+                        page.keyboard.press("e")
+            page.keyboard.press("ArrowRight")
+
+
+def assert_readable(page, points, where, size):
+    page.wait_for_timeout(150)
+    save_picture(page, f"room-{where}")
+    pictures = page.locator(".step:visible .shown img:visible").all()
+    covered = 0.0
+    for picture in pictures:
+        box, alt = picture.bounding_box(), picture.get_attribute("alt")
+        wide, high, dots = _measure(picture.get_attribute("src"))
+        scale = min(box["width"] / wide, box["height"] / high)
+        covered += scale * wide * scale * high / (size[0] * size[1])
+        smallest = points[alt] / 72 * dots * scale
+        assert smallest >= 14, f"{where}: letters of {smallest:.1f} pixels"
+    assert not pictures or covered >= 0.5, f"{where}: {covered:.0%} of the screen"
+
+
+def _measure(src):
+    from PIL import Image
+
+    with Image.open(io.BytesIO(base64.b64decode(src.partition(",")[2]))) as image:
+        return *image.size, image.info["dpi"][0]
+
+
+EVERY_MOVED = [pytest.param(name, marks=[] if name == MOVED else [pytest.mark.slow]) for name in DEMOS]
+
+
+@pytest.mark.parametrize("name", EVERY_MOVED)
+def test_every_button_moves_its_own_figure_to_what_is_expected(home, open_page, name):
     """And whatever a step shows is seen at once, in a small window and in a large one."""
-    page = open_page(f"{of_all}voila/render/{name}.ipynb")
-    for number, step in enumerate(read_demo(DEMOS[name]).steps, start=1):
-        page.keyboard.press("s")
-        if step.click:
-            press_the_button(page, step)
-        for size in SIZES:
-            assert_fits(page, size, f"{name}-{number}")
-        page.keyboard.press("ArrowRight")
+    with _demo(name, home) as address:
+        page = open_page(address)
+        for number, step in enumerate(read_demo(DEMOS[name]).steps, start=1):
+            page.keyboard.press("s")
+            if step.click:
+                press_the_button(page, step)
+            for size in SIZES:
+                assert_fits(page, size, f"{name}-{number}")
+            page.keyboard.press("ArrowRight")
 
 
 def press_the_button(page, step):
     from playwright.sync_api import expect
 
     here = page.locator(".step:visible")
-    picture = here.locator(".shown img").first
+    picture = here.locator(".shown .widget-html img").first
     before, described = picture.get_attribute("src"), picture.get_attribute("alt")
     here.locator(".click button").click()
     for words in step.picture:
@@ -172,18 +353,32 @@ def assert_fits(page, size, name):
             page.keyboard.press(key)
         page.wait_for_timeout(100)
         save_picture(page, f"demo-{name}-{size[0]}{key}")
-        over = page.locator("main").evaluate(
-            "main => [main.scrollWidth - main.clientWidth, main.scrollHeight - main.clientHeight]"
+        over = page.evaluate(
+            "() => [...document.querySelectorAll('main, nav')].map((each) => "
+            "Math.max(each.scrollWidth - each.clientWidth, each.scrollHeight - each.clientHeight))"
         )
         assert max(over) <= 1, f"{name} at {size} {key}: {over} pixels are cut off"
     page.keyboard.press("e")
 
 
 def test_the_page_is_as_well_seen_in_the_dark(address, open_page):
+    """Its figures too: white paper would light up the room."""
     page = open_page(address, "dark")
+    pictures = 0
     for number in range(1, page.locator(".step").count() + 1):
         page.keyboard.press("s")
         for size in SIZES:
             assert_fits(page, size, f"dark-{number}")
+        for picture in page.locator(".step:visible .shown img:visible").all():
+            pictures += 1
+            assert _brightness(picture.screenshot()) < 60
         page.keyboard.press("ArrowRight")
+    assert pictures
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 28)"
+
+
+def _brightness(png):
+    from PIL import Image, ImageStat
+
+    with Image.open(io.BytesIO(png)) as image:
+        return ImageStat.Stat(image.convert("L")).median[0]

@@ -1,5 +1,6 @@
 """The demos: each fits its chapter and keeps its word; one that is broken says so."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -7,14 +8,16 @@ from pathlib import Path
 
 import pytest
 from ipywidgets import Checkbox, FloatSlider, IntSlider
-from nbformat.v4 import new_code_cell, new_notebook
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course_staff.demos import demos_in, read_demo, server, stage
+from course_staff.demos import demos_in, kept, read_demo, server, stage
 from course_staff.demos.controls import instructions
 from course_staff.demos.needs import plan, uses_and_binds
-from course_staff.demos.presentation import presentation
+from course_staff.demos.presentation import presentation, presenter_page
 from course_staff.demos.rehearse import rehearse
-from course_staff.notebooks.files import write_notebook
+from course_staff.notebooks.files import notebook_text, write_notebook
 from course_utils import viz
 from course_utils.cli import main
 from course_utils.errors import CourseError
@@ -90,6 +93,8 @@ def test_a_demo_fits_its_chapter_and_a_lecture(path):
     assert 8 <= demo.minutes <= 15
     assert any(step.click for step in demo.steps)
     assert all(step.text or step.picture or step.numbers for step in demo.steps)
+    assert not [step.title for step in demo.steps if re.match("In the picture|The output", step.then)]
+    assert any(step.notes for step in demo.steps)
 
 
 @pytest.mark.slow
@@ -204,6 +209,10 @@ WRONG = {
         "its scale 'large' is not one of smoke, laptop, gpu",
     ),
     "no TOML": ([("title", "[title")], "cannot be read as TOML"),
+    "covered and not answered": (
+        [('cell = "number"', 'cell = "number"\ncovered = true')],
+        "step 1: it is covered, and 'then' is empty; answer there what 'say' asks",
+    ),
     "no minutes": ([("minutes = 1\n", "minutes = 0\n")], "step 1: 'minutes' is not above 0"),
 }
 
@@ -284,8 +293,18 @@ def test_the_presentation_holds_each_step_s_cells(write):
     cells = presentation(read_demo(write())).cells
     roles = [cell.metadata["demo"]["role"] for cell in cells]
     assert roles == ["step", "unseen", "shown", "step", "unseen", "unseen", "shown", "click"]
-    assert cells[0].metadata["demo"]["expect"] == ["nearly two"]
-    assert cells[3].metadata["demo"]["until"] == 3
+
+
+def test_what_is_the_presenters_alone_stands_in_the_presenters_window(write):
+    """Notes, what to expect and the minutes; the class's notebook has none of it."""
+    demo = read_demo(write(('say = "How large is x?"', 'say = "How large is x?"\nnotes = "Ask Bo *first*."\nthen = "Two."')))
+    page, shown = presenter_page(demo), notebook_text(presentation(demo))
+    assert "How large is x?" in shown
+    assert "Two." in shown
+    for words in ("Ask Bo <em>first</em>.", "Two.", "nearly two", "In the picture: a bar of 7", "Next: <strong>A bar</strong>, 2 min"):
+        assert words in page
+    for words in ("Ask Bo", "nearly two", "a bar of 7"):
+        assert words not in shown
 
 
 def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
@@ -326,27 +345,82 @@ def test_continuous_integration_fails_where_the_tests_or_a_demo_fail(tmp_path, f
 
 def test_the_page_loads_nothing_from_elsewhere():
     files = [path for path in (Path(server.__file__).parent / "share").rglob("*") if path.is_file()]
-    assert len(files) == 3
+    assert len(files) == 6
     assert not [path.name for path in files if "http" in path.read_text(encoding="utf-8")]
 
 
 def test_what_is_updated_later_becomes_a_widget():
+    """And stands beside the widget as it is, for a page without a kernel."""
     published = []
-    publish = stage._Updatable(lambda data, metadata, **rest: published.append(data))
+    publish = stage._Updatable(lambda data, metadata, **rest: published.append((data, metadata)))
     publish({"text/plain": "once"})
-    assert published == [{"text/plain": "once"}]
-    publish(
-        {"image/png": "AA", "text/plain": "a"},
-        {"image/png": {"alt": 'a "bar"', "width": 9}},
-        transient={"display_id": "p"},
-    )
+    assert published == [({"text/plain": "once"}, None)]
+    picture = {"image/png": "AA", "text/plain": "a"}
+    publish(picture, {"image/png": {"alt": 'a "bar"', "width": 9}}, transient={"display_id": "p"})
+    data, metadata = published[1]
+    assert {kind: data[kind] for kind in picture} == picture
+    assert metadata == {"image/png": {"alt": 'a "bar"', "width": 9}, "demo": "picture"}
     publish(
         {"image/png": "BB", "text/plain": "b"}, {"image/png": {"alt": "b"}}, transient={"display_id": "p"}, update=True
     )
     (box,) = publish._places.values()
+    assert box.model_id == data["application/vnd.jupyter.widget-view+json"]["model_id"]
     assert box.children[0].value == '<img src="data:image/png;base64,BB" alt="b" width="">'
     publish({"text/markdown": "*x*"}, None, transient={"display_id": "q"})
+    assert published[-1][1] == {"demo": "also"}
     assert publish._places["q"].children[0].outputs[0]["data"] == {"text/markdown": "*x*"}
+
+
+@pytest.mark.parametrize("size", [(7.6, 5.6), (7.6, 3.6), (7.8, 2.1)])
+def test_a_figure_is_given_the_shape_and_the_letters_of_a_room(size):
+    """Half of 1280 by 720 pixels beneath words that leave 440 of the height, and 14 pixels for its smallest letters."""
+    figure = Figure(figsize=size)
+    axes = figure.subplots()
+    axes.set_title("small", fontsize=5)
+    axes.set_title("large", fontsize=30, loc="right")
+    stage.enlarge(figure)
+    width, height = figure.get_size_inches()
+    scale = min(1280 / width, 440 / height)
+    assert width * height * scale**2 >= 1280 * 720 / 2 * 0.9  # what `bbox_inches` cuts off and adds comes on top
+    letters = {text.get_text(): text.get_fontsize() for text in figure.findobj(Text) if text.get_text()}
+    assert min(letters.values()) / 72 * scale >= 14
+    assert letters["large"] == 30
+    stage.enlarge(figure)
+    assert tuple(figure.get_size_inches()) == pytest.approx((width, height))
+
+
+PNG = {"image/png": "AA", "text/plain": "a bar"}
+VIEW = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
+
+
+def test_what_a_demo_showed_is_kept_until_something_changes(write, tmp_path):
+    """Pictures and text, but nothing that would need the kernel; a demo with other words finds nothing."""
+    notebook, path = presentation(read_demo(write())), tmp_path / "kept.json"
+    outputs = {
+        1: [new_output("stream", text="x is 2")],
+        6: [
+            new_output("display_data", VIEW | {"text/plain": "controls"}),
+            new_output("display_data", PNG | VIEW, metadata={"demo": "picture"}),
+        ],
+    }
+    played = [{**cell, "outputs": outputs.get(place, [])} for place, cell in enumerate(notebook.cells)]
+    kept.keep(path, kept.digest(notebook), played)
+    again = presentation(read_demo(write()))
+    recalled = kept.recall(path, kept.digest(again), again)
+    assert [output.text for output in recalled.cells[2].outputs] == []
+    assert recalled.cells[1].outputs == outputs[1]
+    assert [output.data for output in recalled.cells[6].outputs] == [PNG]
+    assert [cell.get("outputs") for cell in again.cells if cell.get("outputs")] == []
+    other = presentation(read_demo(write(("How large", "How small"))))
+    assert kept.recall(path, kept.digest(other), other) is None
+    assert path.exists()
+
+
+def test_a_demo_that_failed_is_not_kept(write, tmp_path):
+    notebook, path = presentation(read_demo(write())), tmp_path / "kept.json"
+    failed = new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])
+    kept.keep(path, kept.digest(notebook), [{**cell, "outputs": [failed]} for cell in notebook.cells])
+    assert kept.recall(path, kept.digest(notebook), notebook) is None
 
 
 def test_the_list_and_unknown_names(capsys):
