@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import course_utils
 from course_utils.files import read_json, write_json
-from course_utils.viz.controls import LIVE
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -54,7 +53,7 @@ def recall(path: Path, made_from: str, notebook: "NotebookNode") -> "NotebookNod
 def _stays(output: dict) -> bool:
     """Controls and buttons are nothing without the kernel that they were made by, nor is what names them."""
     metadata = output.get("metadata", {})
-    return "demo" in metadata or (_VIEW not in output.get("data", {}) and not LIVE.items() <= metadata.items())
+    return "demo" in metadata or (_VIEW not in output.get("data", {}) and metadata.get("course") != "live")
 
 
 def _still(output: dict) -> dict:

@@ -103,7 +103,8 @@ class _Performance:
         sent = 0
         while sent < len(self._snippets) or not self.through.is_set():
             async with self._news:
-                await self._news.wait_for(lambda: sent < len(self._snippets) or self.through.is_set())
+                while sent == len(self._snippets) and not self.through.is_set():
+                    await self._news.wait()
             for snippet in self._snippets[sent:]:
                 yield snippet
                 sent += 1

@@ -28,9 +28,7 @@ def presentation(demo: Demo) -> "NotebookNode":
     )
 
 
-def _page(
-    scale: str, number: int, step: Step, unseen: list, shown: "NotebookNode | None"
-) -> Iterator["NotebookNode"]:
+def _page(scale: str, number: int, step: Step, unseen: list, shown: "NotebookNode | None") -> Iterator["NotebookNode"]:
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
     about = {"role": "step", "number": number, "title": step.title, "held": step.covered, "then": step.then}
@@ -61,8 +59,7 @@ def presenter_page(demo: Demo) -> str:
     templates.filters["markdown"] = markdown2html
     until = accumulate(step.minutes for step in demo.steps)
     steps = [
-        {"step": step, "until": end, "expect": expectations(step)}
-        for step, end in zip(demo.steps, until, strict=True)
+        {"step": step, "until": end, "expect": expectations(step)} for step, end in zip(demo.steps, until, strict=True)
     ]
     return templates.get_template("presenter.html.j2").render(demo=demo, steps=steps)
 

@@ -297,11 +297,19 @@ def test_the_presentation_holds_each_step_s_cells(write):
 
 def test_what_is_the_presenters_alone_stands_in_the_presenters_window(write):
     """Notes, what to expect and the minutes; the class's notebook has none of it."""
-    demo = read_demo(write(('say = "How large is x?"', 'say = "How large is x?"\nnotes = "Ask Bo *first*."\nthen = "Two."')))
+    demo = read_demo(
+        write(('say = "How large is x?"', 'say = "How large is x?"\nnotes = "Ask Bo *first*."\nthen = "Two."'))
+    )
     page, shown = presenter_page(demo), notebook_text(presentation(demo))
     assert "How large is x?" in shown
     assert "Two." in shown
-    for words in ("Ask Bo <em>first</em>.", "Two.", "nearly two", "In the picture: a bar of 7", "Next: <strong>A bar</strong>, 2 min"):
+    for words in (
+        "Ask Bo <em>first</em>.",
+        "Two.",
+        "nearly two",
+        "In the picture: a bar of 7",
+        "Next: <strong>A bar</strong>, 2 min",
+    ):
         assert words in page
     for words in ("Ask Bo", "nearly two", "a bar of 7"):
         assert words not in shown
