@@ -27,8 +27,8 @@ SOURCES = (
 )
 
 _BESIDE = """\
-**New from the course.** You changed or removed the cell that this is a newer version of, so yours stands. This one does not
-run: take over what you like, then delete it.
+**New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
+take over what you like, then delete it.
 """
 
 
