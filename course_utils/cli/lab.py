@@ -9,7 +9,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_utils import start
 from course_utils.chapters import Place, chapters_in, find_place
 from course_utils.doctor import has_display
 from course_utils.errors import CourseError
@@ -110,7 +109,9 @@ def _file(named: Path | None, folder: Path | None) -> Path:
     workspace = find_workspace(place, folder)
     for line in hand_out(place, workspace):
         print(line, flush=True)
-    page = start.write(workspace)
+    from course_utils.start import write
+
+    page = write(workspace)
     return workspace / notebook.relative_to(place.root) if named else page
 
 

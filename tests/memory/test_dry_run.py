@@ -282,3 +282,25 @@ def failing(model):
 def test_what_a_dry_run_cannot_follow_is_a_sentence(build, step, like, said):
     with pytest.raises(CourseError, match=said):
         dry_run(build, step, like)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (
+            lambda model, optimizer: None,
+            "build() returns 3 things, and <lambda>(model, optimizer) does not take that many",
+        ),
+        (lambda model, optimizer, x, y: None, "missing a required argument: 'y'"),
+    ],
+)
+def test_a_step_that_takes_another_number_of_arguments_is_said_to_do_so(step, said):
+    def build():
+        model = nn.Linear(4, 4)
+        return model, torch.optim.SGD(model.parameters()), torch.ones(2, 4)
+
+    for ask in (dry_run, measure):
+        with pytest.raises(CourseError) as told:
+            ask(build, step)
+        assert said in str(told.value)
+        assert "dry_run.py" not in str(told.value)

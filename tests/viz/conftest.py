@@ -2,19 +2,30 @@ import pytest
 from figures import _close_figures, _letters_are_readable  # noqa: F401  (fixtures of every test here)
 
 from course_utils.viz import display as display_module
+from course_utils.viz.controls import LIVE
+
+
+class Shown(list):
+    """Everything that was displayed or updated, as (bundle, metadata); what is never stored is in `live`."""
+
+    def __init__(self):
+        super().__init__()
+        self.live = []
+
+    def take(self, bundle, metadata):
+        (self.live if metadata == LIVE else self).append((bundle, metadata))
 
 
 @pytest.fixture
 def shown(monkeypatch):
-    """Everything that was displayed or updated, as (bundle, metadata)."""
-    seen = []
+    seen = Shown()
 
     class Handle:
         def update(self, bundle, metadata=None, raw=False):
-            seen.append((bundle, metadata))
+            seen.take(bundle, metadata)
 
     def display(bundle, metadata=None, raw=False, display_id=None):
-        seen.append((bundle, metadata))
+        seen.take(bundle, metadata)
         return Handle() if display_id else None
 
     monkeypatch.setattr(display_module, "display", display)
