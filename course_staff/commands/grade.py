@@ -1,11 +1,11 @@
 """`course grade`."""
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from course_staff.commands import cores
 from course_utils.errors import CourseError
 
 PUBLIC_ONLY = "Without --seed only the public cases are run, which learners know; give a number of your own."
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gradebook", type=Path, metavar="CSV", help="Canvas's or Moodle's export, to be filled for its import"
     )
     parser.add_argument(
-        "--jobs", type=_jobs, default=_cores(), metavar="N", help="how many at a time (default: one a core)"
+        "--jobs", type=_jobs, default=cores(), metavar="N", help="how many at a time (default: one a core)"
     )
     parser.add_argument(
         "--seconds", type=_seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)"
@@ -185,10 +185,6 @@ def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in notebooks]
     names = [path.relative_to(folder) for path in paths if not path.is_relative_to(out)]
     return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _seconds(text: str) -> float:

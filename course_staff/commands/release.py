@@ -1,8 +1,11 @@
 """`course release`."""
 
 import argparse
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from course_staff.commands import cores
 from course_utils.chapters import chapters_in, find_place
 from course_utils.units import format_counted
 
@@ -14,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sets", nargs="*", help="sets in solutions/: 03_adamw, 03 or 3; by default every one")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a generated file differs")
     parser.add_argument(
+        "--anew", action="store_true", help="run everything, also for sets whose sources did not change"
+    )
+    parser.add_argument(
         "--nbgrader",
         type=Path,
         metavar="FOLDER",
@@ -24,26 +30,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
     from course_staff.grading.nbgrader import source_files
-    from course_staff.grading.release import differing, released, write
+    from course_staff.grading.release import differing, write
     from course_utils.files import keep_copies
     from course_utils.settings import settings
 
     root = find_place().root
     folder = arguments.nbgrader.resolve() if arguments.nbgrader else root
     paths = chapters_in(root / "solutions", arguments.sets)
-    sets, exercises = root / "course_utils" / "grading" / "sets", root / "exercises"
+    every = (
+        (source_files(path, folder) for path in paths) if arguments.nbgrader else _released(root, paths, arguments.anew)
+    )
     changed = []
-    for path in paths:
-        texts = source_files(path, folder) if arguments.nbgrader else released(path, exercises, sets)
+    for path, texts in zip(paths, every, strict=True):
         files = differing(texts)
         if not arguments.check:
             # Somebody may have changed an exercise by hand, or answered it there.
             copies = keep_copies([file for file in files if file.suffix == ".ipynb"], settings().home / "copies")
-            write(texts)
         for file in files:
-            kept = "" if arguments.check or file.suffix != ".ipynb" or not copies else f"; the old one is in {copies}"
-            print(f"{file.relative_to(folder).as_posix()}: {'differs' if arguments.check else 'written'}{kept}")
+            name = file.relative_to(folder).as_posix()
+            if arguments.check:
+                print(f"{name} {_what_to_do(file, path.stem)}")
+            else:
+                print(f"{name}: written{f'; the old one is in {copies}' if copies and file.suffix == '.ipynb' else ''}")
+        if not arguments.check:
+            write(texts)
         changed += files
     count = f"{format_counted(len(changed), 'file')} {'differing' if arguments.check else 'changed'}"
     print(f"{format_counted(len(paths), 'set')} released, {count}.")
     return 1 if arguments.check and changed else 0
+
+
+def _released(root: Path, paths: list[Path], anew: bool) -> Iterator[dict[Path, str]]:
+    """The files of each set, with a bar on stderr while questions are run."""
+    from tqdm import tqdm
+
+    from course_staff.grading.releasing import Released, released_sets
+    from course_utils.settings import settings
+
+    kept = Released(settings().home / "released", anew)
+    with tqdm(desc="questions", file=sys.stderr, delay=1) as bar:
+
+        def done(part, count: int) -> None:
+            bar.total = count
+            bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
+            bar.update()
+
+        sets = list(
+            released_sets(paths, root / "exercises", root / "course_utils" / "grading" / "sets", kept, cores(), done)
+        )
+    yield from sets
+
+
+def _what_to_do(file: Path, name: str) -> str:
+    """What a file that differs may be, and what to do about it."""
+    if not file.exists():
+        return f"is missing: `course release {name}` writes it."
+    if file.suffix == ".ipynb":
+        return (
+            "differs: somebody changed it or answered in it, or its solutions changed; "
+            f"`course release {name}` writes it anew and keeps a copy of this one."
+        )
+    return f"differs: the solutions or the course's code changed since; `course release {name}` writes it anew."

@@ -28,13 +28,26 @@ def released(path: Path, exercises: Path, sets: Path = SETS) -> dict[Path, str]:
 
     Raises `CourseError` where a question is not fit to be handed out.
     """
+    authored = load_solutions(path)
+    whole = released_set(path, [set_entry(each) for each in authored])
+    return files_of(path, exercises, sets, exercise_text(path, authored), whole)
+
+
+def files_of(path: Path, exercises: Path, sets: Path, notebook: str, whole: Mapping) -> dict[Path, str]:
+    """Where the solutions at `path` are released, with the texts: the learner's `notebook` and the `whole` set."""
+    return {exercises / Path(exercises_of(path.stem)).name: notebook, sets / f"{path.stem}.json": json_text(whole)}
+
+
+def released_set(path: Path, entries: list[dict]) -> dict:
+    """The set that the solutions at `path` are released as, where these are its questions' entries."""
+    return {"name": path.stem, "source": digest_of(path), "questions": entries}
+
+
+def exercise_text(path: Path, authored: list[Authored]) -> str:
+    """The text of the learner's notebook that the solutions at `path` are released as."""
     from nbformat import from_dict
 
-    authored = load_solutions(path)
-    notebook = exercise_notebook(read_notebook(path), authored)
-    questions = {"name": path.stem, "source": digest_of(path), "questions": [set_entry(each) for each in authored]}
-    exercise = exercises / Path(exercises_of(path.stem)).name
-    return {exercise: notebook_text(from_dict(notebook)), sets / f"{path.stem}.json": json_text(questions)}
+    return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
 
 
 def differing(texts: Mapping[Path, str]) -> list[Path]:

@@ -55,7 +55,7 @@ _STATES = {
     "untouched": "not written yet",
     "missing": "no answer found",
     "failed": "not right yet",
-    "given": "by hand",
+    "given": "not given yet",
 }
 _WRONG = "Not right yet: its cases below say where."
 _MOST_STEPS = 3

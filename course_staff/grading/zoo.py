@@ -1,5 +1,6 @@
 """A question held against its author's own answers: the solution, the stub, every known mistake, every right variant."""
 
+import warnings
 from collections.abc import Iterator
 from functools import cache
 
@@ -14,14 +15,18 @@ def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float 
     """What the answer's cell `source` gives on each of `cases`, in this process: for sources that are trusted."""
     question = authored.question
     names: dict = {"__name__": "__main__"}
-    try:
-        exec(compile(authored.preamble, "<cells above>", "exec"), names)
-        exec(compile(source, f"<answer {question.id}>", "exec"), names)
-    except Exception as error:
-        return [outcome_of(error, seconds)] * len(cases)
-    if question.answer not in names:
-        return [Outcome("missing")] * len(cases)
-    return run_cases(question, names[question.answer], cases, seconds)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # a known mistake may well be worth a warning, which tells its author nothing new
+        try:
+            exec(compile(authored.preamble, "<cells above>", "exec"), names)
+            exec(compile(source, f"<answer {question.id}>", "exec"), names)
+        except Exception as error:
+            return [outcome_of(error, seconds)] * len(cases)
+        if question.answer not in names:
+            return [Outcome("missing")] * len(cases)
+        return run_cases(question, names[question.answer], cases, seconds)
 
 
 class Trial:

@@ -68,7 +68,7 @@ def test_a_comment_alone_leaves_the_points(tmp_path):
 def test_a_question_of_ones_own_raises_everybodys_maximum(tmp_path):
     by = amended(tmp_path, [record("ann"), record("bo")], HEAD + "ann,free,4,3,\n")
     assert [(by[name]["points"], by[name]["of"]) for name in ("ann", "bo")] == [(6, 7), (3, 7)]
-    assert "0 of 4 points, not given yet" in report.page(by["bo"])
+    assert "not given yet, 0 of 4 points" in report.page(by["bo"])
     assert "<br>of 4" in report.summary_page(list(by.values()), SET, [])
 
 

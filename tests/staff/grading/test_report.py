@@ -132,3 +132,49 @@ def test_no_hint_goes_with_an_answer_that_never_ended():
 
 def test_however_a_hidden_case_ends_there_are_words_for_it():
     assert set(HOW_IT_ENDED) == set(KINDS)
+
+
+def test_what_is_empty_is_no_heading():
+    empty = [question(number, state="untouched", kind="untouched") for number in range(1, 9)]
+    page = report.page(record("s", *empty, question(9)))
+    assert re.findall("<h2.*?>(.*?)</h2>", page) == ["What to look at next", "q9 · T", "Without an answer"]
+    summary = report.summary([record("s", *empty)], "03_adamw", [])
+    assert [line for line in summary.splitlines() if line and not line.startswith(" ")][1:] == ["Nobody was wrong"]
+    assert "<h2>q" not in report.summary_page([record("s", *empty)], "03_adamw", [])
+
+
+def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_written():
+    wrong = question(3, shown={"diagnosis": "The decay is left out.", "hint": ""})
+    named = record("s", question(1, state="untouched"), question(2, state="passed", points=2), wrong)
+    steps = re.search("<ol>(.*?)</ol>", report.page(named))[1]
+    assert re.findall("<a href='#(.*?)'>", steps) == ["q3", "q1"]
+    assert "The decay is left out." in steps
+    whole = record("s", question(1, state="passed", points=2))
+    assert "Every question has all its points." in report.page({**whole, "points": 2})
+
+
+def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_it_shows():
+    points = [0, 1, 5, 5, 6]
+    graded = [
+        {**record(f"s{n}", question(state="passed", points=2)), "points": n_points, "of": 6}
+        for n, n_points in enumerate(points)
+    ]
+    for n, one in enumerate(graded):
+        one["graded"] = f"2026-05-0{n + 1}T12:00+02:00"
+    page = report.summary_page(graded, "03_adamw", [], title="Exercises 03")
+    assert "<h1>Exercises 03: the class</h1>" in page
+    assert "q1</a><br>of 2" in page
+    assert "points<br>of 6" in page
+    assert "Last graded on 5 May 2026, 12:00." in page
+    (alt,) = re.findall("<img src='data:image/svg[^']*' alt='(.*?)'>", page)
+    assert sorted(points)[len(points) // 2] == 5
+    assert "the median is 5" in alt
+    assert "q1 5 of 5" in alt
+    counted = re.findall(r"(\d+) with ([\d.]+) to ([\d.]+)", alt)
+    assert sum(int(count) for count, _, _ in counted) == len(points)
+    for count, low, high in counted:
+        top = float(high) == 6
+        assert int(count) == sum(float(low) <= p < float(high) or (top and p == 6) for p in points)
+    hard = [question(1, difficulty=3), question(2, state="passed", difficulty=1)]
+    page = report.summary_page([record("s", *hard)], "03_adamw", [])
+    assert "q1 (hard) 0 of 1, q2 (easy) 1 of 1" in page

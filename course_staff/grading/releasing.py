@@ -1,0 +1,135 @@
+"""Many sets released at once: a process a core, and no question is run again where the same sources were released before.
+
+What a question is released as follows from its notebook, the course's code and the libraries' versions. A digest of these is
+kept with it in the settings' home.
+"""
+
+import hashlib
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache, lru_cache
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+
+import course_staff
+import course_utils
+from course_staff.grading.source import Authored, load_solutions, marker
+from course_staff.notebooks.files import read_notebook
+from course_utils.files import read_json, write_json
+
+_LIBRARIES = "torch", "numpy", "transformers", "nbformat"
+_MOST = 2  # sets whose questions a process keeps
+
+Part = tuple[Path, str | None]
+"""What is released in one go: of the solutions at a path one question by its id, or with None the exercises' notebook."""
+
+
+def parts_of(path: Path) -> list[Part]:
+    """The parts of the solutions at `path`."""
+    marks = [marker(cell) for cell in read_notebook(path).cells]
+    return [(path, None), *((path, mark[1]) for mark in marks if mark and mark[0] == "QUESTION")]
+
+
+def released_parts(parts: Sequence[Part], jobs: int, done: Callable) -> dict[Part, str | dict]:
+    """Each part's text or entry, worked out by so many processes at once; `done(part, released)` is called as each is through.
+
+    Raises `CourseError` where a question is not fit to be handed out.
+    """
+    found = {}
+    if min(jobs, len(parts)) <= 1:
+        for part in parts:
+            found[part] = _released(part)
+            done(part, found[part])
+        return found
+    with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn")) as pool:
+        # The last sets take longest, and nothing that is long should begin last.
+        running = {pool.submit(_released, part): part for part in reversed(parts)}
+        try:
+            for one in as_completed(running):
+                part = running[one]
+                found[part] = one.result()
+                done(part, found[part])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def _released(part: Part) -> str | dict:
+    from course_staff.grading.release import exercise_text, set_entry
+
+    path, name = part
+    authored = _authored(path)
+    if name is None:
+        return exercise_text(path, authored)
+    return set_entry(next(each for each in authored if each.question.id == name))
+
+
+@lru_cache(maxsize=_MOST)
+def _authored(path: Path) -> list[Authored]:
+    return load_solutions(path)
+
+
+class Released:
+    """Parts that were released before, each in a file of `folder` with the digest of what it follows from. With `forget` all are
+    run again."""
+
+    def __init__(self, folder: Path, forget: bool = False):
+        self._folder, self._forget = folder, forget
+
+    def find(self, part: Part) -> str | dict | None:
+        """What the part is released as; None where that is not known."""
+        kept = None if self._forget else read_json(self._file(part), lambda value: (value["digest"], value["released"]))
+        return kept[1] if kept and kept[0] == _digest(part[0]) else None
+
+    def keep(self, part: Part, released: str | dict) -> None:
+        """Keep it for the next time."""
+        write_json(self._file(part), {"digest": _digest(part[0]), "released": released})
+
+    def _file(self, part: Part) -> Path:
+        path, name = part
+        return self._folder / f"{path.stem}.{name or 'notebook'}.json"
+
+
+def released_sets(
+    paths: Sequence[Path], exercises: Path, sets: Path, kept: Released, jobs: int, done: Callable[[Part, int], None]
+) -> Iterator[dict[Path, str]]:
+    """Of each of the solutions the two files with their texts, as `release.released` gives them.
+
+    `done(part, so many)` is called as each of so many parts that have to be run is through; it is kept then, so that an
+    interrupted run goes on from there.
+    """
+    from course_staff.grading.release import files_of, released_set
+
+    parts = {path: parts_of(path) for path in paths}
+    every = [part for of_path in parts.values() for part in of_path]
+    found = {part: known for part in every if (known := kept.find(part))}
+    open_ = [part for part in every if part not in found]
+
+    def through(part: Part, released: str | dict) -> None:
+        kept.keep(part, released)
+        done(part, len(open_))
+
+    found |= released_parts(open_, jobs, through)
+    for path, (notebook, *questions) in parts.items():
+        whole = released_set(path, [found[one] for one in questions])
+        yield files_of(path, exercises, sets, found[notebook], whole)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(f"{_digest_of_code()} {path.name}".encode() + path.read_bytes()).hexdigest()
+
+
+@cache
+def _digest_of_code() -> str:
+    """Of all files of the two packages, but for the sets that are made, and of the versions of Python and the libraries."""
+    found = hashlib.sha256(repr((platform.python_version(), platform.machine(), *map(version, _LIBRARIES))).encode())
+    for package in (course_utils, course_staff):
+        root = Path(package.__file__).parent
+        for file in sorted(path for path in root.rglob("*") if path.is_file()):
+            name = file.relative_to(root)
+            if "__pycache__" not in name.parts and not name.is_relative_to("grading/sets") and name.parts[0] != "site":
+                found.update(f"{root.name}/{name.as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()

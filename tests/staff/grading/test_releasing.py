@@ -1,0 +1,144 @@
+"""Sets released by several processes are what one gives, and a set is run again only when its sources changed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_set import ANSWER, COUNT, NEXT, SCALE, SETUP, notebook
+
+from course_staff.commands import release as command
+from course_staff.grading import releasing
+from course_staff.grading.release import released
+from course_staff.grading.releasing import Released, parts_of, released_parts, released_sets
+from course_utils.cli import main
+from course_utils.errors import CourseError
+
+ROOT = Path(__file__).parents[3]
+SOLUTIONS = [ROOT / "solutions" / name for name in ("00_start_here.ipynb", "01_autodiff.ipynb")]
+
+
+def all_of(folder, tmp_path, paths, jobs=1):
+    """What is released, and the parts that were run for it."""
+    run = []
+    places = tmp_path / "exercises", tmp_path / "sets"
+    found = released_sets(paths, *places, Released(folder), jobs, lambda part, count: run.append((part, count)))
+    return list(found), run
+
+
+@pytest.mark.slow
+def test_many_processes_give_what_one_gives_and_say_when_each_part_is_through(tmp_path):
+    found, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
+    parts = [part for path in SOLUTIONS for part in parts_of(path)]
+    assert sorted(map(str, parts)) == sorted(str(part) for part, _ in run)
+    assert {count for _, count in run} == {len(parts)}
+    for path, texts in zip(SOLUTIONS, found, strict=True):
+        assert texts == released(path, tmp_path / "exercises", tmp_path / "sets")
+    again, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
+    assert (again, run) == (found, [])
+
+
+@pytest.fixture
+def solutions(tmp_path, monkeypatch):
+    """A set whose parts are only counted, since what they give is not looked at here."""
+    path = tmp_path / "99_tiny.ipynb"
+    path.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
+    monkeypatch.setattr(releasing, "_released", lambda part: f"text {part[1]}" if part[1] else "notebook")
+    return path
+
+
+def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
+    def run():
+        return [part[1] for part, _ in all_of(tmp_path / "kept", tmp_path, [solutions])[1]]
+
+    every = [None, "q1", "q2"]
+    assert run() == every
+    assert run() == []
+    solutions.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, f"{NEXT}\n"))
+    assert run() == every
+    monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
+    assert run() == every
+    assert run() == []
+    (tmp_path / "kept" / "99_tiny.q2.json").write_text('{"digest": 1}')
+    assert run() == ["q2"], "what is damaged is none"
+    assert Released(tmp_path / "kept").find((solutions, "q2")) == "text q2"
+    assert Released(tmp_path / "kept", forget=True).find((solutions, "q2")) is None
+
+
+def test_an_interrupted_run_goes_on_where_it_was(solutions, tmp_path, monkeypatch):
+    whole = releasing._released
+
+    def stopped(part):
+        if part[1] == "q2":
+            raise KeyboardInterrupt
+        return whole(part)
+
+    monkeypatch.setattr(releasing, "_released", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        all_of(tmp_path / "kept", tmp_path, [solutions])
+    monkeypatch.setattr(releasing, "_released", whole)
+    assert [part[1] for part, _ in all_of(tmp_path / "kept", tmp_path, [solutions])[1]] == ["q2"]
+
+
+def test_the_digest_sees_every_file_of_the_course_and_the_libraries(tmp_path, monkeypatch):
+    package = tmp_path / "course_utils"
+    for name in ("grading/sets/a.json", "grading/kinds.py", "data/text.txt"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("before")
+    (package / "__init__.py").write_text("")
+
+    class Package:
+        __file__ = str(package / "__init__.py")
+
+    monkeypatch.setattr(releasing, "course_utils", Package)
+    seen = []
+
+    def digest():
+        releasing._digest_of_code.cache_clear()
+        seen.append(releasing._digest_of_code())
+        return seen[-1]
+
+    try:
+        first = digest()
+        (package / "grading" / "sets" / "a.json").write_text("made")
+        assert digest() == first, "what is made is not what it is made of"
+        for name in ("grading/kinds.py", "data/text.txt"):
+            (package / name).write_text("after")
+            assert digest() not in seen[:-1]
+        (package / "data" / "text.txt").rename(package / "data" / "renamed.txt")
+        assert digest() not in seen[:-1]
+        monkeypatch.setattr(releasing, "version", lambda name: "0")
+        assert digest() not in seen[:-1]
+    finally:
+        releasing._digest_of_code.cache_clear()
+
+
+def test_a_question_that_is_not_fit_stops_it_all_and_nothing_is_kept(tmp_path):
+    path = tmp_path / "99_tiny.ipynb"
+    path.write_text(notebook(SETUP, SCALE.replace('"x + factor"', '"factor * x"'), ANSWER))
+    with pytest.raises(CourseError, match="q1 cannot be released: the mistake 'sum' passes"):
+        released_parts([(path, "q1")], 1, lambda *_: None)
+    with pytest.raises(CourseError):
+        all_of(tmp_path / "kept", tmp_path, [path])
+    assert not (tmp_path / "kept").exists()
+
+
+def test_what_differs_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
+    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
+        (tmp_path / folder).mkdir(parents=True)
+    name = "00_start_here"
+    shutil.copy(ROOT / "solutions" / f"{name}.ipynb", tmp_path / "solutions")
+    exercise = ROOT / "exercises" / f"{name}.ipynb"
+    made = {tmp_path / "exercises" / exercise.name: exercise.read_text("utf-8")}
+    monkeypatch.setattr(command, "_released", lambda root, paths, anew: iter([made]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["release", "--check", "00"]) == 1
+    assert f"exercises/{name}.ipynb is missing: `course release {name}` writes it." in capsys.readouterr().out
+    answered = exercise.read_text("utf-8").replace("EXERCISE q1", "EXERCISE q1, answered")
+    (tmp_path / "exercises" / exercise.name).write_text(answered, encoding="utf-8")
+    assert main(["release", "--check", "00"]) == 1
+    said = capsys.readouterr().out
+    assert "somebody changed it or answered in it" in said
+    assert f"`course release {name}` writes it anew and keeps a copy" in said
+    assert main(["release", "00"]) == 0
+    assert "written; the old one is in " in capsys.readouterr().out
+    assert main(["release", "--check", "00"]) == 0
