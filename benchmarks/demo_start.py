@@ -17,7 +17,7 @@ from course_utils.settings import environment_for_child
 
 ROUNDS = 5
 _STEP, _SHOWN = ".step:not([hidden]) h2", "body[data-ready], body[data-recalled]"
-_THROUGH, _LIVE = "body[data-ready]", ".step .jupyter-widgets"
+_THROUGH, _LIVE = "body[data-ready]", ".step .widget-button"
 
 
 def measure(name: str, browser) -> dict[str, list[float]]:
