@@ -21,7 +21,7 @@ def require() -> None:
     from importlib.util import find_spec
 
     if find_spec("voila") is None:
-        raise ModuleNotFoundError("No module named 'voila'", name="voila")
+        raise ModuleNotFoundError(name="voila")
 
 
 def free_port(wanted: int) -> int:

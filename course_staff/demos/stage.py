@@ -50,11 +50,16 @@ def offer(values: Mapping[str, object]) -> None:
 
 
 def enlarge(figure: "Figure") -> None:
-    """Give `figure` a shape that fills half of a screen beneath some words, and letters that a room can read there."""
+    """Give `figure` a shape that fills half of a screen beneath some words, and letters that a room can read there.
+
+    One that is higher than wide stays as it is; no demo should show it.
+    """
     from matplotlib.text import Text
 
     width, height = figure.get_size_inches()
     shape = width / height
+    if shape < 1:
+        return  # a page to be printed: its lines would fall over each other
     if shape < _NARROWEST:
         factor = sqrt(_NARROWEST / shape)
         width, height = width * factor, height / factor
