@@ -21,7 +21,7 @@ from course_utils.workspace import without_outputs
 _HERE = Path(__file__).parent
 _GUIDES = (
     *("plan", "accuracy", "package", "train", "nodes", "died", "glossary", "commands"),
-    *("instructors", "demos", "authors"),
+    *("instructors", "demos", "authors", "trial"),
 )
 _FILES = (
     *("docs/decision_guide.pdf", "docs/decision_guide.svg"),
