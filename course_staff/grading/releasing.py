@@ -43,7 +43,7 @@ def released_parts(parts: Sequence[Part], jobs: int, done: Callable) -> dict[Par
             found[part] = _released(part)
             done(part, found[part])
         return found
-    with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), _take_one_core) as pool:
         # The last sets take longest, and nothing that is long should begin last.
         running = {pool.submit(_released, part): part for part in reversed(parts)}
         try:
@@ -55,6 +55,13 @@ def released_parts(parts: Sequence[Part], jobs: int, done: Callable) -> dict[Par
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return found
+
+
+def _take_one_core() -> None:
+    """In a new process: as many threads in each as there are cores would wait for each other."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _released(part: Part) -> str | dict:

@@ -200,8 +200,12 @@ def page(record: Mapping, letter: str = "", title: str = "") -> str:
 def _next_steps(record: Mapping) -> list[tuple[str, str]]:
     """(question's id, what to do there) for the first few that lack points: those that are wrong, then those not written."""
     lacking = [one for one in record["questions"] if one["state"] != "given" and one["points"] < one["of"]]
-    written = [one for one in lacking if one["state"] in ("failed", "passed")]
-    steps = [(one["id"], one["shown"]["diagnosis"] or one["shown"]["hint"] or _WRONG) for one in written]
+    comments = {one["id"]: one["by_hand"]["comment"] for one in lacking if one.get("by_hand")}
+    written = [one for one in lacking if one["state"] in ("failed", "passed") or one["id"] in comments]
+    steps = [
+        (one["id"], comments.get(one["id"]) or one["shown"]["diagnosis"] or one["shown"]["hint"] or _WRONG)
+        for one in written
+    ]
     for one in lacking:
         if one not in written:
             minutes = f", {one['minutes']} minutes" if "minutes" in one else ""
