@@ -106,9 +106,9 @@ def _next(
     chapters: list[Notebook], exercises: dict[str, Notebook], board: Board, last: Notebook | None
 ) -> Iterator[str]:
     if last is not None:
-        kind = "exercises" if last.path.parent.name == "exercises" else "chapter"
+        kind = "the exercises of" if last.path.parent.name == "exercises" else "chapter"
         done = f"{last.run} of its {last.cells} cells were run when you saved it"
-        yield f"- You were last in the {kind} {last.number}, {last.link}: {done}."
+        yield f"- You were last in {kind} {last.number}, {last.link}: {done}."
     if board.exercises:
         number = Path(board.exercises).stem.partition("_")[0]
         where = f", in {exercises[number].link}" if number in exercises else ""
@@ -130,8 +130,9 @@ def _standing(chapters: list[Notebook], guesses: dict[str, bets.Bet], board: Boa
         yield f"- **Bets**: {fair} of your {len(settled)} settled bets came within a factor of 2 of the truth."
     if len(settled) < len(guesses):
         waiting = ", ".join(name for name, one in guesses.items() if one.truth is None)
-        yield f"- **Not settled yet**: {waiting}."
-    yield f"- **Ledger**: {format_counted(rows, 'row')}, each a prediction beside its measurement (`course ledger`)."
+        yield f"- **Bets that wait for their truth**: {waiting}."
+    if rows:
+        yield f"- **Ledger**: {format_counted(rows, 'row')}, each a prediction beside its measurement (`course ledger`)."
 
 
 def _table(

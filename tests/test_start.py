@@ -77,14 +77,14 @@ def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypat
     text = written(folder)
     assert "Welcome" not in text
     assert re.search(
-        r"You were last in the chapter 01, \[Autodiff\]\(notebooks/01_autodiff.ipynb\): 2 of its \d+ cells", text
+        r"You were last in chapter 01, \[Autodiff\]\(notebooks/01_autodiff.ipynb\): 2 of its \d+ cells", text
     )
     assert "Your next question is q2 · Seconds, in [" in text
     assert "The next chapter that you have not run is 02, [Optimizers from scratch](" in text
     assert "2 of 16 begun" in text
     assert "1 of 10 questions passed, 2 of 20 points" in text
     assert "1 of your 2 settled bets came within a factor of 2" in text
-    assert "**Not settled yet**: 01-kept." in text
+    assert "**Bets that wait for their truth**: 01-kept." in text
     row = next(line for line in text.splitlines() if line.startswith("| 00 |"))
     assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| 4 of \d+ \| 1 of 2 \|$", row)
 

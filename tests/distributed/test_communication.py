@@ -228,7 +228,7 @@ def test_data_parallel_of_torch_reduces_these_bytes(four_ranks, no_sync, dtype):
     ("arguments", "options", "says"),
     [
         (("ddp", 10, 1), {}, "ranks=1 .* at least 2"),
-        (("zero4", 10, 2), {}, "'zero4'; choose one of ddp, zero1"),
+        (("zero4", 10, 2), {}, "'zero4'; do you mean zero3"),
         (("local-sgd", 10, 2), {"every": 0}, "every=0"),
         (("ddp", 10, 2), {"every": 4}, "belongs to local SGD"),
         (("local-sgd", 10, 2), {"no_sync": True}, "leave no_sync out"),

@@ -220,7 +220,7 @@ def test_a_config_json_that_is_none_is_a_sentence(content, said, tmp_path):
 @pytest.mark.parametrize(
     ("what", "options", "said"),
     [
-        ("lama-7b", {}, "No model is called 'lama-7b'; choose one of llama-7b"),
+        ("lama-7b", {}, "No model is called 'lama-7b'; do you mean llama-7b"),
         (3, {}, "int is no model; give a configuration"),
         (nn.Linear(4, 4), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
         (lambda: 3, {}, "no model|has no attribute"),

@@ -72,7 +72,7 @@ REFUSED = {
     "ranks for themselves": (["--ranks", "2"], "2 processes would each train for themselves; choose --strategy ddp"),
     "a batch that does not divide": (["--ranks", "5", "--strategy", "ddp"], "A batch of 12 does not divide"),
     "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks are no 2 groups of two or more"),
-    "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; choose one of none, ddp"),
+    "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; do you mean zero1"),
     "an optimizer that is none": (["--optimizer", "torch.Foo"], "No optimizer is called 'torch.Foo'; choose torch.CLASS"),
     "one that calls the model": (["--optimizer", "torch.LBFGS"], "torch.LBFGS calls the model itself; choose"),
     "an option that is none": (["--option", "nothing"], "--option nothing is no NAME=VALUE"),
