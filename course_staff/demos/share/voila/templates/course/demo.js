@@ -2,7 +2,7 @@
 const demo = (() => {
   const smallest = 160; // a picture that is lower, in pixels, says nothing: then the page is scrolled
   const sizes = [1.6, 1.4, 1.2, 1, 0.85]; // of words that have a page for themselves
-  const beside = [1, 0.9, 0.8, 0.7]; // of words that stand with a figure, until it has half of the window
+  const beside = [1, 0.9, 0.8]; // of words that stand with a figure, until it has half of the window
   let here = 0, shown = 0;
   const find = (selector) => document.querySelector(selector);
   const step = (number) => document.getElementById(`step-${number}`);
