@@ -60,7 +60,7 @@ def serve(demo: Demo, folder: Path, port: int, browser: bool) -> None:
         set_variable(name, value)
     elsewhere = variables("JUPYTER_PATH").get("JUPYTER_PATH")
     set_variable("JUPYTER_PATH", f"{_SHARE}{os.pathsep}{elsewhere}" if elsewhere else str(_SHARE))
-    # jsonschema would spend two seconds on a grammar of addresses, which no schema here asks for.
+    # Importing Voilà would spend two seconds on a grammar of addresses, which no schema here asks for.
     sys.modules.setdefault("rfc3987_syntax", None)
 
     from course_staff.demos.performance import Theater
