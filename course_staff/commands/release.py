@@ -30,18 +30,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
     from course_staff.grading.nbgrader import source_files
-    from course_staff.grading.release import differing, write
+    from course_staff.grading.release import differing, file_names, write
+    from course_staff.grading.releasing import Stamps
     from course_utils.files import keep_copies
     from course_utils.settings import settings
 
     root = find_place().root
     folder = arguments.nbgrader.resolve() if arguments.nbgrader else root
-    paths = chapters_in(root / "solutions", arguments.sets)
-    every = (
-        (source_files(path, folder) for path in paths) if arguments.nbgrader else _released(root, paths, arguments.anew)
-    )
+    paths, stamps = chapters_in(root / "solutions", arguments.sets), Stamps(root / "solutions" / "released.json")
+    places = root / "exercises", root / "course_utils" / "grading" / "sets"
+    if arguments.nbgrader:
+        todo, every = paths, (source_files(path, folder) for path in paths)
+    else:
+        todo = [path for path in paths if arguments.anew or not stamps.stand(path, file_names(path, *places))]
+        every = _released(todo, *places, arguments.anew)
     changed = []
-    for path, texts in zip(paths, every, strict=True):
+    for path, texts in zip(todo, every, strict=True):
         files = differing(texts)
         if not arguments.check:
             # Somebody may have changed an exercise by hand, or answered it there.
@@ -54,13 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{name}: written{f'; the old one is in {copies}' if copies and file.suffix == '.ipynb' else ''}")
         if not arguments.check:
             write(texts)
+            if not arguments.nbgrader:
+                stamps.put(path, texts)
         changed += files
     count = f"{format_counted(len(changed), 'file')} {'differing' if arguments.check else 'changed'}"
     print(f"{format_counted(len(paths), 'set')} released, {count}.")
     return 1 if arguments.check and changed else 0
 
 
-def _released(root: Path, paths: list[Path], anew: bool) -> Iterator[dict[Path, str]]:
+def _released(paths: list[Path], exercises: Path, sets: Path, anew: bool) -> Iterator[dict[Path, str]]:
     """The files of each set, with a bar on stderr while questions are run."""
     from tqdm import tqdm
 
@@ -75,10 +81,8 @@ def _released(root: Path, paths: list[Path], anew: bool) -> Iterator[dict[Path, 
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
             bar.update()
 
-        sets = list(
-            released_sets(paths, root / "exercises", root / "course_utils" / "grading" / "sets", kept, cores(), done)
-        )
-    yield from sets
+        every = list(released_sets(paths, exercises, sets, kept, cores(), done))
+    yield from every
 
 
 def _what_to_do(file: Path, name: str) -> str:

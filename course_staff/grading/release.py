@@ -35,7 +35,12 @@ def released(path: Path, exercises: Path, sets: Path = SETS) -> dict[Path, str]:
 
 def files_of(path: Path, exercises: Path, sets: Path, notebook: str, whole: Mapping) -> dict[Path, str]:
     """Where the solutions at `path` are released, with the texts: the learner's `notebook` and the `whole` set."""
-    return {exercises / Path(exercises_of(path.stem)).name: notebook, sets / f"{path.stem}.json": json_text(whole)}
+    return dict(zip(file_names(path, exercises, sets), (notebook, json_text(whole)), strict=True))
+
+
+def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
+    """The learner's notebook and the set that the solutions at `path` are released as."""
+    return exercises / Path(exercises_of(path.stem)).name, sets / f"{path.stem}.json"
 
 
 def released_set(path: Path, entries: list[dict]) -> dict:

@@ -5,8 +5,9 @@ kept with it in the settings' home.
 """
 
 import hashlib
+import json
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -17,7 +18,7 @@ import course_staff
 import course_utils
 from course_staff.grading.source import Authored, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
-from course_utils.files import read_json, write_json
+from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
 _MOST = 2  # sets whose questions a process keeps
@@ -125,14 +126,49 @@ def released_sets(
         yield files_of(path, exercises, sets, found[notebook], whole)
 
 
+class Stamps:
+    """What the repository says of its own sets, in `solutions/released.json`: a digest of each set's sources and of its files.
+
+    Where both are as they were, the set was released from these sources, and nobody has to run its mistakes again to know.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._stamps = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def stand(self, path: Path, files: Iterable[Path]) -> bool:
+        """Whether the solutions at `path` and the `files` that they were released as are those of the stamp."""
+        return self._stamps.get(path.stem) == _stamp(path, files)
+
+    def put(self, path: Path, files: Iterable[Path]) -> None:
+        """Say that these files were just released from the solutions at `path`."""
+        self._stamps[path.stem] = _stamp(path, files)
+        with replacing(self._path) as draft:
+            draft.write_text(json.dumps(self._stamps, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _stamp(path: Path, files: Iterable[Path]) -> str:
+    found = hashlib.sha256(_digest(path).encode())
+    for file in files:
+        found.update(file.read_bytes() if file.is_file() else b"")
+    return found.hexdigest()
+
+
 def _digest(path: Path) -> str:
     return hashlib.sha256(f"{_digest_of_code()} {path.name}".encode() + path.read_bytes()).hexdigest()
+
+
+def _version(library: str) -> str:
+    """Without the part that says for which device it was built."""
+    return version(library).partition("+")[0]
 
 
 @cache
 def _digest_of_code() -> str:
     """Of all files of the two packages, but for the sets that are made, and of the versions of Python and the libraries."""
-    found = hashlib.sha256(repr((platform.python_version(), platform.machine(), *map(version, _LIBRARIES))).encode())
+    found = hashlib.sha256(
+        repr((platform.python_version_tuple()[:2], platform.machine(), *map(_version, _LIBRARIES))).encode()
+    )
     for package in (course_utils, course_staff):
         root = Path(package.__file__).parent
         for file in sorted(path for path in root.rglob("*") if path.is_file()):

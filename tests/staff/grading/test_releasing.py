@@ -9,7 +9,8 @@ from tiny_set import ANSWER, COUNT, NEXT, SCALE, SETUP, notebook
 from course_staff.commands import release as command
 from course_staff.grading import releasing
 from course_staff.grading.release import released
-from course_staff.grading.releasing import Released, parts_of, released_parts, released_sets
+from course_staff.grading.releasing import Released, Stamps, parts_of, released_parts, released_sets
+from course_utils.chapters import exercises_of
 from course_utils.cli import main
 from course_utils.errors import CourseError
 
@@ -127,18 +128,47 @@ def test_what_differs_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
         (tmp_path / folder).mkdir(parents=True)
     name = "00_start_here"
     shutil.copy(ROOT / "solutions" / f"{name}.ipynb", tmp_path / "solutions")
-    exercise = ROOT / "exercises" / f"{name}.ipynb"
-    made = {tmp_path / "exercises" / exercise.name: exercise.read_text("utf-8")}
-    monkeypatch.setattr(command, "_released", lambda root, paths, anew: iter([made]))
+    exercise = Path(exercises_of(name)).name
+    text = (ROOT / "exercises" / exercise).read_text("utf-8")
+    made = {tmp_path / "exercises" / exercise: text, tmp_path / "course_utils/grading/sets" / f"{name}.json": "{}"}
+    asked = []
+    monkeypatch.setattr(command, "_released", lambda paths, *_: asked.append(len(paths)) or iter([made] * len(paths)))
     monkeypatch.chdir(tmp_path)
     assert main(["release", "--check", "00"]) == 1
-    assert f"exercises/{name}.ipynb is missing: `course release {name}` writes it." in capsys.readouterr().out
-    answered = exercise.read_text("utf-8").replace("EXERCISE q1", "EXERCISE q1, answered")
-    (tmp_path / "exercises" / exercise.name).write_text(answered, encoding="utf-8")
+    assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
+    answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
+    (tmp_path / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
     said = capsys.readouterr().out
     assert "somebody changed it or answered in it" in said
     assert f"`course release {name}` writes it anew and keeps a copy" in said
     assert main(["release", "00"]) == 0
     assert "written; the old one is in " in capsys.readouterr().out
+
     assert main(["release", "--check", "00"]) == 0
+    assert asked == [1, 1, 1, 0], "a set that stands as it was released is not run again"
+    assert main(["release", "--check", "--anew", "00"]) == 0
+    assert asked[-1] == 1
+    (tmp_path / "exercises" / exercise).write_text(answered, encoding="utf-8")
+    assert main(["release", "--check", "00"]) == 1
+    assert asked[-1] == 1, "but one that somebody changed is"
+
+
+def test_a_stamp_stands_until_sources_or_files_are_others(solutions, tmp_path, monkeypatch):
+    files = tmp_path / "exercises.ipynb", tmp_path / "set.json"
+    place = tmp_path / "released.json"
+    for file in files:
+        file.write_text("as released")
+    Stamps(place).put(solutions, files)
+    assert Stamps(place).stand(solutions, files)
+    for changed in (*files, solutions):
+        before = changed.read_text()
+        changed.write_text(f"{before}\n")
+        assert not Stamps(place).stand(solutions, files)
+        changed.write_text(before)
+        assert Stamps(place).stand(solutions, files)
+    files[1].unlink()
+    assert not Stamps(place).stand(solutions, files)
+    files[1].write_text("as released")
+    monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
+    assert not Stamps(place).stand(solutions, files)
