@@ -1,5 +1,6 @@
 """The exception for what a reader can put right. (Optimizers by hand raise torch's kinds, as their oracles do.)"""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -21,7 +22,13 @@ def instead(name: object, known: Iterable[object], otherwise: str = "") -> str:
     """
     names = {str(one).lower(): str(one) for one in known}
     wanted = str(name).lower()
-    near = [wanted] if wanted in names else get_close_matches(wanted, names, 2)
+    near = [wanted] if wanted in names else [one for one in names if _begins_a_part(wanted, one)][:3]
+    near = near or get_close_matches(wanted, names, 2)
     if near:
         return f"do you mean {' or '.join(names[one] for one in near)}?"
     return otherwise or f"choose one of {', '.join(names.values())}."
+
+
+def _begins_a_part(wanted: str, name: str) -> bool:
+    """Whether somebody who writes `3090` or `bert` may mean `rtx 3090` or `bert-base`."""
+    return len(wanted) > 2 and any(part.startswith(wanted) for part in re.split(r"[\s._-]", name))

@@ -49,6 +49,7 @@ _WORDS = {
 }
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
+_LONG = 5.0  # seconds after which somebody who sees no counter wants to know
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
 
 
@@ -57,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "model",
-        help="a name, a config.json or its folder, or FILE.py:FUNCTION that makes a module (batch(b, s) its inputs)",
+        help="a config.json or its folder, FILE.py:FUNCTION that makes a module (batch(b, s) its inputs), a name on the Hub "
+        "that is known here, or one of {course_utils.models:NAMES}",
     )
     add(
         "--memory",
@@ -92,6 +94,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
+    text, found, code = _find_answer(arguments)
+    print(json.dumps(found, indent=1) if arguments.json else text)
+    return code
+
+
+def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
+    """The answer as it is kept, or else worked out and kept: the text, the plain values, the exit code."""
     is_code = _CODE in arguments.model  # code may call other files, of which nothing is known
     stored = None if is_code else _place_to_store(arguments)
     answer = None if stored is None or arguments.again or arguments.measure else read_json(stored)
@@ -99,9 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         answer = _answer(arguments)
         if stored is not None:
             write_json(stored, answer)
-    text, found, code = answer
-    print(json.dumps(found, indent=1) if arguments.json else text)
-    return code
+    return answer
 
 
 def _place_to_store(arguments: argparse.Namespace) -> Path:
@@ -145,14 +152,11 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         return frame.to_string(), frame.reset_index().to_dict("records"), 0
     if recipe.compiled and (arguments.row or not arguments.emit):
         return _say_unknown(arguments.model)
-    plan = None if arguments.emit and arguments.row is None else _plan(arguments, what, recipe)
     if arguments.emit:
-        if plan is not None:
-            if not 1 <= arguments.row <= len(plan.rows):
-                raise CourseError(f"The plan has {len(plan.rows)} rows; --row {arguments.row} is none of them.")
-            recipe = plan.rows[arguments.row - 1].recipe
+        recipe = recipe if arguments.row is None else _recipe_of_row(arguments)
         said = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
         return said, said.splitlines(), 0
+    plan = _plan(arguments, what, recipe)
     found = plan.json()
     text.append(str(plan))
     if arguments.beside:
@@ -160,6 +164,17 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items())
         text.append(f"Beside training: {beside}.")
     return "\n".join(text), found, _EXIT[plan.verdict]
+
+
+def _recipe_of_row(arguments: argparse.Namespace):
+    """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
+    from course_utils.memory.recipe import Recipe
+
+    asked = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
+    rows = _find_answer(asked)[1]["rows"]
+    if not 1 <= arguments.row <= len(rows):
+        raise CourseError(f"The plan has {len(rows)} rows; --row {arguments.row} is none of them.")
+    return Recipe(**rows[arguments.row - 1]["recipe"])
 
 
 def _say_unknown(model: str) -> tuple[str, dict, int]:
@@ -172,16 +187,17 @@ def _say_unknown(model: str) -> tuple[str, dict, int]:
 
 
 def _plan(arguments: argparse.Namespace, what, recipe):
-    from course_utils.hardware import MACHINES
+    from course_utils.hardware import MACHINES, known_as
     from course_utils.memory.plan import plan
 
     if not arguments.memory:
         raise CourseError("How large is the card? Give --memory 24GB, or its name.")
-    named = arguments.machine or (arguments.memory if arguments.memory in MACHINES else None)
+    card = known_as(arguments.memory)
+    named = known_as(arguments.machine) if arguments.machine else card if card in MACHINES else None
     if named is not None and named not in MACHINES:
         raise CourseError(f"No card is called {named!r}; {instead(named, MACHINES)}")
-    if arguments.memory in MACHINES:
-        memory = MACHINES[arguments.memory].memory
+    if card in MACHINES:
+        memory = MACHINES[card].memory
     else:
         match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", arguments.memory.strip())
         if not match or match[2].upper() not in _UNITS:
@@ -190,11 +206,15 @@ def _plan(arguments: argparse.Namespace, what, recipe):
                 f"{arguments.memory!r} is no size of memory; {instead(arguments.memory, MACHINES, known)}"
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])
-    begun, is_terminal = time.monotonic(), sys.stderr.isatty()
+    begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), []
 
     def say(what_now: str) -> None:
-        if is_terminal and time.monotonic() - begun > 1:
-            print(f"\r\033[K{time.monotonic() - begun:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
+        passed = time.monotonic() - begun
+        if is_terminal and passed > 1:
+            print(f"\r\033[K{passed:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
+        elif passed > _LONG and not said:
+            said.append(True)
+            print("Working it out, which may take two minutes; the answer is then kept.", file=sys.stderr, flush=True)
 
     found = plan(what, memory, recipe, machine=MACHINES.get(named), say=say)
     print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)

@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--tokenizer",
         metavar="NAME",
-        help="a folder or a name on the Hub, or bytes (default: the model's own, else bytes)",
+        help="a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
+    )
+    add(
+        "--weights",
+        metavar="NAME",
+        help="begin with the trained weights of a folder or of the Hub (default: random ones)",
     )
     add("--strategy", metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: none)")
     add("--ranks", type=int, metavar="N", help="start so many processes on this machine, under torchrun")

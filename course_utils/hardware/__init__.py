@@ -3,7 +3,7 @@
 from course_utils.hardware.calibration import calibrate
 from course_utils.hardware.exchange import process_bandwidth
 from course_utils.hardware.machine import Curve, Machine, Work
-from course_utils.hardware.named import MACHINES, machine
+from course_utils.hardware.named import MACHINES, known_as, machine
 from course_utils.hardware.operators import Operator, OperatorWatch, Prediction, work_of
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Prediction",
     "Work",
     "calibrate",
+    "known_as",
     "machine",
     "process_bandwidth",
     "work_of",

@@ -50,6 +50,15 @@ MACHINES = {
 }  # fmt: skip
 
 
+def known_as(name: str) -> str:
+    """What a machine is called here that is written in other capitals or without its blank; any other name as it is."""
+    return {_bare(known): known for known in MACHINES}.get(_bare(name), name)
+
+
+def _bare(name: str) -> str:
+    return name.replace(" ", "").replace("-", "").lower()
+
+
 def machine(name: str) -> Machine:
     """The machine of that name, one of `MACHINES`; raises `CourseError` for another.
 
@@ -57,6 +66,7 @@ def machine(name: str) -> Machine:
     several is: a fused AdamW moves 32 bytes a float32 parameter, the operators counted by default 80.) What can be had of
     them is for `calibrate()` to measure.
     """
+    name = known_as(name)
     if name not in MACHINES:
         known = f"choose one of {', '.join(MACHINES)}, or calibrate() this one."
         raise CourseError(f"No machine is called {name!r}; {instead(name, MACHINES, known)}")

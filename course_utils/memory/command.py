@@ -7,6 +7,7 @@ from pathlib import Path
 
 from course_utils.errors import CourseError, require_count
 from course_utils.memory.recipe import Recipe
+from course_utils.models import PUBLIC, known_as
 
 PORT = 29400  # of the store; torchrun's own default too
 RESTARTS = 100
@@ -31,6 +32,7 @@ OWN_LOOP = {
     "context_parallel": "distributed.ring_attention.RingAttention",
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
+_TRL = ("attention", "offload_activations", "quantized", "galore")  # what its settings have
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
 _SWITCHES = {
     "clipping": "--clipping",
@@ -44,16 +46,17 @@ _NUMBERS = {"chunked_loss": "--chunked-loss", "lora": "--lora"}
 def train_command(model: str, recipe: Recipe) -> str:
     """The command for one machine. Raises `CourseError` for what `course train` has no flag for."""
     ranks = ["--ranks", str(recipe.ranks)] if recipe.ranks > 1 else []
-    return shlex.join(["course", "train", *ranks, *_what(model), *_how(recipe)])
+    return f"# {weights_remark(model)}\n" + shlex.join(["course", "train", *ranks, *_what(model), *_how(recipe)])
 
 
 def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The command for each of `nodes` nodes; where they are several, with the one of their store in a remark above it."""
     train = shlex.join([*_MODULE, *_what(model), *_how(recipe)])
     if nodes == 1:
-        return f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"
+        return f"# {weights_remark(model)}\ntorchrun --standalone --nproc-per-node {recipe.ranks} {train}"
     return "\n".join(
         [
+            f"# {weights_remark(model)}",
             f"# First, on a node that all others reach: python -m course_utils.elastic.store --host 0.0.0.0 --port {PORT}",
             "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
             f"{ANEW} {_torchrun(recipe, nodes)(nodes, 'HOST', 'ID')} {train}",
@@ -76,6 +79,7 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
         torchrun=_torchrun(recipe, nodes),
         data=DATA,
+        weights=weights_remark(model),
         anew=ANEW,
         port=PORT,
         restarts=RESTARTS,
@@ -83,6 +87,18 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
 
 
 _MODULE = ["-m", "course_utils.cli", "train"]
+
+
+def weights_of(model: str) -> str:
+    """Where the trained weights of a model that is known by its name are on the Hub; empty where that is not known."""
+    return PUBLIC[known].hub if (known := known_as(model)) in PUBLIC else ""
+
+
+def weights_remark(model: str) -> str:
+    """What a command of `course train` begins with: it says so, since a plan is the same for fine-tuning."""
+    return (
+        f"From random weights. To fine-tune, add --weights and {weights_of(model) or 'a name on the Hub'}, or a folder."
+    )
 
 
 def _what(model: str) -> list[str]:
@@ -129,8 +145,8 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
     for field in fields(recipe):
         if field.name in OWN_LOOP and getattr(recipe, field.name) != field.default:
             raise CourseError(
-                f"course train has no flag for {field.name}={getattr(recipe, field.name)!r}; leave it out, or write a loop of "
-                f"your own with {OWN_LOOP[field.name]}."
+                f"course train has no flag for {field.name}={getattr(recipe, field.name)!r}; write a loop of your own with "
+                f"{OWN_LOOP[field.name]}{', or take --emit trl' if field.name in _TRL else ''}."
             )
 
 

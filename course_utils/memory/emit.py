@@ -3,7 +3,7 @@
 import json
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.command import FILES, cluster_file, torchrun_command, train_command
+from course_utils.memory.command import FILES, cluster_file, torchrun_command, train_command, weights_of
 from course_utils.memory.recipe import Recipe
 
 _OPTIMIZERS = {  # names of Transformers' TrainingArguments
@@ -30,7 +30,7 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     said in this one.
     """
     if kind not in KINDS:
-        raise CourseError(f"Nothing is known of {kind!r}; {instead(kind, KINDS)}")
+        raise CourseError(f"A recipe cannot be written as {kind!r}; {instead(kind, KINDS)}")
     if nodes != 1 and kind in (*_SETTINGS, "train"):
         several = ", ".join(name for name in KINDS if name not in (*_SETTINGS, "train"))
         raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose one of {several}.")
@@ -85,7 +85,7 @@ def _trl(model: str, recipe: Recipe) -> str:
             f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}."
         )
     settings = {
-        "model_name_or_path": model,
+        "model_name_or_path": weights_of(model) or model,
         "output_dir": "runs",
         "per_device_train_batch_size": recipe.batch,
         "gradient_accumulation_steps": recipe.accumulation,

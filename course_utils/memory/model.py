@@ -93,7 +93,7 @@ def source_of(what, batch: Callable | None = None) -> Source:
         return Source(type(what).__name__, lambda: _copy(what), examples, getattr(what, "config", None))
     if isinstance(what, str | Path):
         config = _config_of(what)
-        return _from_config(config, _name_of(config) if Path(what).exists() else str(what), examples)
+        return _from_config(config, _name_of(config) if Path(what).exists() else models.known_as(str(what)), examples)
     if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
         return _from_config(what, _name_of(what), examples)
     if callable(what):

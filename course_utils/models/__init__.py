@@ -4,13 +4,21 @@
 sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that name on the Hub, with fresh random values.
 """
 
-from course_utils.models.building import build, distilbert_base, from_configuration, parameter_bytes, parameter_count
-from course_utils.models.configurations import FAMILIES, PUBLISHED, configuration, from_json
+from course_utils.models.building import (
+    build,
+    distilbert_base,
+    from_configuration,
+    parameter_bytes,
+    parameter_count,
+    pretrained,
+)
+from course_utils.models.configurations import FAMILIES, NAMES, PUBLISHED, configuration, from_json, known_as
 from course_utils.models.convnet import ConvNet, ConvNetConfig
 from course_utils.models.public import PUBLIC
 
 __all__ = [
     "FAMILIES",
+    "NAMES",
     "PUBLIC",
     "PUBLISHED",
     "ConvNet",
@@ -20,6 +28,8 @@ __all__ = [
     "distilbert_base",
     "from_configuration",
     "from_json",
+    "known_as",
     "parameter_bytes",
     "parameter_count",
+    "pretrained",
 ]

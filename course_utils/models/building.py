@@ -1,10 +1,12 @@
 """Models with fresh weights from a configuration; and the parameters of any model, counted."""
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from course_utils import hub
 from course_utils.errors import CourseError
 from course_utils.models.configurations import configuration
 from course_utils.models.convnet import ConvNet, ConvNetConfig
@@ -44,6 +46,30 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(settings().seed if seed is None else seed)
         return model(config).train()
+
+
+def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
+    """The model of a configuration, in training mode and torch's default dtype, with the weights that a folder or the Hub has.
+
+    Raises `CourseError` where there are none, and where they are not those of this model.
+    """
+    kind = _class_of(config)
+    options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": not hub.answers()}
+    try:
+        model, about = kind.from_pretrained(weights, output_loading_info=True, **options)
+    except Exception as error:  # Transformers raises many kinds
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise CourseError(
+            f"There are no weights of {kind.__name__} to be had from {weights} ({reason}); give a folder that save_pretrained "
+            "wrote, or a name on the Hub that can be reached."
+        ) from error
+    others = sorted(map(str, [*about["missing_keys"], *about["unexpected_keys"], *about["mismatched_keys"]]))
+    if others:
+        raise CourseError(
+            f"The weights in {weights} are those of another model: {others[0]} and {len(others) - 1} more do not fit; give the "
+            "model whose they are."
+        )
+    return model.train()
 
 
 def _class_of(config: "PretrainedConfig") -> type[nn.Module]:

@@ -25,6 +25,9 @@ PUBLISHED = {
     "llama-7b": ("llama", {}),
 }
 """Models of these families; those of others are in `public`."""
+NAMES = (*FAMILIES, *PUBLISHED, *PUBLIC)
+"""All names by which a model is known here."""
+_WRITTEN = {name.lower(): name for name in NAMES} | {public.hub.lower(): name for name, public in PUBLIC.items()}
 SIZES = frozenset(
     (
         *("hidden_size", "n_embd", "dim", "intermediate_size", "n_inner", "hidden_dim"),
@@ -35,13 +38,19 @@ SIZES = frozenset(
 """The names of sizes in the configurations of Llama, GPT-2 and DistilBERT; several are names of the same."""
 
 
+def known_as(name: str) -> str:
+    """What a model is called here that is written in other capitals, or by its name on the Hub; any other name as it is."""
+    return _WRITTEN.get(name.lower(), name)
+
+
 def configuration(name: str, *, labels: int | None = None, scale: Scale | None = None, **changes) -> "PretrainedConfig":
     """What `build` builds from, with the model's class in `architectures`; arguments and errors as there.
 
-    `name` may also be one of `PUBLIC`, models of others, which take no labels and no scale.
+    `name` may also be one of `PUBLIC`, models of others, which take no labels and no scale, or their name on the Hub.
     """
     import transformers
 
+    name = known_as(name)
     if name in PUBLIC:
         known = PUBLIC[name]
         kind = getattr(transformers, known.architecture).config_class
@@ -75,6 +84,8 @@ def from_json(path: Path) -> "PretrainedConfig":
     """The configuration in a model's `config.json`; raises `CourseError` where that holds none, or of an unknown family."""
     from transformers import CONFIG_MAPPING
 
+    if not path.is_file():
+        raise CourseError(f"There is no file {path}; give the config.json of a model, its folder, or a name.")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         family = found.pop("model_type")
@@ -100,8 +111,7 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
     if name in PUBLISHED:
         return PUBLISHED[name]
     if name not in FAMILIES:
-        known = (*FAMILIES, *PUBLISHED, *PUBLIC)
-        raise CourseError(f"No model is called {name!r}; {instead(name, known)} Any other is given by its config.json.")
+        raise CourseError(f"No model is called {name!r}; {instead(name, NAMES)} Any other is given by its config.json.")
     s = scale or settings().scale
     sizes, positions = {"vocab_size": s.vocabulary}, max(2 * s.sequence, 128)
     if name == "distilbert":

@@ -7,6 +7,7 @@ from ast import literal_eval
 from dataclasses import dataclass
 from pathlib import Path
 
+_HUB = "https://huggingface.co/"
 _COLUMNS = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
     *("vocab_size", "max_position_embeddings"),
@@ -22,11 +23,16 @@ class Public:
     source: str
     sizes: dict
 
+    @property
+    def hub(self) -> str:
+        """Its name on the Hub, where its weights are."""
+        return self.source.removeprefix(_HUB).partition("/blob/")[0]
+
 
 def _read(architecture: str, parameters: str, hub: str, *sizes: str) -> Public:
     by_column = {name: int(size) for name, size in zip(_COLUMNS, sizes, strict=False) if "=" not in size}
     by_name = {name: literal_eval(value) for name, _, value in (size.partition("=") for size in sizes) if value}
-    source = f"https://huggingface.co/{hub}/blob/main/config.json"
+    source = f"{_HUB}{hub}/blob/main/config.json"
     return Public(architecture, int(parameters), source, by_column | by_name)
 
 

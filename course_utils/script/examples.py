@@ -101,7 +101,7 @@ def _text(job: Job) -> tuple[Source, Examples]:
     if job.sequence > positions:
         raise CourseError(f"{job.model} has {positions} positions, and --sequence is {job.sequence}; shorten it.")
     documents, key = _documents(job.data)
-    encode, vocabulary = _tokenizer(job.model, job.tokenizer)
+    encode, vocabulary = _tokenizer(job.model, job.tokenizer or job.weights)
     if vocabulary > source.config.vocab_size:
         raise CourseError(
             f"The tokenizer has {vocabulary} entries, and {job.model} only {source.config.vocab_size}; give another --tokenizer."

@@ -38,7 +38,8 @@ _SAME = (  # what decides parameters and batches
 class Job:
     """One run of `course train`.
 
-    Without `data` the course's own task is trained; with it a causal language model, `model`, on the text of that file.
+    Without `data` the course's own task is trained; with it a causal language model, `model`, on the text of that file: from
+    random weights, or from the trained ones that a folder or the Hub has under the name `weights`.
     `batch` is the examples of one update on all ranks together, `micro_batch` those of one forward pass (0: a rank's whole
     share). `optimizer` is a name as in `memory.OPTIMIZERS`, a class as `torch.AdamW` or `course.Adafactor`, or `muon`;
     `options` are arguments of it. The learning rate rises over `warmup` updates to `lr`, and falls as a cosine to `floor` of it
@@ -56,6 +57,7 @@ class Job:
     model: str = ""
     data: Path | None = None
     tokenizer: str = ""
+    weights: str = ""
     strategy: str = "none"
     optimizer: str = "adamw"
     options: dict = field(default_factory=dict)
@@ -110,6 +112,8 @@ class Job:
         kind, is_deepspeed = kind_of(self.optimizer), self.strategy.startswith("deepspeed")
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
+        if self.weights and self.data is None:
+            yield "The course's own task begins with random weights; leave --weights out, or give --model and --data."
         if self.data is not None and self.sequence < 2:
             yield "A language model needs a next token to tell; take a --sequence of 2 or more."
         if "tensorboard" in self.logs and not find_spec("tensorboard"):
@@ -175,6 +179,8 @@ class Job:
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
         found = {name: getattr(self, name) for name in _SAME}
+        if self.weights:
+            found["weights"] = self.weights
         if self.strategy in BY_ROUNDS:
             found |= {"strategy": self.strategy, "sync_every": self.sync_every, "member": self.member}
         if self.strategy.startswith("deepspeed"):  # whose checkpoints nothing else can read

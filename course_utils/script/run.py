@@ -22,6 +22,7 @@ from course_utils.memory.allocator import allocator_of
 from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.memory.model import Source
 from course_utils.memory.workload import Workload
+from course_utils.models import pretrained
 from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
@@ -202,6 +203,10 @@ class Run:
             lora=job.lora,
         )
         torch.manual_seed(job.seed)  # for adapters; the weights have the settings' seed
+        if job.weights:
+            source = replace(source, make=partial(pretrained, source.config, job.weights))
+        elif job.lora:
+            self.say("The adapters stand on random weights, which shows what it costs; to fine-tune, give --weights.")
         plain = Workload(source, recipe).make_model().to(self.device)
         if job.precision == "fp64":
             plain.double()

@@ -141,6 +141,14 @@ def test_a_term_shows_what_it_means(way, opened):
     assert not card.is_visible()
 
 
+def test_the_planner_opens_at_its_top_and_a_shared_answer_at_the_verdict(opened):
+    page = opened("planner.html")
+    page.wait_for_function("location.search && document.getElementById('planner-verdict').textContent")
+    assert page.evaluate("scrollY") == 0
+    page.reload()
+    page.wait_for_function("scrollY > 0")
+
+
 def test_the_first_screen_leads_to_an_answer(opened):
     page = opened("index.html")
     page.locator(".hero select[name=model]").select_option("llama-3.2-1b")

@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 
 from course_utils.cli import main
+from course_utils.cli import plan as command
 
 CONFIG = {
     "model_type": "qwen2",
@@ -200,6 +201,20 @@ def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
     assert "no setting for attention on this ring" in capsys.readouterr().err
     assert main([*words, "--sequence", "252"]) == 2
     assert "take a multiple of 8" in capsys.readouterr().err
+
+
+def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, monkeypatch):
+    """And whoever sees no counter is told once that it takes a while."""
+    planning = import_module("course_utils.memory.plan")
+    made, plan = [], planning.plan
+    monkeypatch.setattr(planning, "plan", lambda *words, **options: made.append(1) or plan(*words, **options))
+    monkeypatch.setattr(command, "_LONG", 0.0)
+    assert main(["plan", config, *TOO_LARGE]) == 1
+    assert capsys.readouterr().err.count("Working it out") == 1
+    for kind, row in (("trl", "1"), ("trl", "2"), ("accelerate", "1")):
+        assert main(["plan", config, *TOO_LARGE, "--emit", kind, "--row", row]) == 0
+    assert made == [1]
+    assert "Working it out" not in capsys.readouterr().err
 
 
 def test_the_settings_of_a_row(config, capsys):

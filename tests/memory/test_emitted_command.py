@@ -73,9 +73,33 @@ def test_every_kind_starts_the_same_training(kind):
 
 def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
-        asked = cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe))[1:])
+        asked = cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
         share = train._job(asked).on(recipe.ranks)
         assert (share.micro_batch, share.accumulation) == (recipe.batch, recipe.accumulation)
+
+
+@pytest.mark.parametrize("kind", ["train", "torchrun", *FILES])
+@pytest.mark.parametrize(
+    ("model", "weights"), [("llama-3.1-8B", "meta-llama/Llama-3.1-8B"), (ODD, "a name on the Hub")]
+)
+def test_every_kind_says_that_it_begins_from_random_weights_and_how_to_fine_tune(kind, model, weights):
+    (remark,) = (line for line in emit(kind, model, PLAIN).splitlines() if "random weights" in line)
+    assert remark.strip().startswith("#")
+    assert f"add --weights and {weights}, or a folder" in remark
+
+
+def test_what_trl_has_a_setting_for_is_sent_there():
+    refused = {
+        "quantized": replace(PLAIN, lora=8, quantized="nf4"),
+        "in_backward": replace(PLAIN, accumulation=1, in_backward=True),
+    }
+    said = {}
+    for name, recipe in refused.items():
+        with pytest.raises(CourseError) as error:
+            emit("train", "llama-3.1-8b", recipe)
+        said[name] = "--emit trl" in str(error.value)
+    assert said == {"quantized": True, "in_backward": False}
+    assert "load_in_4bit: true" in emit("trl", "llama-3.1-8b", refused["quantized"])
 
 
 def test_what_course_train_has_no_flag_for_is_refused():
@@ -115,7 +139,7 @@ def test_what_a_loop_of_ones_own_is_sent_to_is_there():
 def test_torchrun_reads_its_command():
     from torch.distributed.run import config_from_args, parse_args
 
-    one = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)))
+    one = shlex.split(emit("torchrun", "gpt2", replace(PLAIN, ranks=4)), comments=True)
     found = parse_args(one[1:])
     assert (found.standalone, found.nproc_per_node, found.module) == (True, "4", True)
     several = emit("torchrun", "gpt2", EVERYTHING, nodes=2)

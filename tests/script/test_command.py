@@ -73,7 +73,7 @@ REFUSED = {
     "a batch that does not divide": (["--ranks", "5", "--strategy", "ddp"], "A batch of 12 does not divide"),
     "hsdp on three": (["--ranks", "3", "--strategy", "hsdp", "--replicas", "2"], "3 ranks are no 2 groups of two or more"),
     "a strategy that is none": (["--strategy", "zero9"], "No strategy is called 'zero9'; do you mean zero1"),
-    "an optimizer that is none": (["--optimizer", "torch.Foo"], "No optimizer is called 'torch.Foo'; choose torch.CLASS"),
+    "an optimizer that is none": (["--optimizer", "torch.Qqqqqq"], "No optimizer is called 'torch.Qqqqqq'; choose torch.CLASS"),
     "one that calls the model": (["--optimizer", "torch.LBFGS"], "torch.LBFGS calls the model itself; choose"),
     "an option that is none": (["--option", "nothing"], "--option nothing is no NAME=VALUE"),
     "an option that it lacks": (["--option", "foo=1"], "adamw does not take this: "),
@@ -160,7 +160,7 @@ def test_the_help_tells_the_defaults_of_a_job():
     told = {action.dest: re.search(r"\(default: ([\w.]+)", action.help or "") for action in parser._actions}
     told = {name: found[1] for name, found in told.items() if found and name in Job.__dataclass_fields__}
     defaults = {name: Job.__dataclass_fields__[name].default for name in told}
-    own = {"save_every": 0, "micro_batch": 0, "tokenizer": ""}  # told in words
+    own = {"save_every": 0, "micro_batch": 0, "tokenizer": "", "weights": ""}  # told in words
     for name, default in defaults.items():
         assert name in own or told[name] == str(default[0] if isinstance(default, tuple) else default), name
     assert {

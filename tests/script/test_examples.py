@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_job import written
+from small_job import trained, written
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from course_utils.errors import CourseError
@@ -84,3 +84,30 @@ def test_what_is_no_text_is_said(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CourseError, match=words):
         load(Job(**{**fields, "data": tmp_path / name}, out=tmp_path))
+
+
+def test_training_begins_from_the_weights_that_are_named(tmp_path):
+    """The loss of the first update is that of the trained model on the same batch, and not that of a fresh one."""
+    fields = written(tmp_path)
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(fields["model"], attention_dropout=0.0))
+    with torch.no_grad():  # surely not what a fresh model says
+        model.lm_head.weight.mul_(20)
+    model.save_pretrained(tmp_path / "trained")
+    job = {**fields, "model": str(tmp_path / "trained"), "steps": 1, "tokenizer": "bytes", "quick": True}
+    _, examples = load(Job(**job, out=tmp_path))
+    batch = examples[Order(len(examples), 12, seed=0)[0]]
+    with torch.no_grad():
+        expected = model(**batch).loss.item()
+    _, fresh, _ = trained({**job, "out": tmp_path / "fresh"})
+    _, losses, _ = trained({**job, "weights": str(tmp_path / "trained"), "out": tmp_path / "on"})
+    assert losses[1] == pytest.approx(expected, rel=1e-5)
+    assert abs(fresh[1] - expected) > 0.1
+
+
+def test_adapters_on_random_weights_are_said_to_be_that(tmp_path):
+    fields = {**written(tmp_path), "steps": 1, "quick": True, "lora": 2}
+    _, _, said = trained({**fields, "out": tmp_path / "run"})
+    assert any("random weights" in line and "--weights" in line for line in said)
+    with pytest.raises(CourseError, match="own task begins with random weights"):
+        Job(out=tmp_path, weights="gpt2")

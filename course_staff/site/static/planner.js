@@ -820,8 +820,9 @@
   const start = () => {
     fillChoices();
     byId("tool").hidden = false;
+    const asked = location.search; // opening writes the question into the address
     openAddress();
-    if (location.search) byId("verdict").scrollIntoView({ block: "center" }); // on a telephone it is below the form
+    if (asked) byId("verdict").scrollIntoView({ block: "center" }); // on a telephone it is below the form
     addEventListener("popstate", openAddress);
     byId("form").addEventListener("submit", (event) => event.preventDefault());
     byId("form").addEventListener("change", () => {
