@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from course_staff.demos import SETTINGS
 from course_staff.demos.needs import plan
 from course_staff.demos.script import Demo, Number, Step, read_demo
+from course_staff.demos.stage import leave_bets_to_the_room
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child, set_variable
 
@@ -55,6 +56,7 @@ def rehearse(paths: list[Path], seconds: float = SECONDS) -> int:
 def outcomes(demo: Demo) -> Iterator[Outcome]:
     """Each step's outcome, in this process; stops after a step whose cell failed."""
     set_variable("COURSE_SCALE", demo.scale)
+    leave_bets_to_the_room()
     stage = _Stage()
     for number, (step, unseen, cell) in enumerate(plan(demo), start=1):
         failed = next(filter(None, map(stage.run, unseen)), None) or (stage.run(cell) if cell else None)

@@ -3,6 +3,7 @@ const demo = (() => {
   const smallest = 160; // a picture that is lower, in pixels, says nothing: then the page is scrolled
   const sizes = [1.6, 1.4, 1.2, 1, 0.85]; // of words that have a page for themselves
   const beside = [1, 0.9, 0.8]; // of words that stand with a figure, until it has half of the window
+  const codes = [1.2, 1.1, 1, 0.9, 0.8];
   let here = 0, shown = 0;
   const find = (selector) => document.querySelector(selector);
   const step = (number) => document.getElementById(`step-${number}`);
@@ -24,7 +25,6 @@ const demo = (() => {
     find("#next").disabled = number >= here;
     keys.offer({ uncover: section.hasAttribute("data-held"), explain: has(".explained"), code: has(".code"), controls: has(".controls") });
     window.dispatchEvent(new Event("resize")); // sliders that were hidden must learn their width
-    if (section.matches(".coded")) section.querySelector(".code").scrollIntoView({ block: "nearest" });
   }
 
   // The figures of a step take what its words leave of the window; where there is none, the words grow.
@@ -32,8 +32,12 @@ const demo = (() => {
     const section = shown && step(shown);
     if (!section) return;
     const room = () => find("main").clientHeight - section.getBoundingClientRect().height;
+    const fits = (size) => { section.style.fontSize = `${size}em`; return room() >= 0; };
     section.style.fontSize = "";
-    if (section.querySelector(".shown img")) {
+    if (section.matches("[data-held]:not(.revealed)")) {
+      section.style.setProperty("--words", "1em"); // the question has the window for itself
+      sizes.some(fits);
+    } else if (section.querySelector(".shown img")) {
       beside.some((size) => {
         section.style.setProperty("--words", `${size}em`);
         fill(section, room);
@@ -44,12 +48,30 @@ const demo = (() => {
         pre.classList.toggle("sentences", pre.textContent.split("\n").some((line) => line.length > 80)); // may be broken
       }
       section.classList.add("measured"); // with all that it covers, so that nothing moves when that is shown
-      const fits = (size) => { section.style.fontSize = `${size}em`; return room() >= 0; };
       const wide = (output) => output.scrollWidth > output.clientWidth + 1;
       const unbroken = (size) => fits(size) && ![...section.querySelectorAll(".output")].some(wide);
       if (!sizes.some(unbroken)) sizes.some(fits);
       section.classList.remove("measured");
     }
+    if (section.matches(".coded")) placeCode(section);
+  }
+
+  // Below the words where all of it has room there, else over them too; in the largest letters that need no scrolling, and that
+  // break no line if there are such.
+  function placeCode(section) {
+    const main = find("main"), code = section.querySelector(".code");
+    const words = section.querySelector(".words").getBoundingClientRect().bottom - main.getBoundingClientRect().top;
+    const fits = (size) => {
+      code.style.fontSize = `${size}rem`;
+      return code.scrollHeight <= code.clientHeight && code.scrollWidth <= code.clientWidth;
+    };
+    const at = (top, whole) => {
+      code.style.setProperty("--below", `${top}px`);
+      code.classList.toggle("measured", whole);
+      return codes.some(fits);
+    };
+    at(words, true) || at(0, true) || at(words, false) || at(0, false);
+    code.classList.remove("measured");
   }
 
   function fill(section, room) {
@@ -72,8 +94,14 @@ const demo = (() => {
     return [...section.querySelectorAll(".shown img")].reduce((sum, image) => sum + area(image), 0);
   }
 
-  // A table's whole numbers as people write them.
-  function separateThousands() {
+  // A table's whole numbers as people write them, and what its rows are called, or the unit, in its empty corner, not in a row.
+  function tidyTables() {
+    for (const row of document.querySelectorAll(".output thead tr:nth-child(2)")) {
+      const corner = row.previousElementSibling.cells[0], [name, ...others] = row.cells;
+      if (corner.textContent.trim() || others.some((each) => each.textContent.trim())) continue;
+      corner.textContent = name.textContent;
+      row.remove();
+    }
     for (const cell of document.querySelectorAll(".output td")) {
       if (/^-?\d{4,}$/.test(cell.textContent)) cell.textContent = Number(cell.textContent).toLocaleString("en");
     }
@@ -95,7 +123,7 @@ const demo = (() => {
     document.addEventListener("click", (event) => event.target.matches(".reveal") && link.toggle("revealed"));
     window.addEventListener("resize", fit);
     document.addEventListener("load", (event) => event.target.matches("img") && fit(), true);
-    new MutationObserver(() => { separateThousands(); fit(); }).observe(find("main"), { childList: true, subtree: true });
+    new MutationObserver(() => { tidyTables(); fit(); }).observe(find("main"), { childList: true, subtree: true });
   }
 
   function reached(number) {
