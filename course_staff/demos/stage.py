@@ -38,18 +38,14 @@ def live(scale: str) -> None:
 
 
 def leave_bets_to_the_room() -> None:
-    """From now on, a bet of the chapter is a question without anybody's number, and settling it shows nothing: cells show the
-    truth themselves.
+    """From now on, what the chapter bets and settles is shown nowhere: a class has not made these bets.
 
     To be called before the chapter imports `bet` and `settle`.
     """
     from course_utils import bets
 
-    def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
-        print(question)
-        return float(default)
-
-    bets.bet, bets.settle = bet, lambda name, truth: None
+    bets.bet = lambda name, default, unit="", question="": float(default)
+    bets.settle = lambda name, truth: None
 
 
 def offer(values: Mapping[str, object]) -> None:

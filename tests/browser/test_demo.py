@@ -275,27 +275,66 @@ EVERY = [pytest.param(name, marks=[] if name in READ else [pytest.mark.slow]) fo
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.timeout(900)
 def test_a_room_can_read_every_figure(home, open_page, name):
-    """It has half of the screen, and its smallest letters 14 pixels: matplotlib knows their points, the picture its dots."""
+    """It has half of the screen, and its smallest letters 14 pixels, also while its controls are unfolded: matplotlib knows
+    their points, the picture its dots. A covered question is large, code leaves all in place, and nobody's bet is shown."""
     command = [sys.executable, "-c", LETTERS, str(DEMOS[name])]
     environment = environment_for_child(**SETTINGS, COURSE_HOME=str(home / "home"), MPLBACKEND="agg")
     points = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=400).stdout)
     assert points
     with _demo(name, home) as address:
         page = open_page(address)
+        assert not re.search("your bet:|you bet", page.locator("main").inner_html(), re.IGNORECASE)
         for number, step in enumerate(read_demo(DEMOS[name]).steps, start=1):
-            page.keyboard.press("s")
+            if step.covered:
+                assert_the_question_is_large(page, f"{name}-{number}")
+                page.keyboard.press("s")
             for size in ROOMS:
                 page.set_viewport_size({"width": size[0], "height": size[1]})
-                for explained in (False, True) if step.then else (False,):
-                    assert_readable(page, points, f"{name}-{number}-{size[1]}{'e' * explained}", size)
-                    if step.then:
-                        page.keyboard.press("e")
+                for opened in ("", "e" * bool(step.then), "f" * bool(step.click)):
+                    page.keyboard.press(opened) if opened else None
+                    assert_readable(
+                        page, points, f"{name}-{number}-{size[1]}{opened}", size, 0.3 if opened == "f" else 0.5
+                    )
+                    page.keyboard.press(opened) if opened else None
+                if step.cell:
+                    assert_code_leaves_all_in_place(page, f"{name}-{number}-{size[1]}c")
             page.keyboard.press("ArrowRight")
 
 
-def assert_readable(page, points, where, size):
+def assert_the_question_is_large(page, where):
+    """From the last row it is read while everybody bets, and nothing else is there to be read."""
+    for size in ROOMS:
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.wait_for_timeout(150)
+        save_picture(page, f"room-{where}-{size[1]}covered")
+        letters = page.locator(".step:visible .say p").last.evaluate("p => parseFloat(getComputedStyle(p).fontSize)")
+        assert letters >= 28 * size[1] / 720, f"{where} at {size}: words of {letters} pixels"
+        assert _cut_off(page) <= 1, where
+
+
+def assert_code_leaves_all_in_place(page, where):
+    """Unfolded, it lies over the step within the window, breaks long lines, and only it is scrolled."""
+    places = "() => [...document.querySelectorAll('.step:not([hidden]) :is(.words, .output)')].map("
+    places += "(each) => JSON.stringify(each.getBoundingClientRect()))"
+    before = page.evaluate(places)
+    page.keyboard.press("c")
     page.wait_for_timeout(150)
     save_picture(page, f"room-{where}")
+    code, main = page.locator(".step:visible .code"), page.locator("main").bounding_box()
+    box = code.bounding_box()
+    assert page.evaluate(places) == before, where
+    assert _cut_off(page) <= 1, where
+    assert box["height"] >= 0.3 * main["height"], where
+    assert main["y"] <= box["y"], where
+    assert box["y"] + box["height"] <= main["y"] + main["height"] + 1, where
+    assert code.evaluate("code => code.scrollWidth - code.clientWidth") <= 0, where
+    page.keyboard.press("c")
+
+
+def assert_readable(page, points, where, size, share):
+    page.wait_for_timeout(150)
+    save_picture(page, f"room-{where}")
+    assert _cut_off(page) <= 1, where
     pictures = page.locator(".step:visible .shown img:visible").all()
     covered = 0.0
     for picture in pictures:
@@ -305,7 +344,7 @@ def assert_readable(page, points, where, size):
         covered += scale * wide * scale * high / (size[0] * size[1])
         smallest = points[alt] / 72 * dots * scale
         assert smallest >= 14, f"{where}: letters of {smallest:.1f} pixels"
-    assert not pictures or covered >= 0.5, f"{where}: {covered:.0%} of the screen"
+    assert not pictures or covered >= share, f"{where}: {covered:.0%} of the screen"
 
 
 def _measure(src):
@@ -353,12 +392,17 @@ def assert_fits(page, size, name):
             page.keyboard.press(key)
         page.wait_for_timeout(100)
         save_picture(page, f"demo-{name}-{size[0]}{key}")
-        over = page.evaluate(
-            "() => [...document.querySelectorAll('main, nav')].map((each) => "
-            "Math.max(each.scrollWidth - each.clientWidth, each.scrollHeight - each.clientHeight))"
-        )
-        assert max(over) <= 1, f"{name} at {size} {key}: {over} pixels are cut off"
+        over = _cut_off(page)
+        assert over <= 1, f"{name} at {size} {key}: {over} pixels are cut off"
     page.keyboard.press("e")
+
+
+def _cut_off(page):
+    """How many pixels of the page or its buttons would have to be scrolled to."""
+    return page.evaluate(
+        "() => Math.max(...[...document.querySelectorAll('main, nav')].map((each) => "
+        "Math.max(each.scrollWidth - each.clientWidth, each.scrollHeight - each.clientHeight)))"
+    )
 
 
 def test_the_page_is_as_well_seen_in_the_dark(address, open_page):

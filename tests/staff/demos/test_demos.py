@@ -18,7 +18,7 @@ from course_staff.demos.needs import plan, uses_and_binds
 from course_staff.demos.presentation import presentation, presenter_page
 from course_staff.demos.rehearse import rehearse
 from course_staff.notebooks.files import notebook_text, write_notebook
-from course_utils import viz
+from course_utils import bets, viz
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
@@ -92,7 +92,7 @@ def test_a_demo_fits_its_chapter_and_a_lecture(path):
     assert 5 <= len(demo.steps) <= 8
     assert 8 <= demo.minutes <= 15
     assert any(step.click for step in demo.steps)
-    assert all(step.text or step.picture or step.numbers for step in demo.steps)
+    assert all(step.text or step.picture or step.numbers for step in demo.steps if step.cell or step.code)
     assert not [step.title for step in demo.steps if re.match("In the picture|The output", step.then)]
     assert any(step.notes for step in demo.steps)
 
@@ -126,6 +126,16 @@ text = ["SCALE scale on cpu"]
     assert rehearse([*reversed(paths), paths[1]], seconds=100) == 0
     begins = [presentation(read_demo(path)).cells[1].source for path in paths]
     assert [f"live({name!r})" in source for name, source in zip(scales, begins, strict=True)] == [True, True]
+
+
+def test_a_class_is_shown_no_bet_that_it_has_not_made(monkeypatch, capsys):
+    for name in ("bet", "settle"):
+        monkeypatch.setattr(bets, name, getattr(bets, name))  # to be put back
+    stage.leave_bets_to_the_room()
+    assert bets.bet("00-peak", 12, "MiB", "How much?") == 12.0
+    bets.settle("00-peak", 22)
+    bets.settle("00-of-a-cell-that-was-not-run", 22)
+    assert capsys.readouterr().out == ""
 
 
 def test_code_of_the_demos_own_uses_the_chapters_names_and_those_of_earlier_steps(write, capfd):
