@@ -29,6 +29,7 @@ def released(path: Path, exercises: Path, sets: Path = SETS) -> dict[Path, str]:
     Raises `CourseError` where a question is not fit to be handed out.
     """
     authored = load_solutions(path)
+    check_facts(authored)  # before anything is run
     whole = released_set(path, [set_entry(each) for each in authored])
     return files_of(path, exercises, sets, exercise_text(path, authored), whole)
 
@@ -94,12 +95,8 @@ def digest_of(path: Path) -> str:
 
 def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
+    check_facts(authored)
     for each in authored:
-        line = facts(each.question)
-        if line not in each.statement.splitlines():
-            raise CourseError(
-                f"The statement of {each.question.id} lacks its facts; put this line below its heading: {line}"
-            )
         _compare_with_measured(each)
     stubs = {each.question.id: each.stub for each in authored}
     lines = {facts(each.question): allowed(each.question) for each in authored}
@@ -107,6 +104,21 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
         _released_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
     ]
     return {**notebook, "cells": cells}
+
+
+def check_facts(authored: list[Authored]) -> None:
+    """Raises `CourseError` where a statement does not show what its question's cell says of points, minutes and difficulty."""
+    for each in authored:
+        question, line = each.question, facts(each.question)
+        lines = each.statement.splitlines()
+        if line in lines:
+            continue
+        if said := next((one for one in lines if one.startswith(f"*{question.id} · ")), None):
+            raise CourseError(
+                f"The statement of {question.id} says {said}, and its question's cell says difficulty={question.difficulty}, "
+                f"minutes={question.minutes}, points={question.points}; change that cell, or write into the statement {line}"
+            )
+        raise CourseError(f"The statement of {question.id} lacks its facts; put this line below its heading: {line}")
 
 
 def _compare_with_measured(authored: Authored) -> None:

@@ -109,12 +109,14 @@ def released_sets(
     `done(part, so many)` is called as each of so many parts that have to be run is through; it is kept then, so that an
     interrupted run goes on from there.
     """
-    from course_staff.grading.release import files_of, released_set
+    from course_staff.grading.release import check_facts, files_of, released_set
 
     parts = {path: parts_of(path) for path in paths}
     every = [part for of_path in parts.values() for part in of_path]
     found = {part: known for part in every if (known := kept.find(part))}
     open_ = [part for part in every if part not in found]
+    for path in dict.fromkeys(path for path, _ in open_):
+        check_facts(_authored(path))  # what takes no time comes first
 
     def through(part: Part, released: str | dict) -> None:
         kept.keep(part, released)

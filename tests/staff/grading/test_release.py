@@ -307,7 +307,8 @@ LATE = "exec('from course_utils.grading.run import OutOfTime; raise OutOfTime')"
         ('("2 * x", "x.mul_(2)")', '("2 * x", "x**2 ")', "is taken for"),
         ('"2 * x", "x**2"', f'"2 * x", "{LATE}"', "the mistake 'square' ran out of time on 'a vector'"),
         ("x.add(x)", "x.add(1)", "the variant 'a sum' fails on the case 'a vector': "),
-        ("*q1 · easy", "*q1 · hard", "lacks its facts"),
+        ("*q1 · easy", "*q1 · hard", "its question's cell says difficulty=1"),
+        ("*q1 · easy", "q1 · easy", "lacks its facts"),
         (
             '"2 * x", "x**2"',
             '"3 * x", "x**2"',

@@ -1,5 +1,6 @@
 """Sets released by several processes are what one gives, and a set is run again only when its sources changed."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def solutions(tmp_path, monkeypatch):
     path = tmp_path / "99_tiny.ipynb"
     path.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
     monkeypatch.setattr(releasing, "_released", lambda part: f"text {part[1]}" if part[1] else "notebook")
+    monkeypatch.setattr(releasing, "_authored", lambda path: [])
     return path
 
 
@@ -121,6 +123,21 @@ def test_a_question_that_is_not_fit_stops_it_all_and_nothing_is_kept(tmp_path):
     with pytest.raises(CourseError):
         all_of(tmp_path / "kept", tmp_path, [path])
     assert not (tmp_path / "kept").exists()
+
+
+def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypatch):
+    text = (ROOT / "solutions" / "00_start_here.ipynb").read_text("utf-8")
+    line = re.search(r"\*q2 · (\w+) · (\d+) minutes · (\d+) points?\*", text)
+    path = tmp_path / "00_start_here.ipynb"
+    path.write_text(text.replace(line[0], line[0].replace(f"{line[2]} minutes", "77 minutes")), encoding="utf-8")
+    monkeypatch.setattr(releasing, "released_parts", lambda *_: pytest.fail("something is run"))
+    said = f"The statement of q2 says .* 77 minutes .*, and its question's cell says .*minutes={line[2]}, points={line[3]};"
+    with pytest.raises(CourseError, match=said):
+        all_of(tmp_path / "kept", tmp_path, [path])
+    path.write_text(text.replace(line[0], ""), encoding="utf-8")
+    releasing._authored.cache_clear()
+    with pytest.raises(CourseError, match=f"The statement of q2 lacks its facts; .*: {re.escape(line[0])}"):
+        all_of(tmp_path / "kept", tmp_path, [path])
 
 
 def test_what_differs_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
