@@ -328,7 +328,11 @@ def probe_8bit_adam(device: str) -> Finding:
 
 def run_snippet(source: str, timeout: float) -> str | None:
     """Run Python source in a process of its own; None when it went well, else its last line on stderr."""
-    command = [sys.executable, "-c", source]
+    return run_command([sys.executable, "-c", source], timeout)
+
+
+def run_command(command: list[str], timeout: float) -> str | None:
+    """Run a command; None when it went well, else its last line on stderr."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -338,9 +342,13 @@ def run_snippet(source: str, timeout: float) -> str | None:
 
 
 def probe_sandbox(
-    where: Callable[[str], str | None] = shutil.which, starts: Callable[[list[str]], bool] | None = None
+    where: Callable[[str], str | None] = shutil.which,
+    starts: Callable[[list[str]], bool] | None = None,
+    grades: Callable[[], str | None] | None = None,
 ) -> Finding:
-    """Whether `course grade` can have a sandbox: `bwrap` is there, and the system lets it start a process."""
+    """Whether `course grade` can have a sandbox: `bwrap` is there, the system lets it start a process, and what grading needs can
+    be imported in it. `grades` gives what stops the last, or None.
+    """
     if not where("bwrap"):
         remedy = (
             "Only `course grade` needs one: install bubblewrap (Linux), or use the container of docs/instructors.md."
@@ -349,6 +357,9 @@ def probe_sandbox(
             "note", "Grading: there is no sandbox for strangers' notebooks, because bwrap is missing.", remedy
         )
     if (starts or _starts)(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]):
+        if trouble := (grades or _try_grading)():
+            remedy = "Only `course grade` needs it."
+            return Finding("note", f"Grading: bwrap is here, and submissions cannot be run in it. {trouble}", remedy)
         return Finding("ok", "Grading: bwrap gives a sandbox for strangers' notebooks")
     remedy = "Only `course grade` needs one: docs/instructors.md says what allows it."
     return Finding("note", "Grading: bwrap is here, and the system does not let it make a sandbox.", remedy)
@@ -359,6 +370,13 @@ def _starts(command: list[str]) -> bool:
         return subprocess.run(command, capture_output=True, timeout=20, stdin=subprocess.DEVNULL).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
+
+
+def _try_grading() -> str | None:
+    """What stops a submission's process, which starts in the sandbox as `course grade` starts it; None without that command."""
+    if not (Path(__file__).parents[1] / "course_staff").is_dir():
+        return None
+    return run_command([sys.executable, "-m", "course_staff.grading.sandbox"], timeout=120)
 
 
 def probe_hub() -> Finding:

@@ -319,13 +319,14 @@ def test_a_module_of_our_own_that_is_missing_is_no_package_to_install(name, monk
 
 
 @pytest.mark.parametrize(
-    ("where", "starts", "mark", "said"),
+    ("where", "starts", "trouble", "mark", "said"),
     [
-        (None, None, "note", "bwrap is missing"),
-        ("/usr/bin/bwrap", False, "note", "does not let it"),
-        ("/usr/bin/bwrap", True, "ok", "bwrap gives a sandbox"),
+        (None, None, None, "note", "bwrap is missing"),
+        ("/usr/bin/bwrap", False, None, "note", "does not let it"),
+        ("/usr/bin/bwrap", True, "No module named 'torch'", "note", "cannot be run in it. No module named 'torch'"),
+        ("/usr/bin/bwrap", True, None, "ok", "bwrap gives a sandbox"),
     ],
 )
-def test_the_sandbox_of_grading_is_there_missing_or_not_allowed(where, starts, mark, said):
-    found = doctor.probe_sandbox(lambda name: where, lambda command: starts)
+def test_the_sandbox_of_grading_is_there_missing_or_not_allowed(where, starts, trouble, mark, said):
+    found = doctor.probe_sandbox(lambda name: where, lambda command: starts, lambda: trouble)
     assert (found.mark, said in found.text, "course grade" in found.remedy) == (mark, True, mark != "ok")

@@ -10,20 +10,24 @@
 
 import contextlib
 import os
+import pickle
 import shutil
 import signal
 import site
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import course_staff
 import course_utils
 from course_staff.grading import encoding, isolate
+from course_utils.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 
@@ -37,9 +41,15 @@ UNSAFE = (
     "This machine has no sandbox for strangers' code (bwrap on Linux), so that grades assume honest students: a submission "
     "could read the solutions, change results or delete files. Install bubblewrap, or add --trust if you know the authors."
 )
+_NOT_SEEN = (
+    "It sees the packages that lie in this Python's own environment, and none that PYTHONPATH or a .pth file leads to; "
+    f"so {HOW_TO_INSTALL}."
+)
+_LOOK = "`course doctor` says what this machine lacks."
 _CHILD = "course_staff.grading.child"
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0
+_LONGEST = 300  # characters of what a process said when it could not start
 _LIBRARIES = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
 
 
@@ -86,8 +96,8 @@ class Talk:
     `number` is that of the process itself, or of one that it descends from.
     """
 
-    def __init__(self, read: int, write: int, end, number: int):
-        self.read, self.write, self.end, self.number = read, write, end, number
+    def __init__(self, read: int, write: int, end, number: int, last_words: Callable[[], str] = str):
+        self.read, self.write, self.end, self.number, self.last_words = read, write, end, number, last_words
         self.timed_out = self.starved = False
         self.start = isolate.now()
 
@@ -155,6 +165,18 @@ class Lane:
         if self.kind == "bwrap":
             self.close()
 
+    def try_out(self) -> None:
+        """Start a process as a submission gets it; raises `CourseError` with the cause where that fails."""
+        try:
+            with self.question() as talk, talk.within(_START_SECONDS):
+                try:
+                    talk.ask(pickle.dumps({"sources": [], "limits": isolate.LIMITS}))
+                except encoding.TornError:
+                    raise NotStartedError(f"A process of the grader could not be started{talk.last_words()}.") from None
+        except SandboxError as error:
+            imports = "ModuleNotFoundError" in str(error) or "ImportError" in str(error)
+            raise CourseError(f"{error} {_NOT_SEEN if imports else _LOOK}") from None
+
     def stop(self) -> None:
         """From any thread: end what runs, and start nothing more."""
         self.stopped = True
@@ -175,12 +197,13 @@ class _Server:
     def __init__(self, kind: str, private: Iterable[Path] = ()):
         self.control, theirs = socket.socketpair()
         program = [sys.executable, "-m", _CHILD, "serve", str(theirs.fileno()), kind]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             [*(_bwrap(private) if kind in SAFE else []), *program],
             env=_environment(kind in SAFE),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -220,13 +243,15 @@ class _Server:
         except OSError:
             answer = b""
         if not answer:
+            why = _last_words(self._said)
             self.close()
-            raise kind(f"A process of the grader {problem}.")
+            raise kind(f"A process of the grader {problem}{why}.")
         return answer[0]
 
     def close(self) -> None:
         self.control.close()
         _kill(self.process)
+        self._said.close()
 
 
 class _Pipes:
@@ -245,21 +270,30 @@ class _Pipes:
 
 @contextmanager
 def _start_process() -> Iterator[tuple[Talk, subprocess.Popen]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", _CHILD, "once"],
-        env=_environment(False),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield Talk(process.stdout.fileno(), process.stdin.fileno(), lambda: _kill(process), process.pid), process
-    finally:
-        _kill(process)
-        process.stdout.close()
-        with contextlib.suppress(OSError):
-            process.stdin.close()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _CHILD, "once"],
+            env=_environment(False),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+        )
+        pipes = process.stdout.fileno(), process.stdin.fileno()
+        try:
+            yield Talk(*pipes, lambda: _kill(process), process.pid, lambda: _last_words(said)), process
+        finally:
+            _kill(process)
+            process.stdout.close()
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+
+
+def _last_words(said: IO[bytes]) -> str:
+    """` (the last line)` of what a process wrote before it was silenced, or nothing."""
+    said.seek(0)
+    lines = said.read().decode("utf-8", "replace").strip().splitlines()
+    return f" ({lines[-1].strip()[:_LONGEST]})" if lines else ""
 
 
 def _kill(process: subprocess.Popen) -> None:
@@ -345,3 +379,18 @@ def _environment(safe: bool) -> dict[str, str]:
         "COURSE_SEED": "0",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def _main() -> None:
+    """What `course doctor` runs: whether a submission could be graded here, and if not the reason on stderr."""
+    lane = Lane(best_kind(trust=False))
+    try:
+        lane.try_out()
+    except CourseError as error:
+        sys.exit(str(error))
+    finally:
+        lane.close()
+
+
+if __name__ == "__main__":
+    _main()
