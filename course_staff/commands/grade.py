@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     amendments = read_amendments(out, [*{**earlier, **submitted}], worth, *rule)  # before hours of grading, too
     remarks += [amendments.rule.in_words()] if amendments.rule else []
     planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
-    _describe(planned, submitted, out)
+    _describe(planned, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     records = amendments.laid_over(records)
     print(results.finish(records, others, remarks, arguments.names), end="")
     if gradebook:
-        print("", *results.fill(gradebook, records), f"Points are in {gradebook.file_name}.", sep="\n")
+        print("", *results.fill(gradebook, records), sep="\n")
     print(f"\nResults are in {out}.")
     return 1 if any(record.get("failed") for record in records) else 0
 
@@ -138,13 +138,18 @@ def _title(name: str, solutions: Path | None) -> str:
     return first.removeprefix("# ") if first.startswith("# ") else name
 
 
-def _describe(plan, submitted: Mapping, folder: Path) -> None:
-    """A line on stderr for whatever of the submissions or of the results is left as it is."""
+def _describe(plan, submitted: Mapping, folder: Path, name: str) -> None:
+    """A line on stderr for whatever of the submissions or of the results is left as it is, or graded anew unasked."""
     saved = [record["student"] for record in plan.saved]
     before = [student for student in saved if student in submitted and student not in plan.waiting]
     elsewhere = [student for student in saved if student not in submitted]
     if before:
         print(f"{len(before)} of {len(submitted)} were graded before; --again grades them anew.", file=sys.stderr)
+    if plan.outdated:
+        print(
+            f"Graded anew, because {name} or how it is graded changed since: {len(plan.outdated)} of {len(submitted)}.",
+            file=sys.stderr,
+        )
     if plan.waiting:
         print(f"New or changed, and left for a run without --only: {', '.join(plan.waiting)}.", file=sys.stderr)
     if elsewhere:

@@ -39,7 +39,7 @@ class Amendments:
         keys = {by_hand.key_of(one): files[one.student] for one in self.given if one.student in files}
         if keys:
             write_json(self.folder / _SEEN, {key: self.seen.get(key, file) for key, file in keys.items()})
-        _write_once(self.folder / _HAND, by_hand.template(records))
+        by_hand.write_by_hand(self.folder / _HAND, records)
         if self.rule:
             write_json(self.folder / _RULE, late.as_json(self.rule))
             _write_once(self.folder / _LATE, late.template(records))

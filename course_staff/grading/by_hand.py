@@ -1,7 +1,9 @@
-"""Points and comments by hand: the instructor's file `by_hand.csv`, which every later grading reads and none writes over.
+"""Points and comments by hand: the instructor's file `by_hand.csv`, which every later grading reads. A grading adds rows for new
+students at its end; what stands there stays.
 
 A row gives a student's question its points, in the place of the grader's. A question that the set does not have, such as `free`,
-is one of the instructor's own; its maximum stands in the column `of`, and everybody's total grows by it.
+is one of the instructor's own; its maximum stands in the column `of`, and everybody's total grows by it. With a maximum of 0 it
+gives extra points, and totals stay.
 """
 
 import math
@@ -9,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_staff.grading.cells import NamedRows, csv_text, number_in, read_rows
+from course_staff.grading.cells import NamedRows, columns_of, csv_text, no_formula, number_in, read_rows
 from course_utils.errors import CourseError
+from course_utils.files import replacing
 
 COLUMNS = "student", "question", "of", "points", "comment"
+_MOST_EXTRA = 1000
 _LONGEST = 2000  # characters of a comment
 _OWN = {"title": "by hand", "parts": False, "state": "given", "diagnosis": "", "mistake": "", "not_run": 0}
 
@@ -42,9 +46,10 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
         student, question = names.student(place, row["student"]), text["question"]
         of = questions.get(question) if question in questions else _maximum(where, question, text["of"], own, questions)
         points = number_in(text["points"]) if text["points"] else None
-        if points is not None and not 0 <= points <= of:
+        if points is not None and not 0 <= points <= (of or _MOST_EXTRA):
             raise CourseError(
-                f"{where}: {text['points']!r} are no points of {question}; give a number from 0 to {of:g}."
+                f"{where}: {text['points']!r} are no points of {question}; "
+                f"give a number from 0 to {of or _MOST_EXTRA:g}."
             )
         if (student, question) in found:
             raise CourseError(f"{where}: {student!r} has points for {question} already; keep one of the rows.")
@@ -55,10 +60,10 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
 def _maximum(where: str, question: str, of: str, own: dict[str, float], questions: Mapping[str, float]) -> float:
     """Of a question of the instructor's own, as its first row says it."""
     said = number_in(of) if of else own.get(question, math.nan)
-    if not question or not 0 < said < math.inf:
+    if not question or not 0 <= said < math.inf:
         raise CourseError(
             f"{where}: the set has no question {question!r}; write one of {', '.join(questions)}, "
-            "or give its maximum in the column `of` where it is one of your own."
+            "or give its maximum in the column `of` where it is one of your own, and 0 for extra points."
         )
     if own.setdefault(question, said) != said:
         raise CourseError(
@@ -100,7 +105,25 @@ def key_of(one: Given) -> str:
     return "\t".join((one.student, one.question, f"{one.points}", one.comment))
 
 
-def template(records: Sequence[Mapping]) -> str:
-    """`by_hand.csv` as it is first written: a row for each question of each student, with nothing given."""
-    rows = [[r["student"], question["id"], question["of"], "", ""] for r in records for question in r["questions"]]
-    return csv_text([COLUMNS, *rows])
+def write_by_hand(path: Path, records: Sequence[Mapping]) -> None:
+    """See to it that the file has rows for every student with an answer: a row for each question, with nothing given.
+
+    Whatever stands in the file stays as it is, to the byte. A student who has any row gets no other.
+    """
+    there = {row["student"] for _, row in read_rows(path, ("student",))}
+    new = [record for record in records if not {record["student"], no_formula(record["student"])} & there]
+    rows = [[record["student"], one["id"], one["of"], "", ""] for record in new for one in record["questions"]]
+    if not path.exists():
+        _replace(path, csv_text([COLUMNS, *rows]).encode("utf-8-sig"))
+    elif rows:
+        before = path.read_bytes()
+        end = b"" if before.endswith(b"\n") else b"\n"
+        columns, delimiter = columns_of(path)
+        values = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        added = csv_text([[row.get(name, "") for name in columns] for row in values], delimiter)
+        _replace(path, before + end + added.encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with replacing(path) as draft:
+        draft.write_bytes(content)

@@ -30,6 +30,17 @@ class NamedRows:
         return self._names[cell]
 
 
+def columns_of(path: Path) -> tuple[list[str], str]:
+    """The names in the first row of a table that `read_rows` takes, in small letters, and what cuts its cells."""
+    return _first_row(path.read_text(encoding="utf-8-sig"))
+
+
+def _first_row(text: str) -> tuple[list[str], str]:
+    head = text.partition("\n")[0]
+    delimiter = max(",;\t", key=head.count)
+    return [name.strip().lower() for name in next(csv.reader([head], delimiter=delimiter), [])], delimiter
+
+
 def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """(number as a spreadsheet counts, column to text) of each row that names a student; none where no file is.
 
@@ -43,13 +54,11 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
         raise CourseError(f"{path} cannot be read ({error.strerror}); check who may read it.") from None
     except UnicodeDecodeError:
         raise CourseError(f"{path} is not in UTF-8; save it as “CSV UTF-8”.") from None
-    head = text.partition("\n")[0]
-    delimiter = max(",;\t", key=head.count)
     try:
+        columns, delimiter = _first_row(text)
         rows = list(csv.reader(io.StringIO(text), delimiter=delimiter))
     except csv.Error as error:
         raise CourseError(f"{path} is no table ({error}); save it as “CSV UTF-8”.") from None
-    columns = [name.strip().lower() for name in rows[0]] if rows else []
     if missing := [name for name in needed if name not in columns]:
         raise CourseError(f"{path} lacks the column {missing[0]!r} in its first row; write it there.")
     for place, row in enumerate(rows[1:], start=2):

@@ -22,12 +22,13 @@ class Submitted:
 class Plan:
     """`todo`, student to what is graded now; `saved`, the records that stay as they are; `waiting`, students that are new or
     changed and are not graded now, because another one was requested; `begun`, records of `todo` whose hidden cases are to be
-    run yet."""
+    run yet; `outdated`, students of `todo` who handed in the same file before, which was graded by other questions or limits."""
 
     todo: Mapping[str, Submitted]
     saved: tuple[dict, ...]
     waiting: tuple[str, ...]
     begun: Mapping[str, dict]
+    outdated: tuple[str, ...] = ()
 
 
 def plan(
@@ -46,7 +47,8 @@ def plan(
     todo = {student: submitted[student] for student in open_ if not only or student == only}
     saved = tuple(record for student, record in earlier.items() if student not in todo and not record.get("open"))
     begun = {name: earlier[name] for name, one in todo.items() if name not in anew and _is_of(earlier.get(name), one)}
-    return Plan(todo, saved, tuple(student for student in open_ if student not in todo), begun)
+    outdated = tuple(name for name, one in todo.items() if name not in anew and _is_outdated(earlier.get(name), one))
+    return Plan(todo, saved, tuple(student for student in open_ if student not in todo), begun, outdated)
 
 
 def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> None:
@@ -72,6 +74,10 @@ def _holds(record: Mapping | None, one: Submitted) -> bool:
 def _is_of(record: Mapping | None, one: Submitted) -> bool:
     """Whether the record is of this very file, graded by the same questions, seed and limits."""
     return record is not None and record["key"] == one.key and not record.get("failed")
+
+
+def _is_outdated(record: Mapping | None, one: Submitted) -> bool:
+    return record is not None and record["file"] == one.digest and record["key"] != one.key and not record.get("failed")
 
 
 def _check_seed(staying: list[dict], seed: int | None) -> None:

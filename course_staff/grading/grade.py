@@ -34,11 +34,12 @@ from course_staff.grading.submission import (
     notes_on_set,
     read_submission,
 )
+from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.grading import judge
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import HIGHER_IS_BETTER, Case, Question
-from course_utils.grading.released import SETS, load_set, question_from
+from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import SECONDS
 
 _ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
@@ -90,10 +91,15 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
         questions = [each.question for each in authored]
     else:
         questions, seed = list(map(question_from, entries)), None
-    texts = [(SETS / f"{name}.json").read_text("utf-8"), solutions and Path(solutions).read_text("utf-8")]
+    # Text cells count for nothing here: a better sentence in a question is no reason to grade a class anew.
+    texts = [json.dumps(entries, sort_keys=True), solutions and _code_of(solutions)]
     fingerprint = hashlib.sha256(repr((_VERSION, *texts, seed, seconds)).encode()).hexdigest()
     papers = (_paper(question, entry, seed) for question, entry in zip(questions, entries, strict=True))
     return Papers(name, tuple(papers), fingerprint, seconds, seed)
+
+
+def _code_of(path: Path) -> list[str]:
+    return [cell["source"] for cell in read_notebook(path).cells if cell["cell_type"] == "code"]
 
 
 def _paper(question: Question, entry: Mapping, seed: int | None) -> Paper:
@@ -181,7 +187,7 @@ def grade_all(
 
     `begun` are records with open questions of an earlier run, which go on from there. No submission sees another, nor the
     folders that are `private`. Whatever happens to one submission, the others are graded; when this is interrupted nothing is
-    left running.
+    left running. Raises `CourseError`, before anything is graded, where no process can be started.
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}
     begun = begun or {}
@@ -198,6 +204,7 @@ def grade_all(
             done(student, works[student].record)
 
     with _lanes(kind, min(jobs, len(submissions)), hidden) as lanes:
+        lanes.try_out()
         go_through([student for student in works if student not in begun], Work.begin)
         go_through([student for student, work in works.items() if work.record.get("open")], Work.finish)
 
@@ -402,6 +409,10 @@ class _Lanes:
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         for lane in lanes:
             self._free.put(lane)
+
+    def try_out(self) -> None:
+        """Start the first one; raises `CourseError` with the cause where that fails."""
+        self._threads.submit(self.first.try_out).result()
 
     def each(self, students: list[str], step: Callable[[str, Lane], None]) -> Iterator[str]:
         """Take the step for each student, as many at once as there are lanes; gives those that are through, as they are."""

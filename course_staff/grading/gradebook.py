@@ -78,8 +78,18 @@ class Gradebook:
         """What the filled file is called: `canvas.csv` or `moodle.csv`."""
         return f"{self.platform.name}.csv"
 
-    def fill(self, records: Sequence[Mapping], set_name: str) -> tuple[str, list[str]]:
-        """The CSV that the platform takes, and sentences on what was left out. No cell is taken for a formula.
+    @property
+    def how_to_match(self) -> str:
+        """A sentence for the case that no submission was found in the export."""
+        keys = f"{', '.join(self.platform.keys[:-1])} or {self.platform.keys[-1]}"
+        return (
+            f"no submission is called as a student of {self.source}; grade them as {self.platform.name.capitalize()} downloads "
+            f"them, or call each file or folder as its student's {keys}."
+        )
+
+    def fill(self, records: Sequence[Mapping], set_name: str) -> tuple[str | None, list[str]]:
+        """The CSV that the platform takes, None where nobody has points, and sentences on what was left out. No cell is taken for
+        a formula.
 
         It has rows for those students alone whose points are known: an empty cell would take away a grade that is there.
         """
@@ -102,6 +112,8 @@ class Gradebook:
             remarks.append(
                 f"Without points, and so without a row: {format_counted(absent, 'student')} of {self.source}."
             )
+        if not points:
+            return None, remarks
         kept = [name for name in self.platform.kept if name in self.columns]
         lines = [[*kept, target]]
         for number, row in enumerate(self.rows):

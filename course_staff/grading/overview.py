@@ -28,9 +28,11 @@ def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequ
     """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
     fates = fates_by_question(records)
     told = [one for one in fates if one.wrong]
-    rest = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong]
+    right = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and one.passed]
+    open_ = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and not one.passed]
     sections = [(f"{one.title}: {one.passed} of {one.all} passed", one.others) for one in told]
-    sections += [("Nobody was wrong on the others" if told else "Nobody was wrong", rest)] if rest else []
+    sections += [("Nobody was wrong on the others" if told else "Nobody was wrong", right)] if right else []
+    sections += [("Nobody answered", open_)] if open_ else []
     lines = [head(records, set_name), *remarks]
     for title, rows in [*sections, *commonest(records), *oddities(records, others)]:
         lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text in rows)]
@@ -38,10 +40,12 @@ def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequ
 
 
 def head(records: list[dict], set_name: str) -> str:
-    """How many submissions there are, and the share of all points that they have."""
-    reached, of = (sum(record[name] for record in records) for name in ("points", "of"))
+    """How many submissions there are, the share of all points that they have, and how many could not be graded."""
+    graded = [record for record in records if not record.get("failed")]
+    reached, of = (sum(record[name] for record in graded) for name in ("points", "of"))
     share = f", {reached / of:.0%} of all points" if of else ""
-    return f"{set_name}: {format_counted(len(records), 'submission')}{share}"
+    open_ = f", {len(records) - len(graded)} not graded" if len(graded) < len(records) else ""
+    return f"{set_name}: {format_counted(len(records), 'submission')}{share}{open_}"
 
 
 @dataclass(frozen=True)

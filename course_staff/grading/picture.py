@@ -12,6 +12,7 @@ from course_utils.viz.style import COLORS
 
 _OF_LEVEL = {"easy": "third", "medium": "first", "hard": "second", "": "not attributed"}
 _BINS = 10
+_MOST_NAMED = 3
 
 
 def class_figure(points: Sequence[float], of: float, questions: Sequence[Fates]) -> tuple[Figure, str]:
@@ -31,7 +32,8 @@ def class_figure(points: Sequence[float], of: float, questions: Sequence[Fates])
 def _draw_points(axes, points: Sequence[float], of: float) -> list[tuple[float, float, int]]:
     """The histogram; returns each bin's lower and upper edge and how many students it holds."""
     edges = [of * step / _BINS for step in range(_BINS + 1)]
-    counts, _, _ = axes.hist(points, bins=edges, color=COLORS["first"], edgecolor=COLORS["paper"])
+    within = [min(one, of) for one in points]  # extra points may lead beyond
+    counts, _, _ = axes.hist(within, bins=edges, color=COLORS["first"], edgecolor=COLORS["paper"])
     middle = statistics.median(points)
     axes.axvline(middle, color=COLORS["ink"], linestyle="--", linewidth=1.4)
     axes.annotate(
@@ -62,5 +64,18 @@ def _draw_questions(axes, questions: Sequence[Fates]) -> None:
     axes.set(xlim=(0, 112), xlabel="students who passed, in %")
     axes.set_xticks(range(0, 101, 20))
     axes.grid(axis="y", visible=False)
-    lowest = min(questions, key=lambda one: one.passed / one.all)
-    axes.set_title(f"Fewest passed {lowest.id}{f', which its author calls {lowest.level}' if lowest.level else ''}")
+    axes.set_title(_fewest(questions))
+
+
+def _fewest(questions: Sequence[Fates]) -> str:
+    """Which questions were passed most rarely, all of them by name where they are few."""
+    least = min(one.passed / one.all for one in questions)
+    lowest = [one for one in questions if one.passed / one.all == least]
+    if len(lowest) == 1:
+        return f"Fewest passed {lowest[0].id}{f', which its author calls {lowest[0].level}' if lowest[0].level else ''}"
+    if len(lowest) == len(questions):
+        return "All questions were passed equally often"
+    names = [one.id for one in lowest]
+    if len(names) > _MOST_NAMED:
+        names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
+    return f"Fewest passed {', '.join(names[:-1])} and {names[-1]}"

@@ -127,10 +127,14 @@ class Results:
         return {one.student: letters[one.student] for board in found for one in board.entries}
 
     def fill(self, gradebook: "Gradebook", records: list[dict]) -> list[str]:
-        """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`; returns what was left out, as sentences."""
+        """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
+        left out and what became of the file, as sentences.
+        """
         text, remarks = gradebook.fill(records, self.set_name)
+        if text is None:
+            return [*map(printable, remarks), f"No {gradebook.file_name} was written: {gradebook.how_to_match}"]
         _write(self.folder / gradebook.file_name, text)
-        return [printable(remark) for remark in remarks]
+        return [*map(printable, remarks), f"Points are in {gradebook.file_name}."]
 
     def _keep_if_edited(self) -> None:
         """Keep a copy of a table that is not the one that the earlier run wrote: somebody may have changed points by hand."""
@@ -169,6 +173,9 @@ def table(records: list[dict]) -> str:
         notes = " ".join(record["notes"] + [note for question in record["questions"] for note in question["notes"]])
         of_late = record.get("late") or {"days": 0, "earned": record["points"]}
         days = [of_late["days"], of_late["earned"]] if late else []
+        if record.get("failed"):  # nothing is known, which is not the same as no points
+            rows.append([record["student"], "", record["of"], *("" for _ in ids), *("" for _ in days), notes])
+            continue
         rows.append(
             [record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), *days, notes]
         )
@@ -202,15 +209,20 @@ def _next_steps(record: Mapping) -> list[tuple[str, str]]:
     lacking = [one for one in record["questions"] if one["state"] != "given" and one["points"] < one["of"]]
     comments = {one["id"]: one["by_hand"]["comment"] for one in lacking if one.get("by_hand")}
     written = [one for one in lacking if one["state"] in ("failed", "passed") or one["id"] in comments]
-    steps = [
-        (one["id"], comments.get(one["id"]) or one["shown"]["diagnosis"] or one["shown"]["hint"] or _WRONG)
-        for one in written
-    ]
+    steps = [(one["id"], _advice(one, comments.get(one["id"], ""))) for one in written]
     for one in lacking:
         if one not in written:
             minutes = f", {one['minutes']} minutes" if "minutes" in one else ""
             steps.append((one["id"], f"Not written yet: {one['title']} ({_worth(one)}{minutes})."))
     return steps[:_MOST_STEPS]
+
+
+def _advice(question: Mapping, comment: str) -> str:
+    """What the grader says of an answer, and the instructor's comment beside it."""
+    shown = question["shown"]["diagnosis"] or question["shown"]["hint"]
+    if not comment:
+        return shown or _WRONG
+    return f"{shown} Comment: {comment}" if shown else comment
 
 
 def _worth(question: Mapping) -> str:
@@ -238,6 +250,7 @@ def summary_page(
 ) -> str:
     """`summary` for a browser, with a picture of the class, and a table of all points with a link to each page."""
     fates, maxima = fates_by_question(records), _maxima(records)
+    graded = [record for record in records if not record.get("failed")]
     return _render(
         "summary.html.j2",
         wide=True,
@@ -247,8 +260,8 @@ def summary_page(
         remarks=remarks,
         records=records,
         maxima=maxima,
-        means={name: _mean(records, name) for name in maxima},
-        mean=sum(record["points"] for record in records) / len(records),
+        means={name: _mean(graded, name) for name in maxima if graded},
+        mean=sum(record["points"] for record in graded) / len(graded) if graded else None,
         picture=_picture(records, fates),
         fates=fates,
         anchors={one.id for one in fates},
@@ -260,7 +273,7 @@ def summary_page(
 
 def _picture(records: list[dict], fates: Sequence[Fates]) -> tuple[str, str] | None:
     """The class's picture and its text; None where nobody's file was graded."""
-    graded = [record for record in records if record["questions"]]
+    graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and fates):
         return None
     of = max(record["of"] for record in graded)

@@ -19,8 +19,7 @@ def release(tmp_path, monkeypatch):
         folder = tmp_path / "private"
         folder.mkdir()
         (folder / f"{SET}.ipynb").write_text(text)
-        for module in (released_sets, grade):
-            monkeypatch.setattr(module, "SETS", folder)
+        monkeypatch.setattr(released_sets, "SETS", folder)
         entries = [set_entry(each) for each in source.load_solutions(folder / f"{SET}.ipynb")]
         (folder / f"{SET}.json").write_text(json.dumps({"name": SET, "questions": entries}))
         return folder / f"{SET}.ipynb"

@@ -123,6 +123,32 @@ def test_the_template_gives_nothing_survives_a_spreadsheet_and_is_written_once(t
     assert (tmp_path / "by_hand.csv").read_text("utf-8") == filled
 
 
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        (HEAD + "ann,q1,,1,", '\n"bo","q1",2,"",""\n"bo","q2",1,"",""\n'),
+        ("Question;Student;Points\r\nq1;ann;1,5\r\n", '"q1";"bo";""\n"q2";"bo";""\n'),
+    ],
+)
+def test_who_is_new_gets_rows_below_what_stands_there(tmp_path, text, added):
+    (tmp_path / "by_hand.csv").write_bytes(text.encode("utf-8-sig"))
+    before = amended(tmp_path, [record("ann")])
+    assert (tmp_path / "by_hand.csv").read_bytes() == text.encode("utf-8-sig")
+    for _ in range(2):
+        assert amended(tmp_path, [record("ann"), record("bo")])["ann"] == before["ann"]
+        assert (tmp_path / "by_hand.csv").read_bytes() == text.encode("utf-8-sig") + added.encode()
+
+
+def test_extra_points_leave_every_maximum_alone(tmp_path):
+    by = amended(tmp_path, [record("ann"), record("bo")], HEAD + "ann,bonus,0,2,Well.\n")
+    assert [(by[name]["points"], by[name]["of"]) for name in ("ann", "bo")] == [(5, 3), (3, 3)]
+    page = report.page(by["ann"])
+    assert "2 extra points, by hand" in page
+    assert "width:100.0%" in page
+    assert "What to look at next" not in page
+    assert "5" in report.summary_page(list(by.values()), SET, [])
+
+
 def test_two_names_that_one_cell_could_mean_get_no_points_by_mistake(tmp_path):
     assert no_formula("=a") == "'=a"
     with pytest.raises(CourseError, match="no student"):

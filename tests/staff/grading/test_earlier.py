@@ -50,6 +50,13 @@ def test_grades_of_two_seeds_never_stand_in_one_table(seed, only, again):
         plan({"a": A}, {"a": {**OF_A, "seed": None}}, 7, None, False)
 
 
+def test_a_file_that_is_the_same_and_was_graded_otherwise_is_outdated():
+    earlier = {"a": {**OF_A, "key": "other"}, "b": {**OF_B, "key": "other", "file": "another"}}
+    assert plan({"a": A, "b": B}, earlier, 7, None, False).outdated == ("a",)
+    assert plan({"a": A, "b": B}, earlier, 7, None, True).outdated == (), "whoever asks for it need not be told"
+    assert plan({"a": A}, {"a": {**OF_A, "key": "other", "failed": True}}, 7, None, False).outdated == ()
+
+
 def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():
     check_place("a", A, {"a": OF_A})
     check_place("a", A, {"b": OF_B})

@@ -216,12 +216,64 @@ def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tm
     assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
 
 
-def test_a_sandbox_that_does_not_start_is_said_and_not_waited_for(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(sandbox, "_CHILD", "course_utils.grading.there_is_none")
-    submissions = write_class(tmp_path / "class", {"right": HONEST["right"][0]})
-    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), "fork")["right"]
-    assert "could not be started" in json.dumps(record)
-    assert record["failed"]
+def test_another_wording_grades_nobody_anew_and_other_code_does(tiny):
+    before = grade.prepare(SET, tiny, SEED).fingerprint
+    whole = json.loads(tiny.read_text())
+    wording = {"cell_type": "markdown", "metadata": {}, "source": "## A better sentence"}
+    tiny.write_text(json.dumps({**whole, "cells": [wording, *whole["cells"]]}))
+    assert grade.prepare(SET, tiny, SEED).fingerprint == before
+    tiny.write_text(json.dumps(whole).replace("random.random() for", "1 + random.random() for"))
+    with pytest.raises(CourseError, match="run `course release` first"):
+        grade.prepare(SET, tiny, SEED)
+    tiny.write_text(json.dumps(whole).replace("draw(random, 3))", "draw(random, 4))"))
+    assert grade.prepare(SET, tiny, SEED).fingerprint != before
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "fork", "fresh"])
+def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(tiny, tmp_path, monkeypatch, kind):
+    best = sandbox.best_kind(trust=True)
+    if sandbox.KINDS.index(kind) < sandbox.KINDS.index(best):
+        pytest.skip(f"the best that this machine has is {best}")
+    monkeypatch.setattr(sandbox, "_CHILD", "there_is_none.here")
+    paths, graded = write_class(tmp_path / "class", {"right": HONEST["right"][0]}), []
+    with pytest.raises(CourseError, match=r"\(.*No module named 'there_is_none'\)+\. It sees the packages") as caught:
+        grade.grade_all(paths, grade.prepare(SET, tiny, SEED), kind, 1, lambda *one: graded.append(one))
+    assert "run `make lab`" in str(caught.value)
+    assert graded == []
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, monkeypatch, capsys):
+    paths = write_class(tmp_path / "class", dict.fromkeys(("ann", "bo"), HONEST["right"][0]))
+    whole = grade.read_submission
+
+    def fails_on_bo(path, parse):
+        if path == paths["bo"]:
+            raise ZeroDivisionError("here")
+        return whole(path, parse)
+
+    monkeypatch.setattr(grade, "read_submission", fails_on_bo)
+    command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
+    assert main(command) == 1
+    assert "2 submissions, 100% of all points, 1 not graded" in capsys.readouterr().out
+    out = tmp_path / "class-results"
+    rows = {row["student"]: row for row in csv.DictReader((out / "results.csv").open(encoding="utf-8"))}
+    assert [rows["ann"][name] for name in ("points", "q1", "q2")] == ["3.0", "2.0", "1.0"]
+    assert [rows["bo"][name] for name in ("points", "q1", "q2")] == ["", "", ""]
+    page = (out / "students" / f"{file_name('bo')}.html").read_text("utf-8")
+    assert "Not graded yet" in page
+    assert "0 of" not in page
+    by_hand = (out / "by_hand.csv").read_text("utf-8-sig")
+    assert "bo" not in by_hand
+
+    (out / "by_hand.csv").write_text(by_hand.replace('"ann","q1",2,"",""', '"ann","q1",2,1,"Half."'))
+    monkeypatch.setattr(grade, "read_submission", whole)
+    assert main(command) == 0
+    added = (out / "by_hand.csv").read_text("utf-8")
+    assert added.startswith(by_hand.replace('"ann","q1",2,"",""', '"ann","q1",2,1,"Half."'))
+    assert added.count('"bo"') == 2
+    assert main(command) == 0
+    assert (out / "by_hand.csv").read_text("utf-8") == added
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from tiny_set import SET, notebook, submission
 
 from course_staff.grading.gradebook import read_gradebook
+from course_staff.grading.report import Results
 from course_utils.cli import main
 from course_utils.errors import CourseError
 
@@ -64,6 +65,14 @@ def test_whoever_cannot_be_told_is_named_and_left_out(tmp_path):
         "Left out, several for one student, or one for several: u1, ann_501_1_99_test.",
         "Without points, and so without a row: 2 students of export.csv.",
     ]
+
+
+def test_where_nobody_is_found_no_file_is_promised(tmp_path):
+    (tmp_path / "export.csv").write_text(MOODLE, encoding="utf-8")
+    said = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
+    assert said[-1].startswith("No moodle.csv was written: no submission is called as a student of export.csv;")
+    assert "Email address" in said[-1]
+    assert not (tmp_path / "moodle.csv").exists()
 
 
 def test_an_assignment_that_is_worth_something_else_is_said(tmp_path):

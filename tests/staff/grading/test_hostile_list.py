@@ -21,10 +21,10 @@ from course_staff.grading.report import file_name
 MOST_BYTES = 200_000  # of a page or of a record
 RUN = """import sys
 from pathlib import Path
-from course_staff.grading import asking, grade
+from course_staff.grading import asking
 from course_utils.cli import main
 from course_utils.grading import released
-released.SETS = grade.SETS = Path(sys.argv[1])
+released.SETS = Path(sys.argv[1])
 asking._GRACE, asking.CELL_SECONDS = 1.0, 2.0
 sys.exit(main(sys.argv[2:]))"""
 

@@ -139,7 +139,7 @@ def test_what_is_empty_is_no_heading():
     page = report.page(record("s", *empty, question(9)))
     assert re.findall("<h2.*?>(.*?)</h2>", page) == ["What to look at next", "q9 · T", "Without an answer"]
     summary = report.summary([record("s", *empty)], "03_adamw", [])
-    assert [line for line in summary.splitlines() if line and not line.startswith(" ")][1:] == ["Nobody was wrong"]
+    assert [line for line in summary.splitlines() if line and not line.startswith(" ")][1:] == ["Nobody answered"]
     assert "<h2>q" not in report.summary_page([record("s", *empty)], "03_adamw", [])
 
 
@@ -151,6 +151,50 @@ def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_writt
     assert "The decay is left out." in steps
     whole = record("s", question(1, state="passed", points=2))
     assert "Every question has all its points." in report.page({**whole, "points": 2})
+
+
+def test_a_comment_by_hand_stands_beside_the_diagnosis():
+    said = {"was": 0, "comment": "Look at page 3.", "older": False, "given": False}
+    wrong = question(1, shown={"diagnosis": "The decay is left out.", "hint": ""}, by_hand=said)
+    unsaid = question(2, by_hand=said)
+    steps = re.findall("<li><a href='#q.'>q.</a>: (.*?)</li>", report.page(record("s", wrong, unsaid)))
+    assert steps == ["The decay is left out. Comment: Look at page 3.", "Look at page 3."]
+
+
+def test_who_was_not_graded_counts_for_nothing():
+    failed = {"failed": True, "questions": [], "of": 4, "notes": ["Not graded, because."]}
+    alone = {**record("s"), **failed}
+    assert report.summary([alone], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
+    assert "Nobody was wrong" not in report.summary([alone], "03_adamw", [])
+    assert "<tfoot>" not in report.summary_page([alone], "03_adamw", [])
+    right = {**record("r", question(1, state="passed", points=2), question(2)), "points": 2}
+    page = report.summary_page([alone, right], "03_adamw", [])
+    assert re.findall("<td class='number'>(.*?)</td>", page.partition("<tfoot>")[2].partition("</tfoot>")[0]) == [
+        "2.0",
+        "2.0",
+        "0.0",
+    ]
+    assert ">not graded</td>" in page
+    assert "03_adamw: 2 submissions, 50% of all points, 1 not graded" in page
+
+
+@pytest.mark.parametrize(
+    ("passed", "title"),
+    [
+        ([1, 0], "Fewest passed q2, which its author calls hard"),
+        ([0, 0, 1], "Fewest passed q1 and q2"),
+        ([1, 0, 0, 0], "Fewest passed q2, q3 and q4"),
+        ([0, 0, 0, 0, 0, 1], "Fewest passed q1, q2, q3 and 2 more"),
+        ([1, 1], "All questions were passed equally often"),
+    ],
+)
+def test_the_picture_names_all_questions_that_fewest_passed(passed, title):
+    from course_staff.grading.overview import fates_by_question
+    from course_staff.grading.picture import class_figure
+
+    questions = [question(n, "passed" if one else "failed", difficulty=3) for n, one in enumerate(passed, 1)]
+    figure, _ = class_figure([0], 2, fates_by_question([record("s", *questions)]))
+    assert figure.axes[1].get_title() == title
 
 
 def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_it_shows():
