@@ -42,7 +42,7 @@ UNSAFE = (
     "could read the solutions, change results or delete files. Install bubblewrap, or add --trust if you know the authors."
 )
 _NOT_SEEN = (
-    "It sees the packages that lie in this Python's own environment, and none that PYTHONPATH or a .pth file leads to; "
+    "It sees the packages that lie in this Python's own environment, and none that PYTHONPATH or a `.pth` file leads to; "
     f"so {HOW_TO_INSTALL}."
 )
 _LOOK = "`course doctor` says what this machine lacks."

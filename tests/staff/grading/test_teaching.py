@@ -106,3 +106,21 @@ def test_the_classrooms_workflow_checks_its_set_on_every_push():
     assert report["with"]["runners"].split(",") == list(steps)
     for name in steps:
         assert report["env"][f"{name.upper()}_RESULTS"] == f"${{{{ steps.{name}.outputs.result }}}}"
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists() or not shutil.which("git"), reason="there is no history to make a copy from"
+)
+def test_the_guides_commands_make_a_copy_without_answers(tmp_path):
+    guide = (ROOT / "docs" / "instructors.md").read_text("utf-8")
+    (commands,) = re.findall(r"```\n(mkdir .*?)```", guide, re.DOTALL)
+    assert len(commands.splitlines()) == 3
+    here = commands.replace("../course", f"{tmp_path}/course").replace("-C ..", f"-C {tmp_path}")
+    subprocess.run(["sh", "-ec", here], cwd=ROOT, check=True)
+    copy = tmp_path / "course"
+    there = {path.name for path in copy.iterdir()}
+    assert {"Makefile", "pyproject.toml", "constraints.txt", "notebooks", "exercises", "course_utils"} <= there
+    assert not there & {"solutions", "tests", ".git"}
+    assert (copy / "course_utils" / "grading" / "sets" / "03_adamw.json").is_file()
+    assert "### BEGIN SOLUTION" not in "".join(path.read_text("utf-8") for path in (copy / "exercises").glob("*.ipynb"))
+    assert (tmp_path / "course.tar.gz").stat().st_size > 100_000
