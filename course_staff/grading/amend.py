@@ -33,7 +33,9 @@ class Amendments:
         return [late.with_lateness(record, self.rule, self.lateness.get(record["student"])) for record in amended]
 
     def keep(self, records: Sequence[Mapping]) -> None:
-        """Write the instructor's files where there are none yet, the rule, and which file each row by hand was given to."""
+        """Write the instructor's files where there are none yet, rows for new students, the rule, and which file each row by hand
+        was given to.
+        """
         records = sorted(records, key=lambda record: record["student"])
         files = {record["student"]: record["file"] for record in records}
         keys = {by_hand.key_of(one): files[one.student] for one in self.given if one.student in files}

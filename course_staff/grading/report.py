@@ -5,7 +5,7 @@
 | `students/NAME.html` | the student | verdicts on public cases, how many hidden ones passed, the diagnosis |
 | `records/NAME.json` | the instructor | everything, hidden cases too; a later run takes it up |
 | `results.csv`, `results.json` | the instructor | points by student and question; all records |
-| `by_hand.csv`, `late.csv` | the instructor, to fill in | points and comments by hand; late days. Written once |
+| `by_hand.csv`, `late.csv` | the instructor, to fill in | points and comments by hand; late days. What stands there stays |
 | `by_hand.json`, `late.json` | the next run | which file each row by hand was given to; the rule on late days |
 | `canvas.csv`, `moodle.csv` | the platform | points in its own export, where one was given |
 | `summary.html`, `summary.txt` | the instructor | the class in a table and a picture, each question's fate, common mistakes |

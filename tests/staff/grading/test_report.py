@@ -207,6 +207,7 @@ def test_the_class_is_a_table_with_maxima_the_date_and_a_picture_that_says_what_
         one["graded"] = f"2026-05-0{n + 1}T12:00+02:00"
     page = report.summary_page(graded, "03_adamw", [], title="Exercises 03")
     assert "<h1>Exercises 03: the class</h1>" in page
+    assert not re.search(r"\.sheet\{[^}]*(max-)?height", page), "nobody is hidden in a box that scrolls by itself"
     assert "q1</a><br>of 2" in page
     assert "points<br>of 6" in page
     assert "Last graded on 5 May 2026, 12:00." in page
