@@ -15,6 +15,7 @@ from course_utils.settings import settings
 from course_utils.units import three_digits
 
 _FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
+_GO_ON = "To go on, click the next cell."
 _NEAR = 1.01  # a ratio below this is told as "within 1 %"
 _FAIR, _EDGE = 2, 6.0  # of the picture: a ratio up to the first lies in the band; the axis ends at 10 to the second
 
@@ -170,15 +171,22 @@ def _ask(name: str, now: Bet, question: str) -> None:
     from course_utils.viz.display import show_controls
 
     box = FloatText(value=now.guess, description=f"your bet ({now.unit})" if now.unit else "your bet")
-    said = HTML(html.escape(_line(now)))
+    said = HTML(html.escape(_told(now)))
 
     def take(change) -> None:
         typed = replace(_look(name) or now, guess=float(change["new"]), truth=None)
         _keep(name, typed)
-        said.value = html.escape(_line(typed))
+        said.value = html.escape(f"{_line(typed)} {_GO_ON}")
 
     box.observe(take, names="value")
     show_controls({"question": HTML(html.escape(question)), "box": box, "said": said}, _line(now, question))
+
+
+def _told(now: Bet) -> str:
+    """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
+    if now.guess != now.cell:
+        return f"{_line(now)} {_GO_ON}"
+    return f"Type your number, then click the next cell. Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
 
 
 def _line(now: Bet, question: str = "") -> str:

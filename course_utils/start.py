@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 
@@ -25,7 +26,8 @@ _NOT_BEGUN = """\
 **Welcome. Do this first:**
 
 1. Open [{title}]({link}). It takes about {minutes} minutes, and you need no GPU.
-2. Run its cells one after the other with Shift+Enter. It asks for your bet before it measures.
+2. Run its cells one after the other with Shift+Enter. Where a cell asks for your bet, type your number into its box and click
+   the next cell.
 3. Then try its [exercises]({exercises}): each answer is checked at once.
 """
 _BACK = """\
@@ -33,7 +35,8 @@ _BACK = """\
 
 Type `course lab` in a terminal, in the course's environment. It opens this page and writes it anew, with all that you have
 saved by then. `course lab 03` opens a chapter at once, `course check` prints your progress, and `course report` makes one page of
-your own from your bets and your ledger. Words that a chapter links to are in the [glossary](docs/glossary.md).
+your own from your bets and your ledger. For a later version of the course, type `git pull` in the course's folder, then
+`course lab`: what you wrote stays. Words that a chapter links to are in the [glossary](docs/glossary.md).
 
 To end JupyterLab, choose File → Shut Down, or press Ctrl+C in the terminal.
 """
@@ -86,6 +89,7 @@ def page(folder: Path) -> Iterator[str]:
     exercises = {one.number: one for one in (_read(path, folder) for path in chapters_in(folder / "exercises"))}
     board, guesses = my_progress(), bets.every()
     yield "# Your course in efficient training\n"
+    yield f"<small>Written {datetime.now():%Y-%m-%d, %H:%M}. Type `course lab` in a terminal to renew it.</small>\n"
     begun = [one for one in (*chapters, *exercises.values()) if one.changed]
     if begun or guesses or any(one.passed for one in board.standings):
         yield "**Go on here:**\n"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from course_utils.chapters import Place, set_of
@@ -145,7 +146,25 @@ def _merged(path: Path, mine: bytes, base: bytes | None, new: bytes) -> tuple[by
         before = []
     cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
     remark = f"you and the course both changed {format_counted(both, 'cell')}: yours stays, and the course's follows as text."
-    return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark if both else ""
+    if cells == notebook["cells"]:
+        return mine, remark if both else ""
+    merged = _dump(notebook | {"cells": cells})
+    _trust_as_before(mine, merged)
+    return merged, remark if both else ""
+
+
+def _trust_as_before(mine: bytes, merged: bytes) -> None:
+    """JupyterLab cuts the style and the scripts out of outputs unless it wrote the file itself, or a signature vouches for it.
+
+    A merge adds no output, so what was trusted stays trusted. Where nothing can be signed it opens untrusted, as any copy does.
+    """
+    with suppress(Exception):
+        from nbformat import reads
+        from nbformat.sign import NotebookNotary
+
+        notary = NotebookNotary()
+        if notary.check_signature(reads(mine.decode(), as_version=4)):
+            notary.sign(reads(merged.decode(), as_version=4))
 
 
 def without_outputs(source: Path) -> bytes:

@@ -236,3 +236,20 @@ def test_in_a_kernel_a_whole_story_runs_with_nobody_there(tmp_path):
         assert done.result == 50.0
     finally:
         InteractiveShell.clear_instance()
+
+
+def test_beside_the_box_stands_which_number_counts_and_how_to_go_on(notebook, restart):
+    bet("07-peak", 50, "MiB")
+    box = box_of(notebook)
+    [said] = [one for one in parent_of(notebook).children if one is not box and "counts" in one.value]
+    assert said.value == "Type your number, then click the next cell. Until you type yours, 50 MiB counts."
+    box.value = 70
+    assert said.value == "Your bet: 70 MiB. To go on, click the next cell."
+    bet("07-peak", 50, "MiB")
+    assert parent_of(notebook).children[2].value == said.value
+
+
+def parent_of(shown):
+    from ipywidgets.widgets.widget import _instances
+
+    return _instances[[bundle for bundle in shown if WIDGET in bundle][-1][WIDGET]["model_id"]]

@@ -109,3 +109,9 @@ def test_where_it_cannot_be_written_a_sentence_says_so(folder):
     (folder / ".handed-out").write_text("", encoding="utf-8")
     with pytest.raises(CourseError, match="start.md cannot be written"):
         start.write(folder)
+
+
+def test_it_says_when_it_was_written_and_how_a_later_version_comes(folder):
+    text = written(folder)
+    assert re.match(r"# .+\n\n<small>Written \d{4}-\d\d-\d\d, \d\d:\d\d\. Type `course lab` in a terminal", text)
+    assert "type `git pull` in the course's folder" in text

@@ -300,3 +300,19 @@ def test_of_the_real_course_no_output_is_handed_out_and_every_link_lives(tmp_pat
     assert [each for path in notebooks for each in cells_of(path) if each.get("outputs")] == []
     texts = ((path, text) for path in [*notebooks, *tmp_path.glob("docs/*.md")] for _, text in prose(path))
     assert [(path.name, dead) for path, text in texts for dead in dead_links(path, text)] == []
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_jupyterlab_trusted_stays_trusted_after_a_merge_and_nothing_else_is(
+    trusted, place, mine, monkeypatch, tmp_path
+):
+    from nbformat.sign import NotebookNotary
+
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    store(mine / INSIDE, cell("intro-text"), ran("bet"), ran("settle"))
+    if trusted:
+        NotebookNotary().sign(nbformat.read(mine / INSIDE, as_version=4))
+    store(place.root / INSIDE, cell("intro-text", "better words"), ran("bet"), ran("settle"))
+    list(hand_out(place, mine))
+    assert sources(mine / INSIDE)[0] == "better words"
+    assert NotebookNotary().check_signature(nbformat.read(mine / INSIDE, as_version=4)) == trusted

@@ -1,13 +1,14 @@
 """`course check`."""
 
 import argparse
+from datetime import datetime
 from pathlib import Path
 
 from course_utils.chapters import exercises_of, find_place, set_of, the_one
 from course_utils.errors import CourseError
 from course_utils.workspace import find_workspace
 
-HELP = "show how far you are, or run the public checks of an exercise notebook, in the terminal"
+HELP = "show how far you are, or run the public checks of an exercise notebook as it was saved last, in the terminal"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print progress, or what `check(...)` would say of each question; 1 where one is not passed, or a reset was declined."""
+    """Print progress, or what `check(...)` would say of each question; 1 where one is not right, or a reset was declined."""
     if arguments.yes and not arguments.reset:
         raise CourseError("--yes answers the question of --reset; give both, or leave it out.")
     if arguments.reset:
@@ -38,14 +39,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from course_utils.grading.check import check_notebook
+    from course_utils.grading.progress import recall
 
     path = _notebook(arguments.notebook)
-    passed, total = 0, 0
-    for result, shown in check_notebook(path, _known_set(arguments.set or path.name)):
+    name = _known_set(arguments.set or path.name)
+    saved = datetime.fromtimestamp(path.stat().st_mtime)
+    print(
+        f"Checking the file as it was saved on {saved:%Y-%m-%d at %H:%M} ({path.name}): what is not saved is not in it.\n"
+    )
+    right, total = [], 0
+    for result, shown in check_notebook(path, name):
         print(f"{shown}\n", flush=True)
-        passed, total = passed + result.passed, total + 1
-    print(f"{passed} of {total} questions passed.")
-    return 0 if passed == total else 1
+        right, total = right + [result.question] * result.passed, total + 1
+    records = recall(name)
+    seen = sum(question in records and records[question].only_seen for question in right)
+    after = f"; {seen} of them after {'its solution was' if seen == 1 else 'their solutions were'} seen" if seen else ""
+    print(f"{len(right)} of {total} answers {'is' if len(right) == 1 else 'are'} right{after}.")
+    return 0 if len(right) == total else 1
 
 
 def _reset(arguments: argparse.Namespace) -> int:

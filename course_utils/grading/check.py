@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
-from course_utils.grading.definition import Definition, definition, history_in
+from course_utils.grading.definition import Definition, cell_in_words, definition, history_in
 from course_utils.grading.failures import failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, grade
 from course_utils.grading.progress import Record, recall, remember
@@ -125,10 +125,10 @@ class Checker:
         newest = newest_failure(self._failed(question.answer), question.id, history, where.cell if where else 0)
         if newest is None:
             return ""
-        then = (
-            f"this is a verdict on the one from In [{where.cell}]" if where else f"there is no `{question.answer}` yet"
-        )
-        return f"In [{newest.cell}] failed with {newest.error}, so {then}."
+        failed = f"In [{newest.cell}] failed with {newest.error}"
+        if where is None:
+            return f"{failed}, so there is no `{question.answer}` yet: mend that cell and run it again."
+        return f"Not your newest answer: {failed}, so this is a verdict on the one from In [{where.cell}]."
 
     def _result(self, question: Question, entry: Mapping, outcomes, where: Definition | None) -> tuple[Result, Shown]:
         records = recall(self.name)
@@ -142,7 +142,7 @@ class Checker:
             remember(self.name, records)
         known = {name: record for name, record in records.items() if name in self.entries}
         told = {"older": self._older(question, where), "has_solution": bool(solutions_at(self.name))}
-        graded = where.sentence(question.answer) if where else ""
+        graded = where.sentence(question.answer, numbered=self.live) if where else ""
         return result, shown(result, question, graded, known, len(self.entries), **told)
 
     def _place(self, where: Definition) -> dict:
@@ -194,14 +194,14 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
     """
     from IPython.utils.capture import capture_output
 
-    checker, cells = Checker(name, load_set(name)["questions"], seconds, live=False), _code_of(path)
-    if unsaved := _unsaved(path, name, [source for _, source in cells]):
+    checker, sources = Checker(name, load_set(name)["questions"], seconds, live=False), _code_of(path)
+    if unsaved := _unsaved(path, name, sources):
         raise CourseError(
             f"The answer to {', '.join(unsaved)} that you checked in the notebook is not in its file yet: "
             "save the notebook first (Ctrl+S), then type this again."
         )
     with _own_shell() as shell:
-        for number, source in cells:
+        for source in sources:
             error = None
             try:
                 with capture_output(), time_limit(seconds):
@@ -210,21 +210,22 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
             except OutOfTime:
                 error = TimeoutError(f"it had not ended after {seconds:g} s")
             if error:
-                print(f"Cell {number} stopped with {type(error).__name__}: {error}")
+                words = cell_in_words(source)
+                print(f"{words[0].upper()}{words[1:]} stopped with {type(error).__name__}: {error}")
         for question in checker.entries:
             with capture_output():
                 looked = checker.look(question)
             yield looked
 
 
-def _code_of(path: Path) -> list[tuple[int, str]]:
-    """The code cells of a notebook with their numbers, without those that call `check`."""
+def _code_of(path: Path) -> list[str]:
+    """The code cells of a notebook, without those that call `check`."""
     try:
         cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-        sources = [(n, "".join(c["source"])) for n, c in enumerate(cells, start=1) if c["cell_type"] == "code"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError):
         raise CourseError(f"{path} is not a notebook of format 4; restore it, or save it from JupyterLab.") from None
-    return [(number, source) for number, source in sources if not source.lstrip().startswith("check(")]
+    return [source for source in sources if not source.lstrip().startswith("check(")]
 
 
 def _unsaved(path: Path, name: str, sources: list[str]) -> list[str]:

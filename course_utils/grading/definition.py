@@ -19,10 +19,19 @@ class Definition:
     line: int | None = None
     source: str = ""
 
-    def sentence(self, name: str) -> str:
-        """`'Graded: `f`, a function from cell [3], line 1.'`"""
-        place = f" from cell [{self.cell}]" if self.cell else f" from {self.file}" if self.file else ""
+    def sentence(self, name: str, numbered: bool = True) -> str:
+        """`'Graded: `f`, a function from cell [3], line 1.'`, or by its text where nobody sees the cells' numbers."""
+        cell = f"cell [{self.cell}]" if numbered else cell_in_words(self.source)
+        place = f" from {cell}" if self.cell else f" from {self.file}" if self.file else ""
         return f"Graded: `{name}`, {self.what}{place}{f', line {self.line}' if self.line and place else ''}."
+
+
+def cell_in_words(source: str) -> str:
+    """`'the cell of q1'`, or `'the cell that begins `import torch`'`."""
+    if marked := re.search(r"^\s*# EXERCISE (\w+)\s*$", source, re.MULTILINE):
+        return f"the cell of {marked[1]}"
+    first = next(iter(source.strip().splitlines()), "").replace("`", "'")
+    return f"the cell that begins `{first}`"
 
 
 def definition(

@@ -75,14 +75,16 @@ def shown(
 ) -> Shown:
     """What a check says: the result, what was graded, the diagnosis, a hint, every case, and the progress in the set.
 
-    `older` says that it is not the newest answer; with `has_solution` who passed, or saw all hints, hears how to see ours.
+    `older` says why the newest answer is not the one that was checked; with `has_solution` who passed, or saw all hints, hears
+    how to see ours.
     """
     record = records.get(question.id, Record())
     lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record)}")]
     lines += [Line("fact", graded)] if graded and not result.untouched else []
-    lines += [Line("older", f"Not your newest answer: {older}")] if older else []
+    lines += [Line("older", older)] if older else []
     lines += [Line("diagnosis", f"Diagnosis: {result.diagnosis}")] if result.diagnosis else []
-    advice, verdicts = _hint(result), case_lines(result.verdicts)
+    told_already = older and all(verdict.kind == "missing" for verdict in result.verdicts)
+    advice, verdicts = _hint(result), [] if told_already else case_lines(result.verdicts)
     lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)

@@ -27,13 +27,17 @@ _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class Term:
-    """One summand: `kind` is one of `KINDS`, `formula` gives `bytes` when the sizes are put in for its letters."""
+    """One summand: `kind` is one of `KINDS`, `formula` gives `bytes` when the sizes are put in for its letters.
+
+    `times` is how many blocks it stands for, each with as many bytes.
+    """
 
     kind: str
     name: str
     formula: str
     bytes: int
     letters: frozenset[str] = frozenset()
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ class Estimate:
                 text = f"{repeated} × ({total})" if repeated > 1 else str(total)
                 owner = f"{repeated} {_owner_of(where)}" if repeated > 1 else _owner_of(where)
                 name = f"{kind} of {owner}" if where or kind == "activations" else kind
-                yield Term(kind, name, text, size, total.letters)
+                yield Term(kind, name, text, size, total.letters, repeated)
 
 
 def estimate(what, recipe: Recipe = Recipe(), *, batch: Callable | None = None) -> Estimate:  # noqa: B008 frozen

@@ -22,7 +22,7 @@ def naming(alt: str = "") -> dict:
 
     With `alt` it is about the figure that is the output before it.
     """
-    about = f'<p class="course-alt" hidden>{html.escape(alt)}</p>' if alt else ""
+    about = f'<p class="course-alt" style="display: none">{html.escape(alt)}</p>' if alt else ""
     return {"text/html": _PAGE + about, "text/plain": ""}
 
 

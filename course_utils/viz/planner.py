@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 PLANNER_MODELS = (*models.PUBLISHED, "qwen2.5-0.5b", "llama-3.1-8b", "mistral-7b", *models.FAMILIES, "convnet")
 OWN = "your own (Llama-like)"
 NO_CARD = "no card"
+_DEVICE_OF_CARDS = "cuda"
+_KIND, _KIND_OF_CARD = "kind of device", "kind of device: the card's"
+_AS_A_NUMBER = 2**10  # bytes without a formula are written as a number below this
 _TERMS_IN_TEXT = 5
 _LONGEST = 2**16  # tokens; rotary positions have no parameters, so that this costs nothing
 
@@ -101,11 +104,22 @@ def planner() -> None:
     stage = ToggleButtons(options=STAGES, description="ZeRO stage (0: none)")
     ranks = SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", disabled=True)
     stage.observe(lambda _: ranks.set_trait("disabled", not stage.value), names="value")
+    card = Dropdown(options=(NO_CARD, *MACHINES), description="card")
+    device = ToggleButtons(options=DEVICES, description=_KIND)
+
+    def follow(change) -> None:
+        """A card runs cuda, so there is nothing to choose beside one."""
+        chosen = change["new"] != NO_CARD
+        device.disabled, device.description = chosen, _KIND_OF_CARD if chosen else _KIND
+        if chosen:
+            device.value = _DEVICE_OF_CARDS
+
+    card.observe(follow, names="value")
     play(
         planner_figure,
         planner_working,
         model=ModelPicker(names, OWN, LlamaSizes, LLAMA_SIZES),
-        card=Dropdown(options=(NO_CARD, *MACHINES), description="card"),
+        card=card,
         optimizer=Dropdown(options=tuple(OPTIMIZERS), value="adamw", description="optimizer"),
         precision=ToggleButtons(options=PRECISIONS, description="precision"),
         batch=SelectionSlider(options=powers[:11], value=8, description="examples of a micro-batch"),
@@ -114,7 +128,7 @@ def planner() -> None:
         checkpointing=Checkbox(False, description="gradient checkpointing"),
         zero_stage=stage,
         ranks=ranks,
-        device=ToggleButtons(options=DEVICES, description="kind of device"),
+        device=device,
     )
 
 
@@ -123,12 +137,12 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
 
     `model` is one of `PLANNER_MODELS` (the DistilBERTs classify into two classes as in the chapters, the ConvNet is the
     course's own, the others are language models; those without a published size have the settings' scale), or `LlamaSizes`,
-    or any configuration that `memory.estimate` takes. `card` is a name in `hardware.MACHINES`. `recipe` are the fields of
-    `memory.Recipe`; without a `zero_stage` nothing is shared, whatever `ranks` says. Where there is no answer, the picture is
-    the sentence that says why.
+    or any configuration that `memory.estimate` takes. `card` is a name in `hardware.MACHINES`; with one the bytes are those of
+    cuda, and where `device` is another there is no verdict. `recipe` are the fields of `memory.Recipe`; without a `zero_stage`
+    nothing is shared, whatever `ranks` says. Where there is no answer, the picture is the sentence that says why.
     """
     try:
-        answer = _answer(model, recipe)
+        answer = _answer(model, card, recipe)
     except CourseError as error:
         figure, axes = subplots(figsize=(7.6, 1.6))
         axes.axis("off")
@@ -138,7 +152,7 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
     if recipe.get("zero_stage"):
         title += f", on each of {recipe['ranks']} devices"
     memory, verdict = None, ""
-    if card != NO_CARD:
+    if card != NO_CARD and answer.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
         verdict = verdict_of(needs(answer.log, answer.recipe.device), memory)
     figure, alt = instants_figure(answer.by_instant(), f"{title}, {verdict} on {card}" if verdict else title, memory)
@@ -160,7 +174,7 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
     Arguments as of `planner_figure`; empty where there is no answer, as the picture then says why.
     """
     try:
-        answer = _answer(model, recipe)
+        answer = _answer(model, card, recipe)
     except CourseError:
         return Markdown("")
     count, terms = answer.instants[0].by_kind.get("parameters", 0) // answer.recipe.itemsize, _terms(answer)
@@ -173,13 +187,14 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
     size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
     head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.how}."
     sizes = (format_bytes(term.bytes).replace(" ", "\N{NO-BREAK SPACE}") for term in terms)
-    rows = [f"| {term.name} | `{term.formula}` | {size} |" for term, size in zip(terms, sizes, strict=True)]
+    rows = [f"| {term.name} | {_formula(term)} | {size} |" for term, size in zip(terms, sizes, strict=True)]
     return Markdown("\n".join([f"{head}\n", "| what | formula, in bytes | size |", "|:--|:--|--:|", *rows]))
 
 
-def _answer(model: Model, recipe: dict) -> Estimate:
+def _answer(model: Model, card: str, recipe: dict) -> Estimate:
     """Raises `CourseError` where there is none."""
     alone = {} if recipe.get("zero_stage") else {"ranks": 1}
+    recipe = recipe if card == NO_CARD else {"device": _DEVICE_OF_CARDS, **recipe}
     work_out = _work_out if isinstance(model, Hashable) else _work_out.__wrapped__
     return work_out(model, settings().scale, Recipe(**{**recipe, **alone}))
 
@@ -205,6 +220,14 @@ def _work_out(model: Model, scale: Scale, recipe: Recipe) -> Estimate:
 def _terms(answer: Estimate) -> tuple[Term, ...]:
     """With formulas where they are known already."""
     return answer.peak_instant.terms if "shipped" in answer.how else answer.peak_instant.parts
+
+
+def _formula(term: Term) -> str:
+    """Of bytes without a formula the size of each block, where the bare number is too long to be read."""
+    each = term.bytes // term.times
+    if term.letters or abs(each) < _AS_A_NUMBER:
+        return f"`{term.formula}`"
+    return f"{term.times} × {format_bytes(each)}" if term.times > 1 else ""
 
 
 def _name_of(model: Model, scale: Scale) -> str:

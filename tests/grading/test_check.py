@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from course_utils import grading, settings
+from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.grading import check as check_room
 from course_utils.grading import showing
@@ -425,8 +426,10 @@ def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(noteb
 )
 def test_a_verdict_on_an_older_cell_says_so(notebook, newer, error):
     attempt(notebook, f"# EXERCISE q1\n{newer}")
-    first = f"Not your newest answer: In [1] failed with {error}, so there is no `double` yet."
-    assert first in said(notebook).splitlines()
+    first = f"In [1] failed with {error}, so there is no `double` yet: mend that cell and run it again."
+    lines = said(notebook).splitlines()
+    assert first in lines
+    assert "".join(lines).count("There is no") == 0, "one sentence is enough"
     run(notebook, "# EXERCISE q1\ndef double(x): return 5 * x")
     assert "newest" not in said(notebook)
     attempt(notebook, f"# EXERCISE q1\n{newer}")
@@ -510,3 +513,30 @@ def test_jupyterlab_says_which_notebook_is_open(notebook, saved, monkeypatch):
 def test_a_check_in_the_terminal_is_no_newer_answer(saved):
     assert not looked(saved(WRONG, at=1))
     assert looked(saved(RIGHT, at=1))
+
+
+def test_in_a_terminal_a_cell_is_named_by_what_stands_in_it(notebook, saved, capsys):
+    path = saved(RIGHT, at=1)
+    cells = json.loads(path.read_text())["cells"]
+    broken = {"cell_type": "code", "source": "import torch\n1 / 0"}
+    path.write_text(json.dumps({"cells": [broken, *cells]}))
+    [(_, shown)] = check_room.check_notebook(path, "03_test")
+    assert "Graded: `double`, a function from the cell of q1, line 2." in str(shown)
+    first = capsys.readouterr().out
+    assert first == "The cell that begins `import torch` stopped with ZeroDivisionError: division by zero\n"
+
+
+def test_the_terminals_last_line_counts_as_its_verdicts_do(notebook, saved, solutions, monkeypatch, capsys):
+    monkeypatch.setattr("course_utils.grading.released.set_names", lambda: ["03_test"])
+    path = saved(RIGHT, at=1)
+    assert main(["check", str(path), "--set", "03_test"]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"Checking the file as it was saved on 1970-01-0[12] at .*: what is not saved is not in it\.", first
+    )
+    assert last == "1 of 1 answers is right."
+    remember("03_test", {"q1": Record(1, False, 0.0, seen=True)})
+    assert main(["check", str(path), "--set", "03_test"]) == 0
+    *_, before, _, last = capsys.readouterr().out.splitlines()
+    assert before == "Progress: 0 of 1 questions passed, 1 solution seen."
+    assert last == "1 of 1 answers is right; 1 of them after its solution was seen."

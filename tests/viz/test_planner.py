@@ -71,10 +71,14 @@ def test_the_working_is_the_whole_sum_of_the_peak_and_explains_just_its_letters(
     assert f"Known from {expected.how}." in head
     assert columns.split(" | ")[1] == "formula, in bytes"
     rows = rows_of(working)
-    assert sum(value_of(formula, expected.sizes) for _, formula, _ in rows) == expected.peak
+    terms = expected.peak_instant.terms if "shipped" in expected.how else expected.peak_instant.parts
+    assert [what for what, _, _ in rows] == [term.name for term in terms]
+    assert sum(value_of(term.formula, expected.sizes) for term in terms) == expected.peak
+    shown = [(formula, term) for (_, formula, _), term in zip(rows, terms, strict=True) if formula.startswith("`")]
+    assert all(value_of(formula, expected.sizes) == term.bytes for formula, term in shown)
     assert model is SMALL or "parameters of 6 model.layers" in [what for what, _, _ in rows]
     explained = re.findall(r"\b(\w) = [\d,]+ \(", head)
-    assert set(explained) == set(re.findall("[A-Za-z]", "".join(formula for _, formula, _ in rows)))
+    assert set(explained) == set(re.findall("[A-Za-z]", "".join(formula for formula, _ in shown)))
 
 
 def test_a_card_is_a_line_and_a_verdict():
@@ -167,3 +171,42 @@ def test_a_control_moves_the_picture_and_the_sum(shown, monkeypatch):
     played["zero_stage"].value = 2
     assert not played["ranks"].disabled
     assert "nothing to shard over" in shown[-2][0]["text/plain"]
+
+
+def test_a_card_runs_cuda_and_the_choice_of_a_device_comes_back_without_one(shown, monkeypatch):
+    planner, played = import_module("course_utils.viz.planner"), {}
+    play = planner.play
+    monkeypatch.setattr(planner, "play", lambda *draw, **controls: played.update(controls) or play(*draw, **controls))
+    viz.planner()
+    played["model"].model.value, card, device = "gpt2", played["card"], played["device"]
+    assert (card.value, device.value, device.disabled) == (NO_CARD, "cpu", False)
+    card.value = "RTX 4090"
+    assert (device.value, device.disabled, device.description) == ("cuda", True, "kind of device: the card's")
+    known = estimate("gpt2", Recipe(batch=8, sequence=128, device="cuda"))
+    assert f": {format_bytes(known.peak)} for a model of" in shown[-1][0].data
+    assert "On RTX 4090: fits." in shown[-2][0]["text/plain"]
+    card.value = NO_CARD
+    assert (device.disabled, device.description) == (False, "kind of device")
+
+
+def test_bytes_of_a_cpu_get_no_verdict_of_a_card():
+    small = {**FEW, "model": "gpt2"}
+    cuda, alt = viz.planner_figure(card="RTX 4090", **small)
+    assert title(cuda.axes[0]).endswith("fits on RTX 4090")
+    assert f"peak {format_bytes(estimate('gpt2', Recipe(**FEW, device='cuda')).peak)}" in title(cuda.axes[0])
+    cpu, alt = viz.planner_figure(card="RTX 4090", **small, device="cpu")
+    assert "fits" not in title(cpu.axes[0]) + alt
+    assert not cpu.axes[0].lines
+
+
+def test_bytes_without_a_formula_are_written_for_people():
+    recipe = {"optimizer": "adamw8bit", "precision": "bf16", "checkpointing": True, **FEW}
+    known = estimate("gpt2", Recipe(**recipe))
+    rows = {what: (formula, size) for what, formula, size in rows_of(viz.planner_working("gpt2", **recipe).data)}
+    assert not [row for row in rows.values() if re.search(r"\d{5}", row[0])]
+    (parameters,) = [term for term in known.peak_instant.parts if term.name.startswith("parameters of 12 ")]
+    assert rows[parameters.name] == (
+        f"12 × {format_bytes(parameters.bytes // 12)}",
+        format_bytes(parameters.bytes).replace(" ", "\N{NO-BREAK SPACE}"),
+    )
+    assert value_of(parameters.formula, {}) == parameters.bytes, "the working stays a sum in bytes"
