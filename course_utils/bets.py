@@ -184,9 +184,8 @@ def _ask(name: str, now: Bet, question: str) -> None:
 
 def _told(now: Bet) -> str:
     """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
-    if now.guess != now.cell:
-        return f"{_line(now)} {_GO_ON}"
-    return f"Type your number, then click the next cell. Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
+    standing = f"Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
+    return f"{standing if now.guess == now.cell else _line(now)} {_GO_ON}"
 
 
 def _line(now: Bet, question: str = "") -> str:

@@ -242,7 +242,7 @@ def test_beside_the_box_stands_which_number_counts_and_how_to_go_on(notebook, re
     bet("07-peak", 50, "MiB")
     box = box_of(notebook)
     [said] = [one for one in parent_of(notebook).children if one is not box and "counts" in one.value]
-    assert said.value == "Type your number, then click the next cell. Until you type yours, 50 MiB counts."
+    assert said.value == "Until you type yours, 50 MiB counts. To go on, click the next cell."
     box.value = 70
     assert said.value == "Your bet: 70 MiB. To go on, click the next cell."
     bet("07-peak", 50, "MiB")
