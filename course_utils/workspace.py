@@ -156,7 +156,7 @@ def _merged(path: Path, mine: bytes, base: bytes | None, new: bytes) -> tuple[by
 def _trust_as_before(mine: bytes, merged: bytes) -> None:
     """JupyterLab cuts the style and the scripts out of outputs unless it wrote the file itself, or a signature vouches for it.
 
-    A merge adds no output, so what was trusted stays trusted. Where nothing can be signed it opens untrusted, as any copy does.
+    A merge adds no output, so what was trusted stays trusted. Where nothing can be signed it opens as any copy does, not trusted.
     """
     with suppress(Exception):
         from nbformat import reads

@@ -38,6 +38,7 @@ def page(browser, checkout):
         "-m",
         "course_utils.cli",
         "lab",
+        "00",
         "--port",
         "0",
         address=LAB,
