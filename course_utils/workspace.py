@@ -8,8 +8,7 @@ course's follows it as text, which does not run; where both changed another file
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from course_utils.chapters import Place, set_of
@@ -42,8 +41,10 @@ def find_workspace(place: Place, folder: Path | None = None) -> Path:
     return around or (settings().home if variables("COURSE_HOME") else place.root) / NAME
 
 
-def hand_out(place: Place, folder: Path) -> Iterator[str]:
+def hand_out(place: Place, folder: Path, on_merge: Callable[[bytes, bytes], None] | None = None) -> Iterator[str]:
     """Bring `folder` to the version of the checkout at `place`, and yield what its owner should know, a line each.
+
+    `on_merge(before, after)` is called for each notebook that was merged.
 
     Raises `CourseError` where it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
     """
@@ -54,7 +55,10 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
             raise CourseError(f"{folder} holds the course's own notebooks; name another folder with --folder.")
         try:
             renamed += _rename(folder, inside)
+            before = (folder / inside).read_bytes() if on_merge and (folder / inside).is_file() else None
             changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, without_outputs(source))
+            if changed and before and inside.suffix == ".ipynb":
+                on_merge(before, (folder / inside).read_bytes())
         except OSError as error:
             raise CourseError(
                 f"{folder / inside} cannot be read or written ({error.strerror}); put that right, or name another "
@@ -148,23 +152,7 @@ def _merged(path: Path, mine: bytes, base: bytes | None, new: bytes) -> tuple[by
     remark = f"you and the course both changed {format_counted(both, 'cell')}: yours stays, and the course's follows as text."
     if cells == notebook["cells"]:
         return mine, remark if both else ""
-    merged = _dump(notebook | {"cells": cells})
-    _trust_as_before(mine, merged)
-    return merged, remark if both else ""
-
-
-def _trust_as_before(mine: bytes, merged: bytes) -> None:
-    """JupyterLab cuts the style and the scripts out of outputs unless it wrote the file itself, or a signature vouches for it.
-
-    A merge adds no output, so what was trusted stays trusted. Where nothing can be signed it opens as any copy does, not trusted.
-    """
-    with suppress(Exception):
-        from nbformat import reads
-        from nbformat.sign import NotebookNotary
-
-        notary = NotebookNotary()
-        if notary.check_signature(reads(mine.decode(), as_version=4)):
-            notary.sign(reads(merged.decode(), as_version=4))
+    return _dump(notebook | {"cells": cells}), remark if both else ""
 
 
 def without_outputs(source: Path) -> bytes:

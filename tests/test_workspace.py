@@ -11,6 +11,7 @@ from course_staff.notebooks.links import dead_links, prose
 from course_utils.chapters import Place, exercises_of, find_place
 from course_utils.cli import lab, main
 from course_utils.cli.check import _notebook
+from course_utils.cli.lab import trust_as_before
 from course_utils.errors import CourseError
 from course_utils.settings import settings
 from course_utils.workspace import HANDED_OUT, find_workspace, hand_out, merge
@@ -313,6 +314,6 @@ def test_what_jupyterlab_trusted_stays_trusted_after_a_merge_and_nothing_else_is
     if trusted:
         NotebookNotary().sign(nbformat.read(mine / INSIDE, as_version=4))
     store(place.root / INSIDE, cell("intro-text", "better words"), ran("bet"), ran("settle"))
-    list(hand_out(place, mine))
+    list(hand_out(place, mine, trust_as_before))
     assert sources(mine / INSIDE)[0] == "better words"
     assert NotebookNotary().check_signature(nbformat.read(mine / INSIDE, as_version=4)) == trusted
