@@ -68,7 +68,7 @@ lint: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(VENV) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || $(MAKE) --no-print-directory .new-venv
 	@echo "Installing the packages into .venv: once, some minutes, a few GB."
-	@$(VENV) -m pip install $$(test -t 1 || echo --quiet) --disable-pip-version-check -c constraints.txt -e ".[lab,dev,site]" && $(VENV) -m pip check --quiet || { \
+	@PYTHONWARNINGS=ignore $(VENV) -m pip install $$(test -t 1 || echo --quiet) --disable-pip-version-check -c constraints.txt -e ".[lab,dev,site]" && $(VENV) -m pip check --quiet || { \
 		echo "The packages could not all be installed (pip says why above): check the network, then type the same command again." >&2; exit 1; }
 	@touch $@
 

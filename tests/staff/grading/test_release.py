@@ -258,8 +258,7 @@ def test_there_is_a_skeleton_of_every_kind():
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
-    for module in (released_sets, grade):
-        monkeypatch.setattr(module, "SETS", tmp_path)
+    monkeypatch.setattr(released_sets, "SETS", tmp_path)
     write(released(tmp_path / "99_test.ipynb", tmp_path / "exercises", tmp_path))
     (authored,) = load_solutions(tmp_path / "99_test.ipynb")
     question = authored.question
@@ -292,7 +291,7 @@ def test_a_new_question_goes_to_the_set_that_its_number_stands_for(checkout, cap
 
 def test_an_unknown_kind_is_answered_with_those_that_are_there(checkout, capsys):
     assert main(["new", "question", "99_test", "--kind", "essay"]) == 2
-    assert f"there are {', '.join(KINDS)}" in capsys.readouterr().err
+    assert f"choose one of {', '.join(KINDS)}" in capsys.readouterr().err
     assert not list((checkout / "solutions").iterdir())
 
 
