@@ -1,5 +1,6 @@
 """A training within limits: what is measured agrees with other witnesses, what cannot be measured is refused."""
 
+import gc
 import os
 import threading
 from functools import partial
@@ -63,6 +64,7 @@ def test_bytes_are_those_of_the_allocator():
     """It sees every allocation from before the model was built on; a scalar or two are all that a dispatch mode does not."""
     peak, _ = of(loop)
     allocator = CpuAllocator()
+    gc.collect()  # what other tests left would be released while the record is kept
     with allocator.recording():
         model, ids, labels = fresh_model(TASK.weights), TASK.ids.clone(), TASK.labels.clone()
         with allocator.measured():
