@@ -85,3 +85,12 @@ def write_json(path: Path, value) -> None:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
         _log.warning("%s cannot be written (%s); this will be forgotten.", path, error.strerror)
+
+
+def free_name(path: Path) -> Path:
+    """A name beside `path` that nothing has: `03_adamw (old).ipynb`, `03_adamw (old 2).ipynb`."""
+    count, free = 1, path.with_stem(f"{path.stem} (old)")
+    while free.exists():
+        count += 1
+        free = path.with_stem(f"{path.stem} (old {count})")
+    return free

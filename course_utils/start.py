@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 
 from course_utils import bets
 from course_utils.chapters import chapters_in
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import free_name, replacing
 from course_utils.grading.board import Board, Standing, my_progress
 from course_utils.ledger import Ledger
 from course_utils.units import format_counted
@@ -73,8 +72,7 @@ def write(folder: Path) -> Path:
     text = "\n".join(page(folder))
     try:
         if path.is_file() and not (handed.is_file() and handed.read_bytes() == path.read_bytes()):
-            names = (path.with_stem(f"{path.stem} (old {number})") for number in count(1))
-            path.rename(next(name for name in names if not name.exists()))
+            path.rename(free_name(path))
         for each in (handed, path):
             with replacing(each) as draft:
                 draft.write_text(text, encoding="utf-8", newline="\n")

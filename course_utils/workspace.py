@@ -13,7 +13,7 @@ from pathlib import Path
 
 from course_utils.chapters import Place, set_of
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import free_name, replacing
 from course_utils.settings import settings, variables
 from course_utils.units import format_counted
 
@@ -206,18 +206,9 @@ def _as_text(cell: dict) -> dict:
 
 def _keep(path: Path, content: bytes) -> str:
     """Keep what stood at `path` beside it, and say where."""
-    copy = _free(path)
+    copy = free_name(path)
     _write(copy, content)
     return f"the old file is kept as {copy.name}."
-
-
-def _free(path: Path) -> Path:
-    """A name beside `path` that nothing has: `03_adamw (old).ipynb`, `03_adamw (old 2).ipynb`."""
-    count, free = 1, path.with_stem(f"{path.stem} (old)")
-    while free.exists():
-        count += 1
-        free = path.with_stem(f"{path.stem} (old {count})")
-    return free
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -27,6 +27,7 @@ from course_utils.chapters import chapters_in, exercises_of
 from course_utils.errors import CourseError
 from course_utils.ledger import Ledger, record
 from course_utils.settings import settings
+from course_utils.units import format_bytes
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -160,6 +161,8 @@ def test_the_pictures_show_what_a_step_and_the_notebooks_say_today():
     step = take_one_step()
     assert sum(step.measured.values()) == pytest.approx(sum(step.predicted.values()), rel=1e-5)
     assert step.guess < 0.5 * sum(step.measured.values())
+    told = re.search(r'docs/one_step\.png".*alt="([^"]+)"', README)[1]
+    assert re.findall(r"\d+ MiB", told) == [format_bytes(step.guess), format_bytes(sum(step.measured.values()))]
     words = {"one_step": one_step_figure()[1], "predicted_measured": overview_figure(stored_rows(ROOT))[1]}
     for name, places in readme.PICTURES.items():
         for place in places.values():

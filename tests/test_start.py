@@ -96,7 +96,7 @@ def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(fol
     assert [path.name for path in folder.glob("*.md")] == ["start.md"]
     (folder / "start.md").write_text("my own remarks", encoding="utf-8")
     assert "1 of its" in written(folder)
-    assert (folder / "start (old 1).md").read_text(encoding="utf-8") == "my own remarks"
+    assert (folder / "start (old).md").read_text(encoding="utf-8") == "my own remarks"
 
 
 def test_a_damaged_notebook_is_named_and_spoils_nothing(folder):
