@@ -32,7 +32,7 @@ OWN_LOOP = {
     "context_parallel": "distributed.ring_attention.RingAttention",
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
-_TRL = ("attention", "offload_activations", "quantized", "galore")  # what its settings have
+TRL = ("attention", "offload_activations", "quantized", "galore")  # of these, what TRL has settings for
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
 _SWITCHES = {
     "clipping": "--clipping",
@@ -146,7 +146,7 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
         if field.name in OWN_LOOP and getattr(recipe, field.name) != field.default:
             raise CourseError(
                 f"course train has no flag for {field.name}={getattr(recipe, field.name)!r}; write a loop of your own with "
-                f"{OWN_LOOP[field.name]}{', or take --emit trl' if field.name in _TRL else ''}."
+                f"{OWN_LOOP[field.name]}{', or take --emit trl' if field.name in TRL else ''}."
             )
 
 

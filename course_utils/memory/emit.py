@@ -1,9 +1,10 @@
 """A recipe as what trains by it: the settings of a library, a command, the file of a cluster."""
 
 import json
+from contextlib import suppress
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.command import FILES, cluster_file, torchrun_command, train_command, weights_of
+from course_utils.memory.command import FILES, OWN_LOOP, TRL, cluster_file, torchrun_command, train_command, weights_of
 from course_utils.memory.recipe import Recipe
 
 _OPTIMIZERS = {  # names of Transformers' TrainingArguments
@@ -15,6 +16,7 @@ _OPTIMIZERS = {  # names of Transformers' TrainingArguments
     "adafactor-transformers": "adafactor",
     "sgd": "sgd",
 }
+_NO_SETTING = "# No setting:"
 _MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
 
 
@@ -41,6 +43,15 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     return torchrun_command(model, recipe, nodes) if kind == "torchrun" else cluster_file(kind, model, recipe, nodes)
 
 
+def kind_for(recipe: Recipe) -> str:
+    """The kind that says all of a recipe for one machine: `train`, else `trl`; `own loop` where neither does."""
+    for kind in ("train", "trl"):
+        with suppress(CourseError):
+            if _NO_SETTING not in emit(kind, "gpt2", recipe):
+                return kind
+    return "own loop"
+
+
 def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if recipe.context_parallel > 1:
         raise CourseError(f"{kind} has no setting for attention on this ring; take no context_parallel.")
@@ -49,7 +60,10 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
         f"the loss beside the teacher {recipe.teacher} is techniques.distillation_loss": recipe.teacher,
         f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
     }
-    said = [f"# No setting: {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
+    if kind == "trl":
+        usual, others = vars(Recipe()), OWN_LOOP.keys() - {*TRL, "teacher", "galore"}
+        remarks |= {f"{name} is {OWN_LOOP[name]}": getattr(recipe, name) != usual[name] for name in sorted(others)}
+    said = [f"{_NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([_SETTINGS[kind](model, recipe), *said])
 
 

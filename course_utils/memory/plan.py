@@ -1,6 +1,6 @@
 """What fits on a card, what to change where it does not, and how much larger it could be."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import isnan, prod
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine
+from course_utils.memory.emit import kind_for
 from course_utils.memory.estimate import Estimate, answer
 from course_utils.memory.finder import Finder, finder_of
 from course_utils.memory.log import Log
@@ -24,6 +25,7 @@ ABOVE = 0.09
 """By how much published measurements on GPUs are above predictions, at most: docs/accuracy.md, as is the next."""
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most."""
+HOW_TO_TRAIN = "--row N --emit train (or trl) writes row N as what trains by it; own loop: neither can."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 _NO_LIMIT = 2**20
 
@@ -150,7 +152,7 @@ class Plan:
                 if self.verdict == FITS
                 else "What would make it fit, the least disturbing first:"
             )
-            lines += ["", head, *table(self.rows)]
+            lines += ["", head, *table(self.rows), "", HOW_TO_TRAIN]
         if self.helpless:
             lines += ["", f"These would not lower the peak: {', '.join(self.helpless)}."]
         known = {name: value for name, value in self.largest.items() if value is not None}
@@ -207,17 +209,25 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
     columns = {
+        "row": [str(number) for number in range(1, len(rows) + 1)],
         "": [" + ".join(row.names) for row in rows],
         "peak": [format_bytes(row.peak) for row in rows],
         "change": [signed(-row.saves) for row in rows],
         "seconds": ["" if isnan(s := row.seconds) else "+" * (s >= 0) + format_seconds(s) for row in rows],
         "sent": [signed(row.sent) if row.sent else "" for row in rows],
+        "train by": [kind_for(row.recipe) for row in rows],
     }
-    widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
-    yield "  " + " ".join(f"{name:>{width + 1}s}" for name, width in widths.items()) + "   costs"
+    shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
+
+    def line(cells: Iterable[str]) -> str:
+        sides = ("<" if name in ("", "train by") else ">" for name in shown)
+        return "  ".join(
+            f"{cell:{side}{width}s}" for cell, side, width in zip(cells, sides, shown.values(), strict=True)
+        )
+
+    yield f"  {line(shown)}   costs"
     for place, row in enumerate(rows):
-        cells = (f"{columns[name][place]:{'>' if name else '<'}{width + 1}s}" for name, width in widths.items())
-        yield f"  {' '.join(cells)}   {row.costs}"
+        yield f"  {line(columns[name][place] for name in shown)}   {row.costs}"
 
 
 def needs(log: Log, device: str) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """`course plan`, as it is typed."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -215,6 +216,20 @@ def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, 
         assert main(["plan", config, *TOO_LARGE, "--emit", kind, "--row", row]) == 0
     assert made == [1]
     assert "Working it out" not in capsys.readouterr().err
+
+
+def test_each_row_says_what_it_can_be_written_as(config, capsys):
+    main(["plan", config, *TOO_LARGE])
+    rows = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\s+\d ", line)]
+    assert rows
+    for number, line in enumerate(rows, 1):
+        (kind,) = re.findall("  (train|trl|own loop)  ", line)
+        codes = {
+            name: main(["plan", config, *TOO_LARGE, "--emit", name, "--row", str(number)]) for name in ("train", "trl")
+        }
+        assert (codes["train"] == 0) == (kind == "train")
+        assert kind != "trl" or codes["trl"] == 0
+        capsys.readouterr()
 
 
 def test_the_settings_of_a_row(config, capsys):

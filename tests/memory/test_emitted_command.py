@@ -15,7 +15,7 @@ from course_utils.cli import train
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.command import FILES, OWN_LOOP
-from course_utils.memory.emit import emit
+from course_utils.memory.emit import emit, kind_for
 
 PLAIN = Recipe("adamw-foreach", batch=4, sequence=256, accumulation=2, device="cuda")
 EVERYTHING = replace(
@@ -100,6 +100,19 @@ def test_what_trl_has_a_setting_for_is_sent_there():
         said[name] = "--emit trl" in str(error.value)
     assert said == {"quantized": True, "in_backward": False}
     assert "load_in_4bit: true" in emit("trl", "llama-3.1-8b", refused["quantized"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [({"checkpointing": True}, "train"), ({"quantized": "nf4", "lora": 8}, "trl"), ({"in_backward": True}, "own loop"),
+     ({"optimizer": "adamw4bit"}, "trl"), ({"frozen": ("wte",)}, "own loop")],
+)  # fmt: skip
+def test_a_recipe_is_told_the_kind_that_says_all_of_it(fields, kind):
+    recipe = replace(PLAIN, **{"accumulation": 1, **fields})
+    assert kind_for(recipe) == kind
+    if kind == "own loop":
+        (field,) = fields
+        assert f"# No setting: {field} is" in emit("trl", "gpt2", recipe)
 
 
 def test_what_course_train_has_no_flag_for_is_refused():
