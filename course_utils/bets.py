@@ -73,8 +73,8 @@ _here: dict[str, Bet] = {}
 def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
     """Record the bet called `name` ("07-peak"), ask for it where the notebook has widgets, and return the number.
 
-    `default` is the number in the cell. What a reader types in the box counts from then on, until that number changes. Raises
-    `CourseError` on a name that does not begin with a chapter's number, and on a bet that is no finite number.
+    `default` is the number in the cell. What a reader types in the box counts until its truth is known, and stays from then on; if
+    the number in the cell changes, a new bet begins. Raises `CourseError` on a name that does not begin with a chapter's number, and on a bet that is no finite number.
     """
     number, kept = _finite(default, name), _look(name)
     same = kept is not None and kept.cell == number
@@ -170,11 +170,18 @@ def _ask(name: str, now: Bet, question: str) -> None:
 
     from course_utils.viz.display import show_controls
 
-    box = FloatText(value=now.guess, description=f"your bet ({now.unit})" if now.unit else "your bet")
+    start = float(f"{now.guess:.4g}") if now.guess == now.cell and now.guess % 1 else now.guess
+    box = FloatText(
+        value=start, description=f"your bet ({now.unit})" if now.unit else "your bet", continuous_update=True
+    )
     said = HTML(html.escape(_told(now)))
 
     def take(change) -> None:
-        typed = replace(_look(name) or now, guess=float(change["new"]), truth=None)
+        before = _look(name) or now
+        if before.truth is not None:
+            box.value, said.value = before.guess, html.escape(_told(before))
+            return
+        typed = replace(before, guess=float(change["new"]))
         _keep(name, typed)
         said.value = html.escape(f"{_line(typed)} {_GO_ON}")
 
@@ -184,6 +191,8 @@ def _ask(name: str, now: Bet, question: str) -> None:
 
 def _told(now: Bet) -> str:
     """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
+    if now.truth is not None:
+        return f"{now} That stays. To bet anew, change the number in the cell above, and run it."
     standing = f"Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
     return f"{standing if now.guess == now.cell else _line(now)} {_GO_ON}"
 

@@ -45,14 +45,19 @@ def alone(monkeypatch, variable="COURSE_READER", value="0"):
     settings.cache_clear()
 
 
-def box_of(shown):
-    """The number box of the bet that was shown last."""
+def box_of(shown, part=1):
+    """The number box of the bet that was shown last, or another part of what was shown."""
     from ipywidgets import Widget
     from ipywidgets.widgets.widget import _instances
 
     panel = [bundle for bundle in shown if WIDGET in bundle][-1][WIDGET]["model_id"]
     assert isinstance(_instances[panel], Widget)
-    return _instances[panel].children[1]
+    return _instances[panel].children[part]
+
+
+def said_of(shown):
+    """What stands under the box of the bet that was shown last."""
+    return box_of(shown, 2).value
 
 
 def test_outside_a_notebook_a_bet_and_its_end_are_two_lines(capsys):
@@ -85,12 +90,26 @@ def test_the_box_has_the_question_beside_it_and_says_what_stands(notebook):
     assert (box.value, box.description) == (50, "your bet (GB)")
 
 
-def test_a_new_guess_after_the_end_is_not_settled_yet(notebook, capsys):
+def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook, restart):
     bet("07-peak", 50)
     settle("07-peak", 35)
-    box_of(notebook).value = 35
-    picture()
-    assert capsys.readouterr().out == "No bet is settled yet; run the chapter from its first cell.\n"
+    for again in (False, True):
+        if again:  # somebody comes back, and runs the cell
+            restart()
+            assert bet("07-peak", 50) == 50
+        box = box_of(notebook)
+        box.value = 35
+        assert box.value == 50
+        assert "You bet 50; it is 35: you were 1.43 times too high. That stays." in said_of(notebook)
+        assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
+    assert bet("07-peak", 40) == 40
+    assert bets.every()["07-peak"].truth is None
+
+
+def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_counts_whole(notebook):
+    assert bet("00-peak", 14.388824462890625) == 14.388824462890625
+    assert box_of(notebook).value == 14.39
+    assert bets.every()["00-peak"].guess == 14.388824462890625
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def _check(arguments: argparse.Namespace) -> int:
     name = _known_set(arguments.set or path.name)
     saved = datetime.fromtimestamp(path.stat().st_mtime)
     print(
-        f"Checking the file as it was saved on {saved:%Y-%m-%d at %H:%M} ({path.name}): what is not saved is not in it.\n"
+        f"Checking the file as it was saved on {saved:%Y-%m-%d at %H:%M:%S} ({path.name}): what is not saved is not in it.\n"
     )
     right, total = [], 0
     for result, shown in check_notebook(path, name):

@@ -117,7 +117,7 @@ class Checker:
         shell = _shell() if self.live else None
         return failures_in(shell).of(answer) if shell else {}
 
-    def _older(self, question: Question, where: Definition | None) -> str:
+    def _older(self, question: Question, where: Definition | None, untouched: bool) -> str:
         """What is wrong with a newer answer than the one that is defined, or nothing."""
         if where and not where.cell:
             return ""
@@ -126,8 +126,8 @@ class Checker:
         if newest is None:
             return ""
         failed = f"In [{newest.cell}] failed with {newest.error}"
-        if where is None:
-            return f"{failed}, so there is no `{question.answer}` yet: mend that cell and run it again."
+        if where is None or untouched:
+            return f"{failed}, so there is no `{question.answer}` of yours yet: mend that cell and run it again."
         return f"Not your newest answer: {failed}, so this is a verdict on the one from In [{where.cell}]."
 
     def _result(self, question: Question, entry: Mapping, outcomes, where: Definition | None) -> tuple[Result, Shown]:
@@ -135,13 +135,13 @@ class Checker:
         record = records.get(question.id, Record())
         tries, hidden = record.tries + 1, bool(entry["has_hidden"])
         result = grade(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
-        if not all(verdict.kind in ("untouched", "missing") for verdict in result.verdicts):
+        if not result.untouched:
             given = question.hints.index(result.hint) + 1 if result.hint else 0
             record = replace(record.after(result.passed, result.points), hint=max(record.hint, given))
             records[question.id] = replace(record, **self._place(where)) if self.live else record
             remember(self.name, records)
         known = {name: record for name, record in records.items() if name in self.entries}
-        told = {"older": self._older(question, where), "has_solution": bool(solutions_at(self.name))}
+        told = {"older": self._older(question, where, result.untouched), "has_solution": bool(solutions_at(self.name))}
         graded = where.sentence(question.answer, numbered=self.live) if where else ""
         return result, shown(result, question, graded, known, len(self.entries), **told)
 

@@ -78,8 +78,8 @@ class Result:
 
     @property
     def untouched(self) -> bool:
-        """Whether the answer was never written."""
-        return bool(self.verdicts) and all(verdict.kind == "untouched" for verdict in self.verdicts)
+        """Whether the answer was never written, or never run."""
+        return bool(self.verdicts) and all(verdict.kind in ("untouched", "missing") for verdict in self.verdicts)
 
 
 def judge(question: Question, case: Case, outcome: Outcome, expected: dict | None = None) -> Verdict:

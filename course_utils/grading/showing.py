@@ -79,11 +79,11 @@ def shown(
     how to see ours.
     """
     record = records.get(question.id, Record())
-    lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record)}")]
+    lines = [Line("head", f"{question.id} · {question.title}: {_status(result, record, older)}")]
     lines += [Line("fact", graded)] if graded and not result.untouched else []
     lines += [Line("older", older)] if older else []
     lines += [Line("diagnosis", f"Diagnosis: {result.diagnosis}")] if result.diagnosis else []
-    told_already = older and all(verdict.kind == "missing" for verdict in result.verdicts)
+    told_already = older and result.untouched
     advice, verdicts = _hint(result), [] if told_already else case_lines(result.verdicts)
     lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
     if question.counted and result.passed:
@@ -95,9 +95,9 @@ def shown(
         )
     seen = sum(each.only_seen for each in records.values())
     also = f", {format_counted(seen, 'solution')} seen" if seen else ""
-    lines.append(
-        Line("fact", f"Progress: {sum(r.passed for r in records.values())} of {total} questions passed{also}.")
-    )
+    stays = "" if result.passed or not record.passed else f" You passed {question.id} before, and that stays."
+    done = sum(each.passed for each in records.values())
+    lines.append(Line("fact", f"Progress: {done} of {total} questions passed{also}.{stays}"))
     state = "passed" if result.passed else "open" if result.untouched else "failed"
     return Shown(tuple(lines), state)
 
@@ -163,11 +163,11 @@ def overview(name: str, entries: Sequence[Mapping], records: Mapping[str, Record
     return Shown(tuple(lines), "passed" if len(done) == len(entries) else "open")
 
 
-def _status(result: Result, record: Record) -> str:
+def _status(result: Result, record: Record, older: str = "") -> str:
     passed, cases = sum(verdict.passed for verdict in result.verdicts), len(result.verdicts)
     worth = format_counted(result.of, "point")
     if result.untouched:
-        return "not written yet"
+        return "no verdict yet" if older else "not written yet"
     if result.passed and record.only_seen:
         return "right, and counted as seen, because our solution was shown before"
     if result.passed and result.public_only:

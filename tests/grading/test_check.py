@@ -426,8 +426,9 @@ def test_where_no_solutions_were_handed_out_a_sentence_says_where_they_are(noteb
 )
 def test_a_verdict_on_an_older_cell_says_so(notebook, newer, error):
     attempt(notebook, f"# EXERCISE q1\n{newer}")
-    first = f"In [1] failed with {error}, so there is no `double` yet: mend that cell and run it again."
+    first = f"In [1] failed with {error}, so there is no `double` of yours yet: mend that cell and run it again."
     lines = said(notebook).splitlines()
+    assert lines[0].endswith(": no verdict yet")
     assert first in lines
     assert "".join(lines).count("There is no") == 0, "one sentence is enough"
     run(notebook, "# EXERCISE q1\ndef double(x): return 5 * x")
