@@ -73,8 +73,10 @@ _here: dict[str, Bet] = {}
 def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
     """Record the bet called `name` ("07-peak"), ask for it where the notebook has widgets, and return the number.
 
-    `default` is the number in the cell. What a reader types in the box counts until its truth is known, and stays from then on; if
-    the number in the cell changes, a new bet begins. Raises `CourseError` on a name that does not begin with a chapter's number, and on a bet that is no finite number.
+    `default` is the number in the cell. What a reader types in the box counts until its truth is known, and stays from then
+    on; if the number in the cell changes, a new bet begins.
+
+    Raises `CourseError` on a name that does not begin with a chapter's number, and on a bet that is no finite number.
     """
     number, kept = _finite(default, name), _look(name)
     same = kept is not None and kept.cell == number
@@ -171,9 +173,7 @@ def _ask(name: str, now: Bet, question: str) -> None:
     from course_utils.viz.display import show_controls
 
     start = float(f"{now.guess:.4g}") if now.guess == now.cell and now.guess % 1 else now.guess
-    box = FloatText(
-        value=start, description=f"your bet ({now.unit})" if now.unit else "your bet", continuous_update=True
-    )
+    box = FloatText(value=start, description=f"your bet ({now.unit})" if now.unit else "your bet")
     said = HTML(html.escape(_told(now)))
 
     def take(change) -> None:
@@ -187,6 +187,7 @@ def _ask(name: str, now: Bet, question: str) -> None:
 
     box.observe(take, names="value")
     show_controls({"question": HTML(html.escape(question)), "box": box, "said": said}, _line(now, question))
+    box.continuous_update = True  # a number counts as soon as it is typed, with Enter or without
 
 
 def _told(now: Bet) -> str:

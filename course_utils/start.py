@@ -32,12 +32,16 @@ _NOT_BEGUN = """\
 _BACK = """\
 ## How to come back
 
-Type `course lab` in a terminal, in the course's environment. It opens this page and writes it anew, with all that you have
-saved by then. `course lab 03` opens a chapter at once, `course check` prints your progress, and `course report` makes one page of
-your own from your bets and your ledger. For a later version of the course, type `git pull` in the course's folder, then
-`course lab`: what you wrote stays. Words that a chapter links to are in the [glossary](docs/glossary.md).
+Type `make lab` in the course's folder, or `course lab` in a terminal in which the course's environment is on (in that folder:
+`source .venv/bin/activate`). It opens this page and writes it anew, with all that you have saved by then. `course lab 03` opens a
+chapter at once, `course check` prints your progress, and `course report` makes one page of your own from your bets and your
+ledger. Words that a chapter links to are in the [glossary](docs/glossary.md).
 
-To end JupyterLab, choose File → Shut Down, or press Ctrl+C in the terminal.
+A notebook that you open again shows what it showed, and has computed nothing yet: run its cells from the first on, and its boxes
+and sliders work again.
+
+To end JupyterLab, save, then choose File → Shut Down, or press Ctrl+C in the terminal. For a later version of the course do that
+first; then type `git pull` in the course's folder, and `course lab`: what you wrote stays.
 """
 
 

@@ -79,7 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: done. 1: done, and something is to be put right. 2: not done; one sentence on stderr says why.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help(sys.stderr)
+        return 2
+    arguments = parser.parse_args(argv)
     try:
         return arguments.run(arguments)
     except CourseError as error:

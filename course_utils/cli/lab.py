@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import warnings
+import webbrowser
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,9 +20,13 @@ from course_utils.workspace import HANDED_OUT, find_workspace, hand_out
 
 HELP = "open your own copy of the course in JupyterLab"
 
+_END_FIRST = "For a later version of the course save there, choose File → Shut Down, and type `course lab` again."
+
 # Defaults that the reader's own JupyterLab settings still override.
 _DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    # A notebook that is opened again shows its boxes and figures to play with as they were, and not an error in their place.
+    "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
     # Links to the glossary open it to be read, and not as a file to be edited.
     "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
 }
@@ -43,13 +48,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted; raises `CourseError` without the notebook or JupyterLab."""
+    """Serve until interrupted, unless the copy is open already; raises `CourseError` without the notebook or JupyterLab."""
     import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
-    file = _file(arguments.notebook, arguments.folder)
-    browser = not arguments.no_browser and has_display()
+    place, notebook = _named(arguments.notebook)
+    file, browser = notebook, not arguments.no_browser and has_display()
+    if (place.root / "course_utils").is_dir() and notebook.parent.name in ("notebooks", "exercises"):
+        workspace = find_workspace(place, arguments.folder)
+        if address := open_already(workspace):
+            print(f"Your course is open already, at {address}\n{_END_FIRST}", flush=True)
+            return 0 if not browser or webbrowser.open(address) else 1
+        file = _copy_of(notebook if arguments.notebook else None, place, workspace)
     settings_folder = stored_defaults(settings().home / "jupyterlab")
     _start(server_arguments(file, settings_folder, arguments.port, browser))
     return 0
+
+
+def open_already(folder: Path) -> str:
+    """The address of the JupyterLab that serves `folder`, or nothing.
+
+    Its windows hold what is not saved yet, and would take a merge on disk for somebody else's change.
+    """
+    from jupyter_server.serverapp import list_running_servers
+
+    for server in list_running_servers():
+        if Path(server["root_dir"]).resolve() == folder.resolve():
+            return f"{server['url']}lab?token={server['token']}"
+    return ""
 
 
 def stored_defaults(folder: Path) -> Path | None:
@@ -92,11 +116,8 @@ def server_arguments(file: Path, settings_folder: Path | None, port: int, browse
     return arguments + ([] if browser else ["--no-browser"]) + (["--allow-root"] if _is_root() else [])
 
 
-def _file(named: Path | None, folder: Path | None) -> Path:
-    """The file to open: the learner's first page, or a notebook; of a chapter or an exercise of the checkout the learner's copy.
-
-    In both cases that copy is brought to the version of the checkout.
-    """
+def _named(named: Path | None) -> tuple[Place, Path]:
+    """The notebook that is meant, by default the first, and the checkout that it may belong to."""
     if named is not None and (named.suffix or named.exists()):
         notebook = Path(os.path.abspath(named))
         place = Place(notebook.parent.parent)
@@ -105,15 +126,17 @@ def _file(named: Path | None, folder: Path | None) -> Path:
         notebook = chapters_in(place.notebooks, [str(named)])[0] if named else place.start
     if not notebook.is_file():
         raise CourseError(f"There is no notebook at {notebook}; check the name, or restore it with `git checkout`.")
-    if not (place.root / "course_utils").is_dir() or notebook.parent.name not in ("notebooks", "exercises"):
-        return notebook
-    workspace = find_workspace(place, folder)
-    for line in hand_out(place, workspace, trust_as_before):
-        print(line, flush=True)
+    return place, notebook
+
+
+def _copy_of(notebook: Path | None, place: Place, workspace: Path) -> Path:
+    """The learner's copy of a notebook of the checkout, brought to its version; their first page where none is named."""
     from course_utils.start import write
 
+    for line in hand_out(place, workspace, trust_as_before):
+        print(line, flush=True)
     page = write(workspace)
-    return workspace / notebook.relative_to(place.root) if named else page
+    return workspace / notebook.relative_to(place.root) if notebook else page
 
 
 def trust_as_before(before: bytes, after: bytes) -> None:

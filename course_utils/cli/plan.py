@@ -14,6 +14,7 @@ from pathlib import Path
 from course_utils.errors import CourseError, instead
 from course_utils.files import read_json, write_json
 from course_utils.settings import settings
+from course_utils.units import format_bytes
 
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
 _EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
@@ -149,7 +150,9 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         return said, said.splitlines(), 0
     if arguments.measure:
         frame = check(estimate(what, replace(recipe, device="cpu")))
-        return frame.to_string(), frame.reset_index().to_dict("records"), 0
+        shown = frame.assign(**{name: frame[name].map(format_bytes) for name in ("predicted", "measured")})
+        text = f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak.\n"
+        return text + shown.to_string(), frame.reset_index().to_dict("records"), 0
     if recipe.compiled and (arguments.row or not arguments.emit):
         return _say_unknown(arguments.model)
     if arguments.emit:
@@ -201,9 +204,9 @@ def _plan(arguments: argparse.Namespace, what, recipe):
     else:
         match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", arguments.memory.strip())
         if not match or match[2].upper() not in _UNITS:
-            known = "write 24GB, 16000MiB, or the name of a card."
             raise CourseError(
-                f"{arguments.memory!r} is no size of memory; {instead(arguments.memory, MACHINES, known)}"
+                f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
+                f"{instead(arguments.memory, MACHINES)}"
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])
     begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), []

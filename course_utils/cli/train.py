@@ -5,6 +5,7 @@ import ast
 import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -81,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_utils.script.rank import place
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
+    warnings.formatwarning = lambda message, *where, **more: f"course train: {message}\n"
     job = _job(arguments)
     here = place()
     if arguments.ranks is not None:

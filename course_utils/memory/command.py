@@ -46,17 +46,17 @@ _NUMBERS = {"chunked_loss": "--chunked-loss", "lora": "--lora"}
 def train_command(model: str, recipe: Recipe) -> str:
     """The command for one machine. Raises `CourseError` for what `course train` has no flag for."""
     ranks = ["--ranks", str(recipe.ranks)] if recipe.ranks > 1 else []
-    return f"# {weights_remark(model)}\n" + shlex.join(["course", "train", *ranks, *_what(model), *_how(recipe)])
+    return "\n".join([*remarks(model, recipe), shlex.join(["course", "train", *ranks, *_what(model), *_how(recipe)])])
 
 
 def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The command for each of `nodes` nodes; where they are several, with the one of their store in a remark above it."""
     train = shlex.join([*_MODULE, *_what(model), *_how(recipe)])
     if nodes == 1:
-        return f"# {weights_remark(model)}\ntorchrun --standalone --nproc-per-node {recipe.ranks} {train}"
+        return "\n".join([*remarks(model, recipe), f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"])
     return "\n".join(
         [
-            f"# {weights_remark(model)}",
+            *remarks(model, recipe),
             f"# First, on a node that all others reach: python -m course_utils.elastic.store --host 0.0.0.0 --port {PORT}",
             "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
             f"{ANEW} {_torchrun(recipe, nodes)(nodes, 'HOST', 'ID')} {train}",
@@ -78,8 +78,8 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
         gpus=recipe.device == "cuda",
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
         torchrun=_torchrun(recipe, nodes),
-        data=DATA,
-        weights=weights_remark(model),
+        files=" and ".join([DATA, *([model] if Path(model).exists() else [])]),
+        remarks="\n".join(remarks(model, recipe)),
         anew=ANEW,
         port=PORT,
         restarts=RESTARTS,
@@ -94,11 +94,13 @@ def weights_of(model: str) -> str:
     return PUBLIC[known].hub if (known := known_as(model)) in PUBLIC else ""
 
 
-def weights_remark(model: str) -> str:
-    """What a command of `course train` begins with: it says so, since a plan is the same for fine-tuning."""
-    return (
-        f"From random weights. To fine-tune, add --weights and {weights_of(model) or 'a name on the Hub'}, or a folder."
-    )
+def remarks(model: str, recipe: Recipe) -> list[str]:
+    """What the plan leaves open and `course train` does not: what it begins with, and what it keeps of the model's output."""
+    weights = weights_of(model) or "a name on the Hub"
+    said = [f"# From random weights. To fine-tune, add --weights and {weights}, or a folder."]
+    if recipe.keeps_outputs:
+        said.append("# It keeps only the loss, so its peak is the one that course plan predicts with --only-loss.")
+    return said
 
 
 def _what(model: str) -> list[str]:

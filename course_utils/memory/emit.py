@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from pathlib import Path
 
 from course_utils.errors import CourseError, instead
 from course_utils.memory.command import FILES, OWN_LOOP, TRL, cluster_file, torchrun_command, train_command, weights_of
@@ -17,6 +18,13 @@ _OPTIMIZERS = {  # names of Transformers' TrainingArguments
     "sgd": "sgd",
 }
 _NO_SETTING = "# No setting:"
+_HOW_TO_TRL = (
+    "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
+    "# It fine-tunes: model_name_or_path is a folder with trained weights and their tokenizer, or a name on the Hub.",
+)
+_TRL_ADAPTERS = (
+    "# TRL keeps adapters in bfloat16, the plan in float32, as PEFT prepares them: activations may be smaller here."
+)
 _MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
 
 
@@ -90,7 +98,20 @@ def _accelerate(model: str, recipe: Recipe) -> str:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": recipe.checkpointing,
         }
-    return _yaml(settings)
+    return _yaml(settings) + f"\n# {_said_of_the_script(recipe, set(settings))}"
+
+
+def _said_of_the_script(recipe: Recipe, settings: set[str]) -> str:
+    """What a file of Accelerate has no room for: it is for the script that it launches to set."""
+    held = {"ranks", "device", "keeps_outputs", "chunked_loss", "teacher", "galore"}
+    held |= {"compiled"} if "dynamo_config" in settings else set()
+    held |= {"zero_stage", "offload", "checkpointing"} if "fsdp_config" in settings else set()
+    held |= {"precision"} if _MIXED[recipe.precision] != "no" else set()
+    usual, always = vars(Recipe()), ("optimizer", "batch", "sequence", "accumulation")
+    chosen = {name: one for name, one in vars(recipe).items() if name in always or one != usual[name]}
+    return (
+        "For the script to set: " + ", ".join(f"{name}={one}" for name, one in chosen.items() if name not in held) + "."
+    )
 
 
 def _trl(model: str, recipe: Recipe) -> str:
@@ -98,8 +119,9 @@ def _trl(model: str, recipe: Recipe) -> str:
         raise CourseError(
             f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}."
         )
+    file = Path(model)
     settings = {
-        "model_name_or_path": weights_of(model) or model,
+        "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
         "output_dir": "runs",
         "per_device_train_batch_size": recipe.batch,
         "gradient_accumulation_steps": recipe.accumulation,
@@ -124,7 +146,8 @@ def _trl(model: str, recipe: Recipe) -> str:
         settings |= {"lora_target_modules": "all-linear"}
     if recipe.quantized:
         settings |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
-    return _yaml(settings)
+    said = [*_HOW_TO_TRL, *([_TRL_ADAPTERS] if recipe.quantized else [])]
+    return "\n".join([*said, _yaml(settings)])
 
 
 def _yaml(settings: dict) -> str:

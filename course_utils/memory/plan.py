@@ -25,7 +25,9 @@ ABOVE = 0.09
 """By how much published measurements on GPUs are above predictions, at most: docs/accuracy.md, as is the next."""
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most."""
-HOW_TO_TRAIN = "--row N --emit train (or trl) writes row N as what trains by it; own loop: neither can."
+HOW_TO_TRAIN = (
+    "To train by row N: --row N --emit train, or trl. An own loop is one that you write: neither has a setting for it."
+)
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 _NO_LIMIT = 2**20
 
@@ -146,6 +148,8 @@ class Plan:
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
         else:
             lines.append(source.replace("known", "Known", 1))
+        if not isnan(self.trial.seconds):
+            lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
         if self.rows:
             head = (
                 "What would lower it:"
@@ -154,7 +158,7 @@ class Plan:
             )
             lines += ["", head, *table(self.rows), "", HOW_TO_TRAIN]
         if self.helpless:
-            lines += ["", f"These would not lower the peak: {', '.join(self.helpless)}."]
+            lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
         known = {name: value for name, value in self.largest.items() if value is not None}
         if known:
             lines += ["", "; ".join(f"{name}: {value:,}" for name, value in known.items())]

@@ -152,6 +152,10 @@ def _tokenizer(model: str, name: str):
             f"There is no tokenizer {name or folder} here ({type(error).__name__}); name a folder or a model of the Hub that has "
             "one, or bytes."
         ) from error
+    if made("a")["input_ids"] == made("b")["input_ids"]:  # Transformers makes an empty one where there are no files
+        raise CourseError(
+            f"{name or folder} has no tokenizer; give the one of its weights as --tokenizer, or --tokenizer bytes."
+        )
     end = [] if made.eos_token_id is None else [made.eos_token_id]
     return lambda text: made(text, add_special_tokens=False)["input_ids"] + end, len(made)
 

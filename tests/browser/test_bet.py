@@ -68,6 +68,37 @@ def test_in_a_whole_chapter_no_output_is_stored_anywhere(page):
     assert len(seen) > 20, "the chapter was read to its end"
 
 
+def test_a_notebook_that_is_opened_again_shows_its_boxes_as_they_were(page):
+    """Its kernel is gone, and with it what moves them; JupyterLab would show an error in their place."""
+    from playwright.sync_api import expect
+
+    cells = page.locator(".jp-CodeCell")
+    cells.first.locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+    box = cells.nth(1).locator("input[type=number]")
+    box.wait_for(timeout=60_000)
+    box.fill("70")
+    expect(cells.nth(1)).to_contain_text("Your bet: 70 % of the peak.")
+    cells.nth(2).locator(".cm-content").click()
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(1_000)
+    server = page.url.partition("/lab")[0]
+    for kernel in page.request.get(f"{server}/api/kernels").json():
+        token = page.evaluate("document.cookie.match(/_xsrf=([^;]*)/)[1]")
+        page.request.delete(f"{server}/api/sessions/{session_of(page, server, kernel)}", headers={"X-XSRFToken": token})
+    page.goto(f"{server}/lab/workspaces/again/tree/notebooks/00_start_here.ipynb")
+    expect(box).to_have_value("70", timeout=60_000)
+    page.wait_for_timeout(2_000)
+    save_picture(page, "opened-again")
+    assert "model not found" not in page.inner_text("body")
+
+
+def session_of(page, server, kernel):
+    sessions = page.request.get(f"{server}/api/sessions").json()
+    return next(one["id"] for one in sessions if one["kernel"]["id"] == kernel["id"])
+
+
 def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, checkout):
     from playwright.sync_api import expect
 
@@ -83,8 +114,7 @@ def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, chec
     box = cells.nth(1).locator("input[type=number]")
     expect(box).to_have_value("50", timeout=60_000)
     assert "How much is left?" in cells.nth(1).inner_text()
-    box.fill("70")
-    box.press("Enter")
+    box.fill("70")  # without Enter, too
     expect(cells.nth(1)).to_contain_text("Your bet: 70 % of the peak.")
     save_picture(page, "bet")
 

@@ -1,16 +1,24 @@
 """`course lab` without a name: the first page, and where its links lead, in a real browser."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 from real import LAB, ROOT, save_picture, served
+
+from course_utils.settings import environment_for_child
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(200)]
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("start") / "course"
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("start") / "course"
+
+
+@pytest.fixture(scope="module")
+def address(folder):
     for name in ("notebooks", "exercises", "course_utils", "docs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     command = ("-m", "course_utils.cli", "lab", "--port", "0")
@@ -54,3 +62,18 @@ def test_its_links_open_the_chapter_its_exercises_and_the_glossary_beside_it(pag
         for each in before:
             now.remove(each)
         assert opened in now[0]
+
+
+def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(address, folder):
+    """A later version of the course lies there, and the open windows may hold what is not saved."""
+    handed = sorted((folder.parent / "home" / "my-course" / "notebooks").glob("*.ipynb"))
+    before = [path.read_bytes() for path in handed]
+    newer = folder / "notebooks" / handed[0].name
+    newer.write_text(newer.read_text().replace("Cost before", "Cost beforehand"))
+    environment = environment_for_child(JUPYTER_CONFIG_DIR=str(folder.parent), COURSE_HOME=str(folder.parent / "home"))
+    command = [sys.executable, "-m", "course_utils.cli", "lab", "--no-browser"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"Your course is open already, at {address.replace('/tree/start.md', '')}" in done.stdout
+    assert "choose File → Shut Down" in done.stdout
+    assert [path.read_bytes() for path in handed] == before

@@ -115,6 +115,40 @@ def test_a_recipe_is_told_the_kind_that_says_all_of_it(fields, kind):
         assert f"# No setting: {field} is" in emit("trl", "gpt2", recipe)
 
 
+def test_who_keeps_the_logits_in_the_plan_is_told_that_course_train_does_not():
+    assert "--only-loss" in emit("train", "gpt2", PLAIN)
+    assert "--only-loss" not in emit("train", "gpt2", replace(PLAIN, keeps_outputs=False))
+
+
+def test_accelerates_file_names_all_that_it_leaves_to_the_script():
+    one = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, optimizer="adamw8bit", lora=8, quantized="nf4"))
+    said = one.splitlines()[-1]
+    for words in ("batch=", "sequence=", "optimizer=adamw8bit", "checkpointing=True", "lora=8", "quantized=nf4"):
+        assert words in said
+    sharded = emit("accelerate", "gpt2", replace(PLAIN, checkpointing=True, ranks=4, zero_stage=3)).splitlines()
+    assert "  fsdp_activation_checkpointing: true" in sharded
+    assert "checkpointing" not in sharded[-1], "FSDP's settings hold it"
+
+
+def test_trl_is_given_the_folder_of_a_configuration_and_told_to_need_weights(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    said = emit("trl", str(file), PLAIN)
+    assert f'model_name_or_path: "{tmp_path}"' in said
+    assert said.startswith("# trl sft --config")
+    assert "trained weights" in said
+    assert ("adapters in bfloat16" in emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4"))) is True
+    assert "adapters in bfloat16" not in said
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
+def test_a_clusters_file_asks_for_every_file_that_its_command_reads(kind, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    assert f"with text.txt and {file} in it" in emit(kind, str(file), PLAIN)
+    assert "with text.txt in it" in emit(kind, "gpt2", PLAIN)
+
+
 def test_what_course_train_has_no_flag_for_is_refused():
     odd = {
         "attention": "eager", "in_backward": True, "offload_activations": True, "saved_on_disk": True, "frozen": ("wte",),

@@ -105,6 +105,19 @@ def test_training_begins_from_the_weights_that_are_named(tmp_path):
     assert abs(fresh[1] - expected) > 0.1
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
+    """Transformers reads a folder without one as an empty tokenizer, to which all texts are the same."""
+    fields, folder = written(tmp_path), tmp_path / "trained"
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    configuration = AutoConfig.for_model(family, vocab_size=256, num_key_value_heads=2, **sizes)
+    AutoModelForCausalLM.from_config(configuration).save_pretrained(folder)
+    job = {**fields, "model": str(folder), "weights": str(folder), "out": tmp_path}
+    with pytest.raises(CourseError, match="no tokenizer .*bytes"):
+        load(Job(**job))
+    assert len(load(Job(**job, tokenizer="bytes"))[1])
+
+
 def test_adapters_on_random_weights_are_said_to_be_that(tmp_path):
     fields = {**written(tmp_path), "steps": 1, "quick": True, "lora": 2}
     _, _, said = trained({**fields, "out": tmp_path / "run"})
