@@ -141,21 +141,43 @@ def test_a_term_shows_what_it_means(way, opened):
     assert not card.is_visible()
 
 
-def test_the_planner_opens_at_its_top_and_a_shared_answer_at_the_verdict(opened):
-    page = opened("planner.html")
+def in_sight(page, name: str) -> bool:
+    box = page.locator(name).bounding_box()
+    return box["y"] >= 48 and box["y"] + box["height"] <= page.viewport_size["height"]  # below the theme's own header
+
+
+def test_the_planner_opens_at_its_top_and_a_shared_answer_on_a_telephone_at_the_verdict(opened):
+    page = opened("planner.html", width=390)
     page.wait_for_function("location.search && document.getElementById('planner-verdict').textContent")
     assert page.evaluate("scrollY") == 0
     page.reload()
     page.wait_for_function("scrollY > 0")
+    assert in_sight(page, "#planner-verdict")
 
 
-def test_the_first_screen_leads_to_an_answer(opened):
-    page = opened("index.html")
+@pytest.mark.parametrize("width", [800, 1280, 1920])
+def test_the_first_screen_leads_to_an_answer(width, opened):
+    page = opened("index.html", width=width)
+    page.set_viewport_size({"width": width, "height": 720})
     page.locator(".hero select[name=model]").select_option("llama-3.2-1b")
     page.locator(".hero select[name=card]").select_option("L4")
     page.locator(".hero button").click()
     page.wait_for_url(re.compile(r"planner\.html\?model=llama-3\.2-1b&card=L4"))
     page.wait_for_function("/fits|tight|does not fit/.test(document.getElementById('planner-verdict').textContent)")
+    assert all(in_sight(page, f"#planner-{name}") for name in ("model", "card", "verdict"))
+
+
+@pytest.mark.parametrize("width", [800, 1280, 1920])
+def test_the_planners_table_of_changes_breaks_no_word_in_the_pages_own_style(width, opened):
+    page = opened("planner.html?model=qwen2.5-0.5b&card=RTX%203090&batch=8&precision=fp32", width=width)
+    page.locator("#planner-ladder-rows button").first.wait_for(timeout=60_000)
+    heights = page.evaluate(
+        """[...document.querySelectorAll('#planner-ladder-table thead th')].map((one) => one.offsetHeight)"""
+    )
+    assert set(heights) == {heights[0]}
+    assert heights[0] < 60, "a head of one line"
+    table = page.locator("#planner-ladder-table").bounding_box()
+    assert table["width"] <= page.locator("#planner-ladder .planner-scroll").bounding_box()["width"] + 1
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -504,6 +504,7 @@
   const byId = (name) => document.getElementById(`planner-${name}`);
   const OTHER = "other";
   let question;
+  let given = null; // what stands under “Another model”, while the page is about it
   let turn = 0; // which question is being answered; what is left of an older one stops
 
   const fillChoices = () => {
@@ -556,16 +557,19 @@
   };
 
   const say = (sentences, ...more) => {
-    byId("said").hidden = !sentences.length;
-    byId("said").replaceChildren(...sentences.map((text) => make("p", { text })), ...more);
+    const parts = [...sentences.map((text) => make("p", { text })), ...more];
+    if (byId("said").textContent === parts.map((part) => part.textContent).join("")) return; // an alert is read out again
+    byId("said").hidden = !parts.length;
+    byId("said").replaceChildren(...parts);
   };
 
   const ask = (q) => {
     question = q;
+    given = null;
     turn += 1;
     rememberInAddress(q);
     byId("command").textContent = commandOf(q);
-    showCommandOfOther();
+    showOther(readOther());
     const refusal = refusalOf(q);
     byId("answer").hidden = Boolean(refusal);
     byId("notes").replaceChildren();
@@ -578,17 +582,19 @@
     showLadder(q, found, turn);
   };
 
-  /* An address that asks for something else than the page knows gets no verdict: it would be another question's. */
-  const hold = (q, said, typed) => {
+  /* What the page cannot answer gets no verdict: it would be another question's. `other` is a model beside the form's. */
+  const hold = (q, said, other) => {
     question = q;
+    given = other;
     byId("answer").hidden = true;
     byId("notes").replaceChildren();
-    byId("command").textContent = commandOf(q, typed || q.model);
-    showVerdict("unknown", typed ? "The command below asks about this model." : "");
+    byId("command").textContent = commandOf(q, other?.name);
+    showVerdict("unknown", wrongNumberOf(q) || (other?.name ? "The command below asks about this model." : ""));
+    showOther(readOther());
     const button = make("button", { type: "button", text: `Ask what the form says: ${q.model} on ${q.card}` });
     button.addEventListener("click", () => {
       say([]);
-      ask(q);
+      ask(readForm());
       byId("verdict").focus();
     });
     say(said, button);
@@ -599,7 +605,7 @@
     showInForm(q);
     say([]);
     if (typed) byId("other").value = typed;
-    if (said.length) hold(q, said, typed);
+    if (said.length) hold(q, said, typed ? readOther() : null);
     else ask(q);
   };
 
@@ -612,7 +618,7 @@
     const card = Object.hasOwn(facts.cards, q.card) ? `the ${q.card} (${bytes(memory)})` : `a card of ${bytes(memory)}`;
     const says = { [FITS]: "fits on", [TIGHT]: "is tight on", [DOES_NOT]: "does not fit on" }[found.verdict];
     const [least, most] = found.need.map(bytes);
-    showVerdict(found.verdict, `This training ${says} ${card}. It needs at least ${least}, and at most ${most}.`);
+    showVerdict(found.verdict, `${q.model} ${says} ${card}. It needs at least ${least}, and at most ${most}.`);
     const fullest = found.instants.reduce((a, b) => (b.bytes > a.bytes ? b : a));
     const where = fullest.module ? `, in ${fullest.module}` : "";
     byId("fullest").textContent =
@@ -773,38 +779,56 @@
     return make("p", { text }, button);
   };
 
-  const showCommandOfOther = () => {
+  /* What stands under “Another model”: its name for `course plan`, the page's own for it, or why it is no model. */
+  const readOther = () => {
     const text = byId("other").value.trim();
-    const out = byId("other-said");
-    out.replaceChildren();
-    if (!text) return;
-    if (!text.startsWith("{")) {
-      const known = modelCalled(text);
-      if (known) {
-        out.append(offerModel(known, "This page knows it. "));
-        return;
-      }
-      const how = make("p", { text: "Type this where the course is installed:" });
-      out.append(how, make("pre", { text: commandOf(question, text) }));
-      return;
-    }
+    if (!text) return null;
+    if (!text.startsWith("{")) return { name: text, known: modelCalled(text) };
     let config;
     try {
       config = JSON.parse(text);
     } catch (error) {
-      out.append(make("p", { text: `This is no config.json: ${error.message}.` }));
+      return { wrong: `This is no config.json: ${error.message}.` };
+    }
+    if (typeof config.model_type !== "string") return { wrong: "This names no model_type, so it is no model's config.json." };
+    return { name: "config.json", known: namedLike(config) };
+  };
+
+  const showOther = (other) => {
+    const out = byId("other-said");
+    out.replaceChildren();
+    if (!other) return;
+    const { name, known, wrong } = other;
+    if (wrong) {
+      out.append(make("p", { text: wrong }));
       return;
     }
-    if (typeof config.model_type !== "string") {
-      out.append(make("p", { text: "This names no model_type, so it is no model's config.json." }));
-      return;
+    const isFile = name === "config.json";
+    const said = isFile ? `These are the sizes of ${known}, which this page knows. ` : "This page knows it. ";
+    if (known) out.append(offerModel(known, said));
+    if (known && !isFile) return;
+    const first = isFile ? `${known ? "Or save" : "Save"} the text as config.json, and type` : "Type";
+    const how = make("p", { text: `${first} this where the course is installed:` });
+    out.append(how, make("pre", { text: commandOf(question, name) }));
+  };
+
+  const aboutOther = ({ known, wrong }) => {
+    if (wrong) return "The text under “Another model” is no config.json.";
+    if (known) return `Under “Another model” you gave ${known}, which this page knows. Ask about it there.`;
+    return "Under “Another model” you gave a model for which this page has no formulas, so it has no verdict.";
+  };
+
+  const takeOther = () => {
+    const box = byId("other");
+    const before = box.getBoundingClientRect().top;
+    const other = readOther();
+    if (other) hold(readForm(), [aboutOther(other)], other);
+    else {
+      say([]);
+      ask(readForm());
     }
-    const name = namedLike(config);
-    if (name) out.append(offerModel(name, `These are the sizes of ${name}, which this page knows. `));
-    out.append(
-      make("p", { text: `${name ? "Or save" : "Save"} the text as config.json, and type this where the course is installed:` }),
-      make("pre", { text: commandOf(question, "config.json") }),
-    );
+    // The answer above goes or comes; the box stays under the reader's eyes.
+    scrollBy({ top: box.getBoundingClientRect().top - before, behavior: "instant" });
   };
 
   const copy = async () => {
@@ -817,27 +841,40 @@
     }
   };
 
+  /* Show the question with its verdict; on a telephone, where both are too tall, the verdict, which names model and card. */
+  const land = () => {
+    const header = 64; // the site's own, which stays at the top
+    const tall = byId("verdict").getBoundingClientRect().bottom - byId("form").getBoundingClientRect().top;
+    byId("verdict").scrollIntoView({ block: tall < innerHeight - header ? "nearest" : "center" });
+  };
+
   const start = () => {
     fillChoices();
     byId("tool").hidden = false;
     const asked = location.search; // opening writes the question into the address
     openAddress();
-    if (asked) byId("verdict").scrollIntoView({ block: "center" }); // on a telephone it is below the form
+    if (asked) land();
     addEventListener("popstate", openAddress);
     byId("form").addEventListener("submit", (event) => event.preventDefault());
-    byId("form").addEventListener("change", () => {
+    byId("form").addEventListener("change", ({ target }) => {
       byId("memory-field").hidden = byId("card").value !== OTHER;
       const isAdapter = byId("kind").value !== "all" && byId("precision").value === "fp32";
       if (isAdapter) byId("precision").value = "autocast";
-      say(isAdapter ? ["Adapters are known here with autocast and in bfloat16. The precision is now autocast."] : []);
+      const said = isAdapter ? ["Adapters are known here with autocast and in bfloat16. The precision is now autocast."] : [];
+      if (given && target !== byId("model")) {
+        if (given.name && given.name !== "config.json") rememberInAddress({ ...readForm(), model: given.name });
+        hold(readForm(), [...said, aboutOther(given)], given);
+        return;
+      }
+      say(said);
       ask(readForm());
     });
-    byId("other").addEventListener("input", showCommandOfOther);
+    byId("other").addEventListener("input", takeOther);
     byId("file").addEventListener("change", async () => {
       const [file] = byId("file").files;
       if (!file) return;
       byId("other").value = await file.text();
-      showCommandOfOther();
+      takeOther();
     });
     byId("copy").addEventListener("click", copy);
     let drawn = innerWidth;

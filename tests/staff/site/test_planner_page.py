@@ -369,6 +369,86 @@ def test_another_model_gets_the_command_and_a_known_ones_sizes_are_recognized(pa
     assert "no config.json" in page.inner_text("#planner-other-said")
 
 
+MINE = json.dumps({"model_type": "gpt2", "n_embd": 1000, "n_layer": 24, "n_head": 16})
+
+
+def withdrawn(page) -> bool:
+    verdict = page.locator("#planner-verdict")
+    hidden = page.locator("#planner-answer").is_hidden()
+    return hidden and verdict.get_attribute("data-verdict") == "unknown" and "GiB" not in verdict.inner_text()
+
+
+@pytest.mark.browser
+def test_a_verdict_names_its_model_and_goes_once_another_model_is_given(page, folder, tmp_path):
+    open_page(page, folder, "?model=qwen2.5-0.5b&card=RTX%203090")
+    verdict = page.inner_text("#planner-verdict")
+    assert verdict.startswith("qwen2.5-0.5b fits on the RTX 3090 (24.0\xa0GiB).")
+    assert "only writes the command for course plan" in page.inner_text("#planner-other-why")
+    page.fill("#planner-other", MINE)
+    assert withdrawn(page)
+    assert page.inner_text("#planner-command").startswith("course plan config.json --memory 'RTX 3090'")
+    page.fill("#planner-other", "")
+    assert page.inner_text("#planner-verdict") == verdict
+    (tmp_path / "config.json").write_text(MINE, encoding="utf-8")
+    page.set_input_files("#planner-file", tmp_path / "config.json")
+    page.locator("#planner-answer").wait_for(state="hidden")
+    assert withdrawn(page)
+    page.click("#planner-said button")
+    assert page.inner_text("#planner-verdict") == verdict
+    assert page.input_value("#planner-other") == MINE, "nothing that a reader gave is lost"
+
+
+@pytest.mark.browser
+def test_another_model_is_asked_about_until_one_of_the_list_is_chosen(page, folder):
+    open_page(page, folder)
+    page.fill("#planner-other", "models/mine")
+    page.select_option("#planner-card", "L4")
+    assert withdrawn(page)
+    assert page.inner_text("#planner-command").startswith("course plan models/mine --memory L4 ")
+    asked = page.inner_text("#planner-command")
+    page.reload()
+    page.evaluate("window.coursePlanner.ready")
+    assert withdrawn(page)
+    assert page.inner_text("#planner-command") == asked
+    page.select_option("#planner-model", "gpt2-small")
+    assert page.inner_text("#planner-verdict").startswith("gpt2-small fits on the L4")
+    page.fill("#planner-other", "{")
+    assert withdrawn(page)
+    assert "no config.json" in page.inner_text("#planner-said")
+
+
+@pytest.mark.browser
+def test_the_box_stays_in_sight_while_the_answer_above_it_goes(page, folder):
+    page.set_viewport_size({"width": 1280, "height": 720})
+    open_page(page, folder)
+    box = page.locator("#planner-other")
+    box.scroll_into_view_if_needed()
+    box.focus()
+    before = box.bounding_box()["y"]
+    page.keyboard.insert_text(MINE)
+    assert withdrawn(page)
+    page.wait_for_timeout(300)  # whatever the browser itself scrolls
+    assert abs(box.bounding_box()["y"] - before) <= 2
+
+
+LINES = """[...document.querySelectorAll('#planner-ladder-table :is(thead th, td:nth-child(-n+4))')].map((one) => {
+  const range = document.createRange();
+  range.selectNodeContents(one);
+  return [one.textContent, new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size];
+})"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [800, 1280])
+def test_heads_and_numbers_of_the_ladder_stay_on_one_line(page, folder, width):
+    page.set_viewport_size({"width": width, "height": 720})
+    open_page(page, folder, page_search(SMALL))
+    page.locator("#planner-ladder-rows button").first.wait_for(timeout=60_000)
+    lines = page.evaluate(LINES)
+    assert len(lines) >= 6 + 3
+    assert {count for _, count in lines} == {1}, lines
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_screen(page, folder, width):
