@@ -2,9 +2,9 @@
 
 `python -m benchmarks.mutation 03_adamw`. A mutant changes one thing: an operator, a comparison, a constant, the order of two
 statements, a dropped line, a name for another, a method for its neighbor. It survives where the public cases and the hidden ones
-of three seeds all pass; it is then the same thing written differently, or the question wants a new case. `survivors.json` says of
-each why it may live, and `make test-all` compares. Questions whose answer is a test of others are left out: what finds the same
-mistakes is as right. So are those whose answer trains: many changes reach the target all the same.
+of three seeds all pass; it is then the same thing written differently, or the question wants a new case. `survivors.json` in
+`solutions/` says of each why it may live, and `make test-all` compares. Questions whose answer is a test of others are left out:
+what finds the same mistakes is as right. So are those whose answer trains: many changes reach the target all the same.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from course_utils.grading.compare import compare
 ROOT = Path(__file__).parents[1]
 SEEDS = (1, 2, 3)
 SECONDS = 5.0
-EXPLAINED = Path(__file__).with_name("survivors.json")
+EXPLAINED = ROOT / "solutions" / "survivors.json"
 """{set: {question: {why they may survive: [mutants]}}}."""
 
 _OPERATORS = {

@@ -1,0 +1,166 @@
+"""`make handout` copies the course as it lies here, and no file of it holds a line of an answer."""
+
+import ast
+import gzip
+import json
+import shutil
+import subprocess
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from course_staff.grading.release import file_names
+from course_staff.grading.source import load_solutions, marker, public_part
+from course_staff.notebooks.files import read_notebook
+from course_utils.chapters import Place
+from course_utils.grading.released import SETS, set_names
+from course_utils.workspace import hand_out
+
+ROOT = Path(__file__).parents[3]
+LONG = 28
+"""Shorter lines, such as `return total / count`, stand in many programs."""
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("make") and shutil.which("git") and (ROOT / ".git").exists()),
+    reason="make copies what git tracks",
+)
+
+
+def make(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["make", "-s", *words], cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A repository with this Makefile and little else."""
+    root = tmp_path / "repository"
+    texts = {
+        "README.md": "committed",
+        "a name.txt": "committed",
+        "gone.txt": "committed",
+        "solutions/a.txt": "the answer",
+        "tests/a.txt": "the answer",
+        "docs/tests/a.txt": "committed",
+    }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    shutil.copy(ROOT / "Makefile", root)
+    (root / ".gitignore").write_text("my-course/\n")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "all"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    return root
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_copies_what_is_tracked_as_it_lies_here_without_the_folders_of_answers(course, tmp_path):
+    (course / "README.md").write_text("just released")
+    (course / "gone.txt").unlink()
+    (course / "grades.csv").write_text("private")
+    out = tmp_path / "for learners"
+    made = make(course, "handout", f"ARGS={out}")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert files_in(out) == {".gitignore", "Makefile", "README.md", "a name.txt", "docs/tests/a.txt"}
+    assert (out / "README.md").read_text() == "just released"
+
+
+def test_nothing_is_written_where_something_lies_or_where_answers_could_go_along(course, tmp_path):
+    for words, said in (([], "Name a new folder"), ([f"ARGS={course}"], "is not an empty folder")):
+        refused = make(course, "handout", *words)
+        assert refused.returncode
+        assert said in refused.stderr
+    shutil.rmtree(course / ".git")
+    refused = make(course, "handout", f"ARGS={tmp_path / 'out'}")
+    assert refused.returncode
+    assert "could not be listed" in refused.stderr
+    assert files_in(tmp_path / "out") == set()
+
+
+def test_a_copy_that_was_handed_out_says_that_it_has_no_tests(course, tmp_path):
+    make(course, "handout", f"ARGS={tmp_path / 'out'}")
+    said = make(tmp_path / "out", "test")
+    assert (said.returncode, "without the tests" in said.stdout) == (0, True)
+    assert "was handed out itself" in make(tmp_path / "out", "handout", "ARGS=further").stderr
+
+
+@pytest.fixture(scope="module")
+def handed_out(tmp_path_factory):
+    out = tmp_path_factory.mktemp("handed") / "course"
+    made = make(ROOT, "handout", f"ARGS={out}")
+    assert made.returncode == 0, made.stderr
+    return out
+
+
+def test_no_file_that_is_handed_out_holds_a_line_of_an_answer(handed_out):
+    """But for lines that learners are shown: in the package, the chapters, the statements, stubs and hints of any question."""
+    authored = {path.stem: load_solutions(path) for path in sorted((ROOT / "solutions").glob("*.ipynb"))}
+    every = list(chain.from_iterable(authored.values()))
+    shown = [text for one in every for text in (one.statement, one.stub, *one.question.hints)]
+    shown += [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")]
+    shown += [cell["source"] for path in (ROOT / "notebooks").glob("*.ipynb") for cell in read_notebook(path).cells]
+    known = "\n".join(shown)
+    secret = {line for one in every for line in lines_of(one.solution) if line not in known}
+    assert len(secret) > 300, "else nothing is looked for"
+
+    texts = {name: text_of(handed_out / name) for name in files_in(handed_out)}
+    assert {f"course_utils/grading/sets/{name}.json" for name in set_names()} <= {*texts}
+    found = {name: [line for line in secret if line in text] for name, text in texts.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    survivors = text_of(ROOT / "solutions" / "survivors.json")
+    assert any(line in survivors for line in secret), "a file that quotes answers is found"
+
+
+@pytest.mark.parametrize("name", set_names())
+def test_what_is_released_of_a_set_holds_no_line_of_a_hidden_function(name):
+    """Such as the one that draws hidden cases, or an oracle; but for lines that its public parts have, too."""
+    path = ROOT / "solutions" / f"{name}.ipynb"
+    cells = [cell["source"] for cell in read_notebook(path).cells if (marker(cell) or "?")[0] == "QUESTION"]
+    shown = [path.read_text("utf-8") for path in (ROOT / "course_utils").rglob("*.py")] + list(map(public_part, cells))
+    known = "\n".join([*shown, *(f"{one.statement}\n{one.stub}" for one in load_solutions(path))])
+    hidden = [part.partition("# END HIDDEN")[0] for cell in cells for part in cell.split("# HIDDEN\n")[1:]]
+    functions = [
+        ast.unparse(node)
+        for part in hidden
+        for node in ast.parse(part).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    secret = {line for source in functions for line in lines_of(source) if line not in known}
+    released = "\n".join(map(text_of, file_names(path, ROOT / "exercises", SETS)))
+    assert [line for line in secret if line in released] == []
+
+
+def lines_of(source: str) -> set[str]:
+    """Long lines of a solution, as they are written and as Python would write them."""
+    lines = {line.strip() for text in (source, ast.unparse(ast.parse(source))) for line in text.splitlines()}
+    return {line for line in lines if len(line) >= LONG and not line.startswith("#")}
+
+
+def text_of(path: Path) -> str:
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", "replace")
+    return text.replace('\\"', '"').replace("\\\\", "\\") if path.suffix in (".json", ".ipynb") else text
+
+
+def test_a_newer_hand_out_laid_over_the_old_one_reaches_a_learners_copy_and_spares_what_was_written(tmp_path):
+    old, new, mine = tmp_path / "course", tmp_path / "newer", tmp_path / "course" / "my-course"
+    for folder, task in ((old, "Add 1."), (new, "Add 2.")):
+        (folder / "exercises").mkdir(parents=True)
+        cells = [("task", "markdown", task), ("answer", "code", "...")]
+        text = {"cells": [cell(*one) for one in cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+        (folder / "exercises" / "a.ipynb").write_text(json.dumps(text))
+    list(hand_out(Place(old), mine))
+    copy = mine / "exercises" / "a.ipynb"
+    copy.write_text(copy.read_text().replace('"..."', '"answer = 3"'))
+    shutil.copytree(new, old, dirs_exist_ok=True)
+    (said,) = hand_out(Place(old), mine)
+    assert "New text in 1 file" in said
+    assert ["".join(each["source"]) for each in json.loads(copy.read_text())["cells"]] == ["Add 2.", "answer = 3"]
+
+
+def cell(name: str, kind: str, source: str) -> dict:
+    more = {"outputs": [], "execution_count": None} if kind == "code" else {}
+    return {"id": name, "cell_type": kind, "metadata": {}, "source": source, **more}
