@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from course_staff.commands import cores
@@ -10,6 +11,7 @@ from course_utils.chapters import chapters_in, find_place
 from course_utils.units import format_counted
 
 HELP = "generate the exercises and their checks from the solutions"
+_SECONDS = 6.0  # of one core for a question, its known mistakes and variants included
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         todo, every = paths, (source_files(path, folder) for path in paths)
     else:
         todo = [path for path in paths if arguments.anew or not stamps.stand(path, file_names(path, *places))]
-        every = _released(todo, *places, arguments.anew)
+        every = _released(todo, *places, arguments.anew, stamps)
     changed = []
     for path, texts in zip(todo, every, strict=True):
         files = differing(texts)
@@ -66,14 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.check and changed else 0
 
 
-def _released(paths: list[Path], exercises: Path, sets: Path, anew: bool) -> Iterator[dict[Path, str]]:
-    """The files of each set, with a bar on stderr while questions are run."""
+def _released(paths: list[Path], exercises: Path, sets: Path, anew: bool, stamps) -> Iterator[dict[Path, str]]:
+    """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
     from course_staff.grading.releasing import Released, released_sets
     from course_utils.settings import settings
 
     kept = Released(settings().home / "released", anew)
+    if parts := kept.unknown(paths):
+        why = Counter(
+            "as --anew asks" if anew else stamps.why(path) for path in dict.fromkeys(path for path, _ in parts)
+        )
+        print(announced(len(parts), cores(), why), file=sys.stderr)
     with tqdm(desc="questions", file=sys.stderr, delay=1) as bar:
 
         def done(part, count: int) -> None:
@@ -83,6 +90,14 @@ def _released(paths: list[Path], exercises: Path, sets: Path, anew: bool) -> Ite
 
         every = list(released_sets(paths, exercises, sets, kept, cores(), done))
     yield from every
+
+
+def announced(questions: int, jobs: int, why: Mapping[str, int]) -> str:
+    """What a release is about to do, how long that takes, and of how many sets each reason is true."""
+    minutes = max(1, round(questions * _SECONDS / jobs / 60))
+    about = f"about {format_counted(minutes, 'minute')} on {format_counted(jobs, 'core')}"
+    reasons = "; ".join(f"{reason} ({format_counted(count, 'set')})" for reason, count in why.items())
+    return f"{format_counted(questions, 'question')} to run, {about}, because of this: {reasons}."
 
 
 def _what_to_do(file: Path, name: str) -> str:

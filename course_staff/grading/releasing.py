@@ -92,6 +92,10 @@ class Released:
         kept = None if self._forget else read_json(self._file(part), lambda value: (value["digest"], value["released"]))
         return kept[1] if kept and kept[0] == _digest(part[0]) else None
 
+    def unknown(self, paths: Iterable[Path]) -> list[Part]:
+        """The questions of the solutions at `paths` that are to be run."""
+        return [part for path in paths for part in parts_of(path) if part[1] and self.find(part) is None]
+
     def keep(self, part: Part, released: str | dict) -> None:
         """Keep it for the next time."""
         write_json(self._file(part), {"digest": _digest(part[0]), "released": released})
@@ -142,6 +146,14 @@ class Stamps:
         """Whether the solutions at `path` and the `files` that they were released as are those of the stamp."""
         return self._stamps.get(path.stem) == _stamp(path, files)
 
+    def why(self, path: Path) -> str:
+        """What changed since the stamp, of a set that does not stand."""
+        if path.stem not in self._stamps:
+            return "never released before"
+        if not self._stamps[path.stem].startswith(_digest_of_code()):
+            return "the course's code or a library changed since the last release"
+        return "the solutions or what was released of them changed since the last release"
+
     def put(self, path: Path, files: Iterable[Path]) -> None:
         """Say that these files were just released from the solutions at `path`."""
         self._stamps[path.stem] = _stamp(path, files)
@@ -150,10 +162,11 @@ class Stamps:
 
 
 def _stamp(path: Path, files: Iterable[Path]) -> str:
-    found = hashlib.sha256(_digest(path).encode())
+    """The digest of the code, then one of the set's own files."""
+    found = hashlib.sha256(path.name.encode() + path.read_bytes())
     for file in files:
         found.update(file.read_bytes() if file.is_file() else b"")
-    return found.hexdigest()
+    return f"{_digest_of_code()} {found.hexdigest()}"
 
 
 def _digest(path: Path) -> str:

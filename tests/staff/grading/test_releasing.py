@@ -189,3 +189,36 @@ def test_a_stamp_stands_until_sources_or_files_are_others(solutions, tmp_path, m
     files[1].write_text("as released")
     monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
     assert not Stamps(place).stand(solutions, files)
+
+
+def test_a_release_says_beforehand_what_it_runs_and_why(solutions, tmp_path, monkeypatch, capsys):
+    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
+        (tmp_path / folder).mkdir(parents=True)
+    path = solutions.replace(tmp_path / "solutions" / solutions.name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "cores", lambda: 1)
+
+    def said(*words):
+        main(["release", *words])
+        return capsys.readouterr().err.split(" to run, about 1 minute on 1 core, because of this: ")
+
+    assert said() == ["2 questions", "never released before (1 set).\n"]
+    assert said("--check") == [""], "nothing changed, nothing is run, and nothing is said of it"
+    assert said("--check", "--anew") == ["2 questions", "as --anew asks (1 set).\n"]
+    path.write_text(path.read_text().replace("number", "figure") + "\n")
+    assert said() == [
+        "2 questions",
+        "the solutions or what was released of them changed since the last release (1 set).\n",
+    ]
+    monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
+    assert said("--check") == [
+        "2 questions",
+        "the course's code or a library changed since the last release (1 set).\n",
+    ]
+
+
+def test_the_time_that_a_release_takes_is_told_by_its_questions_and_cores():
+    told = [command.announced(count, jobs, {"because": 15}) for count, jobs in ((1, 2), (120, 2), (120, 4))]
+    minutes = [int(re.search(r"about (\d+) minutes? on", text)[1]) for text in told]
+    assert minutes[0] == 1
+    assert minutes[1] == 2 * minutes[2] > 2
