@@ -125,10 +125,10 @@ def _find_solutions(name: str) -> Path:
 def _title(name: str, solutions: Path | None) -> str:
     """What the set's notebook is called in its first line; the set's name where there is no notebook."""
     from course_staff.notebooks.files import read_notebook
-    from course_utils.chapters import find_place
+    from course_utils.chapters import exercises_of, find_place
 
     try:
-        path = solutions or find_place().root / "exercises" / f"{name}.ipynb"
+        path = solutions or find_place().root / exercises_of(name)
     except CourseError:  # only the package is installed
         return name
     if not path.is_file():
@@ -167,7 +167,7 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
     from course_staff.grading.grade import grade_all
 
     todo, records, begun = planned.todo, [], set(planned.begun)
-    with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr) as bar:
+    with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr, disable=not todo) as bar:
 
         def done(student: str, record: dict) -> None:
             begun.add(student)

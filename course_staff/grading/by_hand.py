@@ -85,7 +85,7 @@ def with_points_by_hand(record: Mapping, given: Sequence[Given], seen: Mapping[s
     known = {question["id"] for question in questions}
     for one in {one.question: one for one in given if one.question not in known}.values():
         empty = {**_OWN, "id": one.question, "of": one.of, "points": 0, "shown": {"diagnosis": "", "hint": ""}}
-        lists = {name: [] for name in ("public", "hidden", "notes", "counted")}
+        lists = {name: [] for name in ("public", "hidden", "notes")}
         questions.append({**empty, **lists, **_by_hand(own.get(one.question), None, record, seen)})
     added = sum(question["of"] for question in questions if question["id"] not in known) if record["questions"] else 0
     points = round(sum(question["points"] for question in questions), 2)

@@ -32,6 +32,7 @@ from course_staff.grading.leaderboard import boards, give_letters
 from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
 from course_staff.grading.picture import class_figure
 from course_staff.grading.source import LEVELS
+from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
 from course_utils.files import keep_copies, read_json, replacing
 from course_utils.grading.judge import Verdict
@@ -50,6 +51,11 @@ RULE = (
     "Where it says “in parts”, each right case earns its share."
 )
 """How points come about; on every student's page, and in docs/instructors.md."""
+RULE_OF_TESTS = (
+    "Where it says “for what your test refuses”, each wrong answer that your test refuses earns its share; "
+    "accepting right ones earns nothing, and refusing one costs all points."
+)
+"""The same of questions whose answer is a test of others; where a set has one."""
 _STATES = {
     "passed": "right",
     "untouched": "not written yet",
@@ -195,6 +201,8 @@ def page(record: Mapping, letter: str = "", title: str = "") -> str:
         late=late_words(record["late"]) if "late" in record else "",
         found_any={question["state"] for question in record["questions"]} != {"missing"},
         rule=RULE,
+        rule_of_tests=RULE_OF_TESTS,
+        notebook=Path(exercises_of(record["set"])).name,
         states=_STATES,
         levels=LEVELS,
         next_steps=_next_steps(record),

@@ -9,6 +9,7 @@ as code instead.
 """
 
 import ast
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from course_utils.grading.oracles import Recorder, known
 from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
 from course_utils.grading.released import run_question
 from course_utils.grading.subjects import Zoo
+
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # questions import it, and it warns of missing kernels
 
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}
 """The author's word for each difficulty."""

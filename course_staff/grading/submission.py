@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from course_utils.chapters import exercises_of
 from course_utils.grading.run import is_untouched
 
 LARGEST, LONGEST_CODE = 50 * 2**20, 500_000
@@ -162,7 +163,7 @@ def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple
     if named and name not in named:
         return (f"This is a notebook of the set {sorted(named)[0]}; it was graded as one of {name}.",)
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
-        return (f"No cell carries a marker # EXERCISE of {name}: is it the right notebook?",)
+        return (f"No cell carries a marker # EXERCISE of {name}: is it {Path(exercises_of(name)).name}?",)
     return ()
 
 

@@ -31,7 +31,6 @@ def question(number=1, state="failed", diagnosis="", kind="values", **more):
     }
     shown = {
         "shown": {"diagnosis": "", "hint": ""},
-        "counted": [],
         "public": [said],
         "hidden": [],
         "not_run": 0,
@@ -105,19 +104,41 @@ def test_the_rule_is_on_each_students_page_and_parts_are_marked():
     assert page.count("0 of 2 points, in parts") == 1
 
 
+def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
+    """Right answers that are accepted earn nothing: of two wrong ones that are met one is refused, which is half of the points."""
+    entry = next(entry for entry in load_set("03_adamw")["questions"] if entry["id"] == "q9")
+    asked = question_from(entry)
+    expected = [{"verdict": said} for said in ("refused", "refused", "accepted", "accepted")]
+    reached = [points(asked, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
+    assert reached == [asked.points / 2, 0, 0]
+    page = report.page(record("s", question(9, parts=True, refusing=True)))
+    assert (report.RULE_OF_TESTS in page, "in parts<" in page, page.count(", for what your test refuses")) == (
+        True,
+        False,
+        1,
+    )
+    assert report.RULE_OF_TESTS not in report.page(record("s", question(parts=True)))
+    assert report.RULE_OF_TESTS.partition("accepting")[2] in GUIDE.replace("\n", " ")
+
+
+def test_a_question_that_only_others_have_points_for_is_no_answer_that_is_missing():
+    free = question(2, state="given", kind="given", title="by hand", public=[])
+    page = report.page(record("s", question(state="passed", points=2), free))
+    assert re.findall("<h2.*?>(.*?)</h2>", page) == ["q1 · T", "Graded by hand"]
+
+
 def test_a_page_says_what_to_do_about_each_answer():
     assert "It is so." in report.page(record("s", question(state="untouched", kind="untouched")))
     nothing = report.page(record("s", question(state="missing"), question(2, state="missing"), notes=["Why."]))
-    assert "Hand in the notebook 03_adamw.ipynb" in nothing
+    assert "Hand in the notebook 03_exercises_adamw.ipynb" in nothing
     assert "Why." in nothing
     assert "q1" not in nothing
 
 
 def test_of_many_cases_that_are_right_a_page_says_how_many():
     passed = question(state="passed")
-    page = report.page(record("s", {**passed, "public": passed["public"] * 25, "counted": ["bytes"]}))
+    page = report.page(record("s", {**passed, "public": passed["public"] * 25}))
     assert "All 25 public cases are right." in page
-    assert "Counted by the process that ran your code, and not a second time: bytes." in page
 
 
 def test_no_hint_goes_with_an_answer_that_never_ended():

@@ -127,7 +127,7 @@ def test_another_set_is_named():
     ids = ["q1", "q2"]
     assert notes_on_set(read_text(notebook(RIGHT, OTHER)), "s", ids) == ()
     assert notes_on_set(read_text(notebook(OTHER, RIGHT)), "s", ids) == ()
-    assert "right notebook" in notes_on_set(read_text(notebook("x = 1")), "s", ids)[0]
+    assert "is it 03_exercises_adamw.ipynb?" in notes_on_set(read_text(notebook("x = 1")), "03_adamw", ids)[0]
     assert "of the set t" in notes_on_set(read_text(notebook('check = exercise("t")', RIGHT)), "s", ids)[0]
 
 
