@@ -11,7 +11,7 @@ from course_utils.chapters import chapters_in, find_place
 from course_utils.units import format_counted
 
 HELP = "generate the exercises and their checks from the solutions"
-_SECONDS = 6.0  # of one core for a question, its known mistakes and variants included
+_SECONDS = 5.0  # of one core for a question, its known mistakes and variants included
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -199,7 +199,7 @@ def page(record: Mapping, letter: str = "", title: str = "") -> str:
         letter=letter,
         graded=_day(record.get("graded")),
         late=late_words(record["late"]) if "late" in record else "",
-        found_any={question["state"] for question in record["questions"]} != {"missing"},
+        found_any=any(one["state"] not in ("missing", "given") or one.get("by_hand") for one in record["questions"]),
         rule=RULE,
         rule_of_tests=RULE_OF_TESTS,
         notebook=Path(exercises_of(record["set"])).name,

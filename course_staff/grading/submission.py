@@ -159,11 +159,12 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
 
 def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
     """A note where the notebook belongs to another set than `name`, or has no answers to its questions `ids`."""
+    wanted = Path(exercises_of(name)).name
     named = {found for cell in submission.cells for found in _SET.findall(cell.source)}
     if named and name not in named:
-        return (f"This is a notebook of the set {sorted(named)[0]}; it was graded as one of {name}.",)
+        return (f"This is a notebook of the set {sorted(named)[0]} and was graded as one of {name}; hand in {wanted}.",)
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
-        return (f"No cell carries a marker # EXERCISE of {name}: is it {Path(exercises_of(name)).name}?",)
+        return (f"No cell carries a marker # EXERCISE of {name}: is it {wanted}?",)
     return ()
 
 

@@ -218,7 +218,7 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, tmp_path, mon
 
 
 def test_the_time_that_a_release_takes_is_told_by_its_questions_and_cores():
-    told = [command.announced(count, jobs, {"because": 15}) for count, jobs in ((1, 2), (120, 2), (120, 4))]
+    told = [command.announced(count, jobs, {"because": 15}) for count, jobs in ((1, 2), (240, 2), (240, 4))]
     minutes = [int(re.search(r"about (\d+) minutes? on", text)[1]) for text in told]
     assert minutes[0] == 1
     assert minutes[1] == 2 * minutes[2] > 2

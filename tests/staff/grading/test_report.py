@@ -105,7 +105,7 @@ def test_the_rule_is_on_each_students_page_and_parts_are_marked():
 
 
 def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
-    """Right answers that are accepted earn nothing: of two wrong ones that are met one is refused, which is half of the points."""
+    """Right answers that are accepted earn nothing: where one of two wrong ones is refused, that is half of the points."""
     entry = next(entry for entry in load_set("03_adamw")["questions"] if entry["id"] == "q9")
     asked = question_from(entry)
     expected = [{"verdict": said} for said in ("refused", "refused", "accepted", "accepted")]
@@ -133,6 +133,8 @@ def test_a_page_says_what_to_do_about_each_answer():
     assert "Hand in the notebook 03_exercises_adamw.ipynb" in nothing
     assert "Why." in nothing
     assert "q1" not in nothing
+    free = question(2, state="given", kind="given", public=[])
+    assert "Hand in the notebook" in report.page(record("s", question(state="missing"), free)), "others' points by hand"
 
 
 def test_of_many_cases_that_are_right_a_page_says_how_many():

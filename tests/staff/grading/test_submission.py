@@ -128,7 +128,8 @@ def test_another_set_is_named():
     assert notes_on_set(read_text(notebook(RIGHT, OTHER)), "s", ids) == ()
     assert notes_on_set(read_text(notebook(OTHER, RIGHT)), "s", ids) == ()
     assert "is it 03_exercises_adamw.ipynb?" in notes_on_set(read_text(notebook("x = 1")), "03_adamw", ids)[0]
-    assert "of the set t" in notes_on_set(read_text(notebook('check = exercise("t")', RIGHT)), "s", ids)[0]
+    (said,) = notes_on_set(read_text(notebook('check = exercise("t")', RIGHT)), "03_adamw", ids)
+    assert ("of the set t" in said, said.endswith("hand in 03_exercises_adamw.ipynb.")) == (True, True)
 
 
 @pytest.mark.parametrize(
