@@ -5,7 +5,8 @@ kernel is through, a page shows what is kept of the last performance.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import voila.app
@@ -13,6 +14,7 @@ from jupyter_core.utils import ensure_async
 from jupyter_server.base.handlers import JupyterHandler
 from nbformat import NotebookNode
 from tornado.ioloop import IOLoop
+from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler
 from traitlets import Instance
 from voila.notebook_renderer import NotebookRenderer
@@ -91,7 +93,7 @@ class _Performance:
             begun = [self._playing, self._starting] if self._starting else [self._playing]
             await asyncio.gather(*begun, return_exceptions=True)
 
-    async def page(self) -> AsyncIterator[str]:
+    async def page(self) -> AsyncGenerator[str, None]:
         """What the class sees: of this kernel, where it is through or nothing is kept; else of the last one."""
         if self._recalled and not self.through.is_set():
             renderer = self._renderer(_Recalled, self._recalled)
@@ -167,9 +169,11 @@ class _ClassPage(_Page):
         self.performance = performance
 
     async def get(self):
-        async for snippet in self.performance.page():
-            self.write(snippet)
-            await self.flush()
+        with suppress(StreamClosedError):  # loaded again, or closed, before all of it was there
+            async with aclosing(self.performance.page()) as page:
+                async for snippet in page:
+                    self.write(snippet)
+                    await self.flush()
 
 
 class _PresenterPage(_Page):

@@ -1,5 +1,6 @@
 """The demos: each fits its chapter and keeps its word; one that is broken says so."""
 
+import asyncio
 import re
 import socket
 import subprocess
@@ -365,6 +366,49 @@ def test_the_page_loads_nothing_from_elsewhere():
     files = [path for path in (Path(server.__file__).parent / "share").rglob("*") if path.is_file()]
     assert len(files) == 6
     assert not [path.name for path in files if "http" in path.read_text(encoding="utf-8")]
+
+
+def test_a_class_s_window_may_be_loaded_again_before_all_of_it_is_there(caplog):
+    """The first connection is closed in the midst of the page; nothing is said of it, and the second gets all."""
+    pytest.importorskip("voila")
+    from tornado.httpclient import AsyncHTTPClient
+    from tornado.httpserver import HTTPServer
+    from tornado.tcpclient import TCPClient
+    from tornado.testing import bind_unused_port
+    from tornado.web import Application
+
+    from course_staff.demos.performance import _ClassPage
+
+    begun, ended = [], []
+
+    class Performance:
+        async def page(self):
+            begun.append(self)
+            try:
+                yield "a step, "
+                while len(begun) == 1:  # has no end but that nobody is there
+                    await asyncio.sleep(0)
+                    yield "another, "
+                yield "the last"
+            finally:
+                ended.append(self)
+
+    async def load_twice():
+        listener, port = bind_unused_port()
+        server = HTTPServer(Application([("/", _ClassPage, {"performance": Performance()})]))
+        server.add_socket(listener)
+        first = await TCPClient().connect("127.0.0.1", port)
+        await first.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        await first.read_until(b"a step, ")
+        first.close()
+        while not ended:
+            await asyncio.sleep(0)
+        again = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/")
+        server.stop()
+        return again.body.decode()
+
+    assert asyncio.run(load_twice()) == "a step, the last"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_what_is_updated_later_becomes_a_widget():
