@@ -21,6 +21,7 @@ pytest.importorskip("voila")
 
 DEMOS = {path.stem: path for path in demos_in(find_place(ROOT).notebooks)}
 PAGED, MOVED, READ = "03_adamw", "07_gradient_checkpointing", ("03_adamw", "10_fsdp_and_zero")
+TOUCHED = "09_local_sgd"  # its figure has sliders and a checkbox
 SIZES = [(800, 700), (1024, 768), (1400, 900)]
 ROOMS = [(1280, 720), (1920, 1080)]
 LETTERS = """
@@ -193,6 +194,55 @@ def open_code(page):
     assert not code.is_visible()
 
 
+def test_the_keys_are_the_pages_whatever_the_mouse_has_touched(home, open_page):
+    """A slider that was dragged keeps its arrows alone; a number that is typed in keeps all, until Enter or Escape."""
+    from playwright.sync_api import expect
+
+    steps = [number for number, step in enumerate(read_demo(DEMOS[TOUCHED]).steps, start=1) if step.click]
+    with _demo(TOUCHED, home) as address:
+        page = open_page(f"{address}#{steps[0]}")
+        where, here = page.locator("#where"), page.locator(f"#step-{steps[0]}")
+        page.keyboard.press("f")
+        slider, readout = here.get_by_role("slider").first, here.locator(".widget-readout").first
+        _drag(page, slider)
+        dragged = readout.inner_text()
+        _assert_the_page_takes_its_keys(page, here)
+        page.keyboard.press("PageUp")
+        expect(where).to_contain_text(f"Step {steps[0] - 1} of")
+        page.keyboard.press("PageDown")
+        expect(where).to_contain_text(f"Step {steps[0]} of")
+        assert readout.inner_text() == dragged
+        slider.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(readout).not_to_have_text(dragged)
+        expect(where).to_contain_text(f"Step {steps[0]} of")
+        here.get_by_role("checkbox").click()
+        _assert_the_page_takes_its_keys(page, here)
+        for leave in ("Enter", "Escape"):
+            readout.click()
+            page.keyboard.press("e")
+            assert not here.locator(".explained").is_visible(), "a letter that is typed in a field turned the page"
+            page.keyboard.press("Backspace")
+            page.keyboard.press(leave)
+            expect(readout).not_to_be_focused()
+            _assert_the_page_takes_its_keys(page, here)
+
+
+def _drag(page, slider):
+    box = slider.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 90, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.up()
+
+
+def _assert_the_page_takes_its_keys(page, here):
+    for key, selector in {"e": ".explained", "c": ".code"}.items():
+        for is_open in (True, False):
+            page.keyboard.press(key)
+            assert here.locator(selector).is_visible() == is_open, (key, is_open)
+
+
 def test_two_windows_stay_in_step_and_either_drives(address, open_page):
     """Every button of the presenter's window; each window is loaded again, and the class's is closed and opened again."""
     from playwright.sync_api import expect
@@ -313,7 +363,8 @@ def assert_the_question_is_large(page, where):
 
 
 def assert_code_leaves_all_in_place(page, where):
-    """Unfolded, it lies over the step within the window, breaks long lines, and only it is scrolled."""
+    """Unfolded, it lies over the step within the window, as high as its lines or as all there is; it breaks long lines, and only
+    it is scrolled."""
     places = "() => [...document.querySelectorAll('.step:not([hidden]) :is(.words, .output)')].map("
     places += "(each) => JSON.stringify(each.getBoundingClientRect()))"
     before = page.evaluate(places)
@@ -324,7 +375,9 @@ def assert_code_leaves_all_in_place(page, where):
     box = code.bounding_box()
     assert page.evaluate(places) == before, where
     assert _cut_off(page) <= 1, where
-    assert box["height"] >= 0.3 * main["height"], where
+    assert box["height"] <= code.locator("pre").bounding_box()["height"] + 20, f"{where}: it covers more than it needs"
+    if code.locator("pre").inner_text().strip().count("\n") < 10:
+        assert code.evaluate("code => code.scrollHeight - code.clientHeight") <= 1, f"{where}: a short code is scrolled"
     assert main["y"] <= box["y"], where
     assert box["y"] + box["height"] <= main["y"] + main["height"] + 1, where
     assert code.evaluate("code => code.scrollWidth - code.clientWidth") <= 0, where
@@ -335,6 +388,10 @@ def assert_readable(page, points, where, size, share):
     page.wait_for_timeout(150)
     save_picture(page, f"room-{where}")
     assert _cut_off(page) <= 1, where
+    cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
+    assert page.locator(".step:visible .controls .widget-label:visible").evaluate_all(cut) == [], (
+        f"{where}: a label is cut"
+    )
     pictures = page.locator(".step:visible .shown img:visible").all()
     covered = 0.0
     for picture in pictures:

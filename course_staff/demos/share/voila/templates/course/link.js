@@ -51,9 +51,12 @@ const link = (() => {
   return { state, change, toggle, isOpen, move, turn, on };
 })();
 
-// Keys and buttons mean the same in both windows. A control that is held has its own use for the keys.
+// Keys and buttons mean the same in both windows. What is typed in keeps all keys, and a slider or a list that is held its
+// arrows; every other key is the page's, wherever the mouse has been.
 const keys = (() => {
-  const own = "input, select, textarea, [contenteditable], [role=slider], .noUi-handle, .widget-readout";
+  const notTyped = ["checkbox", "radio", "range", "button", "submit", "color"];
+  const isTyped = (target) => target.isContentEditable || target.matches?.("textarea, input") && !notTyped.includes(target.type);
+  const moves = "select, input[type=range], input[type=radio], [role=slider], .noUi-handle";
   const toggles = { uncover: "revealed", explain: "answered", code: "coded", controls: "steered" };
   const of = { s: "uncover", e: "explain", c: "code", f: "controls", m: "move", p: "other", ArrowRight: "next", PageDown: "next", ArrowLeft: "previous", PageUp: "previous" };
   const button = (id) => document.getElementById(id);
@@ -63,11 +66,18 @@ const keys = (() => {
     for (const [id, by] of Object.entries(toggles)) actions[id] ||= () => link.toggle(by);
     for (const [id, act] of Object.entries(actions)) button(id)?.addEventListener("click", act);
     addEventListener("keydown", (event) => {
-      const id = of[event.key] || of[event.key.toLowerCase()];
-      if (!id || event.altKey || event.ctrlKey || event.metaKey || event.target.closest?.(own)) return;
+      const { key, target } = event;
+      if (isTyped(target)) {
+        if (["Enter", "Escape"].includes(key)) setTimeout(() => target.blur()); // when the field itself has taken it
+        return;
+      }
+      const id = of[key] || of[key.toLowerCase()];
+      if (!id || event.altKey || event.ctrlKey || event.metaKey) return;
+      if (key.startsWith("Arrow") && target.closest?.(moves)) return;
       event.preventDefault();
+      event.stopPropagation();
       if (!button(id)?.hidden && !button(id)?.disabled) actions[id]?.();
-    });
+    }, true); // before a slider hears of it, which would move with Page Down
   }
 
   // A button that could do nothing on this page is absent.
