@@ -27,6 +27,8 @@ from course_utils.settings import environment_for_child
 ROOT = Path(__file__).parents[3]
 DEMOS = demos_in(ROOT / "notebooks")
 
+OTHERS_BETS = r"(most|many) (of you|people|bets|classes)|(nobody|everybody) bets?"
+
 CELLS = {
     "begin": "from course_utils import viz\nimport ipywidgets as widgets\nfrom matplotlib.figure import Figure",
     "number": "x = 2\nprint('x is', x)",
@@ -96,6 +98,8 @@ def test_a_demo_fits_its_chapter_and_a_lecture(path):
     assert all(step.text or step.picture or step.numbers for step in demo.steps if step.cell or step.code)
     assert not [step.title for step in demo.steps if re.match("In the picture|The output", step.then)]
     assert any(step.notes for step in demo.steps)
+    told = [step.title for step in demo.steps if re.search(OTHERS_BETS, f"{step.say} {step.then}", re.IGNORECASE)]
+    assert told == [], "a class is told what it has bet"
 
 
 @pytest.mark.slow
