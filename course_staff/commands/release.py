@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
                 stamps.put(path, texts)
         changed += files
     count = f"{format_counted(len(changed), 'file')} {'differing' if arguments.check else 'changed'}"
-    print(f"{format_counted(len(paths), 'set')} released, {count}.")
+    print(f"{format_counted(len(paths), 'set')} {'checked' if arguments.check else 'released'}, {count}.")
     return 1 if arguments.check and changed else 0
 
 
@@ -81,12 +81,11 @@ def _released(paths: list[Path], exercises: Path, sets: Path, anew: bool, stamps
             "as --anew asks" if anew else stamps.why(path) for path in dict.fromkeys(path for path, _ in parts)
         )
         print(announced(len(parts), cores(), why), file=sys.stderr)
-    with tqdm(desc="questions", file=sys.stderr, delay=1) as bar:
+    with tqdm(total=len(parts), desc="questions", file=sys.stderr, delay=1) as bar:
 
-        def done(part, count: int) -> None:
-            bar.total = count
+        def done(part) -> None:
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
-            bar.update()
+            bar.update(bool(part[1]))
 
         every = list(released_sets(paths, exercises, sets, kept, cores(), done))
     yield from every

@@ -49,7 +49,7 @@ def leave_bets_to_the_room() -> None:
 
 
 def offer(values: Mapping[str, object]) -> None:
-    """A button that moves the controls of the figure played last, for those who would rather not drag.
+    """A button that moves the controls of the figure played last, wherever they stand; pressed again it brings them back.
 
     It stays with that figure: by the time it is pressed, later steps have played theirs.
     """
@@ -57,7 +57,18 @@ def offer(values: Mapping[str, object]) -> None:
 
     figure = dict(display_room.played)
     button = Button(description=instructions(values), layout={"width": "auto", "height": "auto"})
-    button.on_click(lambda _: press(values, figure))
+    begun = {name: control.value for name, control in figure.items()}
+    wanted = []
+
+    def move(_) -> None:
+        back = wanted == [control.value for control in figure.values()]
+        for name, control in figure.items():
+            control.value = begun[name]
+        if not back:
+            press(values, figure)
+            wanted[:] = [control.value for control in figure.values()]
+
+    button.on_click(move)
     display(button)
 
 

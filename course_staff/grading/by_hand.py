@@ -84,6 +84,8 @@ def with_points_by_hand(record: Mapping, given: Sequence[Given], seen: Mapping[s
     ]
     known = {question["id"] for question in questions}
     for one in {one.question: one for one in given if one.question not in known}.values():
+        if not one.of and one.question not in own:  # extra points of somebody else
+            continue
         empty = {**_OWN, "id": one.question, "of": one.of, "points": 0, "shown": {"diagnosis": "", "hint": ""}}
         lists = {name: [] for name in ("public", "hidden", "notes")}
         questions.append({**empty, **lists, **_by_hand(own.get(one.question), None, record, seen)})

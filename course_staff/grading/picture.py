@@ -48,7 +48,7 @@ def _draw_points(axes, points: Sequence[float], of: float) -> list[tuple[float, 
     axes.set(xlim=(0, of), ylim=(0, max(counts) * 1.2), xlabel=f"points, of {of:g}", ylabel="students")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.grid(axis="x", visible=False)
-    axes.set_title(f"Half of the class has {middle:g} points or more")
+    axes.set_title(f"The median is {middle:g} of {of:g} points")
     return [(low, high, int(count)) for low, high, count in zip(edges, edges[1:], counts, strict=False)]
 
 

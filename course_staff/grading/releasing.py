@@ -106,12 +106,12 @@ class Released:
 
 
 def released_sets(
-    paths: Sequence[Path], exercises: Path, sets: Path, kept: Released, jobs: int, done: Callable[[Part, int], None]
+    paths: Sequence[Path], exercises: Path, sets: Path, kept: Released, jobs: int, done: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
     """Of each of the solutions the two files with their texts, as `release.released` gives them.
 
-    `done(part, so many)` is called as each of so many parts that have to be run is through; it is kept then, so that an
-    interrupted run goes on from there.
+    `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
+    there.
     """
     from course_staff.grading.release import check_facts, files_of, released_set
 
@@ -124,7 +124,7 @@ def released_sets(
 
     def through(part: Part, released: str | dict) -> None:
         kept.keep(part, released)
-        done(part, len(open_))
+        done(part)
 
     found |= released_parts(open_, jobs, through)
     for path, (notebook, *questions) in parts.items():

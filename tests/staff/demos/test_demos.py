@@ -349,6 +349,25 @@ def test_a_button_moves_the_figure_that_it_stands_below(monkeypatch):
     assert (first.value, later.value) == (7, 3)
 
 
+def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_back(monkeypatch):
+    shown, controls = [], {"height": IntSlider(2, 0, 9), "width": IntSlider(3, 0, 9)}
+    monkeypatch.setattr(stage, "display", shown.append)
+    monkeypatch.setattr(viz.display, "played", controls)
+    stage.offer({"height": 7})
+
+    def pressed():
+        shown[0].click()
+        return controls["height"].value, controls["width"].value
+
+    controls["width"].value = 8  # a question from the room
+    assert pressed() == (7, 3)
+    assert pressed() == (2, 3), "as before the bet"
+    controls["height"].value = 5
+    assert pressed() == (7, 3)
+    controls["width"].value = 4
+    assert pressed() == (7, 3)
+
+
 def test_a_button_says_what_it_sets_as_people_write_it(monkeypatch):
     controls = {"height": IntSlider(2, 0, 99999, description="how high"), "on": Checkbox(), "power": FloatSlider()}
     monkeypatch.setattr(viz.display, "played", controls)
