@@ -173,7 +173,8 @@ def _ask(name: str, now: Bet, question: str) -> None:
     from course_utils.viz.display import show_controls
 
     start = float(f"{now.guess:.4g}") if now.guess == now.cell and now.guess % 1 else now.guess
-    box = FloatText(value=start, description=f"your bet ({now.unit})" if now.unit else "your bet")
+    what = f"your bet ({now.unit})" if now.unit else "your bet"
+    box = FloatText(value=start, description=what, disabled=now.truth is not None)
     said = HTML(html.escape(_told(now)))
 
     def take(change) -> None:
@@ -193,7 +194,7 @@ def _ask(name: str, now: Bet, question: str) -> None:
 def _told(now: Bet) -> str:
     """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
     if now.truth is not None:
-        return f"{now} That stays. To bet anew, change the number in the cell above, and run it."
+        return f"{now} That stays. To bet anew, change the number in the cell's code, and run it."
     standing = f"Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
     return f"{standing if now.guess == now.cell else _line(now)} {_GO_ON}"
 

@@ -98,6 +98,7 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
             restart()
             assert bet("07-peak", 50) == 50
         box = box_of(notebook)
+        assert box.disabled is again
         box.value = 35
         assert box.value == 50
         assert "You bet 50; it is 35: you were 1.43 times too high. That stays." in said_of(notebook)

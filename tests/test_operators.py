@@ -307,3 +307,18 @@ def test_what_goes_to_the_host_goes_at_the_pace_of_its_link():
 
     saved = 2 * 1024 * 1024 * 4  # the layer's input, and the output of Tanh; there and back
     assert seconds(True) - seconds(False) == pytest.approx(2 * saved / card.host_link, rel=0.2)
+
+
+def test_a_product_with_weights_of_four_bits_has_the_operations_of_any_other():
+    """bitsandbytes' own operator, of which torch's counter knows nothing."""
+    layers = pytest.importorskip("bitsandbytes").nn
+    torch.manual_seed(0)
+    rows, wide = torch.randn(24, 128), nn.Linear(128, 64, bias=False)
+    narrow = layers.Linear4bit(128, 64, bias=False, quant_type="nf4", compute_dtype=torch.float32)
+    narrow.weight = layers.Params4bit(wide.weight.detach(), requires_grad=False, quant_type="nf4").to("cpu")
+    counted = []
+    for layer in (wide, narrow):
+        with hardware.OperatorWatch() as watch:
+            layer(rows)
+        counted.append(sum(work.flops for _, work in watch.operators))
+    assert counted == [2 * 24 * 128 * 64] * 2

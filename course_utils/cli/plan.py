@@ -135,6 +135,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
 
     if arguments.nodes is not None and not arguments.emit:
         raise CourseError("--nodes says for how many machines to write a file; add --emit slurm, say.")
+    if arguments.row is not None and not arguments.emit:
+        raise CourseError("--row says which row of the plan --emit writes down; add --emit train, say.")
     what, recipe, text = _model(arguments.model), _recipe(arguments), []
     if arguments.data:
         lengths = sorted(lengths_of(arguments.data))

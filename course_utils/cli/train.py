@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_utils.script.rank import place
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
+    warnings.simplefilter("ignore", FutureWarning)  # what libraries will rename is nothing to do for who trains
     warnings.formatwarning = lambda message, *where, **more: f"course train: {message}\n"
     job = _job(arguments)
     here = place()

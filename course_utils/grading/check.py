@@ -12,7 +12,7 @@ from pathlib import Path
 from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
 from course_utils.grading.definition import Definition, cell_in_words, definition, history_in
-from course_utils.grading.failures import failures_in, newest_failure
+from course_utils.grading.failures import MARK, failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, grade
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.question import Question
@@ -52,6 +52,7 @@ class Checker:
 
     def __init__(self, name: str, entries: list[dict], seconds: float = SECONDS, live: bool = True):
         self.name, self.seconds, self.live = name, seconds, live
+        self.stopped: dict[str, str] = {}  # the questions whose cell stopped in the terminal, and with what
         self.entries = {entry["id"]: entry for entry in entries}
         if live and (shell := _shell()):
             failures_in(shell).watch(shell, [entry["answer"] for entry in entries])
@@ -119,6 +120,10 @@ class Checker:
 
     def _older(self, question: Question, where: Definition | None, untouched: bool) -> str:
         """What is wrong with a newer answer than the one that is defined, or nothing."""
+        ending = f"so there is no `{question.answer}` of yours yet: mend that cell"
+        if not self.live:
+            stopped = self.stopped.get(question.id)
+            return f"Its cell stopped with {stopped}, {ending}." if stopped and (where is None or untouched) else ""
         if where and not where.cell:
             return ""
         history = history_in(_notebook()[0])
@@ -127,7 +132,7 @@ class Checker:
             return ""
         failed = f"In [{newest.cell}] failed with {newest.error}"
         if where is None or untouched:
-            return f"{failed}, so there is no `{question.answer}` of yours yet: mend that cell and run it again."
+            return f"{failed}, {ending} and run it again."
         return f"Not your newest answer: {failed}, so this is a verdict on the one from In [{where.cell}]."
 
     def _result(self, question: Question, entry: Mapping, outcomes, where: Definition | None) -> tuple[Result, Shown]:
@@ -211,6 +216,7 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
                 error = TimeoutError(f"it had not ended after {seconds:g} s")
             if error:
                 words = cell_in_words(source)
+                checker.stopped |= dict.fromkeys(MARK.findall(source), type(error).__name__)
                 print(f"{words[0].upper()}{words[1:]} stopped with {type(error).__name__}: {error}")
         for question in checker.entries:
             with capture_output():

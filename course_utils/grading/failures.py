@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+MARK = re.compile(r"^\s*# EXERCISE (\w+)\s*$", re.MULTILINE)
+"""The line by which a cell is marked as the answer to a question."""
 _NOTHING = object()
 _OF_SHELLS: WeakKeyDictionary = WeakKeyDictionary()
 
@@ -53,6 +55,5 @@ def failures_in(shell) -> Failures:
 
 def newest_failure(failed: Mapping[int, str], question: str, history: Sequence[str], cell: int) -> Failure | None:
     """The newest cell after `cell` that is marked as the answer to `question`, if it is among those that `failed`."""
-    mark = re.compile(rf"^\s*# EXERCISE {question}\s*$", re.MULTILINE)
-    marked = [number for number in range(cell + 1, len(history)) if mark.search(history[number])]
+    marked = [number for number in range(cell + 1, len(history)) if question in MARK.findall(history[number])]
     return Failure(marked[-1], failed[marked[-1]]) if marked and marked[-1] in failed else None

@@ -8,6 +8,10 @@ from math import exp, log
 from course_utils.errors import CourseError
 
 
+class NoRateError(CourseError):
+    """A machine has no rate for the numbers that a step multiplies."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """A rate that depends on size: `points` are (size, rate), sizes ascending; between them both are read off in logarithms."""
@@ -81,7 +85,7 @@ class Machine:
     def seconds(self, work: Work) -> float:
         """By the roofline (Williams, Waterman & Patterson 2009), the slower of arithmetic and memory; before it comes the call.
 
-        What touches the host's memory goes at the pace of the link to it, each byte once. Raises `CourseError` where the
+        What touches the host's memory goes at the pace of the link to it, each byte once. Raises `NoRateError` where the
         machine has no rate for the work's dtype.
         """
         if work.kernel == ON_HOST:
@@ -102,7 +106,7 @@ class Machine:
             by_rows = self.measured.get(f"{work.kernel} {work.dtype}{BY_ROWS}")
             return measured.at(work.side) * (by_rows.at(work.rows) if by_rows else 1.0)
         if work.dtype not in self.flops:
-            raise CourseError(
+            raise NoRateError(
                 f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flops)}."
             )
         return self.flops[work.dtype]

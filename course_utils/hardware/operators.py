@@ -83,6 +83,7 @@ class OperatorWatch(TorchDispatchMode):
 
 
 _ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
+_IN_4_BITS = {"gemm_4bit", "gemv_4bit"}  # bitsandbytes', of the input, the codes and the shape of the weight
 _OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
 # They allocate and leave the memory as it is.
 _NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -168,6 +169,8 @@ def _flops(function, short: str, args: tuple, kwargs: dict, answer) -> int:
     if short in _RECURRENT:
         rows = args[0].numel() // args[0].shape[-1]
         return _RECURRENT[short] * rows * (args[1].numel() + args[2].numel())
+    if short in _IN_4_BITS:
+        return 2 * args[0].numel() * answer.shape[-1]
     if short == "_grouped_mm":
         first, second = args[:2]
         of_groups = second.dim() == 2 < first.dim()

@@ -33,6 +33,8 @@ OWN_LOOP = {
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
 TRL = ("attention", "offload_activations", "quantized", "galore")  # of these, what TRL has settings for
+# Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
+_STAGES_OF = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
 _SWITCHES = {
     "clipping": "--clipping",
@@ -68,7 +70,9 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The file of a cluster's own kind (one of `FILES`) that starts the store once and torchrun on each node."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    folder = Path(__file__).parent / "templates"
+    folder, copied = Path(__file__).parent / "templates", ""
+    if Path(model).is_absolute() and Path(model).exists():  # it is read where the job runs
+        model, copied = Path(model).name, f" (a copy of {model})"
     templates = Environment(
         loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -78,7 +82,7 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
         gpus=recipe.device == "cuda",
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
         torchrun=_torchrun(recipe, nodes),
-        files=" and ".join([DATA, *([model] if Path(model).exists() else [])]),
+        files=" and ".join([DATA, *([model] if copied or Path(model).exists() else [])]) + copied,
         remarks="\n".join(remarks(model, recipe)),
         anew=ANEW,
         port=PORT,
@@ -143,6 +147,11 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
         raise CourseError(
             "course train has no flag for precision='bf16-masters'; take autocast, or write a loop of your own with "
             "precision.MasterWeights."
+        )
+    if recipe.zero_stage in _STAGES_OF.get(recipe.optimizer, ()):
+        raise CourseError(
+            f"{recipe.optimizer} does not go with zero_stage={recipe.zero_stage} in course train: it looks at whole tensors, or "
+            "is no optimizer of torch's, as ZeRO-1 wants; take an AdamW, or no ZeRO."
         )
     for field in fields(recipe):
         if field.name in OWN_LOOP and getattr(recipe, field.name) != field.default:

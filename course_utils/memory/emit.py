@@ -119,6 +119,11 @@ def _trl(model: str, recipe: Recipe) -> str:
         raise CourseError(
             f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}."
         )
+    if recipe.quantized and recipe.precision == "fp16":
+        raise CourseError(
+            "TRL keeps adapters on 4-bit weights in bfloat16, and fp16's scaler takes no gradients of these; take autocast or "
+            "bf16, or leave quantized out."
+        )
     file = Path(model)
     settings = {
         "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),

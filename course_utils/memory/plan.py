@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine
+from course_utils.hardware.machine import NoRateError
 from course_utils.memory.emit import kind_for
 from course_utils.memory.estimate import Estimate, answer
 from course_utils.memory.finder import Finder, finder_of
@@ -120,6 +121,7 @@ class Plan:
 
     `rows` are changes that make it fit, the least disturbing first; `helpless` those that would not lower the peak at all.
     `largest` are the largest batch and the longest sequence that fit otherwise unchanged, and the fewest cards by ZeRO-3.
+    `why_no_seconds` says why there are none though a machine was named.
     """
 
     model: str
@@ -132,6 +134,7 @@ class Plan:
     rows: tuple[Row, ...]
     helpless: tuple[str, ...]
     largest: dict[str, int | None]
+    why_no_seconds: str = ""
 
     def __str__(self):
         least, most = map(format_bytes, self.need)
@@ -148,6 +151,8 @@ class Plan:
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
         else:
             lines.append(source.replace("known", "Known", 1))
+        if self.why_no_seconds:
+            lines.append(self.why_no_seconds)
         if not isnan(self.trial.seconds):
             lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
         if self.rows:
@@ -266,7 +271,12 @@ def plan(
     source = source_of(what, batch)
     say("the step as it is")
     finder = finder_of(source, recipe)
-    trial = finder.attempt(recipe.batch, recipe.sequence, machine)
+    why_no_seconds = ""
+    try:
+        trial = finder.attempt(recipe.batch, recipe.sequence, machine)
+    except NoRateError as error:  # bytes are the same on any machine
+        machine, why_no_seconds = None, f"Seconds are not known: {error}"
+        trial = finder.attempt(recipe.batch, recipe.sequence)
     base = answer(finder, recipe)
     need = needs(trial.log, recipe.device)
     verdict = verdict_of(need, memory)
@@ -276,7 +286,7 @@ def plan(
     if verdict != FITS and recipe.device == "cuda":
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, say)
-    return Plan(source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest)
+    return Plan(source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest, why_no_seconds)
 
 
 def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, ...], tuple[str, ...]]:

@@ -149,8 +149,8 @@ def _tokenizer(model: str, name: str):
         made = AutoTokenizer.from_pretrained(name or folder, local_files_only=not hub.answers())
     except Exception as error:  # Transformers raises many kinds
         raise CourseError(
-            f"There is no tokenizer {name or folder} here ({type(error).__name__}); name a folder or a model of the Hub that has "
-            "one, or bytes."
+            f"There is no tokenizer {name or folder} that can be read here; name a folder or a model of the Hub that has one as "
+            "--tokenizer, or --tokenizer bytes."
         ) from error
     if made("a")["input_ids"] == made("b")["input_ids"]:  # Transformers makes an empty one where there are no files
         raise CourseError(

@@ -26,7 +26,9 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
     """The longest list of modules in `model`: a transformer's blocks. Raises `CourseError` where there is none."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
-        raise CourseError("The model has no nn.ModuleList of blocks that could be checkpointed; pass its blocks.")
+        raise CourseError(
+            "This model has no blocks in an nn.ModuleList to recompute: leave gradient checkpointing out, or pass its blocks."
+        )
     return max(lists, key=len)
 
 

@@ -232,6 +232,22 @@ def test_each_row_says_what_it_can_be_written_as(config, capsys):
         capsys.readouterr()
 
 
+def test_a_row_alone_is_asked_what_to_do_with_it(config, capsys):
+    assert main(["plan", config, *TOO_LARGE, "--row", "1"]) == 2
+    assert "add --emit train" in capsys.readouterr().err
+
+
+def test_bytes_are_told_where_seconds_are_not_known(config, capsys):
+    """A T4 has no rate for bfloat16; what fits in its memory does not depend on that."""
+    words = ["plan", config, "--precision", "bf16", "--batch", "1"]
+    main([*words, "--memory", "16GB"])
+    plain = capsys.readouterr().out.splitlines()
+    assert main([*words, "--memory", "T4"]) == 0
+    named = capsys.readouterr().out.splitlines()
+    (more,) = [line for line in named if line not in plain]
+    assert more.startswith("Seconds are not known: T4 has no rate for matrix products in bfloat16")
+
+
 def test_the_settings_of_a_row(config, capsys):
     main(["plan", config, *TOO_LARGE, "--json"])
     names = [row["names"] for row in strict(capsys.readouterr().out)["rows"]]

@@ -527,6 +527,14 @@ def test_in_a_terminal_a_cell_is_named_by_what_stands_in_it(notebook, saved, cap
     assert first == "The cell that begins `import torch` stopped with ZeroDivisionError: division by zero\n"
 
 
+def test_in_a_terminal_too_a_cell_that_stopped_is_no_answer_that_was_never_written(notebook, saved, capsys):
+    path = saved(RIGHT.replace("return 2 * x", "return 2 * )"), at=1)
+    [(_, shown)] = check_room.check_notebook(path, "03_test")
+    lines = str(shown).splitlines()
+    assert lines[0].endswith(": no verdict yet")
+    assert lines[1] == "Its cell stopped with SyntaxError, so there is no `double` of yours yet: mend that cell."
+
+
 def test_the_terminals_last_line_counts_as_its_verdicts_do(notebook, saved, solutions, monkeypatch, capsys):
     monkeypatch.setattr("course_utils.grading.released.set_names", lambda: ["03_test"])
     path = saved(RIGHT, at=1)

@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+from argparse import ArgumentParser
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe
 from course_utils.memory.command import FILES, OWN_LOOP
 from course_utils.memory.emit import emit, kind_for
+from course_utils.memory.optimizers import OPTIMIZERS
+from course_utils.memory.recipe import PRECISIONS
 
 PLAIN = Recipe("adamw-foreach", batch=4, sequence=256, accumulation=2, device="cuda")
 EVERYTHING = replace(
@@ -142,11 +145,20 @@ def test_trl_is_given_the_folder_of_a_configuration_and_told_to_need_weights(tmp
 
 
 @pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
-def test_a_clusters_file_asks_for_every_file_that_its_command_reads(kind, tmp_path):
+def test_a_clusters_file_asks_for_every_file_that_its_command_reads(kind, tmp_path, monkeypatch):
     file = tmp_path / "config.json"
     file.write_text("{}")
-    assert f"with text.txt and {file} in it" in emit(kind, str(file), PLAIN)
+    said = emit(kind, str(file), PLAIN)
+    assert f"with text.txt and config.json (a copy of {file}) in it" in said
+    assert trained(said)["--model"] == "config.json", "it is read where the job runs"
+    monkeypatch.chdir(tmp_path)
+    assert "with text.txt and config.json in it" in emit(kind, "config.json", PLAIN)
     assert "with text.txt in it" in emit(kind, "gpt2", PLAIN)
+
+
+def test_trl_is_not_given_what_its_scaler_cannot_scale():
+    with pytest.raises(CourseError, match="adapters on 4-bit weights in bfloat16"):
+        emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4", precision="fp16"))
 
 
 def test_what_course_train_has_no_flag_for_is_refused():
@@ -282,3 +294,19 @@ def test_skypilot_reads_its_task(tmp_path, monkeypatch):
         (tmp_path / "task.yaml").write_text(text.replace(right, wrong))
         with pytest.raises((ValueError, sky.exceptions.InvalidSkyPilotConfigError)):
             sky.Task.from_yaml(str(tmp_path / "task.yaml"))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_emitted_is_taken(optimizer, stage, precision, tmp_path):
+    """By `course train` itself, or else it is refused before anybody waits in a queue for it."""
+    try:
+        recipe = replace(PLAIN, optimizer=optimizer, zero_stage=stage, ranks=2 if stage else 1, precision=precision)
+        text = emit("train", "gpt2", recipe)
+    except CourseError:
+        return
+    parser = ArgumentParser()
+    train.add_arguments(parser)
+    words = shlex.split(text.splitlines()[-1])[2:]
+    assert train._job(parser.parse_args([*words, "--out", str(tmp_path)])).optimizer == optimizer

@@ -1,5 +1,8 @@
 """Rows of a text: cut from one stream, or packed so that no document sees another."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from small_job import trained, written
@@ -116,6 +119,16 @@ def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
     with pytest.raises(CourseError, match="no tokenizer.*bytes"):
         load(Job(**job))
     assert len(load(Job(**job, tokenizer="bytes"))[1])
+
+
+def test_the_trained_model_is_had_as_the_document_says(tmp_path, monkeypatch):
+    found, _, _ = trained({**written(tmp_path), "steps": 1, "quick": True, "out": tmp_path / "runs" / "mine"})
+    document = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
+    (code,) = re.findall("```python\n(.*?)```", document, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "train.md", "exec"), {})
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "mine").state_dict()
+    assert all(torch.equal(loaded[name], wanted) for name, wanted in found.items())
 
 
 def test_adapters_on_random_weights_are_said_to_be_that(tmp_path):

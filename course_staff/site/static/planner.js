@@ -869,6 +869,10 @@
       say(said);
       ask(readForm());
     });
+    // A number counts while it is typed: the answer below it would else be another question's.
+    for (const field of byId("form").querySelectorAll("input[type=number]")) {
+      field.addEventListener("input", () => field.value && field.checkValidity() && field.dispatchEvent(new Event("change", { bubbles: true })));
+    }
     byId("other").addEventListener("input", takeOther);
     byId("file").addEventListener("change", async () => {
       const [file] = byId("file").files;
