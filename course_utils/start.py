@@ -37,8 +37,8 @@ Type `make lab` in the course's folder, or `course lab` in a terminal in which t
 chapter at once, `course check` prints your progress, and `course report` makes one page of your own from your bets and your
 ledger. Words that a chapter links to are in the [glossary](docs/glossary.md).
 
-A notebook that you open again shows what it showed, and has computed nothing yet: run its cells from the first on, and its boxes
-and sliders work again.
+A notebook that you open again shows what it showed, and has computed nothing yet; a broken chain beside a box or a slider
+says so. Run the notebook's first code cell and the one above the box; for all else run the cells from the first on.
 
 To end JupyterLab, save, then choose File → Shut Down, or press Ctrl+C in the terminal. For a later version of the course do that
 first; then type `git pull` in the course's folder, and `course lab`: what you wrote stays.
@@ -115,15 +115,19 @@ def _next(
         kind = "the exercises of" if last.path.parent.name == "exercises" else "chapter"
         done = f"{last.run} of its {last.cells} cells were run when you saved it"
         yield f"- You were last in {kind} {last.number}, {last.link}: {done}."
+    ahead = []  # a chapter comes before its questions
+    if (fresh := next((one for one in chapters if not one.run), None)) is not None:
+        said = (
+            f"- The next chapter that you have not run is {fresh.number}, {fresh.link}: about {fresh.minutes} minutes."
+        )
+        ahead.append((fresh.number, 0, said))
     if board.exercises:
         number = Path(board.exercises).stem.partition("_")[0]
         where = f", in {exercises[number].link}" if number in exercises else ""
-        yield f"- Your next question is {board.next}{where}."
-    fresh = next((one for one in chapters if not one.run), None)
-    if fresh is not None:
-        yield f"- The next chapter that you have not run is {fresh.number}, {fresh.link}: about {fresh.minutes} minutes."
-    elif not board.exercises:
-        yield "- You have run every chapter and passed every question."
+        ahead.append((number, 1, f"- Your next question is {board.next}{where}."))
+    yield from (
+        (said for *_, said in sorted(ahead)) if ahead else ["- You have run every chapter and passed every question."]
+    )
 
 
 def _standing(chapters: list[Notebook], guesses: dict[str, bets.Bet], board: Board) -> Iterator[str]:

@@ -26,6 +26,7 @@ SOURCES = (
     ),  # where their links lead
 )
 
+_NAMED = 4  # files with new text; of more their number is enough
 _BESIDE = """\
 **New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
 take over what you like, then delete it.
@@ -48,7 +49,7 @@ def hand_out(place: Place, folder: Path, on_merge: Callable[[bytes, bytes], None
 
     Raises `CourseError` where it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
     """
-    fresh, renewed, renamed = not (folder / HANDED_OUT).is_dir(), 0, 0
+    fresh, renewed, renamed = not (folder / HANDED_OUT).is_dir(), [], 0
     for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
         inside = source.relative_to(place.root)
         if (folder / "course_utils").is_dir() or (folder / inside).resolve() == source.resolve():
@@ -64,7 +65,7 @@ def hand_out(place: Place, folder: Path, on_merge: Callable[[bytes, bytes], None
                 f"{folder / inside} cannot be read or written ({error.strerror}); put that right, or name another "
                 "folder with --folder or COURSE_HOME."
             ) from None
-        renewed += changed
+        renewed += [inside.as_posix()] * changed
         if remark:
             yield f"{inside.as_posix()}: {remark}"
     if renamed:
@@ -72,7 +73,8 @@ def hand_out(place: Place, folder: Path, on_merge: Callable[[bytes, bytes], None
     if fresh:
         yield f"Your own chapters and exercises are in {folder}."
     elif renewed:
-        yield f"New text in {format_counted(renewed, 'file')} of {folder}; what you wrote stands."
+        more = f" and {len(renewed) - _NAMED} more" if len(renewed) > _NAMED else ""
+        yield f"New text in {', '.join(renewed[:_NAMED])}{more}, in {folder}; what you wrote stands."
 
 
 def _rename(folder: Path, inside: Path) -> bool:

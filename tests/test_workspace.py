@@ -73,10 +73,18 @@ def test_what_is_handed_out_holds_no_output_and_the_checkout_stays_as_it_is(plac
     assert (place.root / INSIDE).read_bytes() == before
 
 
+def test_files_with_new_text_are_named_and_of_many_the_first(place, mine):
+    for number in range(1, 7):
+        store(place.root / "notebooks" / f"2{number}_more.ipynb", cell("text"))
+    (said,) = hand_out(place, mine)
+    named = ", ".join(f"notebooks/2{number}_more.ipynb" for number in range(1, 5))
+    assert said == f"New text in {named} and 2 more, in {mine}; what you wrote stands."
+
+
 def test_a_later_version_brings_its_text_and_leaves_what_was_written_and_run(place, mine):
     store(mine / INSIDE, cell("intro-text"), ran("bet", "bet 70"), cell("note", "my note"), ran("settle"))
     store(place.root / INSIDE, cell("intro-text", "better words"), ran("bet"), cell("new-text"), ran("settle"))
-    assert list(hand_out(place, mine)) == [f"New text in 1 file of {mine}; what you wrote stands."]
+    assert list(hand_out(place, mine)) == [f"New text in {INSIDE}, in {mine}; what you wrote stands."]
     assert sources(mine / INSIDE) == ["better words", "bet 70", "my note", "new-text", "settle"]
     outputs = [bool(each.get("outputs")) for each in cells_of(mine / INSIDE)]
     assert outputs == [False, True, False, False, True], "what was run stays run"
@@ -127,7 +135,7 @@ def test_a_third_version_leaves_one_cell_of_the_courses_and_none_where_it_is_tak
     answer_in(mine, *saved)
     told, fourth = update(place, mine, cell("q1-text"), cell("q1", "fourth"), cell("q2", "better q2"))
     assert fourth == ["q1-text", "fourth", "better q2"]
-    assert told == [f"New text in 1 file of {mine}; what you wrote stands."]
+    assert told == [f"New text in {EXERCISE}, in {mine}; what you wrote stands."]
 
 
 def test_words_written_into_the_courses_cell_are_the_learners(place, mine):
@@ -161,7 +169,7 @@ def test_an_exercise_from_before_it_had_a_name_of_its_own_is_renamed_with_what_w
     told, found = update(place, mine, cell("q1-text", "better words"), cell("q1", "..."))
     assert told == [
         "1 exercise renamed, as chapters are called so too: such as 03_exercises_adamw.",
-        f"New text in 1 file of {mine}; what you wrote stands.",
+        f"New text in {EXERCISE}, in {mine}; what you wrote stands.",
     ]
     assert found == ["better words", "my answer", "note"]
     assert not list(mine.rglob(f"exercises/{STEM}.ipynb"))

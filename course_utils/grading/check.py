@@ -177,7 +177,7 @@ class Checker:
         ours = solution_in(path, question.id)
         _, where = self._found(question)
         self._update(question, seen=True)
-        return solution_shown(question, where and where.source or entry["stub"], ours)
+        return solution_shown(question, where and where.source or entry["stub"], ours, self._record(question).passed)
 
     def _record(self, question: Question) -> Record:
         return recall(self.name).get(question.id, Record())

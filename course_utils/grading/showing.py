@@ -111,14 +111,15 @@ def hint_shown(question: Question, number: int, has_solution: bool = False) -> S
     return Shown(tuple(lines))
 
 
-def solution_shown(question: Question, own: str, ours: str) -> Shown:
+def solution_shown(question: Question, own: str, ours: str, passed: bool) -> Shown:
     """Our solution beside the learner's answer, as the difference from theirs to ours, line by line."""
+    counts = [] if passed else [Line("fact", "The question now counts as seen.")]
     lines = [Line("head", f"{question.id} · {question.title}: your answer and our solution")]
     before, after = (text.rstrip().split("\n") for text in (own, ours))
     plain = [[line.rstrip() for line in text] for text in (before, after)]
     changes = SequenceMatcher(None, *plain, autojunk=False).get_opcodes()
     if [tag for tag, *_ in changes] == ["equal"]:
-        return Shown((*lines, Line("fact", "They are the same, line by line.")), "passed")
+        return Shown((*lines, Line("fact", "They are the same, line by line."), *counts), "passed")
     lines.append(
         Line(
             "fact",
@@ -131,7 +132,7 @@ def solution_shown(question: Question, own: str, ours: str) -> Shown:
         else:
             lines += [Line("yours", line) for line in before[first:last]]
             lines += [Line("ours", line) for line in after[start:end]]
-    return Shown(tuple(lines))
+    return Shown((*lines, *counts))
 
 
 def solution_kept(question: Question) -> Shown:

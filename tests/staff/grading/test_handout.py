@@ -157,7 +157,7 @@ def test_a_newer_hand_out_laid_over_the_old_one_reaches_a_learners_copy_and_spar
     copy.write_text(copy.read_text().replace('"..."', '"answer = 3"'))
     shutil.copytree(new, old, dirs_exist_ok=True)
     (said,) = hand_out(Place(old), mine)
-    assert "New text in 1 file" in said
+    assert "New text in exercises/a.ipynb, in" in said
     assert ["".join(each["source"]) for each in json.loads(copy.read_text())["cells"]] == ["Add 2.", "answer = 3"]
 
 
