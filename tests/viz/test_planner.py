@@ -108,7 +108,7 @@ def test_without_a_stage_nothing_is_shared_whatever_the_ranks():
     [
         ({"model": "gpt2-large", "sequence": 8192}, "longer than the model's 1024 positions"),
         ({"zero_stage": 1, "ranks": 1}, "nothing to shard over"),
-        ({"model": "convnet", "checkpointing": True}, "no nn.ModuleList of blocks"),
+        ({"model": "convnet", "checkpointing": True}, "no blocks in an nn.ModuleList"),
         ({"model": replace(SMALL, heads=3)}, "A width of 32 does not divide into 3 heads"),
         ({"model": replace(SMALL, width=12)}, "even width each"),
         ({"model": replace(SMALL, kv_heads=3)}, "do not divide by 3 of keys and values"),
