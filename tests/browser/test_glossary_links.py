@@ -13,7 +13,7 @@ def address(tmp_path):
     """The address that `course lab` prints in a copy of the course."""
     for name in ("notebooks", "course_utils", "docs"):
         shutil.copytree(ROOT / name, tmp_path / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = ("-m", "course_utils.cli", "lab", "--port", "0", "--no-browser")
+    command = ("-m", "course_utils.cli", "lab", "00", "--port", "0", "--no-browser")
     with served(*command, address=LAB, home=tmp_path, cwd=tmp_path / "course") as address:
         yield address
 
