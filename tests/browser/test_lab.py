@@ -24,8 +24,9 @@ WIDTHS, THEMES = (800, 1400), ("Light", "Dark")
 # A book of eight bits is the same with seven and with six of them for the exponent.
 KEYS = {("02", "optimizer"): "End", ("05", "zeros at most"): "Home"}
 # A linear book has no exponent bits, and seven of eight bits have no seventh exponent bit that could be taken away. Whole logits
-# have no pieces. Another format has another number of bits to press; and with fp16 each ZeRO stage gets the same refusal.
-TURN = {"zeros at most": 0, "whole logits": 0, "codebook": 2, "format": 2, "precision": 2}
+# have no pieces. A card runs cuda, and then there is no kind of device to choose. Another format has another number of bits to
+# press; and with fp16 each ZeRO stage gets the same refusal.
+TURN = {"zeros at most": 0, "whole logits": 0, "kind of device": 0, "codebook": 2, "format": 2, "precision": 2}
 
 CHAPTERS = [path.stem for path in chapters_in(ROOT / "notebooks")]
 STOPS = ".widget-vbox :is([role=slider], select, input, button):visible"
