@@ -152,6 +152,10 @@ def _trl(model: str, recipe: Recipe) -> str:
     if recipe.quantized:
         settings |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
     said = [*_HOW_TO_TRL, *([_TRL_ADAPTERS] if recipe.quantized else [])]
+    if recipe.ranks > 1:
+        said.append(
+            f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
+        )
     return "\n".join([*said, _yaml(settings)])
 
 

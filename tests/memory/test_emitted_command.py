@@ -156,6 +156,11 @@ def test_a_clusters_file_asks_for_every_file_that_its_command_reads(kind, tmp_pa
     assert "with text.txt in it" in emit(kind, "gpt2", PLAIN)
 
 
+def test_trls_file_says_who_starts_the_ranks_that_it_has_no_setting_for():
+    assert "Its 4 ranks are started" in emit("trl", "gpt2", replace(PLAIN, ranks=4, zero_stage=3))
+    assert "ranks" not in emit("trl", "gpt2", PLAIN)
+
+
 def test_trl_is_not_given_what_its_scaler_cannot_scale():
     with pytest.raises(CourseError, match="adapters on 4-bit weights in bfloat16"):
         emit("trl", "gpt2", replace(PLAIN, lora=8, quantized="nf4", precision="fp16"))

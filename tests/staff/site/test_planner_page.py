@@ -438,12 +438,16 @@ LINES = """[...document.querySelectorAll('#planner-ladder-table :is(thead th, td
 })"""
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [800, 1280])
-def test_heads_and_numbers_of_the_ladder_stay_on_one_line(page, folder, width):
+def show_ladder(page, folder, width):
     page.set_viewport_size({"width": width, "height": 720})
     open_page(page, folder, page_search(SMALL))
     page.locator("#planner-ladder-rows button").first.wait_for(timeout=60_000)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [800, 1280])
+def test_heads_and_numbers_of_the_ladder_stay_on_one_line(page, folder, width):
+    show_ladder(page, folder, width)
     lines = page.evaluate(LINES)
     assert len(lines) >= 6 + 3
     assert {count for _, count in lines} == {1}, lines
@@ -452,9 +456,7 @@ def test_heads_and_numbers_of_the_ladder_stay_on_one_line(page, folder, width):
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_screen(page, folder, width):
-    page.set_viewport_size({"width": width, "height": 900})
-    open_page(page, folder, page_search(SMALL))
-    page.locator("#planner-ladder-rows button").first.wait_for(timeout=60_000)
+    show_ladder(page, folder, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#planner-bars svg rect").count() > 3
 
