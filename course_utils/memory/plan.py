@@ -119,7 +119,8 @@ class Row:
 class Plan:
     """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
 
-    `rows` are changes that make it fit, the least disturbing first; `helpless` those that would not lower the peak at all.
+    `rows` are changes that make it fit, the least disturbing first; `helpless` those that would not lower the peak at all,
+    `unrated` those for whose products the machine has no rate.
     `largest` are the largest batch and the longest sequence that fit otherwise unchanged, and the fewest cards by ZeRO-3.
     `why_no_seconds` says why there are none though a machine was named.
     """
@@ -134,6 +135,7 @@ class Plan:
     rows: tuple[Row, ...]
     helpless: tuple[str, ...]
     largest: dict[str, int | None]
+    unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
 
     def __str__(self):
@@ -164,6 +166,8 @@ class Plan:
             lines += ["", head, *table(self.rows), "", HOW_TO_TRAIN]
         if self.helpless:
             lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
+        if self.unrated:
+            lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
         known = {name: value for name, value in self.largest.items() if value is not None}
         if known:
             lines += ["", "; ".join(f"{name}: {value:,}" for name, value in known.items())]
@@ -201,6 +205,7 @@ class Plan:
             "instants": instants,
             "rows": rows,
             "no help": list(self.helpless),
+            "no rate": list(self.unrated),
             "largest": self.largest,
         }
 
@@ -280,17 +285,20 @@ def plan(
     base = answer(finder, recipe)
     need = needs(trial.log, recipe.device)
     verdict = verdict_of(need, memory)
-    rows, helpless = ((), ()) if verdict == FITS else _ladder(source, trial, memory, machine, say)
+    rows, helpless, unrated = ((), (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, say)
     say("how large it may be")
     largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda":
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, say)
-    return Plan(source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest, why_no_seconds)
+    return Plan(
+        source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest, unrated, why_no_seconds
+    )
 
 
-def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say)}
+def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tuple, tuple]:
+    unrated = []
+    tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
     rows = [_row(base, (change,), tried[change.name], memory) for change in changes]
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak)
@@ -309,18 +317,30 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple[Row, 
             if row.verdict == FITS:
                 fitting.append(row)
     fitting.sort(key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
-    return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless
+    return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless, tuple(unrated)
 
 
 def try_each(
-    changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, say: Callable = lambda _: None
+    changes: Sequence[Change],
+    source: Source,
+    recipe: Recipe,
+    machine: Machine | None,
+    say: Callable = lambda _: None,
+    unrated: list[str] | None = None,
 ) -> Iterator[tuple[Change, Trial]]:
-    """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out."""
+    """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out.
+
+    So are those for whose products `machine` has no rate; their names are added to `unrated`.
+    """
     for change in changes:
         if fields := change.apply(recipe):
             say(change.name)
             try:
                 trial = attempt(source, replace(recipe, **fields), machine)
+            except NoRateError:
+                if unrated is not None:
+                    unrated.append(change.name)
+                continue
             except CourseError:  # the two do not go together, or not with this model
                 continue
             yield change, trial

@@ -149,6 +149,19 @@ def test_what_helps_nothing_is_said_and_true(tight):
     assert dry(LLAMA, replace(RECIPE, **change.apply(RECIPE))).peak >= 0.999 * tight.trial.peak
 
 
+def test_a_change_for_which_the_card_has_no_rate_is_named(monkeypatch):
+    """A T4 has a rate for float32 and none for bfloat16."""
+    module, some = import_module("course_utils.memory.plan"), {"micro-batch of 1", "autocast", "all in bfloat16"}
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if change.name in some))
+    config = llama(256, 2)
+    card = int(0.85 * needs(Log.of(dry(config, RECIPE)), "cuda")[1])
+    found = plan(config, card, RECIPE, machine=hardware.machine("T4"), cards=())
+    assert [row.names for row in found.rows] == [("micro-batch of 1",)]
+    assert found.unrated == tuple(found.json()["no rate"]) == ("autocast", "all in bfloat16")
+    assert "no rate for their matrix products: autocast, all in bfloat16." in str(found)
+    assert not plan(config, card, RECIPE, machine=hardware.machine("L4"), cards=()).unrated
+
+
 def test_the_batch_of_a_row_is_cut_and_the_update_stays_the_same(tight):
     cut = [row.recipe for row in tight.rows if "micro-batch of 1" in row.names]
     assert cut
