@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 pytest.importorskip("voila")
 
 DEMOS = {path.stem: path for path in demos_in(find_place(ROOT).notebooks)}
-PAGED, MOVED, READ = "03_adamw", "07_gradient_checkpointing", ("03_adamw", "10_fsdp_and_zero")
+PAGED, FITTED, READ = "03_adamw", "07_gradient_checkpointing", ("03_adamw", "10_fsdp_and_zero")
 TOUCHED = "09_local_sgd"  # its figure has sliders and a checkbox
 SIZES = [(800, 700), (1024, 768), (1400, 900)]
 ROOMS = [(1280, 720), (1920, 1080)]
@@ -411,30 +411,48 @@ def _measure(src):
         return *image.size, image.info["dpi"][0]
 
 
-EVERY_MOVED = [pytest.param(name, marks=[] if name == MOVED else [pytest.mark.slow]) for name in DEMOS]
+EVERY_FITTED = [pytest.param(name, marks=[] if name == FITTED else [pytest.mark.slow]) for name in DEMOS]
 
 
-@pytest.mark.parametrize("name", EVERY_MOVED)
+@pytest.mark.parametrize("name", DEMOS)
 def test_every_button_moves_its_own_figure_to_what_is_expected(home, open_page, name):
-    """And whatever a step shows is seen at once, in a small window and in a large one."""
+    """Pressed in the class's window and in the presenter's by turns, and seen in the class's."""
+    from playwright.sync_api import expect
+
+    with _demo(name, home) as address:
+        the_class = open_page(address)
+        with the_class.expect_popup() as popup:
+            the_class.get_by_role("button", name="Presenter").click()
+        driver, other = the_class, popup.value
+        for step in read_demo(DEMOS[name]).steps:
+            driver.keyboard.press("s")
+            if step.click:
+                press_the_button(driver, the_class, step)
+                driver, other = other, driver
+            driver.keyboard.press("ArrowRight")
+            expect(other.locator("#where")).to_have_text(driver.locator("#where").inner_text())
+
+
+@pytest.mark.parametrize("name", EVERY_FITTED)
+def test_whatever_a_step_shows_is_seen_at_once(home, open_page, name):
+    """In a small window and in a large one."""
     with _demo(name, home) as address:
         page = open_page(address)
         for number, step in enumerate(read_demo(DEMOS[name]).steps, start=1):
             page.keyboard.press("s")
             if step.click:
-                press_the_button(page, step)
+                press_the_button(page, page, step)
             for size in SIZES:
                 assert_fits(page, size, f"{name}-{number}")
             page.keyboard.press("ArrowRight")
 
 
-def press_the_button(page, step):
+def press_the_button(driver, the_class, step):
     from playwright.sync_api import expect
 
-    here = page.locator(".step:visible")
-    picture = here.locator(".shown .widget-html img").first
+    picture = the_class.locator(".step:visible .shown .widget-html img").first
     before, described = picture.get_attribute("src"), picture.get_attribute("alt")
-    here.locator(".click button").click()
+    driver.locator(".step:visible .click button, #move:visible").click()
     for words in step.picture:
         expect(picture).to_have_attribute("alt", re.compile(re.escape(words)), timeout=30_000)
     expect(picture).not_to_have_attribute("src", before, timeout=30_000)
