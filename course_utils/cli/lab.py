@@ -27,6 +27,8 @@ _DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     # A notebook that is opened again shows its boxes and figures to play with as they were, and not an error in their place.
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+    # In a narrow window a line of code goes on below, where else its end would be out of sight.
+    "@jupyterlab/notebook-extension:tracker": {"codeCellConfig": {"lineNumbers": False, "lineWrap": True}},
     # Links to the glossary open it to be read, and not as a file to be edited.
     "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
 }

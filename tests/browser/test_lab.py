@@ -147,13 +147,15 @@ def check_widths(page, cell, number):
 
 
 def cut_off(cell):
-    """Labels and pictures that reach beyond their room."""
+    """Labels, pictures and code that reach beyond their room."""
     return cell.evaluate(
         """cell => [...cell.querySelectorAll('.widget-label, .widget-label-basic, .widget-label-basic span,' +
                ' .widget-readout, .widget-toggle-button')].filter(
                one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent).concat(
            [...cell.querySelectorAll('.jp-RenderedImage img, .widget-vbox, .widget-inline-hbox, .widget-button')].filter(
-               one => one.getBoundingClientRect().right > cell.getBoundingClientRect().right).map(one => one.className))"""
+               one => one.getBoundingClientRect().right > cell.getBoundingClientRect().right).map(one => one.className),
+           [...cell.querySelectorAll('.cm-scroller')].filter(one => one.scrollWidth > one.clientWidth + 1).map(
+               one => one.textContent))"""
     )
 
 
