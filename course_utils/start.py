@@ -87,8 +87,8 @@ def write(folder: Path) -> Path:
 
 def page(folder: Path) -> Iterator[str]:
     """The lines of the page for the learner's `folder`; columns in which nothing stands yet are left out."""
-    chapters = [_read(path, folder) for path in chapters_in(folder / "notebooks")]
-    exercises = {one.number: one for one in (_read(path, folder) for path in chapters_in(folder / "exercises"))}
+    chapters = _notebooks(folder, "notebooks")
+    exercises = {one.number: one for one in _notebooks(folder, "exercises")}
     board, guesses = my_progress(), bets.every()
     yield "# Your course in efficient training\n"
     yield f"<small>Written {datetime.now():%Y-%m-%d, %H:%M}. Type `course lab` in a terminal to renew it.</small>\n"
@@ -173,6 +173,12 @@ def _asked(standing: Standing | None, notebook: Notebook | None) -> str:
     if standing is None or notebook is None:
         return ""
     return f"[{standing.passed} of {standing.questions} passed](exercises/{notebook.path.name})"
+
+
+def _notebooks(folder: Path, inside: str) -> list[Notebook]:
+    """Those of the course; what a reader renamed, or wrote, beside them is no chapter more."""
+    paths = chapters_in(folder / inside)
+    return [_read(path, folder) for path in paths if (folder / HANDED_OUT / inside / path.name).is_file()]
 
 
 def _read(path: Path, folder: Path) -> Notebook:

@@ -106,6 +106,13 @@ def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(fol
     assert (folder / "start (old).md").read_text(encoding="utf-8") == "my own remarks"
 
 
+def test_a_chapter_that_was_renamed_to_be_begun_anew_is_no_chapter_more(folder):
+    before = re.findall(r"^\| \w+ \| \[.*", written(folder), re.MULTILINE)
+    for kind, name in (("notebooks", "00_start_here"), ("exercises", "00_exercises_start_here")):
+        shutil.copy(folder / kind / f"{name}.ipynb", folder / kind / "00_mine.ipynb")
+    assert re.findall(r"^\| \w+ \| \[.*", written(folder), re.MULTILINE) == before
+
+
 def test_a_damaged_notebook_is_named_and_spoils_nothing(folder):
     (folder / "notebooks" / "03_adamw.ipynb").write_text("{", encoding="utf-8")
     assert "| 03 | [03_adamw](notebooks/03_adamw.ipynb) |  |" in written(folder)

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 import webbrowser
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,6 +21,9 @@ from course_utils.workspace import HANDED_OUT, find_workspace, hand_out
 
 HELP = "open your own copy of the course in JupyterLab"
 
+_RENEWED = (
+    "Its page start.md is written anew; where a window shows it, choose File → Reload Markdown File from Disk there."
+)
 _END_FIRST = "For a later version of the course save there, choose File → Shut Down, and type `course lab` again."
 
 # Defaults that the reader's own JupyterLab settings still override.
@@ -51,22 +55,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted, unless the copy is open already; raises `CourseError` without the notebook or JupyterLab."""
+    from course_utils.start import write
+
     import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
     place, notebook = _named(arguments.notebook)
     file, browser = notebook, not arguments.no_browser and has_display()
     if (place.root / "course_utils").is_dir() and notebook.parent.name in ("notebooks", "exercises"):
         workspace = find_workspace(place, arguments.folder)
-        if address := open_already(workspace):
-            print(f"Your course is open already, at {address}\n{_END_FIRST}", flush=True)
+        opener = opener_of(workspace)
+        if opener is None:
+            for line in hand_out(place, workspace, trust_as_before):
+                print(line, flush=True)
+        page = write(workspace)
+        file = workspace / notebook.relative_to(place.root) if arguments.notebook else page
+        if opener is not None:
+            address = opener(file)
+            print(f"Your course is open already: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
             return 0 if not browser or webbrowser.open(address) else 1
-        file = _copy_of(notebook if arguments.notebook else None, place, workspace)
     settings_folder = stored_defaults(settings().home / "jupyterlab")
     _start(server_arguments(file, settings_folder, arguments.port, browser))
     return 0
 
 
-def open_already(folder: Path) -> str:
-    """The address of the JupyterLab that serves `folder`, or nothing.
+def opener_of(folder: Path) -> Callable[[Path], str] | None:
+    """Gives the address at which the JupyterLab that serves `folder` opens a file of it; None where none serves it.
 
     Its windows hold what is not saved yet, and would take a merge on disk for somebody else's change.
     """
@@ -74,8 +86,8 @@ def open_already(folder: Path) -> str:
 
     for server in list_running_servers():
         if Path(server["root_dir"]).resolve() == folder.resolve():
-            return f"{server['url']}lab?token={server['token']}"
-    return ""
+            return lambda file: f"{server['url']}lab/tree/{file.relative_to(folder).as_posix()}?token={server['token']}"
+    return None
 
 
 def stored_defaults(folder: Path) -> Path | None:
@@ -129,16 +141,6 @@ def _named(named: Path | None) -> tuple[Place, Path]:
     if not notebook.is_file():
         raise CourseError(f"There is no notebook at {notebook}; check the name, or restore it with `git checkout`.")
     return place, notebook
-
-
-def _copy_of(notebook: Path | None, place: Place, workspace: Path) -> Path:
-    """The learner's copy of a notebook of the checkout, brought to its version; their first page where none is named."""
-    from course_utils.start import write
-
-    for line in hand_out(place, workspace, trust_as_before):
-        print(line, flush=True)
-    page = write(workspace)
-    return workspace / notebook.relative_to(place.root) if notebook else page
 
 
 def trust_as_before(before: bytes, after: bytes) -> None:

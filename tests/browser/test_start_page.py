@@ -64,16 +64,28 @@ def test_its_links_open_the_chapter_its_exercises_and_the_glossary_beside_it(pag
         assert opened in now[0]
 
 
-def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(address, folder):
-    """A later version of the course lies there, and the open windows may hold what is not saved."""
-    handed = sorted((folder.parent / "home" / "my-course" / "notebooks").glob("*.ipynb"))
+def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(address, folder, page):
+    """A later version of the course lies there, and the open windows may hold what is not saved. The page is renewed."""
+    mine = folder.parent / "home" / "my-course"
+    handed = sorted((mine / "notebooks").glob("*.ipynb"))
+    (mine / "start.md").write_bytes((mine / "start.md").read_bytes().replace(b"Written 20", b"Written 19"))
+    shutil.copy(mine / "start.md", mine / ".handed-out")
     before = [path.read_bytes() for path in handed]
     newer = folder / "notebooks" / handed[0].name
     newer.write_text(newer.read_text().replace("Cost before", "Cost beforehand"))
     environment = environment_for_child(JUPYTER_CONFIG_DIR=str(folder.parent), COURSE_HOME=str(folder.parent / "home"))
     command = [sys.executable, "-m", "course_utils.cli", "lab", "--no-browser"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert f"Your course is open already, at {address.replace('/tree/start.md', '')}" in done.stdout
-    assert "choose File → Shut Down" in done.stdout
+    for named, path in ((), "start.md"), (("01",), "notebooks/01_autodiff.ipynb"):
+        done = subprocess.run(
+            [*command, *named], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"Your course is open already: {address.replace('start.md', path)}\n" in done.stdout
+        assert "choose File → Shut Down" in done.stdout
+    assert "Written 20" in (mine / "start.md").read_text(encoding="utf-8")
+    page.locator(".lm-TabBar-tabLabel", has_text="start.md").click()
+    page.get_by_role("menuitem", name="File", exact=True).click()
+    page.locator(".lm-Menu-itemLabel", has_text="Reload Markdown File from Disk").click()
+    page.locator(".jp-MarkdownViewer small", has_text="Written 20").wait_for(timeout=20_000)
+    assert [text for text in page.locator(".jp-Dialog").all_inner_texts() if text] == []
     assert [path.read_bytes() for path in handed] == before
