@@ -102,7 +102,7 @@ def explain(question: Question, outcome: Outcome) -> str:
     if outcome.kind == "exception" and not where:
         return f"The check of {name} stopped with {text}: compare what it takes and what it returns with the statement."
     return {
-        "untouched": text or f"{name} is not written yet: its cell is as it was handed out; write your answer there.",
+        "untouched": text or f"{name} is as it was handed out: write your answer in its cell, and run that cell.",
         "missing": f"There is no {name} yet: define it in its cell, keep its name, and run the cell.",
         "foreign": f"{name} rests on {text}, which it should replace: write your own.",
         "signature": f"{name} cannot be called as the exercise asks ({text}): compare its arguments with the statement.",

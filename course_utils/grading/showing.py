@@ -168,7 +168,7 @@ def _status(result: Result, record: Record, older: str = "") -> str:
     passed, cases = sum(verdict.passed for verdict in result.verdicts), len(result.verdicts)
     worth = format_counted(result.of, "point")
     if result.untouched:
-        return "no verdict yet" if older else "not written yet"
+        return "no verdict yet" if older else "nothing to check yet"
     if result.passed and record.only_seen:
         return "right, and counted as seen, because our solution was shown before"
     if result.passed and result.public_only:

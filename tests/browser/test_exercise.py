@@ -52,7 +52,7 @@ def page(browser, checkout):
         page.get_by_text("Python 3 (ipykernel) | Idle").last.wait_for(timeout=60_000)
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
-        expect_said(page, "q3", "not written yet", GRAY)
+        expect_said(page, "q3", "nothing to check yet", GRAY)
         save(page)
         yield page
         page.close()

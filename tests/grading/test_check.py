@@ -119,7 +119,10 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
     ("source", "part"),
     [
         ("1", "There is no `double` yet"),
-        (f"def double(x):\n    raise NotImplementedError({UNTOUCHED!r})", "`double` is not written yet"),
+        (
+            f"def double(x):\n    raise NotImplementedError({UNTOUCHED!r})",
+            "`double` is as it was handed out: write your answer in its cell, and run that cell.",
+        ),
         ("def double(x, y): return x", "cannot be called as the exercise asks"),
         ("def double(x):\n    return 1 / 0", "ZeroDivisionError: division by zero at your line 2: `return 1 / 0`."),
         ("def double(x):\n    while True: pass", "had not ended after 0.5 s"),
@@ -151,7 +154,7 @@ def test_text_and_html_say_the_same_and_html_is_escaped(notebook):
 
 def test_an_untouched_bug_hunt_is_known_by_its_source(notebook):
     run(notebook, "def twice(x):\n    return x")
-    assert "q2 · A bug hunt: not written yet" in said(notebook, "q2")
+    assert "q2 · A bug hunt: nothing to check yet" in said(notebook, "q2")
     run(notebook, "def twice(x):\n    return x + x")
     assert "passed here; a grade would draw further cases for its 4 points" in said(notebook, "q2")
 
@@ -163,7 +166,7 @@ def test_a_value_is_traced_to_the_cell_that_assigned_it(notebook):
     lines = said(notebook, "q3").splitlines()
     assert lines[1] == "Graded: `size`, an int from cell [2], line 2."
     run(notebook, "size = ...")
-    assert "not written yet" in said(notebook, "q3")
+    assert "nothing to check yet" in said(notebook, "q3")
 
 
 def test_a_redefined_answer_is_graded_anew(notebook):

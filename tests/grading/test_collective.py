@@ -124,7 +124,7 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
     ("body", "kind", "said"),
     [
         ("raise ValueError('no luck')", "exception", r"ValueError: no luck \(on rank \d\) at your line 1"),
-        ("raise NotImplementedError('write your answer here')", "untouched", "not written yet"),
+        ("raise NotImplementedError('write your answer here')", "untouched", "as it was handed out"),
         ("import os; os._exit(3)", "died", r"rank \d died without a word \(exit code 3\)"),
         ("import os; os.abort()", "died", "different shapes or types to one collective or message"),
         ("return object()", "unsafe", "of type"),
