@@ -9,7 +9,7 @@ from pathlib import Path
 from course_staff.grading import by_hand, late
 from course_staff.grading.late import Lateness, LateRule
 from course_utils.errors import CourseError
-from course_utils.files import read_json, replacing, write_json
+from course_utils.files import read_json, write_json
 
 _HAND, _LATE, _RULE, _SEEN = "by_hand.csv", "late.csv", "late.json", "by_hand.json"
 
@@ -33,8 +33,8 @@ class Amendments:
         return [late.with_lateness(record, self.rule, self.lateness.get(record["student"])) for record in amended]
 
     def keep(self, records: Sequence[Mapping]) -> None:
-        """Write the instructor's files where there are none yet, rows for new students, the rule, and which file each row by hand
-        was given to.
+        """Write the instructor's files where there are none yet, rows for new students, when files came, the rule, and which file
+        each row by hand was given to.
         """
         records = sorted(records, key=lambda record: record["student"])
         files = {record["student"]: record["file"] for record in records}
@@ -44,7 +44,7 @@ class Amendments:
         by_hand.write_by_hand(self.folder / _HAND, records)
         if self.rule:
             write_json(self.folder / _RULE, late.as_json(self.rule))
-            _write_once(self.folder / _LATE, late.template(records))
+            late.write_late(self.folder / _LATE, records)
 
 
 def read_amendments(
@@ -70,9 +70,3 @@ def read_amendments(
     given = by_hand.read_by_hand(folder / _HAND, students, questions)
     lateness = late.read_late(folder / _LATE, students) if rule else {}
     return Amendments(folder, given, read_json(folder / _SEEN, dict) or {}, rule, lateness)
-
-
-def _write_once(path: Path, text: str) -> None:
-    if not path.exists():
-        with replacing(path) as draft:
-            draft.write_text(text, encoding="utf-8-sig", newline="\n")

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from course_staff.grading.cells import NamedRows, csv_text, number_in, read_rows
+from course_staff.grading.cells import NamedRows, columns_of, csv_text, no_formula, number_in, read_rows
 from course_utils.errors import CourseError
+from course_utils.files import replacing
 from course_utils.units import format_counted
 
 COLUMNS = "student", "handed in", "days late", "used before"
@@ -103,10 +104,23 @@ def late_words(late: Mapping) -> str:
     return f"{said}{free}: {percent:g} % of the {late['earned']:g} points earned were taken off."
 
 
-def template(records: Sequence[Mapping]) -> str:
-    """`late.csv` as it is first written: every student, when the file came by its time stamp, and room for what is right."""
+def write_late(path: Path, records: Sequence[Mapping]) -> None:
+    """See to it that the file has a row for every student: when the file that was graded came, and room for what is right.
+
+    That time is renewed; whatever else stands in the file stays.
+    """
     times = {record["student"]: (record.get("handed_in") or "")[:16].replace("T", " ") for record in records}
-    return csv_text([COLUMNS, *([student, time, "", ""] for student, time in times.items())])
+    columns, delimiter = columns_of(path) if path.exists() else (list(COLUMNS), ",")
+    before = [row for _, row in read_rows(path, COLUMNS[:1])]
+    known = {cell: time for student, time in times.items() for cell in (student, no_formula(student))}
+    rows = [{**row, COLUMNS[1]: known.get(row["student"], "") or row.get(COLUMNS[1], "")} for row in before]
+    there = {row["student"] for row in before}
+    new = [student for student in times if not {student, no_formula(student)} & there]
+    rows += [{COLUMNS[0]: student, COLUMNS[1]: times[student]} for student in new]
+    told = [[row.get(name, "") for name in columns] for row in rows]
+    if not path.exists() or told != [[row.get(name, "") for name in columns] for row in before]:
+        with replacing(path) as draft:
+            draft.write_text(csv_text([columns, *told], delimiter), encoding="utf-8-sig", newline="\n")
 
 
 def rule_from(value: Mapping) -> LateRule:

@@ -123,6 +123,33 @@ def test_the_template_gives_nothing_survives_a_spreadsheet_and_is_written_once(t
     assert (tmp_path / "by_hand.csv").read_text("utf-8") == filled
 
 
+def test_late_rows_follow_what_is_handed_in_and_keep_what_was_entered(tmp_path):
+    def rows():
+        return [
+            list(row.values()) for row in csv.DictReader(io.StringIO((tmp_path / "late.csv").read_text("utf-8-sig")))
+        ]
+
+    first = record("ann", handed_in="2026-05-04T13:20:00+00:00"), record("=bo", handed_in="2026-05-04T13:25:00+00:00")
+    amended(tmp_path, first, due="2026-05-04T13:35+00:00")
+    assert rows() == [["'=bo", "2026-05-04 13:25", "", ""], ["ann", "2026-05-04 13:20", "", ""]]
+    entered = "student;days late;used before;remark\n'=bo;2;1;ill\nann;;;\n"
+    amended(tmp_path, first, late=entered)
+    assert (tmp_path / "late.csv").read_text("utf-8") == entered, "nothing is new"
+    entered = "student,handed in,days late,used before\n'=bo,2026-05-04 13:25,2,1\nann,2026-05-04 13:20,,\n"
+    again = (
+        first[1],
+        record("ann", handed_in="2026-05-04T13:53:00+00:00"),
+        record("cy", handed_in="2026-05-04T13:54:00+00:00"),
+    )
+    by = amended(tmp_path, again, late=entered)
+    assert {name: one["late"]["days"] for name, one in by.items()} == {"ann": 1, "=bo": 2, "cy": 1}
+    assert rows() == [
+        ["'=bo", "2026-05-04 13:25", "2", "1"],
+        ["ann", "2026-05-04 13:53", "", ""],
+        ["cy", "2026-05-04 13:54", "", ""],
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "added"),
     [
