@@ -7,8 +7,6 @@ from functools import cached_property, lru_cache
 from itertools import zip_longest
 from threading import Lock
 
-import numpy as np
-
 from course_utils import models
 from course_utils.capstone.kept import Choice, Figure, keep
 from course_utils.capstone.layout import Layout, Sent, sent_by
@@ -18,11 +16,10 @@ from course_utils.hardware.links import A100, LINKS, Cluster
 from course_utils.memory.depth import depth_of
 from course_utils.memory.estimate import Estimate, family
 from course_utils.memory.finder import finder_of
-from course_utils.memory.log import Label, Log
 from course_utils.memory.model import Source, source_of
 from course_utils.memory.plan import CHANGES, FITS, needs, plain_recipe, verdict_of
 from course_utils.memory.recipe import ADAMW, Recipe
-from course_utils.memory.trial import Trial, attempt, grown
+from course_utils.memory.trial import Trial, attempt
 from course_utils.units import GiB, MiB, format_bytes, format_counted, format_seconds
 
 _SMALLEST_CHUNK, _WIDEST, _NARROWEST = 256, 1024, 4  # beyond the first two a dry run takes minutes
@@ -268,7 +265,7 @@ def _faults(scenario: Scenario, recipe: Recipe, layout: Layout) -> Iterator[str]
 @lru_cache(maxsize=256)
 def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
     source = scenario.source if layout.cards == layout.data else layout.part_of(scenario.source)
-    trial = in_flight(many(source, recipe, scenario.card), min(layout.pipeline, recipe.accumulation))
+    trial = in_flight(attempt(source, recipe, scenario.card), min(layout.pipeline, recipe.accumulation))
     estimate = Estimate(source.name, recipe, trial.log, trial.how, finder_of(source, recipe))
     sent = ()
     if scenario.cluster is not None:
@@ -295,19 +292,6 @@ def _parts(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...])
         room[one.hides] = max(0.0, room[one.hides] - one.seconds)
 
 
-def many(source: Source, recipe: Recipe, card: Machine) -> Trial:
-    """`attempt`, but of many micro-batches only one and two are run dry, and the rest follows from these."""
-    more = recipe.accumulation - 2
-    if more <= 0:
-        return attempt(source, recipe, card)
-    one, two = (attempt(source, replace(recipe, accumulation=n), card) for n in (1, 2))
-    inputs = two.log.by_kind(two.log.resident - 1)["inputs"] - one.log.by_kind(one.log.resident - 1)["inputs"]
-    clock, traffic = grown(one, two, more)
-    log = _with_event(two.log, 0, inputs * more, ("", "inputs", "", ""))
-    how = f"{two.how}, of 2 of its {recipe.accumulation} micro-batches"
-    return replace(two, recipe=recipe, log=log, clock=clock, traffic=traffic, how=how)
-
-
 def in_flight(trial: Trial, count: int) -> Trial:
     """The same where forward passes of `count` micro-batches are done before the backward pass of the first."""
     labels = trial.log.labels
@@ -322,10 +306,5 @@ def in_flight(trial: Trial, count: int) -> Trial:
         if label[1] == "activations" and family(label[2]).endswith("*")
     )
     label = ("forward", "activations", "of other micro-batches", "")
-    log = _with_event(trial.log, update, -saved * (count - 1), ("backward", *label[1:]))
-    return replace(trial, log=_with_event(log, begin, saved * (count - 1), label))
-
-
-def _with_event(log: Log, place: int, size: int, label: Label) -> Log:
-    labels = (*log.labels[:place], label, *log.labels[place:])
-    return Log(np.insert(log.changes, place, size), labels, log.grain)
+    log = trial.log.with_event(update, -saved * (count - 1), ("backward", *label[1:]))
+    return replace(trial, log=log.with_event(begin, saved * (count - 1), label))

@@ -54,6 +54,11 @@ class Log:
             return self
         return Log(self.changes[kept], tuple(self.labels[place] for place in kept), self.grain)
 
+    def with_event(self, place: int, size: int, label: Label) -> "Log":
+        """With one event more, before the one at `place`."""
+        labels = (*self.labels[:place], label, *self.labels[place:])
+        return Log(np.insert(self.changes, place, size), labels, self.grain)
+
     @cached_property
     def rounded(self) -> np.ndarray:
         """The changes in whole grains."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import nan
 
@@ -64,9 +64,18 @@ def attempt(source: Source, recipe: Recipe, machine: Machine | None = None) -> T
     """Try `recipe` dry, with seconds where a machine is named.
 
     A model of many equal blocks is tried with two and with three of them; where the second log is not the first with more put
-    in, with all.
+    in, with all. Of many micro-batches one and two are tried: each further one takes the seconds and bytes on the wire that the
+    second added, and its inputs.
     """
-    return _extrapolate(source, recipe, machine) or run_once(source, recipe, machine)
+    more = recipe.accumulation - 2
+    if more <= 0:
+        return _extrapolate(source, recipe, machine) or run_once(source, recipe, machine)
+    one, two = (attempt(source, replace(recipe, accumulation=count), machine) for count in (1, 2))
+    inputs = two.log.by_kind(two.log.resident - 1)["inputs"] - one.log.by_kind(one.log.resident - 1)["inputs"]
+    clock, traffic = grown(one, two, more)
+    log = two.log.with_event(0, inputs * more, ("", "inputs", "", ""))
+    how = f"{two.how}, of 2 of its {recipe.accumulation} micro-batches"
+    return replace(two, recipe=recipe, log=log, clock=clock, traffic=traffic, how=how)
 
 
 def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None) -> Trial | None:

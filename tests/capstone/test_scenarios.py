@@ -50,16 +50,7 @@ def test_a_stage_has_its_blocks_and_what_does_not_divide_is_named():
         Layout(data=0)
 
 
-# Many micro-batches, and those in flight.
-
-
-@pytest.mark.parametrize("recipe", [PLAIN, replace(PLAIN, precision="autocast", ranks=2, zero_stage=3)])
-def test_many_micro_batches_follow_from_two(recipe):
-    recipe = replace(recipe, accumulation=4)
-    whole, found = (find(source_of(LLAMA), recipe, A100) for find in (attempt, scenarios.many))
-    assert (found.peak, found.traffic) == (whole.peak, whole.traffic)
-    assert found.clock == pytest.approx(whole.clock)
-    assert found.how.endswith("of 2 of its 4 micro-batches")
+# Micro-batches in flight.
 
 
 def test_a_stage_keeps_what_forward_saved_of_every_micro_batch_in_flight():

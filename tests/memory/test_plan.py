@@ -19,7 +19,7 @@ from course_utils.memory.guard import lengths_of
 from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
 from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, most, needs, plain_recipe, verdict_of
-from course_utils.memory.trial import attempt
+from course_utils.memory.trial import attempt, run_once
 from course_utils.optim import hidden_matrices
 from course_utils.units import MiB
 
@@ -81,6 +81,26 @@ def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
     tried = attempt(source_of(llama(256, 5)), recipe)
     assert tried.how == "a dry run of just this step"
     assert tried.peak == dry(llama(256, 5), recipe).peak
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"precision": "autocast", "ranks": 2, "zero_stage": 3},
+        {"precision": "bf16", "checkpointing": True, "optimizer": "adamw8bit"},
+        {"chunked_loss": 512, "precision": "bf16", "offload": True},
+        {"device": "cpu", "optimizer": "adamw", "lora": 4},
+    ],
+)
+def test_many_micro_batches_follow_from_two(change):
+    recipe = replace(RECIPE, batch=1, sequence=512, accumulation=5, **change)
+    source, machine = source_of(llama(256, 2)), hardware.machine("H100")
+    whole, found = run_once(source, recipe, machine), attempt(source, recipe, machine)
+    assert (found.peak, found.host.peak, found.traffic) == (whole.peak, whole.host.peak, whole.traffic)
+    assert found.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
+    assert found.clock == pytest.approx(whole.clock)
+    assert found.how.endswith("of 2 of its 5 micro-batches")
 
 
 def assert_rows_are_true(found, rows=slice(None)):
