@@ -25,6 +25,11 @@ _HOW_TO_TRL = (
 _TRL_ADAPTERS = (
     "# TRL keeps adapters in bfloat16, the plan in float32, as PEFT prepares them: activations may be smaller here."
 )
+_TRL_LOSS = "# TRL 1.16 computes the loss by pieces of its own and never holds all logits: {}."
+_TRL_8BIT = (
+    "# The Trainer keeps the 8-bit optimizer's averages of an embedding in 32 bits, the plan in 8: 6 bytes more for each of "
+    "its numbers."
+)
 _MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
 
 
@@ -64,7 +69,9 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if recipe.context_parallel > 1:
         raise CourseError(f"{kind} has no setting for attention on this ring; take no context_parallel.")
     remarks = {
-        f"the loss by {recipe.chunked_loss} tokens at a time is techniques.LossWithGradients": recipe.chunked_loss,
+        f"the loss by {recipe.chunked_loss} tokens at a time is techniques.LossWithGradients": (
+            recipe.chunked_loss and kind != "trl"
+        ),
         f"the loss beside the teacher {recipe.teacher} is techniques.distillation_loss": recipe.teacher,
         f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
     }
@@ -151,7 +158,14 @@ def _trl(model: str, recipe: Recipe) -> str:
         settings |= {"lora_target_modules": "all-linear"}
     if recipe.quantized:
         settings |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
-    said = [*_HOW_TO_TRL, *([_TRL_ADAPTERS] if recipe.quantized else [])]
+    pieces = (
+        "other pieces than the plan's"
+        if recipe.chunked_loss
+        else "the plan counts them, so its peak may be too high here"
+    )
+    said = [*_HOW_TO_TRL, _TRL_LOSS.format(pieces), *([_TRL_ADAPTERS] if recipe.quantized else [])]
+    if recipe.optimizer == "adamw8bit" and not recipe.lora:
+        said.append(_TRL_8BIT)
     if recipe.ranks > 1:
         said.append(
             f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."

@@ -308,14 +308,16 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
         # Three or more rows are enough, but for changes that disturb less than any of them.
         below = min((row.level for row in fitting), default=4) if len(fitting) > 2 else 4
         known = [set(row.names) for row in fitting]
-        for combined in _promising(base, tried, [c for c in useful if c.level < below], count, known, memory):
-            say(" + ".join(change.name for change in combined))
-            try:
-                row = _row(base, combined, attempt(source, _with(base.recipe, combined), machine), memory)
-            except CourseError:  # they do not go together with this model
-                continue
-            if row.verdict == FITS:
-                fitting.append(row)
+        for alternatives in _promising(base, tried, [c for c in useful if c.level < below], count, known, memory):
+            for combined in alternatives:
+                say(" + ".join(change.name for change in combined))
+                try:
+                    row = _row(base, combined, attempt(source, _with(base.recipe, combined), machine), memory)
+                except CourseError:  # they do not go together with this model
+                    continue
+                if row.verdict == FITS:
+                    fitting.append(row)
+                    break
     fitting.sort(key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
     return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless, tuple(unrated)
 
@@ -357,12 +359,14 @@ def _with(recipe: Recipe, changes: Sequence[Change]) -> Recipe | None:
 
 def _promising(
     base: Trial, tried: dict[str, Trial], useful: list[Change], count: int, known: list[set], memory: int
-) -> Iterator[tuple[Change, ...]]:
-    """Of those that do not fit by less, the likeliest to fit: of each level for two choices of changes of that level two each.
+) -> Iterator[list[tuple[Change, ...]]]:
+    """Of those that do not fit by less, four of each level, each with other changes of that level, the least disturbing first;
+    with the changes below it, for each two ways.
 
     The guess: in each phase each kind falls to the product of the shares it falls to by each change alone.
     """
     room, by_level = memory * base.peak / needs(base.log, base.recipe.device)[1], {}
+    places = {change.name: place for place, change in enumerate(useful)}
     for changes in combinations(useful, count):
         names = {c.name for c in changes}
         if any(one <= names for one in known) or _with(base.recipe, changes) is None:
@@ -374,11 +378,12 @@ def _promising(
         )
         if guess <= room:
             level, total = max(c.level for c in changes), sum(c.level for c in changes)
-            of_level = tuple(c.name for c in changes if c.level == level)
-            by_level.setdefault(level, {}).setdefault(of_level, []).append((total, guess, changes))
+            of_level = tuple(places[c.name] for c in changes if c.level == level)
+            order = total, tuple(places[c.name] for c in changes)
+            by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, changes))
     for level in sorted(by_level):
-        chosen = sorted(map(sorted, by_level[level].values()))[:2]
-        yield from (changes for combined in chosen for *_, changes in combined[:2])
+        for _, ways in sorted(by_level[level].items())[:4]:
+            yield [changes for _, changes in sorted(ways, key=lambda way: way[0])[:2]]
 
 
 def _lowers_a_phase(base: Trial, trial: Trial) -> bool:

@@ -8,9 +8,12 @@ from importlib import import_module
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from course_utils import hardware, memory, models
+from course_utils import data, hardware, memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, plan
 from course_utils.memory.emit import emit
@@ -351,12 +354,52 @@ def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
             assert check_target_module_exists(found.optim_target_modules, name) == (module.weight in hidden), name
 
 
-@pytest.mark.parametrize("kind", ["accelerate", "trl"])
-def test_a_loss_by_pieces_is_a_remark_beside_the_settings(kind):
-    plain, by_pieces = (emit(kind, "gpt2", replace(RECIPE, chunked_loss=tokens)) for tokens in (0, 512))
+def test_a_loss_by_pieces_is_a_remark_beside_accelerates_settings():
+    plain, by_pieces = (emit("accelerate", "gpt2", replace(RECIPE, chunked_loss=tokens)) for tokens in (0, 512))
     assert by_pieces.startswith(plain)
     remark = by_pieces.removeprefix(plain).strip()
     assert remark.startswith("# No setting: the loss by 512 tokens at a time is techniques.LossWithGradients")
+
+
+def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true(tmp_path):
+    """One step of TRL's own trainer: no tensor as large as the logits, and an embedding's averages in 32 bits."""
+    trl = pytest.importorskip("trl")
+    pytest.importorskip("bitsandbytes")
+    words, tokens = 50_000, 64
+    model = models.from_configuration(llama(16, 1, words))
+    texts = Dataset.from_dict({"input_ids": [list(range(tokens))] * 2})
+    options = {"use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 1, "per_device_train_batch_size": 1}
+    arguments = trl.SFTConfig(str(tmp_path), optim="adamw_bnb_8bit", max_length=tokens, save_strategy="no", **options)
+    tokenizer = data.tokenizer_for(data.load_functions(), 500)
+    trainer = trl.SFTTrainer(model, arguments, train_dataset=texts, processing_class=tokenizer)
+    with Largest() as seen:
+        trainer.train()
+    assert 16 * words <= seen.numbers < (tokens - 1) * words, "the embedding's gradient is, and the logits are not"
+    averages = {
+        name: trainer.optimizer.state[p]["state1"].dtype for name, p in model.named_parameters() if p.numel() >= 4096
+    }
+    assert averages.pop("model.embed_tokens.weight") == torch.float32
+    assert set(averages.values()) == {torch.uint8}
+
+    recipe = replace(RECIPE, optimizer="adamw8bit")
+    assert "never holds all logits: the plan counts them" in emit("trl", "gpt2", recipe)
+    assert "other pieces than the plan's" in emit("trl", "gpt2", replace(recipe, chunked_loss=512))
+    assert "averages of an embedding in 32 bits" in emit("trl", "gpt2", recipe)
+    assert "averages of an embedding" not in emit("trl", "gpt2", replace(recipe, lora=8)), "it is not trained"
+
+
+class Largest(TorchDispatchMode):
+    """The numbers of the largest tensor that an operator returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        sizes = [each.numel() for each in tree_leaves(found) if isinstance(each, torch.Tensor)]
+        self.numbers = max([self.numbers, *sizes])
+        return found
 
 
 @pytest.mark.parametrize("kind", ["accelerate", "trl"])
