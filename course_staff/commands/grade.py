@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Grade what is not graded yet; 1 where the grader itself failed on a submission."""
+    """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
     from course_staff.grading.amend import read_amendments
     from course_staff.grading.earlier import check_place, check_set, plan
     from course_staff.grading.grade import find_submissions, identify, prepare
@@ -107,10 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
     amendments.keep(records)
     records = amendments.laid_over(records)
     print(results.finish(records, others, remarks, arguments.names), end="")
-    if gradebook:
-        print("", *results.fill(gradebook, records), sep="\n")
-    print(f"\nResults are in {out}.")
-    return 1 if any(record.get("failed") for record in records) else 0
+    said, filled = results.fill(gradebook, records) if gradebook else ([], True)
+    print(*(["", *said] if said else []), f"\nResults are in {out}.", sep="\n")
+    return 1 if not filled or any(record.get("failed") for record in records) else 0
 
 
 def _find_solutions(name: str) -> Path:
@@ -177,7 +176,7 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
             if not record.get("open"):
                 records.append(saved)
                 bar.update()
-            bar.set_postfix_str(f"public cases of {len(begun)}")
+            bar.set_postfix_str(f"public cases of {len(begun)}, hidden ones of {len(records)}")
 
         if todo:
             paths = {student: one.path for student, one in todo.items()}

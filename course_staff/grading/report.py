@@ -132,15 +132,15 @@ class Results:
         _write(self.folder / csv_name, board_table(found, names))
         return {one.student: letters[one.student] for board in found for one in board.entries}
 
-    def fill(self, gradebook: "Gradebook", records: list[dict]) -> list[str]:
+    def fill(self, gradebook: "Gradebook", records: list[dict]) -> tuple[list[str], bool]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
-        left out and what became of the file, as sentences.
+        left out and what became of the file, as sentences, and whether there is one.
         """
         text, remarks = gradebook.fill(records, self.set_name)
         if text is None:
-            return [*map(printable, remarks), f"No {gradebook.file_name} was written: {gradebook.how_to_match}"]
+            return [*map(printable, remarks), f"No {gradebook.file_name} was written: {gradebook.how_to_match}"], False
         _write(self.folder / gradebook.file_name, text)
-        return [*map(printable, remarks), f"Points are in {gradebook.file_name}."]
+        return [*map(printable, remarks), f"Points are in {gradebook.file_name}."], True
 
     def _keep_if_edited(self) -> None:
         """Keep a copy of a table that is not the one that the earlier run wrote: somebody may have changed points by hand."""

@@ -51,6 +51,7 @@ _WORDS = {
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
 _LONG = 5.0  # seconds after which somebody who sees no counter wants to know
+_OFTEN = 30.0  # seconds after which they wonder whether it still goes on
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
 
 
@@ -211,15 +212,19 @@ def _plan(arguments: argparse.Namespace, what, recipe):
                 f"{instead(arguments.memory, MACHINES)}"
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])
-    begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), []
+    begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), 0.0
 
     def say(what_now: str) -> None:
+        nonlocal said
         passed = time.monotonic() - begun
         if is_terminal and passed > 1:
             print(f"\r\033[K{passed:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
         elif passed > _LONG and not said:
-            said.append(True)
+            said = passed
             print("Working it out, which may take two minutes; the answer is then kept.", file=sys.stderr, flush=True)
+        elif said and passed > said + _OFTEN:
+            said = passed
+            print(f"{passed:.0f} s: {what_now}", file=sys.stderr, flush=True)
 
     found = plan(what, memory, recipe, machine=MACHINES.get(named), say=say)
     print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)

@@ -104,6 +104,8 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     said = [f"# From random weights. To fine-tune, add --weights and {weights}, or a folder."]
     if recipe.keeps_outputs:
         said.append("# It keeps only the loss, so its peak is the one that course plan predicts with --only-loss.")
+    if recipe.optimizer == "sgd":
+        said.append("# Its learning rate is 0.001, which is for AdamW: choose one for SGD with --lr.")
     return said
 
 

@@ -111,7 +111,10 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
     if name in PUBLISHED:
         return PUBLISHED[name]
     if name not in FAMILIES:
-        raise CourseError(f"No model is called {name!r}; {instead(name, NAMES)} Any other is given by its config.json.")
+        known = f"give its config.json, or choose one of {', '.join(NAMES)}."
+        found = instead(name, NAMES, known)
+        more = "" if found == known else " Any other is given by its config.json."
+        raise CourseError(f"No model is called {name!r}; {found}{more}")
     s = scale or settings().scale
     sizes, positions = {"vocab_size": s.vocabulary}, max(2 * s.sequence, 128)
     if name == "distilbert":
