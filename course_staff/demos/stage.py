@@ -14,6 +14,7 @@ from course_utils.viz import display as display_room
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_BACK = "◀ back"
 _VIEW = "application/vnd.jupyter.widget-view+json"
 # At 1280 by 720 pixels, the smallest screen that a room is shown, words leave a figure about 440 of the height, and it needs half
 # of all: so it must be about twice as wide as high.
@@ -68,7 +69,13 @@ def offer(values: Mapping[str, object]) -> None:
             press(values, figure)
             wanted[:] = [control.value for control in figure.values()]
 
+    def say(_) -> None:
+        button.description = _BACK if wanted == [control.value for control in figure.values()] else instructions(values)
+
     button.on_click(move)
+    button.on_click(say)
+    for control in figure.values():
+        control.observe(say, names="value")
     display(button)
 
 

@@ -360,9 +360,14 @@ def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_
         return controls["height"].value, controls["width"].value
 
     controls["width"].value = 8  # a question from the room
+    forth = shown[0].description
     assert pressed() == (7, 3)
+    assert shown[0].description == "◀ back"
     assert pressed() == (2, 3), "as before the bet"
+    assert shown[0].description == forth
+    pressed()
     controls["height"].value = 5
+    assert shown[0].description == forth
     assert pressed() == (7, 3)
     controls["width"].value = 4
     assert pressed() == (7, 3)
