@@ -21,7 +21,7 @@ def answer(command: str) -> str:
     """What it prints, worked out anew."""
     words = [sys.executable, "-m", "course_utils.cli", *shlex.split(command)[1:], "--again"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1) or not done.stdout:
         raise SystemExit(f"{command}: {done.stderr}")
     return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
 

@@ -50,6 +50,7 @@ _WORDS = {
 }
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
+_PACKAGE = Path(__file__).parents[1]
 _LONG = 5.0  # seconds after which somebody who sees no counter wants to know
 _OFTEN = 30.0  # seconds after which they wonder whether it still goes on
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
@@ -114,13 +115,17 @@ def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
 
 
 def _place_to_store(arguments: argparse.Namespace) -> Path:
-    """Where the answer to just this question is kept: by its words, what its files hold, and the versions of the libraries."""
+    """Where the answer to just this question is kept.
+
+    By its words, what its files and the course's code hold, and the versions of the libraries.
+    """
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
+    files += sorted(_PACKAGE.rglob("*.py"))  # a later version of the course may answer otherwise
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
     versions = []
-    for package in ("course-utils", "torch", "transformers", "peft", "bitsandbytes"):
+    for package in ("torch", "transformers", "peft", "bitsandbytes"):
         with suppress(PackageNotFoundError):
             versions.append(version(package))
     question = json.dumps([words, texts, versions])

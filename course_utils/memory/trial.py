@@ -64,18 +64,11 @@ def attempt(source: Source, recipe: Recipe, machine: Machine | None = None) -> T
     """Try `recipe` dry, with seconds where a machine is named.
 
     A model of many equal blocks is tried with two and with three of them; where the second log is not the first with more put
-    in, with all. Of many micro-batches one and two are tried: each further one takes the seconds and bytes on the wire that the
-    second added, and its inputs.
+    in, with all.
     """
-    more = recipe.accumulation - 2
-    if more <= 0:
-        return _extrapolate(source, recipe, machine) or run_once(source, recipe, machine)
-    one, two = (attempt(source, replace(recipe, accumulation=count), machine) for count in (1, 2))
-    inputs = two.log.by_kind(two.log.resident - 1)["inputs"] - one.log.by_kind(one.log.resident - 1)["inputs"]
-    clock, traffic = grown(one, two, more)
-    log = two.log.with_event(0, inputs * more, ("", "inputs", "", ""))
-    how = f"{two.how}, of 2 of its {recipe.accumulation} micro-batches"
-    return replace(two, recipe=recipe, log=log, clock=clock, traffic=traffic, how=how)
+    found = _extrapolate(source, recipe, machine) or run_once(source, recipe, machine)
+    of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
+    return replace(found, how=found.how + of_two)
 
 
 def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None) -> Trial | None:
@@ -112,7 +105,23 @@ def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
 
 
 def run_once(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
-    """The dry run of just this model."""
+    """The dry run of just this model.
+
+    Of many micro-batches one and two are run: each further one takes the seconds and bytes on the wire that the second added,
+    and its inputs.
+    """
+    more = recipe.accumulation - 2
+    if more <= 0:
+        return run_whole(source, recipe, machine)
+    one, two = (run_whole(source, replace(recipe, accumulation=count), machine) for count in (1, 2))
+    inputs = two.log.by_kind(two.log.resident - 1)["inputs"] - one.log.by_kind(one.log.resident - 1)["inputs"]
+    clock, traffic = grown(one, two, more)
+    log = two.log.with_event(0, inputs * more, ("", "inputs", "", ""))
+    return replace(two, recipe=recipe, log=log, clock=clock, traffic=traffic)
+
+
+def run_whole(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
+    """The dry run of all of this step."""
     work, watch, entries = Workload(source, recipe), OperatorWatch(HOST if recipe.device == "cuda" else None), []
     clock, traffic = Counter(), {}
 

@@ -232,6 +232,17 @@ def test_each_row_says_what_it_can_be_written_as(config, capsys):
         capsys.readouterr()
 
 
+def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(config, capsys, monkeypatch, tmp_path):
+    module = import_module("course_utils.cli.plan")
+    asked = []
+    monkeypatch.setattr(module, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(module, "_answer", lambda arguments: asked.append(1) or ("said", {}, 0))
+    for code in ("one = 1", "one = 1", "one = 2"):
+        (tmp_path / "code.py").write_text(code)
+        assert main(["plan", config, *FITTING, "--batch", "3"]) == 0
+    assert len(asked) == 2
+
+
 def test_a_row_alone_is_asked_what_to_do_with_it(config, capsys):
     assert main(["plan", config, *TOO_LARGE, "--row", "1"]) == 2
     assert "add --emit train" in capsys.readouterr().err

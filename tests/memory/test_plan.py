@@ -22,7 +22,7 @@ from course_utils.memory.guard import lengths_of
 from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
 from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, most, needs, plain_recipe, verdict_of
-from course_utils.memory.trial import attempt, run_once
+from course_utils.memory.trial import attempt, run_whole
 from course_utils.optim import hidden_matrices
 from course_utils.units import MiB
 
@@ -98,12 +98,19 @@ def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
 )
 def test_many_micro_batches_follow_from_two(change):
     recipe = replace(RECIPE, batch=1, sequence=512, accumulation=5, **change)
-    source, machine = source_of(llama(256, 2)), hardware.machine("H100")
-    whole, found = run_once(source, recipe, machine), attempt(source, recipe, machine)
+    source, machine = source_of(llama(256, 5)), hardware.machine("H100")
+    whole, found = run_whole(source, recipe, machine), attempt(source, recipe, machine)
     assert (found.peak, found.host.peak, found.traffic) == (whole.peak, whole.host.peak, whole.traffic)
     assert found.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
     assert found.clock == pytest.approx(whole.clock)
     assert found.how.endswith("of 2 of its 5 micro-batches")
+
+
+def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():
+    source, recipe = source_of(llama(256, 5)), replace(RECIPE, batch=2, sequence=512, accumulation=4)
+    enough = [needs(run_whole(source, replace(recipe, batch=batch)).log, "cuda")[1] for batch in (6, 7)]
+    found = plan(llama(256, 5), sum(enough) // 2, recipe, cards=())
+    assert found.largest["largest batch"] == 6
 
 
 def assert_rows_are_true(found, rows=slice(None)):
