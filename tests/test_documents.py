@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from benchmarks.questions import answer
@@ -22,11 +23,11 @@ from course_staff.notebooks.one_step import one_step_figure, take_one_step
 from course_staff.notebooks.overview import overview_figure
 from course_staff.notebooks.papers import PAPERS
 from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_rows
-from course_utils import cli
+from course_utils import cli, models
 from course_utils.chapters import chapters_in, exercises_of
 from course_utils.errors import CourseError
 from course_utils.ledger import Ledger, record
-from course_utils.settings import settings
+from course_utils.settings import SCALES, settings
 from course_utils.units import format_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +111,27 @@ def test_the_python_of_the_packages_page_runs():
             assert re.search(r"\d \w?i?B|\d{3}", said), "it prints figures"
         elif language == "text":
             assert said == code, "what is shown is what the code above it prints"
+
+
+def test_the_loop_of_ones_own_trains_as_an_update_after_backward_does():
+    (code,) = [
+        code
+        for _, code in _FENCE.findall((ROOT / "docs" / "plan.md").read_text(encoding="utf-8"))
+        if "register_post_accumulate_grad_hook" in code
+    ]
+    ids = torch.arange(32).reshape(2, 16)
+    batches = [{"input_ids": ids + step, "labels": ids + step} for step in range(3)]
+    ours, plain = (models.build("llama", scale=SCALES["smoke"]) for _ in range(2))
+    plain.load_state_dict(ours.state_dict())
+    exec(compile(code, "plan.md", "exec"), {"torch": torch, "model": ours, "batches": batches})
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.001)
+    for batch in batches:
+        plain(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert mine.grad is None
+        assert torch.equal(mine, theirs)
 
 
 def said_by(code, names: dict) -> str:

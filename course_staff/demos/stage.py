@@ -14,7 +14,7 @@ from course_utils.viz import display as display_room
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_BACK = "◀ back"
+_BACK = "back to where it began"
 _VIEW = "application/vnd.jupyter.widget-view+json"
 # At 1280 by 720 pixels, the smallest screen that a room is shown, words leave a figure about 440 of the height, and it needs half
 # of all: so it must be about twice as wide as high.

@@ -65,14 +65,13 @@ def _same(path: Path, text: str) -> bool:
     if path.suffix != ".json" or path.read_bytes() == text.encode():
         return path.read_bytes() == text.encode()
     try:
-        return away(_opened(path.read_text(encoding="utf-8")), _opened(text)) <= 1
+        return away(*(_opened(json.loads(each)) for each in (path.read_text(encoding="utf-8"), text))) <= 1
     except ValueError:
         return False
 
 
-def _opened(text: str) -> dict:
-    """A set with what its oracles said in numbers, which may differ by as little as others."""
-    found = json.loads(text)
+def _opened(found: dict) -> dict:
+    """A set, changed in place, with what its oracles said in numbers, which may differ by as little as others."""
     for entry in found.get("questions", ()):
         if "oracle" in entry:
             entry["oracle"] = fingerprint(unpacked(entry["oracle"]))
@@ -83,9 +82,27 @@ def write(texts: Mapping[Path, str]) -> list[Path]:
     """Write what differs, each file whole or not at all, and say which files those were."""
     changed = differing(texts)
     for path in changed:
+        text = _with_stored_numbers(path, texts[path]) if path.suffix == ".json" and path.is_file() else texts[path]
         with replacing(path) as draft:
-            draft.write_text(texts[path], encoding="utf-8", newline="\n")
+            draft.write_text(text, encoding="utf-8", newline="\n")
     return changed
+
+
+def _with_stored_numbers(path: Path, text: str) -> str:
+    """The set's text with what stands at `path` wherever only arithmetic sets them apart: a question whose words alone changed
+    is the same, and keeps its grades."""
+    new = json.loads(text)
+    try:
+        stored = {entry["id"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))["questions"]}
+    except (ValueError, KeyError, TypeError):
+        return text
+    for entry in new["questions"]:
+        before = stored.get(entry["id"], {})
+        for name in entry.keys() & before.keys():
+            old, now = (_opened({"questions": [{name: each[name]}]}) for each in (before, entry))
+            if away(old, now) <= 1:
+                entry[name] = before[name]
+    return json_text(new)
 
 
 def digest_of(path: Path) -> str:

@@ -42,7 +42,7 @@ _COUNTS = {
 }
 _WORDS = {
     "optimizer": "{course_utils.memory.optimizers:OPTIMIZERS} (default: adamw-foreach)",
-    "precision": "{course_utils.memory.recipe:PRECISIONS} (default: fp32)",
+    "precision": "{course_utils.memory.recipe:PRECISIONS}; autocast: Trainer's bf16=True, bf16: all of it (default: fp32)",
     "attention": "{course_utils.memory.recipe:ATTENTIONS} (default: sdpa)",
     "quantized": "nf4: frozen weights in 4 bits (default: as they are)",
     "teacher": "a larger model to learn from, as MODEL (default: none)",

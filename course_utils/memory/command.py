@@ -90,6 +90,7 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     )
 
 
+_STEPS = 1000
 _MODULE = ["-m", "course_utils.cli", "train"]
 
 
@@ -102,10 +103,13 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     """What the plan leaves open and `course train` does not: what it begins with, and what it keeps of the model's output."""
     weights = weights_of(model) or "a name on the Hub"
     said = [f"# From random weights. To fine-tune, add --weights and {weights}, or a folder."]
+    said.append(
+        "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
+    )
     if recipe.keeps_outputs:
         said.append("# It keeps only the loss, so its peak is the one that course plan predicts with --only-loss.")
     if recipe.optimizer == "sgd":
-        said.append("# Its learning rate is 0.001, which is for AdamW: choose one for SGD with --lr.")
+        said.append("# The default rate is for AdamW: choose another for SGD.")
     return said
 
 
@@ -122,6 +126,12 @@ def _how(recipe: Recipe) -> list[str]:
         words += ["--replicas", str(recipe.replicas)]
     words += ["--optimizer", recipe.optimizer, "--precision", recipe.precision]
     words += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
+    words += [
+        "--steps",
+        str(_STEPS),
+        "--save-every",
+        str(_STEPS // 10),
+    ]  # without checkpoints a restart would begin anew
     for name, flag in _NUMBERS.items():
         if getattr(recipe, name):
             words += [flag, str(getattr(recipe, name))]

@@ -285,12 +285,16 @@ def plan(
     base = answer(finder, recipe)
     need = needs(trial.log, recipe.device)
     verdict = verdict_of(need, memory)
-    rows, helpless, unrated = ((), (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, say)
-    say("how large it may be")
+
+    def tell(what_now: str) -> None:
+        say(f"it {verdict.replace(TIGHT, f'is {TIGHT}')}; {what_now}")
+
+    rows, helpless, unrated = ((), (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell)
+    tell("how large it may be")
     largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda":
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
-        largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, say)
+        largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, tell)
     return Plan(
         source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest, unrated, why_no_seconds
     )

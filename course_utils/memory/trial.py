@@ -113,11 +113,13 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None) -> 
     more = recipe.accumulation - 2
     if more <= 0:
         return run_whole(source, recipe, machine)
-    one, two = (run_whole(source, replace(recipe, accumulation=count), machine) for count in (1, 2))
-    inputs = two.log.by_kind(two.log.resident - 1)["inputs"] - one.log.by_kind(one.log.resident - 1)["inputs"]
-    clock, traffic = grown(one, two, more)
-    log = two.log.with_event(0, inputs * more, ("", "inputs", "", ""))
-    return replace(two, recipe=recipe, log=log, clock=clock, traffic=traffic)
+    found = run_whole(source, replace(recipe, accumulation=2), machine)
+    inputs = found.log.by_kind(found.log.resident - 1)["inputs"] // 2
+    log = found.log.with_event(0, inputs * more, ("", "inputs", "", ""))
+    if machine is None and recipe.ranks == 1:  # then there is nothing to be counted
+        return replace(found, recipe=recipe, log=log)
+    clock, traffic = grown(run_whole(source, replace(recipe, accumulation=1), machine), found, more)
+    return replace(found, recipe=recipe, log=log, clock=clock, traffic=traffic)
 
 
 def run_whole(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:

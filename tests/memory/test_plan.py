@@ -104,6 +104,7 @@ def test_many_micro_batches_follow_from_two(change):
     assert found.log.reserved == pytest.approx(whole.log.reserved, rel=0.01)
     assert found.clock == pytest.approx(whole.clock)
     assert found.how.endswith("of 2 of its 5 micro-batches")
+    assert attempt(source, recipe).log.totals.tolist() == found.log.totals.tolist()
 
 
 def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():

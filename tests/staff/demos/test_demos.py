@@ -362,7 +362,7 @@ def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_
     controls["width"].value = 8  # a question from the room
     forth = shown[0].description
     assert pressed() == (7, 3)
-    assert shown[0].description == "◀ back"
+    assert shown[0].description == "back to where it began"
     assert pressed() == (2, 3), "as before the bet"
     assert shown[0].description == forth
     pressed()

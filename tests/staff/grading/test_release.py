@@ -136,6 +136,21 @@ def test_the_last_digit_of_another_machine_is_no_difference(tmp_path, stored, di
     assert bool(differing({path: '{"numbers": [0.0667474], "text": "a"}'})) == differs
 
 
+def test_where_only_words_changed_the_numbers_stay_as_they_were_released(tmp_path):
+    path = tmp_path / "99_test.json"
+    old, new = (
+        {
+            "source": source,
+            "questions": [{"id": "q1", "numbers": [0.1, last], "hints": [hint]}, {"id": "q2", "numbers": [other]}],
+        }
+        for source, last, hint, other in (("a", 0.0667474, "old", 1.0), ("b", 0.0667475, "new", 2.0))
+    )
+    path.write_text(json.dumps(old))
+    assert write({path: json.dumps(new)}) == [path]
+    new["questions"][0]["numbers"] = [0.1, 0.0667474]
+    assert json.loads(path.read_text()) == new
+
+
 @EVERY
 def test_nothing_of_a_solution_is_handed_out(path):
     handed_out = {
