@@ -46,7 +46,7 @@ def served(*command: str, address: str, home: Path, cwd: Path = ROOT, **environm
     finally:
         _stop(server)
     assert psutil.wait_procs(children, timeout=20)[1] == [], "kernels were left running"
-    assert server.returncode == 0
+    assert server.returncode == 0, f"it ended with {server.returncode}"
     reader.join(timeout=20)
     later = list(lines.queue)
     assert not [line for line in later if "websocket_ping" in line], later

@@ -23,6 +23,7 @@ def test_a_term_leads_to_its_entry(address, browser):
 
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)  # a kernel that still starts outlives Ctrl-C
     link = page.locator('.jp-MarkdownOutput a[href*="glossary.md"]', has_text="gradients").first
     expect(link).to_have_attribute(
         "title", "The derivative of the loss by a parameter: one number for each.", timeout=90_000
@@ -31,3 +32,4 @@ def test_a_term_leads_to_its_entry(address, browser):
     entry = page.locator('.jp-MarkdownViewer h3[data-jupyter-id="gradient"]')
     expect(entry).to_be_in_viewport(timeout=30_000)
     assert page.locator(".jp-FileEditor").count() == 0, "it is shown, not opened to be edited"
+    page.close()
