@@ -111,10 +111,11 @@ def page(folder: Path) -> Iterator[str]:
 def _next(
     chapters: list[Notebook], exercises: dict[str, Notebook], board: Board, last: Notebook | None
 ) -> Iterator[str]:
+    been = []
     if last is not None:
         kind = "the exercises of" if last.path.parent.name == "exercises" else "chapter"
         done = f"{last.run} of its {last.cells} cells were run when you saved it"
-        yield f"- You were last in {kind} {last.number}, {last.link}: {done}."
+        been = [f"- You were last in {kind} {last.number}, {last.link}: {done}."]
     ahead = []  # a chapter comes before its questions
     if (fresh := next((one for one in chapters if not one.run), None)) is not None:
         said = (
@@ -125,9 +126,8 @@ def _next(
         number = Path(board.exercises).stem.partition("_")[0]
         where = f", in {exercises[number].link}" if number in exercises else ""
         ahead.append((number, 1, f"- Your next question is {board.next}{where}."))
-    yield from (
-        (said for *_, said in sorted(ahead)) if ahead else ["- You have run every chapter and passed every question."]
-    )
+    said = [line for *_, line in sorted(ahead)] or ["- You have run every chapter and passed every question."]
+    yield from [*said, *been] if last is not None and last.run == last.cells else [*been, *said]
 
 
 def _standing(chapters: list[Notebook], guesses: dict[str, bets.Bet], board: Board) -> Iterator[str]:

@@ -96,6 +96,15 @@ def test_a_chapter_comes_before_its_questions(folder):
     assert text.index("The next chapter that you have not run is 00") < text.index("Your next question is q1")
 
 
+def test_what_is_finished_comes_after_what_is_next(folder):
+    work_on(folder / "notebooks" / "00_start_here.ipynb", 1000, when=2e9)
+    text = written(folder)
+    assert text.index("The next chapter that you have not run is 01") < text.index("You were last in chapter 00")
+    work_on(folder / "notebooks" / "01_autodiff.ipynb", 2, when=3e9)
+    text = written(folder)
+    assert text.index("You were last in chapter 01") < text.index("The next chapter that you have not run is 02")
+
+
 def test_it_is_written_anew_and_a_page_that_somebody_changed_stays_beside_it(folder):
     start.write(folder)
     work_on(folder / "notebooks" / "00_start_here.ipynb", 1, when=2e9)

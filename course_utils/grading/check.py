@@ -202,7 +202,7 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
     checker, sources = Checker(name, load_set(name)["questions"], seconds, live=False), _code_of(path)
     if unsaved := _unsaved(path, name, sources):
         raise CourseError(
-            f"The answer to {', '.join(unsaved)} that you checked in the notebook is not in its file yet: "
+            f"What you checked in the notebook is not in its file yet ({', '.join(unsaved)}): "
             "save the notebook first (Ctrl+S), then type this again."
         )
     with _own_shell() as shell:

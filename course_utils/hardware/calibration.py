@@ -84,7 +84,7 @@ def _warn_if_busy(share: float) -> None:
     if share > 0.25:
         warnings.warn(
             f"Other programs use {share:.0%} of this machine's cores: the rates are what they leave. "
-            "Close them and call calibrate(again=True) for the machine's own.",
+            "Close them and call hardware.calibrate(again=True) for the machine's own.",
             stacklevel=4,
         )
 

@@ -27,7 +27,7 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "stub": (
         submission(ANSWER.replace("return x * factor", "raise NotImplementedError('write your answer here')")),
         [0, 1],
-        "not written",
+        "as it was handed out",
     ),
     "needs a helper below": (
         notebook(
