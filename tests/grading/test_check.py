@@ -495,7 +495,9 @@ def test_a_file_older_than_what_was_checked_is_not_held_against_the_board(notebo
     path = saved(STUB, at=1)
     run(notebook, f"# EXERCISE q1\n{RIGHT}")
     assert "passed" in said(notebook)
-    with pytest.raises(CourseError, match=r"The answer to q1 that you checked .* save the notebook first \(Ctrl\+S\)"):
+    with pytest.raises(
+        CourseError, match=r"What you checked .* not in its file yet \(q1\): save the notebook first \(Ctrl\+S\)"
+    ):
         looked(path)
     assert recall("03_test")["q1"].passed
     assert looked(saved(RIGHT.replace("    ", "\t"), at=1)), "it holds that answer, whenever it was written"
