@@ -23,9 +23,8 @@ def test_a_term_leads_to_its_entry(address, browser):
 
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(
-        timeout=60_000
-    )  # a kernel that still starts outlives Ctrl-C
+    # A kernel that still starts outlives Ctrl-C.
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
     link = page.locator('.jp-MarkdownOutput a[href*="glossary.md"]', has_text="gradients").first
     expect(link).to_have_attribute(
         "title", "The derivative of the loss by a parameter: one number for each.", timeout=90_000

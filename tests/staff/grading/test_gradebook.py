@@ -70,6 +70,7 @@ def test_whoever_cannot_be_told_is_named_and_left_out(tmp_path):
 def test_where_nobody_is_found_no_file_is_promised(tmp_path):
     (tmp_path / "export.csv").write_text(MOODLE, encoding="utf-8")
     said, written = Results(tmp_path, "99_test").fill(read_gradebook(tmp_path / "export.csv"), records(stranger=3))
+    assert not written
     assert said[-1].startswith("No moodle.csv was written: no submission is called as a student of export.csv;")
     assert "Email address" in said[-1]
     assert not (tmp_path / "moodle.csv").exists()
