@@ -60,27 +60,27 @@ class Trial:
         return {phase: self.log.by_kind(place) for phase, place in self.log.fullest().items()}
 
 
-def attempt(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
-    """Try `recipe` dry, with seconds where a machine is named.
+def attempt(source: Source, recipe: Recipe, machine: Machine | None = None, *, traffic: bool = True) -> Trial:
+    """Try `recipe` dry, with seconds where a machine is named. Without `traffic` its bytes on the wire may be too few.
 
     A model of many equal blocks is tried with two and with three of them; where the second log is not the first with more put
     in, with all.
     """
-    found = _extrapolate(source, recipe, machine) or run_once(source, recipe, machine)
+    found = _extrapolate(source, recipe, machine, traffic) or run_once(source, recipe, machine, traffic)
     of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
     return replace(found, how=found.how + of_two)
 
 
-def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None) -> Trial | None:
+def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
     found = cut(source.config, 3)
     if found is None or recipe.segments is not None:  # how long a segment is depends on all blocks
         return None
-    two, three = (run_once(source.with_blocks(count), recipe, machine) for count in (2, 3))
+    two, three = (run_once(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
     depth, below, blocks = Depth.between(two.log, three.log), Depth.between(two.host, three.host), found[1]
     if depth is None or below is None:
         return None
     if not depth.sure:
-        four = run_once(source.with_blocks(4), recipe).log
+        four = run_once(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
     return Trial(
@@ -104,7 +104,7 @@ def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
     return clock, traffic
 
 
-def run_once(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
+def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
     """The dry run of just this model.
 
     Of many micro-batches one and two are run: each further one takes the seconds and bytes on the wire that the second added,
@@ -116,7 +116,7 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None) -> 
     found = run_whole(source, replace(recipe, accumulation=2), machine)
     inputs = found.log.by_kind(found.log.resident - 1)["inputs"] // 2
     log = found.log.with_event(0, inputs * more, ("", "inputs", "", ""))
-    if machine is None and recipe.ranks == 1:  # then there is nothing to be counted
+    if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(found, recipe=recipe, log=log)
     clock, traffic = grown(run_whole(source, replace(recipe, accumulation=1), machine), found, more)
     return replace(found, recipe=recipe, log=log, clock=clock, traffic=traffic)
