@@ -54,12 +54,7 @@ def _open(name: str, home: str, browser) -> Iterator[tuple]:
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     try:
         address = server.stdout.readline().split(" (Ctrl-C")[0].rpartition(" ")[2]
-        while True:
-            try:
-                page.goto(address, wait_until="commit")
-                break
-            except Exception:  # the address is printed a moment before the server listens
-                time.sleep(0.05)
+        page.goto(address, wait_until="commit")
         yield page, began
     finally:
         page.close()

@@ -5,6 +5,7 @@ It is Markdown, which JupyterLab shows rendered and whose links open notebooks b
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -139,8 +140,10 @@ def _standing(chapters: list[Notebook], guesses: dict[str, bets.Bet], board: Boa
         fair = sum(one.fair for one in settled)
         yield f"- **Bets**: {fair} of your {len(settled)} settled bets came within a factor of 2 of the truth."
     if len(settled) < len(guesses):
-        waiting = ", ".join(name for name, one in guesses.items() if one.truth is None)
-        yield f"- **Bets that wait for their truth**: {waiting}."
+        links = {one.number: one.link for one in chapters}
+        waiting = [links.get(name.partition("-")[0], name) for name, one in guesses.items() if one.truth is None]
+        where = ", ".join(f"{count} in {link}" for link, count in Counter(waiting).items())
+        yield f"- **Bets that wait for their truth**: {where}."
     if rows:
         yield f"- **Ledger**: {format_counted(rows, 'row')}, each a prediction beside its measurement (`course ledger`)."
 

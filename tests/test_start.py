@@ -85,7 +85,7 @@ def test_who_comes_back_reads_where_they_were_and_what_is_next(folder, monkeypat
     assert "2 of 16 begun" in text
     assert "1 of 10 questions passed, 2 of 20 points" in text
     assert "1 of your 2 settled bets came within a factor of 2" in text
-    assert "**Bets that wait for their truth**: 01-kept." in text
+    assert "**Bets that wait for their truth**: 1 in [Autodiff](notebooks/01_autodiff.ipynb)." in text
     row = next(line for line in text.splitlines() if line.startswith("| 00 |"))
     assert re.search(r"\| 30 \| \[1 of 3 passed\]\(exercises/00_\w+\.ipynb\) \| 4 of \d+ \| 1 of 2 \|$", row)
 

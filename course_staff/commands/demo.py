@@ -36,6 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     server.require()
     demo = read_demo(paths[0])
     port = server.free_port(arguments.port)
-    print(f"{demo.title}, {demo.minutes:g} minutes: http://127.0.0.1:{port}/ (Ctrl-C ends it)", flush=True)
+    print(f"{demo.title}, {demo.minutes:g} minutes: ", end="", flush=True)  # the address follows when it answers
     server.serve(demo, settings().home / "demos", port, browser=has_display() and not arguments.no_browser)
     return 0

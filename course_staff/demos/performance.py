@@ -33,6 +33,7 @@ class Theater(voila.app.Voila):
     def init_handlers(self) -> list:
         """Ours stand before Voilà's."""
         self.performance = performance = _Performance(self)
+        IOLoop.current().add_callback(print, f"http://127.0.0.1:{self.port}/ (Ctrl-C ends it)", flush=True)
         IOLoop.current().add_callback(performance.begin)
         ours = [
             ("/", _ClassPage, {"performance": performance}),

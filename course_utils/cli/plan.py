@@ -226,7 +226,11 @@ def _plan(arguments: argparse.Namespace, what, recipe):
             print(f"\r\033[K{passed:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
         elif passed > _LONG and not said:
             said = passed
-            print("Working it out, which takes minutes for some models; the answer is then kept.", file=sys.stderr, flush=True)
+            print(
+                "Working it out, which takes minutes for some models; the answer is then kept.",
+                file=sys.stderr,
+                flush=True,
+            )
         elif said and passed > said + _OFTEN:
             said = passed
             print(f"{passed:.0f} s: {what_now}", file=sys.stderr, flush=True)

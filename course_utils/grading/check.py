@@ -19,6 +19,7 @@ from course_utils.grading.question import Question
 from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_cases, time_limit
 from course_utils.grading.showing import (
+    Line,
     Shown,
     hint_shown,
     overview,
@@ -68,9 +69,18 @@ class Checker:
         """Show the verdict on what the notebook defines now; with `hint` (1 to 3) a hint instead, with `solution` our own.
 
         The solution is shown once an answer was checked; with `solution="anyway"` before that too. With `points` it returns
-        those that the public cases are worth, as nbgrader takes partial credit. Raises `CourseError` for an unknown question,
-        hint or `solution`; without `points` also `FailedCheckError` in strict mode.
+        those that the public cases are worth, as nbgrader takes partial credit. In strict mode, with `points`, and outside of
+        notebooks it raises `CourseError` for an unknown question, hint or `solution`, else it shows that sentence; without
+        `points` also `FailedCheckError` in strict mode.
         """
+        try:
+            return self._asked(question, hint, solution, points)
+        except CourseError as error:
+            if settings().strict or points or not (self.live and _shell()):
+                raise
+            return _display(Shown((Line("head", str(error)),)))
+
+    def _asked(self, question: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
         if question is None:
             return _display(overview(self.name, list(self.entries.values()), recall(self.name)))
         entry = self._entry(question)
@@ -217,7 +227,9 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
             if error:
                 words = cell_in_words(source)
                 checker.stopped |= dict.fromkeys(MARK.findall(source), type(error).__name__)
-                print(f"{words[0].upper()}{words[1:]} stopped with {type(error).__name__}: {error}")
+                # A syntax error names its file too, which IPython has made up.
+                what = f"{error.msg} (line {error.lineno})" if isinstance(error, SyntaxError) else error
+                print(f"{words[0].upper()}{words[1:]} stopped with {type(error).__name__}: {what}")
         for question in checker.entries:
             with capture_output():
                 looked = checker.look(question)

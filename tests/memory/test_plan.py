@@ -208,14 +208,18 @@ def test_the_fewest_cards_are_enough_and_fewer_are_not(tight):
 
 
 def test_the_fewest_cards_are_those_found_one_after_the_other():
-    source, recipe, cards = source_of(llama(256, 2)), replace(RECIPE, batch=1, sequence=256, accumulation=3), (2, 4, 8, 16)
+    source, recipe, cards = (
+        source_of(llama(256, 2)),
+        replace(RECIPE, batch=1, sequence=256, accumulation=3),
+        (2, 4, 8, 16),
+    )
     logs = {count: attempt(source, replace(recipe, zero_stage=3, ranks=count)).log for count in cards}
     most_needed = {count: needs(log, recipe.device)[1] for count, log in logs.items()}
     assert len(set(most_needed.values())) == len(cards)
     module = import_module("course_utils.memory.plan")
-    for memory in (most_needed[8], most_needed[16] - 1):
-        found = module._fewest_cards(source, recipe, memory, cards, lambda _: None)
-        assert found == next((count for count in cards if most_needed[count] <= memory), None)
+    for size in (most_needed[8], most_needed[16] - 1):
+        found = module._fewest_cards(source, recipe, size, cards, lambda _: None)
+        assert found == next((count for count in cards if most_needed[count] <= size), None)
 
 
 def test_bytes_are_the_same_where_traffic_is_not_asked_for():
