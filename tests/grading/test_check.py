@@ -552,6 +552,9 @@ def test_in_a_terminal_too_a_cell_that_stopped_is_no_answer_that_was_never_writt
     lines = str(shown).splitlines()
     assert lines[0].endswith(": no verdict yet")
     assert lines[1] == "Its cell stopped with SyntaxError, so there is no `double` of yours yet: mend that cell."
+    assert re.search(
+        r"^The cell of q1 stopped with SyntaxError: .*[^)] \(line 3\)$", capsys.readouterr().out, re.MULTILINE
+    )
 
 
 def test_the_terminals_last_line_counts_as_its_verdicts_do(notebook, saved, solutions, monkeypatch, capsys):
