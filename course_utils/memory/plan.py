@@ -97,6 +97,7 @@ CHANGES = (
            lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
 )  # fmt: skip
 """From what nobody notices to what changes the training."""
+_LEVELS = {change.level for change in CHANGES}
 
 
 @dataclass(frozen=True)
@@ -310,10 +311,10 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
     useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
     fitting = [row for row in rows if row.verdict == FITS]
     for count in (2, 3):
-        # Three or more rows are enough, but for changes that disturb less than any of them.
-        below = min((row.level for row in fitting), default=4) if len(fitting) > 2 else 4
-        known = [set(row.names) for row in fitting]
-        for alternatives in _promising(base, tried, [c for c in useful if c.level < below], count, known, memory):
+        known, levels = [set(row.names) for row in fitting], {row.level for row in fitting}
+        # Three or more rows are enough, but for changes that disturb less than one of them, and otherwise.
+        wanted = set(range(max(levels))) - levels if len(fitting) > 2 else _LEVELS
+        for alternatives in _promising(base, tried, useful, wanted, count, known, memory):
             for combined in alternatives:
                 say(" + ".join(change.name for change in combined))
                 try:
@@ -363,18 +364,24 @@ def _with(recipe: Recipe, changes: Sequence[Change]) -> Recipe | None:
 
 
 def _promising(
-    base: Trial, tried: dict[str, Trial], useful: list[Change], count: int, known: list[set], memory: int
+    base: Trial,
+    tried: dict[str, Trial],
+    useful: list[Change],
+    wanted: set[int],
+    count: int,
+    known: list[set],
+    memory: int,
 ) -> Iterator[list[tuple[Change, ...]]]:
-    """Of those that do not fit by less, four of each level, each with other changes of that level, the least disturbing first;
-    with the changes below it, for each two ways.
+    """Of those that do not fit by less, four of each wanted level, each with other changes of that level, the least disturbing
+    first; with the changes below it, for each two ways.
 
     The guess: in each phase each kind falls to the product of the shares it falls to by each change alone.
     """
     room, by_level = memory * base.peak / needs(base.log, base.recipe.device)[1], {}
     places = {change.name: place for place, change in enumerate(useful)}
     for changes in combinations(useful, count):
-        names = {c.name for c in changes}
-        if any(one <= names for one in known) or _with(base.recipe, changes) is None:
+        names, level = {c.name for c in changes}, max(c.level for c in changes)
+        if level not in wanted or any(one <= names for one in known) or _with(base.recipe, changes) is None:
             continue
         trials = [tried[c.name].by_phase for c in changes]
         guess = max(
@@ -382,7 +389,7 @@ def _promising(
             for phase, kinds in base.by_phase.items()
         )
         if guess <= room:
-            level, total = max(c.level for c in changes), sum(c.level for c in changes)
+            total = sum(c.level for c in changes)
             of_level = tuple(places[c.name] for c in changes if c.level == level)
             order = total, tuple(places[c.name] for c in changes)
             by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, changes))

@@ -156,6 +156,18 @@ def test_with_all_changes_on_a_smaller_card_too():
     assert_rows_are_in_order(found)
 
 
+def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them(monkeypatch):
+    """By two changes each fit one that costs time, and two by another optimizer; AdamW's averages of 8 bits take a third."""
+    some = {"keep only the loss", "micro-batch of 1", "optimizer on the host", "8-bit AdamW", "Adafactor", "SGD"}
+    module = import_module("course_utils.memory.plan")
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if change.name in some))
+    gentle = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch, optimizer="adamw8bit")
+    found = plan(LLAMA, needs(Log.of(dry(LLAMA, gentle)), "cuda")[1], RECIPE, cards=())
+    assert [row.level for row in found.rows] == [0, 1, 2, 2]
+    assert found.rows[1].recipe == gentle
+    assert_rows_are_true(found)
+
+
 @pytest.mark.parametrize(
     ("base", "rungs"),
     [
