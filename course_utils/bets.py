@@ -184,7 +184,8 @@ def _ask(name: str, now: Bet, question: str) -> None:
             return
         typed = replace(before, guess=float(change["new"]))
         _keep(name, typed)
-        said.value = html.escape(f"{_line(typed)} {_GO_ON}")
+        # In all its digits: what was typed into the number that stood there is seen to be another.
+        said.value = html.escape(f"Your bet: {_with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
 
     box.observe(take, names="value")
     show_controls({"question": HTML(html.escape(question)), "box": box, "said": said}, _line(now, question))

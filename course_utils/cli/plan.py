@@ -53,6 +53,7 @@ _CODE = ".py:"
 _PACKAGE = Path(__file__).parents[1]
 _LONG = 5.0  # seconds after which somebody who sees no counter wants to know
 _OFTEN = 30.0  # seconds after which they wonder whether it still goes on
+_MOST_GB = 1000  # more digits than these are a card's number
 _UNITS = {"GB": 2**30, "GIB": 2**30, "MB": 2**20, "MIB": 2**20, "TB": 2**40, "TIB": 2**40}
 
 
@@ -120,6 +121,9 @@ def _place_to_store(arguments: argparse.Namespace) -> Path:
     By its words, what its files and the course's code hold, and the versions of the libraries.
     """
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
+    for name in ("model", "teacher", "memory", "machine"):  # each is known here in several spellings
+        if not Path(words[name]).exists():
+            words[name] = _bare(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
     files += sorted(_PACKAGE.rglob("*.py"))  # a later version of the course may answer otherwise
@@ -132,9 +136,13 @@ def _place_to_store(arguments: argparse.Namespace) -> Path:
     return settings().home / "plans" / f"{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
 
 
+def _bare(name: str) -> str:
+    return re.sub(r"[ -]", "", name.rpartition("/")[2]).lower()
+
+
 def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The text, the plain values, the exit code."""
-    from course_utils.memory.emit import emit
+    from course_utils.memory.emit import emit, require_kind
     from course_utils.memory.estimate import estimate
     from course_utils.memory.explain import explain, why
     from course_utils.memory.guard import check, lengths_of
@@ -143,6 +151,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         raise CourseError("--nodes says for how many machines to write a file; add --emit slurm, say.")
     if arguments.row is not None and not arguments.emit:
         raise CourseError("--row says which row of the plan --emit writes down; add --emit train, say.")
+    if arguments.emit:
+        require_kind(arguments.emit)  # before a plan is worked out for it
     what, recipe, text = _model(arguments.model), _recipe(arguments), []
     if arguments.data:
         lengths = sorted(lengths_of(arguments.data))
@@ -164,7 +174,10 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     if recipe.compiled and (arguments.row or not arguments.emit):
         return _say_unknown(arguments.model)
     if arguments.emit:
-        recipe = recipe if arguments.row is None else _recipe_of_row(arguments)
+        if arguments.row is not None:
+            recipe = _recipe_of_row(arguments)
+        elif arguments.memory and not recipe.compiled:
+            _refuse_what_does_not_fit(arguments, what, recipe)
         said = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
         return said, said.splitlines(), 0
     plan = _plan(arguments, what, recipe)
@@ -188,6 +201,20 @@ def _recipe_of_row(arguments: argparse.Namespace):
     return Recipe(**rows[arguments.row - 1]["recipe"])
 
 
+def _refuse_what_does_not_fit(arguments: argparse.Namespace, what, recipe) -> None:
+    from course_utils.memory.model import source_of
+    from course_utils.memory.plan import DOES_NOT, needs, verdict_of
+    from course_utils.memory.trial import attempt
+
+    memory, _ = _card(arguments)
+    need = needs(attempt(source_of(what), recipe, traffic=False).log, recipe.device)
+    if verdict_of(need, memory) == DOES_NOT:
+        raise CourseError(
+            f"This recipe does not fit in {format_bytes(memory)}: it needs {' to '.join(map(format_bytes, need))}. Add --row N "
+            "to write down a row of the plan, which comes without --emit, or leave --memory out."
+        )
+
+
 def _say_unknown(model: str) -> tuple[str, dict, int]:
     """The answer for a compiled step, which has no numbers."""
     from course_utils.memory.model import COMPILED
@@ -197,12 +224,10 @@ def _say_unknown(model: str) -> tuple[str, dict, int]:
     return "\n".join(text), {"model": model, "verdict": "unknown", "why": COMPILED, **dict.fromkeys(rows)}, 2
 
 
-def _plan(arguments: argparse.Namespace, what, recipe):
+def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
+    """The bytes of the card, and the machine whose seconds are asked for."""
     from course_utils.hardware import MACHINES, known_as
-    from course_utils.memory.plan import plan
 
-    if not arguments.memory:
-        raise CourseError("How large is the card? Give --memory 24GB, or its name.")
     card = known_as(arguments.memory)
     named = known_as(arguments.machine) if arguments.machine else card if card in MACHINES else None
     if named is not None and named not in MACHINES:
@@ -210,13 +235,26 @@ def _plan(arguments: argparse.Namespace, what, recipe):
     if card in MACHINES:
         memory = MACHINES[card].memory
     else:
-        match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", arguments.memory.strip())
+        given = arguments.memory.strip()
+        if given.isdigit() and int(given) < _MOST_GB:
+            raise CourseError(f"--memory {given} has no unit; do you mean {given}GB?")
+        match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
         if not match or match[2].upper() not in _UNITS:
             raise CourseError(
                 f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
                 f"{instead(arguments.memory, MACHINES)}"
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])
+    return memory, named
+
+
+def _plan(arguments: argparse.Namespace, what, recipe):
+    from course_utils.hardware import MACHINES
+    from course_utils.memory.plan import plan
+
+    if not arguments.memory:
+        raise CourseError("How large is the card? Give --memory 24GB, or its name.")
+    memory, named = _card(arguments)
     begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), 0.0
 
     def say(what_now: str) -> None:

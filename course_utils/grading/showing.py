@@ -139,7 +139,7 @@ def solution_kept(question: Question) -> Shown:
     """What is said to somebody who asks for the solution before any try."""
     why = f'Check an answer of your own first, right or wrong; then `check("{question.id}", {_SEEING})` shows ours beside it.'
     now = f'To see it now all the same: `check("{question.id}", {_ANYWAY})`. The question then counts as seen, not as passed.'
-    head = Line("head", f"{question.id} · {question.title}: our solution")
+    head = Line("head", f"{question.id} · {question.title}: our solution comes after a try of yours")
     return Shown((head, Line("fact", why), Line("fact", now)))
 
 

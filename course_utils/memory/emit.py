@@ -26,6 +26,7 @@ _TRL_ADAPTERS = (
     "# TRL keeps adapters in bfloat16, the plan in float32, as PEFT prepares them: activations may be smaller here."
 )
 _TRL_LOSS = "# TRL 1.16 computes the loss by pieces of its own and never holds all logits: {}."
+_TRL_PACKAGES = {"adamw_torch_4bit": "torchao", "galore_adamw": "galore_torch"}
 _TRL_8BIT = (
     "# The Trainer keeps the 8-bit optimizer's averages of an embedding in 32 bits, the plan in 8: 6 bytes more for each of "
     "its numbers."
@@ -37,15 +38,14 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The recipe as `kind`.
 
     - `accelerate`, `trl`: settings, for `accelerate launch --config_file` and for `trl sft --config`. What the library has no
-      setting for is a remark at the end.
+      setting for is a remark in the first lines.
     - `train`, `torchrun`: the command `course train` for one machine, and the one that each of `nodes` nodes runs.
     - `slurm`, `kubernetes`, `skypilot`: a file that starts that command on `nodes` nodes; its first lines say what to fill in.
 
     All `ranks` of the recipe are shared out evenly among the nodes. Raises `CourseError` for another kind, and for what cannot be
     said in this one.
     """
-    if kind not in KINDS:
-        raise CourseError(f"A recipe cannot be written as {kind!r}; {instead(kind, KINDS)}")
+    require_kind(kind)
     if nodes != 1 and kind in (*_SETTINGS, "train"):
         several = ", ".join(name for name in KINDS if name not in (*_SETTINGS, "train"))
         raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose one of {several}.")
@@ -54,6 +54,12 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     if kind == "train":
         return train_command(model, recipe)
     return torchrun_command(model, recipe, nodes) if kind == "torchrun" else cluster_file(kind, model, recipe, nodes)
+
+
+def require_kind(kind: str) -> None:
+    """Raises `CourseError` for what is none of `KINDS`."""
+    if kind not in KINDS:
+        raise CourseError(f"A recipe cannot be written as {kind!r}; {instead(kind, KINDS)}")
 
 
 def kind_for(recipe: Recipe) -> str:
@@ -79,7 +85,7 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
         usual, others = vars(Recipe()), OWN_LOOP.keys() - {*TRL, "teacher", "galore"}
         remarks |= {f"{name} is {OWN_LOOP[name]}": getattr(recipe, name) != usual[name] for name in sorted(others)}
     said = [f"{_NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
-    return "\n".join([_SETTINGS[kind](model, recipe), *said])
+    return "\n".join([*said, _SETTINGS[kind](model, recipe)])
 
 
 def _accelerate(model: str, recipe: Recipe) -> str:
@@ -166,6 +172,8 @@ def _trl(model: str, recipe: Recipe) -> str:
     said = [*_HOW_TO_TRL, _TRL_LOSS.format(pieces), *([_TRL_ADAPTERS] if recipe.quantized else [])]
     if recipe.optimizer == "adamw8bit" and not recipe.lora:
         said.append(_TRL_8BIT)
+    if package := _TRL_PACKAGES.get(settings["optim"]):
+        said.append(f"# This optimizer needs one more package: pip install {package}")
     if recipe.ranks > 1:
         said.append(
             f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."

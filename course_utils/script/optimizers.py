@@ -16,6 +16,7 @@ from course_utils.strategies.sharded_muon import ShardedMuon
 _BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
 _BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
 _NOT_HERE = {"LBFGS": "calls the model itself", "SparseAdam": "is for sparse gradients", "GaLore": "asks for groups"}
+_NOT_HERE |= {"adamw4bit": "has only its bytes here, and trains by `course plan … --emit trl`"}
 _OF_PLANS = {  # the class behind a name that plans have, and its arguments
     "sgd": ("torch.SGD", {"foreach": False}),
     "momentum": ("torch.SGD", {"momentum": 0.9, "foreach": False}),
@@ -47,14 +48,15 @@ def kind_of(name: str) -> Kind:
     whole, arguments = _OF_PLANS.get(name, (name, {}))
     room, _, kind = whole.partition(".")
     places = {"torch": [torch.optim], "course": [optim, low_bit]}.get(room, [])
-    if name in OPTIMIZERS and not places and name != "adamw4bit":
+    if name in OPTIMIZERS and not places and name not in _NOT_HERE:
         return Kind(_library(name), {}, False, False, name)
     found = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or kind in ("Optimizer", *_NOT_HERE):
-        why = f"{name} {_NOT_HERE[kind]}" if kind in _NOT_HERE else f"No optimizer is called {name!r}"
-        known = (*OPTIMIZERS, "muon", *(f"{room}.{one}" for place in places for one in vars(place)))
-        choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(OPTIMIZERS)}."
-        raise CourseError(f"{why}; {choose if kind in _NOT_HERE else instead(name, known, choose)}")
+        here, why_not = [one for one in OPTIMIZERS if one not in _NOT_HERE], _NOT_HERE.get(kind or name)
+        why = f"{name} {why_not}" if why_not else f"No optimizer is called {name!r}"
+        known = (*here, "muon", *(f"{room}.{one}" for place in places for one in vars(place)))
+        choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
+        raise CourseError(f"{why}; {choose if why_not else instead(name, known, choose)}")
     recipe = name if name in OPTIMIZERS else partial(found, lr=1e-3, **arguments)
     return Kind(found, arguments, kind in _BY_ELEMENT, room == "torch", recipe)
 

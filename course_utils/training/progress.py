@@ -5,6 +5,7 @@ import time
 from course_utils.training.callbacks import Callback
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # drawing takes time, and reading the loss waits for a GPU
+_LIVE = {"course": "live"}  # a stored notebook is without it
 
 
 class Progress(Callback):
@@ -12,10 +13,15 @@ class Progress(Callback):
 
     def on_train_begin(self, run):
         from tqdm.auto import tqdm
+        from tqdm.notebook import tqdm as in_notebook
 
-        self.bar = tqdm(
-            total=run.total_steps, initial=run.step, unit="batch", leave=False, mininterval=_SECONDS_BETWEEN_LOOKS
-        )
+        how, self.place = {"unit": "batch", "leave": False, "mininterval": _SECONDS_BETWEEN_LOOKS}, None
+        is_widget = issubclass(tqdm, in_notebook)
+        self.bar = tqdm(total=run.total_steps, initial=run.step, **how, **({"display": False} if is_widget else {}))
+        if is_widget:
+            from IPython.display import display
+
+            self.place = display(self.bar.container, display_id=True, metadata=_LIVE)
         self.shown = time.perf_counter()
 
     def after_step(self, run):
@@ -26,3 +32,5 @@ class Progress(Callback):
 
     def on_train_end(self, run):
         self.bar.close()
+        if self.place is not None:  # a saved notebook would look for the bar, and say that it is not found
+            self.place.update({"text/plain": ""}, metadata=_LIVE, raw=True)

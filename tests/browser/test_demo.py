@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from real import DEMO, ROOT, save_picture, served
 
@@ -278,6 +279,7 @@ def test_two_windows_stay_in_step_and_either_drives(address, open_page):
             expect(the_class.locator(".step:visible .shown .widget-html img")).to_have_attribute(
                 "alt", re.compile(re.escape(step.picture[0])), timeout=30_000
             )
+            expect(presenter.locator("#to")).to_have_text(": back to where it began")
         driver = (the_class, presenter)[number % 2]
         driver.get_by_role("button", name="Next").click(force=number == len(demo.steps))
     presenter.keyboard.press("ArrowLeft")
@@ -295,6 +297,34 @@ def test_two_windows_stay_in_step_and_either_drives(address, open_page):
     expect(presenter.locator("#gone")).to_be_hidden()
     presenter.locator("#clock").click()
     expect(presenter.locator("#clock")).to_have_text("0:00")
+
+
+def test_a_window_loaded_again_beside_a_slow_kernel_says_so_and_keeps_a_press(address, open_page):
+    """A stopped kernel stands for a slow one."""
+    from playwright.sync_api import expect
+
+    (number, *_) = [number for number, step in enumerate(read_demo(DEMOS[PAGED]).steps, start=1) if step.click]
+    page = open_page(f"{address}#{number}")
+    here, button = page.locator(f"#step-{number}"), page.locator(f"#step-{number} .click button")
+    expect(button).to_be_visible(timeout=60_000)
+    asked = button.inner_text()
+    kernels = [each for each in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(each.cmdline())]
+    assert kernels
+    for kernel in kernels:
+        kernel.suspend()
+    try:
+        page.reload(wait_until="commit")
+        page.get_by_text("Loading widget").first.wait_for(state="attached", timeout=60_000)
+        expect(page.locator("#preparing")).to_be_visible()
+        assert not here.get_by_text("Loading widget").locator("visible=true").count()
+        assert float(here.locator(".picture > img").evaluate("each => getComputedStyle(each).opacity")) < 0.5
+        page.keyboard.press("m")
+    finally:
+        for kernel in kernels:
+            kernel.resume()
+    expect(button).to_be_visible(timeout=60_000)
+    expect(button).not_to_have_text(asked, timeout=30_000)
+    expect(page.locator("#preparing")).to_be_hidden()
 
 
 def test_the_next_start_shows_every_step_before_a_kernel_has_run_it(home, open_page):

@@ -8,6 +8,7 @@ from importlib import import_module
 
 import pytest
 
+from course_utils import hardware, models
 from course_utils.cli import main
 from course_utils.cli import plan as command
 
@@ -36,9 +37,9 @@ def _few_changes_and_none_twice(tried, monkeypatch):
     module = import_module("course_utils.memory.plan")
     attempt = module.attempt
 
-    def once(source, recipe, machine=None):
+    def once(source, recipe, machine=None, **how):
         key = source.key or object(), recipe
-        return tried[key] if key in tried else tried.setdefault(key, attempt(source, recipe, machine))
+        return tried[key] if key in tried else tried.setdefault(key, attempt(source, recipe, machine, **how))
 
     monkeypatch.setattr(module, "CHANGES", module.CHANGES[:4])
     monkeypatch.setattr(module, "attempt", once)
@@ -243,6 +244,43 @@ def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(confi
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        ("llama-3.1-8b --memory RTX-3090", "meta-llama/Llama-3.1-8B --memory rtx3090"),
+        ("gpt2-small --memory 8GB --machine H100", "gpt2-small --memory 8gb --machine h100"),
+        ("gpt2-small --memory 8GB --teacher llama-3.1-8b", "gpt2-small --memory 8GB --teacher LLAMA-3.1-8b"),
+    ],
+)
+def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one, same, monkeypatch, capsys):
+    module, asked = import_module("course_utils.cli.plan"), []
+    monkeypatch.setattr(module, "_answer", lambda arguments: asked.append(1) or ("said", {}, 0))
+    for words in (one, same):
+        assert main(["plan", *words.split()]) == 0
+    assert asked == [1]
+
+
+def test_spellings_tell_models_and_cards_apart():
+    for names in (models.NAMES, hardware.MACHINES):
+        assert len({command._bare(name) for name in names}) == len(names)
+
+
+def test_what_does_not_fit_is_not_written_down(config, capsys):
+    assert main(["plan", config, *TOO_LARGE, "--emit", "train"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.search(r"does not fit in 2\.00 GiB: it needs \S+ GiB to \S+ GiB\. Add --row N", said.err)
+    assert main(["plan", config, *FITTING, "--emit", "train"]) == 0
+
+
+def test_a_mistyped_kind_is_told_before_a_plan_is_worked_out(config, capsys, monkeypatch):
+    monkeypatch.setattr(
+        import_module("course_utils.memory.plan"), "plan", lambda *_, **__: pytest.fail("it was planned")
+    )
+    assert main(["plan", config, *TOO_LARGE, "--sequence", "1000", "--row", "1", "--emit", "trian"]) == 2
+    assert "do you mean train?" in capsys.readouterr().err
+
+
 def test_a_row_alone_is_asked_what_to_do_with_it(config, capsys):
     assert main(["plan", config, *TOO_LARGE, "--row", "1"]) == 2
     assert "add --emit train" in capsys.readouterr().err
@@ -282,6 +320,7 @@ def test_it_is_held_against_this_machine(config, capsys):
         (["nobody-1b", "--memory", "8GB"], "No model is called 'nobody-1b'"),
         (["gpt2-small"], "How large is the card"),
         (["gpt2-small", "--memory", "much"], "is no size of memory"),
+        (["gpt2-small", "--memory", "24"], "do you mean 24GB?"),
         (["gpt2-small", "--memory", "8GB", "--machine", "abacus"], "No card is called 'abacus'"),
         (["gpt2-small", "--memory", "8GB", "--optimizer", "adam"], "No optimizer is called 'adam'"),
         (["nowhere.py:build", "--memory", "8GB"], "no file nowhere.py"),

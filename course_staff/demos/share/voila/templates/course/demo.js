@@ -9,6 +9,9 @@ const demo = (() => {
   const step = (number) => document.getElementById(`step-${number}`);
   const total = () => Number(document.body.dataset.steps);
   const clicker = () => step(shown)?.querySelector(".click button");
+  const mayClick = () => Boolean(step(shown)?.querySelector(".of-click"));
+  // What stands for widgets until those of the kernel come, which takes seconds where a machine has much else to do.
+  const lacking = () => [...document.querySelectorAll(".output:is(.picture, .also, .controls, .of-click)")].some((each) => !each.querySelector(".jupyter-widgets"));
   const marks = ["revealed", "answered", "coded", "steered"];
 
   function render() {
@@ -24,6 +27,7 @@ const demo = (() => {
     find("#previous").disabled = number <= 1;
     find("#next").disabled = number >= here;
     keys.offer({ uncover: section.hasAttribute("data-held"), explain: has(".explained"), code: has(".code"), controls: has(".controls") });
+    settle();
     window.dispatchEvent(new Event("resize")); // sliders that were hidden must learn their width
   }
 
@@ -115,15 +119,15 @@ const demo = (() => {
     keys.start({
       previous: () => link.turn(-1, here),
       next: () => link.turn(1, here),
-      move: () => clicker() && link.move(),
+      move: () => mayClick() && link.move(),
       other: openPresenter,
     });
     link.on("state", render);
-    link.on("move", () => clicker()?.click());
+    link.on("move", press);
     document.addEventListener("click", (event) => event.target.matches(".reveal") && link.toggle("revealed"));
     window.addEventListener("resize", fit);
     document.addEventListener("load", (event) => event.target.matches("img") && fit(), true);
-    new MutationObserver(() => { tidyTables(); fit(); }).observe(find("main"), { childList: true, subtree: true });
+    new MutationObserver(() => { tidyTables(); fit(); settle(); }).observe(find("main"), { childList: true, subtree: true });
   }
 
   function reached(number) {
@@ -142,12 +146,28 @@ const demo = (() => {
     }
   }
 
+  // A press that comes before its button is kept until then, or until the step is left.
+  function press() {
+    if (clicker()) clicker().click();
+    else link.change({ wanted: shown });
+  }
+
+  function settle() {
+    if (!document.body.dataset.ready) return;
+    find("#preparing").hidden = !lacking();
+    if (!clicker()) return;
+    if (link.state.wanted === shown) { link.change({ wanted: 0 }); clicker().click(); }
+    const to = clicker().textContent.trim();
+    if (link.state.to !== to) link.change({ to });
+  }
+
   function ready() {
     moveClicks();
-    find("#preparing").remove();
+    find("#preparing").textContent = "Controls are getting ready …";
     document.body.dataset.ready = "yes";
     const played = [...document.querySelectorAll(".step")].filter((section) => section.querySelector(".controls"));
     link.change({ controls: played.map((section) => Number(section.id.slice(5))), step: Math.min(link.state.step, total()) });
+    settle();
   }
 
   // This page shows what is kept of an earlier start. When the kernel is through, the same page comes with figures that move.

@@ -46,7 +46,7 @@ const link = (() => {
     call("move");
   }
 
-  const turn = (by, last) => { if (state.step + by >= 1 && state.step + by <= last) change({ step: state.step + by }); };
+  const turn = (by, last) => { if (state.step + by >= 1 && state.step + by <= last) change({ step: state.step + by, wanted: 0 }); };
   const on = (kind, listener) => listeners[kind].push(listener);
   return { state, change, toggle, isOpen, move, turn, on };
 })();

@@ -14,6 +14,7 @@
     const { held, then, code, click } = section.dataset;
     const controls = link.state.controls.includes(number);
     keys.offer({ uncover: held, explain: then, code, controls, move: click && controls });
+    find("#to").textContent = link.state.to ? `: ${link.state.to}` : ""; // as the class's button says it
     tick();
   }
 

@@ -1,0 +1,47 @@
+"""The bar of a run in a real kernel: it is there while it trains, and nothing of it is left to be saved."""
+
+import pytest
+
+TRAINS = """
+from types import SimpleNamespace
+
+import torch
+from course_utils import training
+
+model = torch.nn.Linear(2, 1)
+batches = [{"input_ids": torch.ones(4, 2), "attention_mask": torch.ones(4, 2)}] * 3
+
+
+class Squares(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = model
+
+    def forward(self, input_ids, attention_mask):
+        return SimpleNamespace(loss=self.linear(input_ids).square().mean())
+
+
+class Looks(training.Callback):
+    def after_step(self, run):
+        if fails:
+            raise ValueError("in the midst of it")
+
+
+module = Squares()
+optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+training.train(module, optimizer, batches, callbacks=[Looks()])
+"""
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_saved_notebook_holds_no_bar_that_is_gone(fails):
+    from nbclient import NotebookClient
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    cell = new_code_cell(f"fails = {fails}\n{TRAINS}")
+    NotebookClient(new_notebook(cells=[cell]), timeout=120, kernel_name="python3", allow_errors=True).execute()
+    seen = [output.data for output in cell.outputs if output.output_type == "display_data"]
+    assert seen, "the bar was shown"
+    assert not [data for data in seen if WIDGET in data]
+    assert [output.ename for output in cell.outputs if output.output_type == "error"] == ["ValueError"] * fails
