@@ -67,5 +67,5 @@ def presenter_page(demo: Demo) -> str:
 def expectations(step: Step) -> list[str]:
     """What the presenter can hold the screen against, in words."""
     said = [f"The output says: {text}" for text in step.text]
-    seen = [f"In the picture: {words}" for words in step.picture]
+    seen = [f"In the description of the picture: {words}" for words in step.picture]
     return [*(number.says for number in step.numbers if number.says), *said, *seen]

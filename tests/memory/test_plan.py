@@ -2,8 +2,10 @@
 
 import json
 import pickle
+import re
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 
 import pandas as pd
 import pytest
@@ -398,9 +400,29 @@ def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
 
 def test_a_loss_by_pieces_is_a_remark_beside_accelerates_settings():
     plain, by_pieces = (emit("accelerate", "gpt2", replace(RECIPE, chunked_loss=tokens)) for tokens in (0, 512))
-    assert by_pieces.startswith(plain)
-    remark = by_pieces.removeprefix(plain).strip()
+    assert by_pieces.endswith(plain)
+    remark = by_pieces.removesuffix(plain).strip()
     assert remark.startswith("# No setting: the loss by 512 tokens at a time is techniques.LossWithGradients")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"optimizer": "adamw4bit"}, {"optimizer": "adamw", "galore": 8}, {"optimizer": "adamw8bit"}]
+)
+def test_a_package_that_the_trainer_lacks_for_an_optimizer_is_named(changes, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    said = emit("trl", "gpt2", replace(RECIPE, **changes))
+    named = re.search(r"^# This optimizer needs one more package: pip install (\w+)$", said, re.MULTILINE)
+    options = {"optim": json.loads(re.search("^optim: (.*)$", said, re.MULTILINE)[1])}
+    if named is None:
+        Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), use_cpu=True, **options))
+    elif find_spec(named[1]) is None:
+        with pytest.raises(ImportError, match=named[1]):
+            Trainer.get_optimizer_cls_and_kwargs(
+                TrainingArguments(str(tmp_path), use_cpu=True, optim_target_modules="all-linear", **options),
+                nn.Linear(1, 1),
+            )
+    assert bool(named) is (changes["optimizer"] != "adamw8bit")
 
 
 def test_where_trl_trains_otherwise_than_planned_its_file_says_so_and_it_is_true(tmp_path):
