@@ -105,14 +105,33 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The answer as it is kept, or else worked out and kept: the text, the plain values, the exit code."""
-    is_code = _CODE in arguments.model  # code may call other files, of which nothing is known
-    stored = None if is_code else _place_to_store(arguments)
-    answer = None if stored is None or arguments.again or arguments.measure else read_json(stored)
-    if answer is None:
+    if _CODE in arguments.model:  # code may call other files, of which nothing is known
+        return _answer(arguments)
+    places = []
+    for spelled in (lambda asked: asked, _as_known):  # the second imports all that knows names, which takes seconds
+        places.append(_place_to_store(spelled(arguments)))
+        answer = None if arguments.again or arguments.measure else read_json(places[-1])
+        if answer is not None:
+            break
+    else:
         answer = _answer(arguments)
-        if stored is not None:
-            write_json(stored, answer)
+    for place in places:
+        write_json(place, answer)
     return answer
+
+
+def _as_known(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The same with models and cards by the names that they have here."""
+    from course_utils import hardware, models
+
+    known = {
+        "model": models.known_as,
+        "teacher": models.known_as,
+        "memory": hardware.known_as,
+        "machine": hardware.known_as,
+    }
+    given = {name: said for name in known if (said := getattr(arguments, name)) and not Path(said).exists()}
+    return argparse.Namespace(**{**vars(arguments), **{name: known[name](said) for name, said in given.items()}})
 
 
 def _place_to_store(arguments: argparse.Namespace) -> Path:
@@ -121,9 +140,6 @@ def _place_to_store(arguments: argparse.Namespace) -> Path:
     By its words, what its files and the course's code hold, and the versions of the libraries.
     """
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
-    for name in ("model", "teacher", "memory", "machine"):  # each is known here in several spellings
-        if not Path(words[name]).exists():
-            words[name] = _bare(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
     files += sorted(_PACKAGE.rglob("*.py"))  # a later version of the course may answer otherwise
@@ -134,10 +150,6 @@ def _place_to_store(arguments: argparse.Namespace) -> Path:
             versions.append(version(package))
     question = json.dumps([words, texts, versions])
     return settings().home / "plans" / f"{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
-
-
-def _bare(name: str) -> str:
-    return re.sub(r"[ -]", "", name.rpartition("/")[2]).lower()
 
 
 def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:

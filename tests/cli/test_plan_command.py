@@ -8,7 +8,6 @@ from importlib import import_module
 
 import pytest
 
-from course_utils import hardware, models
 from course_utils.cli import main
 from course_utils.cli import plan as command
 
@@ -248,7 +247,7 @@ def test_what_an_earlier_version_of_the_course_answered_is_worked_out_anew(confi
     ("one", "same"),
     [
         ("llama-3.1-8b --memory RTX-3090", "meta-llama/Llama-3.1-8B --memory rtx3090"),
-        ("gpt2-small --memory 8GB --machine H100", "gpt2-small --memory 8gb --machine h100"),
+        ("gpt2-small --memory 8GB --machine H100", "gpt2-small --memory 8GB --machine h100"),
         ("gpt2-small --memory 8GB --teacher llama-3.1-8b", "gpt2-small --memory 8GB --teacher LLAMA-3.1-8b"),
     ],
 )
@@ -260,9 +259,12 @@ def test_an_answer_is_found_again_however_its_model_and_its_card_are_spelled(one
     assert asked == [1]
 
 
-def test_spellings_tell_models_and_cards_apart():
-    for names in (models.NAMES, hardware.MACHINES):
-        assert len({command._bare(name) for name in names}) == len(names)
+def test_a_name_that_is_none_has_no_answer_though_it_ends_like_another(monkeypatch, capsys):
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "_answer", lambda arguments: ("said", {}, 0))
+        assert main(["plan", "gpt2-small", "--memory", "8GB"]) == 0
+    assert main(["plan", "./gpt2-small", "--memory", "8GB"]) == 2
+    assert "No model is called './gpt2-small'" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_not_written_down(config, capsys):
