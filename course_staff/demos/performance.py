@@ -76,7 +76,9 @@ class _Performance:
         try:
             renderer = self._renderer(_Live, self._notebook)
             await renderer.initialize()
-            start = manager.start_kernel(kernel_name=self._notebook.metadata.kernelspec.name)
+            # At the end it may find its parent gone, and would say so where somebody has just typed Ctrl-C.
+            quiet = {"extra_arguments": ["--log-level=ERROR"]}
+            start = manager.start_kernel(kernel_name=self._notebook.metadata.kernelspec.name, **quiet)
             self._starting = asyncio.ensure_future(ensure_async(start))
             kernel = await asyncio.shield(self._starting)
             async for snippet, _ in renderer.generate_content_generator(kernel, manager.get_kernel(kernel)):

@@ -177,6 +177,8 @@ class Finder:
         if coefficients is None:
             return None
         a_log, known, runs = logs[sizes[0]].plain, trial.log.plain, len(logs) + 2 * (depth is not None)
+        if depth is not None and len(depth.growth) != len(a_log.labels):
+            return None  # the first sizes have other events: they are beyond a window of attention, say
         formulas = Formulas(coefficients, a_log.labels, a_log.grain, depth, trial.blocks)
         formulas.confirmed = [at for at, log in {**logs, first: trial.log}.items() if log.peak == log.plain.peak]
         formulas.runs, formulas.scratch = runs, known is not trial.log

@@ -404,11 +404,14 @@ def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
 
 
 def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> Row:
-    need = needs(trial.log, trial.recipe.device)
+    need, recipe = needs(trial.log, trial.recipe.device), trial.recipe
+    costs = [change.costs for change in changes]
+    if recipe.quantized and recipe.precision != "bf16":  # autocast does not reach into bitsandbytes' product
+        costs.append("products with weights of 4 bits are in float32")
     return Row(
         names=tuple(change.name for change in changes),
         level=max(change.level for change in changes),
-        costs="; ".join(dict.fromkeys(change.costs for change in changes)),
+        costs="; ".join(dict.fromkeys(costs)),
         peak=trial.peak,
         need=need,
         verdict=verdict_of(need, memory),

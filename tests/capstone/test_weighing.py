@@ -56,7 +56,7 @@ RIGHT = {  # how many of the five or six lines it earns
     "Adafactor at once": (one_card(optimizer="adafactor", precision="bf16", batch=4, in_backward=True, **SMALL), 5),
     "GaLore at once": (one_card(galore=128, precision="bf16", batch=4, in_backward=True, **SMALL), 5),
     "LoRA in bf16": (one_card(lora=16, precision="bf16", batch=4, **SMALL), 3),
-    "QLoRA": (one_card(lora=16, quantized="nf4", precision="autocast", batch=4, checkpointing=True), 3),
+    "QLoRA": (one_card(lora=16, quantized="nf4", precision="bf16", batch=4, checkpointing=True), 3),
     "tensor within, stages between": (machines((1, 4, 2), precision="bf16-masters", batch=1, accumulation=64), 6),
     "the same with 8-bit states": (
         machines((1, 4, 2), optimizer="adamw8bit", precision="bf16-masters", batch=1, accumulation=64),
@@ -96,6 +96,10 @@ WRONG = {  # the line that fails first, and the term at its instant
     "QLoRA without checkpoints": (
         one_card(lora=16, quantized="nf4", precision="bf16", batch=1, accumulation=4),
         BYTES, r"forward.*activations of 32",
+    ),
+    "QLoRA under autocast": (  # its products with weights of 4 bits are in float32
+        one_card(lora=16, quantized="nf4", precision="autocast", batch=4, checkpointing=True),
+        SECONDS, r"takes 6.*computing in backward.*mm",
     ),
     "activations on the host": (
         one_card(optimizer="adafactor", precision="bf16", batch=4, in_backward=True, offload_activations=True, chunked_loss=1024),

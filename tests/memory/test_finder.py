@@ -1,5 +1,7 @@
 """When formulas answer and when a dry run does: the oracle is the allocator, or a dry run of just that step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+from transformers import MistralConfig
 
-from course_utils.memory import Recipe, dry_run, estimate, measure
+from course_utils.memory import Recipe, dry_run, estimate, measure, plan
 from course_utils.memory.finder import fit, powers
 from course_utils.memory.log import Log
+from course_utils.memory.model import source_of
+from course_utils.memory.plan import needs
+from course_utils.memory.trial import attempt
 
 POSITIONS = 40
 SIZES = [(2, 8), (3, 8), (2, 16), (4, 16), (2, 32), (3, 32), (5, 24)]
@@ -84,6 +90,24 @@ def test_where_scratch_space_is_the_peak_no_formula_answers():
     assert found.finder.guess(4, found.recipe.sequence).peak < 0.9 * truth, "formulas alone would be wrong here"
     assert found.how == "a dry run of just this step"
     assert found.peak == pytest.approx(truth, rel=0.001)
+
+
+def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
+    """Blocks make a mask where a row is longer than the window, and none before: events differ, and no formula knows both."""
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": 20_000,
+    }
+    config = MistralConfig(**sizes, num_hidden_layers=5, max_position_embeddings=600, sliding_window=300)
+    config.architectures = ["MistralForCausalLM"]
+    recipe = Recipe("adamw-foreach", batch=1, sequence=512, precision="bf16", lora=4, checkpointing=True, device="cuda")
+    needed = [needs(attempt(source_of(config), replace(recipe, batch=batch)).log, "cuda")[1] for batch in (2, 3)]
+    assert needed[0] < needed[1]
+    found = plan(config, needed[0], recipe, cards=())
+    assert (found.verdict, found.largest["largest batch"]) == ("fits", 2)
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():
