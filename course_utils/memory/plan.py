@@ -406,8 +406,9 @@ def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
 def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> Row:
     need, recipe = needs(trial.log, trial.recipe.device), trial.recipe
     costs = [change.costs for change in changes]
-    if recipe.quantized and recipe.precision != "bf16":  # autocast does not reach into bitsandbytes' product
-        costs.append("products with weights of 4 bits are in float32")
+    if recipe.quantized and recipe.precision != "bf16" and not isnan(trial.seconds):
+        # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
+        costs.append("seconds count products with weights of 4 bits in float32, and autocast may reach them")
     return Row(
         names=tuple(change.name for change in changes),
         level=max(change.level for change in changes),

@@ -118,8 +118,8 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, tra
     log = found.log.with_event(0, inputs * more, ("", "inputs", "", ""))
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(found, recipe=recipe, log=log)
-    clock, traffic = grown(run_whole(source, replace(recipe, accumulation=1), machine), found, more)
-    return replace(found, recipe=recipe, log=log, clock=clock, traffic=traffic)
+    clock, sent = grown(run_whole(source, replace(recipe, accumulation=1), machine), found, more)
+    return replace(found, recipe=recipe, log=log, clock=clock, traffic=sent)
 
 
 def run_whole(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:

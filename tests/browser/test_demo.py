@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -94,7 +93,7 @@ def open_page(browser):
         if asked is not None:
             context.on("request", lambda request: asked.append(request.url))
         page = context.new_page()
-        _go(page, address)
+        page.goto(address, wait_until="commit", timeout=120_000)
         page.wait_for_selector(until, timeout=300_000)
         if "ready" in until:
             page.wait_for_selector(".step .jupyter-widgets", state="attached", timeout=60_000)
@@ -103,17 +102,6 @@ def open_page(browser):
     yield open_page
     for context in contexts:
         context.close()
-
-
-def _go(page, address):
-    deadline = time.monotonic() + 60
-    while True:  # the address is printed a moment before the server listens
-        try:
-            return page.goto(address, wait_until="commit", timeout=120_000)
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):

@@ -97,7 +97,7 @@ WRONG = {  # the line that fails first, and the term at its instant
         one_card(lora=16, quantized="nf4", precision="bf16", batch=1, accumulation=4),
         BYTES, r"forward.*activations of 32",
     ),
-    "QLoRA under autocast": (  # its products with weights of 4 bits are in float32
+    "QLoRA under autocast": (  # its products with weights of 4 bits are counted in float32
         one_card(lora=16, quantized="nf4", precision="autocast", batch=4, checkpointing=True),
         SECONDS, r"takes 6.*computing in backward.*mm",
     ),
