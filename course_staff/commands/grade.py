@@ -176,9 +176,10 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
             if not record.get("open"):
                 records.append(saved)
                 bar.update()
-            bar.set_postfix_str(f"public cases of {len(begun)}, hidden ones of {len(records)}")
+            bar.set_postfix_str(f"public cases of {len(begun)}")
 
         if todo:
+            bar.set_postfix_str(f"public cases of {len(begun)}")
             paths = {student: one.path for student, one in todo.items()}
             grade_all(paths, papers, kind, jobs, done, private, planned.begun)
     return records

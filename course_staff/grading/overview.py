@@ -91,10 +91,11 @@ def _fates(name: str, questions: Sequence[Mapping]) -> Fates:
 
 
 def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Titles, each with rows of 0 and a text: notes, points by hand that were for an older file, equal files, and `others`,
-    which are no notebooks. What would be empty is left out."""
+    """Titles, each with rows of 0 and a text: notes, answers to look at, points by hand that were for an older file, equal
+    files, and `others`, which are no notebooks. What would be empty is left out."""
     more = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
+        "Answers to look at, since they ended their process or gave what cannot be judged": _to_look_at(records),
         "Points by hand that were given to an older file": _older(records),
         "The same file, handed in more than once": _copies(records),
         "Left aside, because they are no notebooks": [(0, name) for name in others],
@@ -112,6 +113,17 @@ def _older(records: list[dict]) -> list[tuple[int, str]]:
         for question in record["questions"]
         if question.get("by_hand", {}).get("older")
     ]
+
+
+def _to_look_at(records: list[dict]) -> list[tuple[int, str]]:
+    """Students, each with the questions whose answer ended as an honest one seldom does."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        for question in record["questions"]:
+            verdicts = [*question.get("public", ()), *question.get("hidden", ())]
+            if any(verdict["kind"] in ("died", "unsafe") for verdict in verdicts if not verdict["passed"]):
+                found.setdefault(record["student"], []).append(question["id"])
+    return [(0, f"{student}: {', '.join(ids)}") for student, ids in found.items()]
 
 
 def _copies(records: list[dict]) -> list[tuple[int, str]]:

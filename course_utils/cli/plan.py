@@ -190,7 +190,9 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
             recipe = _recipe_of_row(arguments)
         elif arguments.memory and not recipe.compiled:
             _refuse_what_does_not_fit(arguments, what, recipe)
-        said = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
+        nodes = 1 if arguments.nodes is None else arguments.nodes
+        card = _card(arguments)[1] if arguments.memory else None
+        said = emit(arguments.emit, arguments.model, recipe, nodes, card or "")
         return said, said.splitlines(), 0
     plan = _plan(arguments, what, recipe)
     found = plan.json()
@@ -327,7 +329,8 @@ def _recipe(arguments: argparse.Namespace, words: str = ""):
         a_round = chosen.get("batch", Recipe.batch) * chosen.get("ranks", 1) // chosen.get("context_parallel", 1)
         if arguments.global_batch % a_round:
             raise CourseError(
-                f"A global batch of {arguments.global_batch} does not divide into micro-batches on all ranks of {a_round}."
+                f"A global batch of {arguments.global_batch} does not divide into rounds of {a_round}, a micro-batch on "
+                "every rank; change --global-batch or --batch."
             )
         chosen["accumulation"] = arguments.global_batch // a_round
     return Recipe(**chosen)

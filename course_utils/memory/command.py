@@ -16,6 +16,7 @@ FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 and a node in place of a lost one waits for an address that is not written again (PyTorch's issue 135712)."""
 ANEW = "=".join(*FRESH_ADDRESSES.items())
 DATA, OUT = "text.txt", "runs"
+_OF_SKYPILOT = {"A100-40GB": "A100", "RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}  # others have one name
 FILES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2", "skypilot": "skypilot.yaml.j2"}
 
 # What `course train` has no flag for, and what a loop of one's own would call.
@@ -66,8 +67,11 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     )
 
 
-def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
-    """The file of a cluster's own kind (one of `FILES`) that starts the store once and torchrun on each node."""
+def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: str = "") -> str:
+    """The file of a cluster's own kind (one of `FILES`) that starts the store once and torchrun on each node.
+
+    `card` is one of `hardware.MACHINES`, where it is known; a kind that must name one has it.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder, copied = Path(__file__).parent / "templates", ""
@@ -80,6 +84,7 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
         nodes=nodes,
         ranks_per_node=_ranks_per_node(recipe, nodes),
         gpus=recipe.device == "cuda",
+        card=_OF_SKYPILOT.get(card, card),
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
         torchrun=_torchrun(recipe, nodes),
         files=" and ".join([DATA, *([model] if copied or Path(model).exists() else [])]) + copied,

@@ -34,7 +34,7 @@ _TRL_8BIT = (
 _MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
 
 
-def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
+def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: str = "") -> str:
     """The recipe as `kind`.
 
     - `accelerate`, `trl`: settings, for `accelerate launch --config_file` and for `trl sft --config`. What the library has no
@@ -42,8 +42,8 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     - `train`, `torchrun`: the command `course train` for one machine, and the one that each of `nodes` nodes runs.
     - `slurm`, `kubernetes`, `skypilot`: a file that starts that command on `nodes` nodes; its first lines say what to fill in.
 
-    All `ranks` of the recipe are shared out evenly among the nodes. Raises `CourseError` for another kind, and for what cannot be
-    said in this one.
+    All `ranks` of the recipe are shared out evenly among the nodes. `card`, one of `hardware.MACHINES`, is for SkyPilot.
+    Raises `CourseError` for another kind, and for what cannot be said in this one.
     """
     require_kind(kind)
     if nodes != 1 and kind in (*_SETTINGS, "train"):
@@ -53,7 +53,9 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
         return _with_remarks(kind, model, recipe)
     if kind == "train":
         return train_command(model, recipe)
-    return torchrun_command(model, recipe, nodes) if kind == "torchrun" else cluster_file(kind, model, recipe, nodes)
+    if kind == "torchrun":
+        return torchrun_command(model, recipe, nodes)
+    return cluster_file(kind, model, recipe, nodes, card)
 
 
 def require_kind(kind: str) -> None:

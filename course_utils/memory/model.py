@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,9 @@ def _config_of(what: str | Path):
         path /= "config.json"
     if path.suffix == ".json" or path.is_file():
         return models.from_json(path)
+    near = get_close_matches(path.name, (one.name for one in path.parent.glob("*.json")), 1, cutoff=0.8)
+    if near and models.known_as(str(what)) not in models.NAMES:
+        raise CourseError(f"There is no file {path}; do you mean {path.with_name(near[0])}?")
     return models.configuration(str(what))
 
 

@@ -97,6 +97,7 @@ CHANGES = (
            lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
 )  # fmt: skip
 """From what nobody notices to what changes the training."""
+_CARDS = "fewest cards by ZeRO-3"
 _LEVELS = {change.level for change in CHANGES}
 
 
@@ -173,6 +174,8 @@ class Plan:
         known = {name: value for name, value in self.largest.items() if value is not None}
         if known:
             lines += ["", "; ".join(f"{name}: {value:,}" for name, value in known.items())]
+        if self.largest.get(_CARDS, 1) is None:
+            lines += ["", "ZeRO-3 alone would not make it fit, on none of the numbers of cards that were tried."]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -294,9 +297,9 @@ def plan(
     rows, helpless, unrated = ((), (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell)
     tell("how large it may be")
     largest = _largest(finder, recipe, memory, trial)
-    if verdict != FITS and recipe.device == "cuda":
+    if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
-        largest["fewest cards by ZeRO-3"] = _fewest_cards(source, recipe, memory, enough, tell)
+        largest[_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
     return Plan(
         source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest, unrated, why_no_seconds
     )

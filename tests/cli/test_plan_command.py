@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -332,3 +333,12 @@ def test_it_is_held_against_this_machine(config, capsys):
 def test_a_question_without_an_answer_is_a_sentence_and_2(words, said, capsys):
     assert main(["plan", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_mistyped_file_is_a_file_where_its_like_is_there(config, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_bytes(Path(config).read_bytes())
+    (tmp_path / "gpt2-smal.json").write_text("{}")
+    assert main(["plan", "config.jsn", "--memory", "8GB"]) == 2
+    assert "There is no file config.jsn; do you mean config.json?" in capsys.readouterr().err
+    assert main(["plan", "gpt2-small", "--memory", "80GB"]) == 0

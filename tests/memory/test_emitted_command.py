@@ -285,6 +285,14 @@ def test_a_skypilot_file_is_yaml_with_two_scripts():
     assert "resources" not in yaml.safe_load(emit("skypilot", ODD, replace(PLAIN, device="cpu")))
 
 
+@pytest.mark.parametrize(("card", "there"), [("A100-40GB", "A100:8"), ("RTX 4090", "RTX4090:8"), ("L4", "L4:8")])
+def test_a_skypilot_file_asks_for_the_card_of_the_plan(card, there):
+    written = emit("skypilot", ODD, EVERYTHING, nodes=2, card=card)
+    assert yaml.safe_load(written)["resources"] == {"accelerators": there}
+    assert "the card" in emit("skypilot", ODD, EVERYTHING, nodes=2).splitlines()[0]
+    assert "the card" not in written
+
+
 @pytest.mark.slow
 def test_skypilot_reads_its_task(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # it keeps a state of its own there

@@ -221,6 +221,14 @@ def test_the_fewest_cards_are_enough_and_fewer_are_not(tight):
     assert tight.largest["fewest cards by ZeRO-3"] == next(cards for cards in (2, 16) if fits(cards))
 
 
+def test_where_no_number_of_cards_is_enough_it_is_said():
+    card = needs(Log.of(dry(LLAMA, replace(RECIPE, zero_stage=3, ranks=4))), "cuda")[1] - 1
+    found = plan(LLAMA, card, RECIPE, cards=(2, 4))
+    assert found.json()["largest"]["fewest cards by ZeRO-3"] is None
+    assert "ZeRO-3 alone would not make it fit" in str(found)
+    assert "ZeRO-3 alone" not in str(plan(LLAMA, card, RECIPE, cards=()))
+
+
 def test_the_fewest_cards_are_those_found_one_after_the_other():
     source, recipe, cards = (
         source_of(llama(256, 2)),

@@ -57,6 +57,17 @@ def mistakes(*named):
     return report.summary(records, "03_adamw", []).partition("\nCommonest named mistakes")[2]
 
 
+def test_answers_that_ended_their_process_are_pointed_out():
+    honest = [question(kind=kind) for kind in KINDS if kind not in ("died", "unsafe")]
+    odd = [question(4, kind="died"), question(5), question(6, kind="unsafe")]
+    summary = report.summary([record("honest", *honest), record("odd", *odd)], "03_adamw", [])
+    _, found, rows = summary.partition("\nAnswers to look at")
+    assert found
+    assert rows.splitlines()[1] == "  odd: q4, q6"
+    assert "honest" not in rows
+    assert "Answers to look at" not in report.summary([record("honest", *honest)], "03_adamw", [])
+
+
 def test_the_commonest_mistakes_say_how_many_there_are_and_what_is_left_out():
     assert mistakes("", "") == ""
     assert "Each was made once" in mistakes("A.", "B.")
