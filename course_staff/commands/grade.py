@@ -7,6 +7,7 @@ from pathlib import Path
 
 from course_staff.commands import cores
 from course_utils.errors import CourseError
+from course_utils.units import format_counted
 
 PUBLIC_ONLY = "Without --seed only the public cases are run, which learners know; give a number of your own."
 HELP = "grade a folder of notebooks, safely, and write a table, a page per student and a summary of the class"
@@ -76,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out == folder:
         raise CourseError("Results among the submissions would be taken for some; name another folder with --out.")
     paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
+    print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
     kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
     papers = prepare(name, solutions, arguments.seed, arguments.seconds)
@@ -98,6 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
     _describe(planned, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
+        for record in planned.saved:
+            if record != earlier[record["student"]]:
+                results.save(record["student"], record)
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
         records = [*planned.saved, *_grade(planned, papers, kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:

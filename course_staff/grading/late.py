@@ -105,7 +105,7 @@ def late_words(late: Mapping) -> str:
 
 
 def write_late(path: Path, records: Sequence[Mapping]) -> None:
-    """See to it that the file has a row for every student: when the file that was graded came, and room for what is right.
+    """See to it that the file has a row for every student: the time of the file that was graded, and room for what is right.
 
     That time is renewed; whatever else stands in the file stays.
     """

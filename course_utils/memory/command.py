@@ -7,7 +7,7 @@ from pathlib import Path
 
 from course_utils.errors import CourseError, require_count
 from course_utils.memory.recipe import Recipe
-from course_utils.models import PUBLIC, known_as
+from course_utils.models import PUBLIC, known_as, tokenizer_beside
 
 PORT = 29400  # of the store; torchrun's own default too
 RESTARTS = 100
@@ -74,7 +74,11 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: st
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    said = remarks(model, recipe)
     folder, copied = Path(__file__).parent / "templates", ""
+    if (beside := tokenizer_beside(model)) and beside.name:  # the tokenizer has to come along
+        model = str(beside)
+    tokenizer = " with its tokenizer" if beside and Path(model).is_file() else ""
     if Path(model).is_absolute() and Path(model).exists():  # it is read where the job runs
         model, copied = Path(model).name, f" (a copy of {model})"
     templates = Environment(
@@ -87,8 +91,8 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: st
         card=_OF_SKYPILOT.get(card, card),
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
         torchrun=_torchrun(recipe, nodes),
-        files=" and ".join([DATA, *([model] if copied or Path(model).exists() else [])]) + copied,
-        remarks="\n".join(remarks(model, recipe)),
+        files=f"{DATA} and {model}{tokenizer}{copied}" if copied or Path(model).exists() else DATA,
+        remarks="\n".join(said),
         anew=ANEW,
         port=PORT,
         restarts=RESTARTS,
@@ -108,6 +112,13 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     """What the plan leaves open and `course train` does not: what it begins with, and what it keeps of the model's output."""
     weights = weights_of(model) or "a name on the Hub"
     said = [f"# From random weights. To fine-tune, add --weights and {weights}, or a folder."]
+    beside = tokenizer_beside(model)
+    tokens = (
+        f"those of the tokenizer in {beside.resolve().name}"
+        if beside
+        else "bytes, unless --tokenizer or --weights is given"
+    )
+    said.append(f"# Tokens are {tokens}.")
     said.append(
         "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
     )

@@ -310,7 +310,7 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
     tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
     rows = [_row(base, (change,), tried[change.name], memory) for change in changes]
-    helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak)
+    helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak and row.verdict != FITS)
     useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
     fitting = [row for row in rows if row.verdict == FITS]
     for count in (2, 3):
@@ -407,24 +407,37 @@ def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
 
 
 def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> Row:
-    need, recipe = needs(trial.log, trial.recipe.device), trial.recipe
-    costs = [change.costs for change in changes]
-    if recipe.quantized and recipe.precision != "bf16" and not isnan(trial.seconds):
-        # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
-        costs.append("seconds count products with weights of 4 bits in float32, and autocast may reach them")
+    need = needs(trial.log, trial.recipe.device)
+    verdict = verdict_of(need, memory)
     return Row(
         names=tuple(change.name for change in changes),
         level=max(change.level for change in changes),
-        costs="; ".join(dict.fromkeys(costs)),
+        costs="; ".join(dict.fromkeys(_costs(base, changes, trial, verdict))),
         peak=trial.peak,
         need=need,
-        verdict=verdict_of(need, memory),
+        verdict=verdict,
         saves=base.peak - trial.peak,
         seconds=trial.seconds - base.seconds,
         sent=trial.sent - base.sent,
         how=trial.how,
         recipe=trial.recipe,
     )
+
+
+def _costs(base: Trial, changes: Sequence[Change], trial: Trial, verdict: str) -> Iterator[str]:
+    """What each change costs, and what else explains the row's numbers."""
+    yield from (change.costs for change in changes)
+    if verdict == FITS and trial.peak >= 0.999 * base.peak:
+        yield "only what the allocator reserves beyond the peak falls"
+    if isnan(trial.seconds):
+        return
+    if trial.recipe.quantized and trial.recipe.precision == "bf16":
+        yield "time: attention and the output layer multiply in float32"  # as PEFT prepares what is not of 4 bits
+    elif trial.recipe.quantized and trial.recipe.precision != "fp32":
+        # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
+        yield "seconds count products with weights of 4 bits in float32, and autocast may reach them"
+    if [change.name for change in changes] == ["LoRA of rank 16"] and trial.seconds > base.seconds:
+        yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
 
 
 def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[str, int | None]:

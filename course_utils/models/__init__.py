@@ -12,7 +12,15 @@ from course_utils.models.building import (
     parameter_count,
     pretrained,
 )
-from course_utils.models.configurations import FAMILIES, NAMES, PUBLISHED, configuration, from_json, known_as
+from course_utils.models.configurations import (
+    FAMILIES,
+    NAMES,
+    PUBLISHED,
+    configuration,
+    from_json,
+    known_as,
+    tokenizer_beside,
+)
 from course_utils.models.convnet import ConvNet, ConvNetConfig
 from course_utils.models.public import PUBLIC
 
@@ -32,4 +40,5 @@ __all__ = [
     "parameter_bytes",
     "parameter_count",
     "pretrained",
+    "tokenizer_beside",
 ]

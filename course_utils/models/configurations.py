@@ -105,6 +105,12 @@ def from_json(path: Path) -> "PretrainedConfig":
         raise CourseError(f"{path} is no configuration of {family}: {_last_line(error)}.") from error
 
 
+def tokenizer_beside(model: str) -> Path | None:
+    """The folder of a model's `config.json`, where its tokenizer is in it too; None for a name, which has no folder."""
+    folder = Path(model) if Path(model).is_dir() else Path(model).parent
+    return folder if Path(model).exists() and (folder / "tokenizer.json").is_file() else None
+
+
 def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
     if not isinstance(scale, Scale | None):
         raise CourseError(f"scale={scale!r} is no Scale; give one of settings.SCALES, such as SCALES['smoke'].")

@@ -113,6 +113,11 @@ def _text(job: Job) -> tuple[Source, Examples]:
     return source, Examples(columns, weights, real, {"use_cache": False}, key)
 
 
+def is_of_bytes(job: Job) -> bool:
+    """Whether a text's tokens are bytes, for want of a tokenizer that somebody named."""
+    return not (job.data is None or job.tokenizer or job.weights or models.tokenizer_beside(job.model))
+
+
 def _documents(path: Path) -> tuple[list[str], str]:
     """Texts, and what tells this file from others: of `.jsonl` the field `text`, of others what blank lines part."""
     try:
@@ -140,8 +145,8 @@ def _tokenizer(model: str, name: str):
     """A function from a text to its tokens, and how many kinds there are: bytes, where none is named and the model has none."""
     if name == "bytes":
         return lambda text: list((text + "\n").encode()), 256
-    folder = Path(model) if Path(model).is_dir() else Path(model).parent
-    if not name and not (Path(model).exists() and (folder / "tokenizer.json").is_file()):
+    folder = models.tokenizer_beside(model)
+    if not name and folder is None:
         return _tokenizer(model, "bytes")
     from transformers import AutoTokenizer
 

@@ -26,7 +26,7 @@ from course_utils.models import pretrained
 from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
-from course_utils.script.examples import Examples, Order, load
+from course_utils.script.examples import Examples, Order, is_of_bytes, load
 from course_utils.script.job import FREE, Job, Ranks
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
@@ -71,6 +71,8 @@ def train(
         [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
     share, source, examples = prepare(job, here.ranks)
+    if is_of_bytes(job):
+        say("Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own.")
     with ExitStack() as closing:
         logged, known = [], Known()
         if here.rank == 0:  # before the ranks meet: else the others would wait for one that cannot go on

@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 _LETTER, _ROOM = 0.56, 1.2  # in em: a letter of a description, and what stands beside it
@@ -13,6 +14,7 @@ _WIDEST, _BUTTON = "36em", 7
 # It knows no text for a picture either, and the look of its dark theme leaves pictures as they are.
 _PAGE = (Path(__file__).parent / "naming.html").read_text(encoding="utf-8")
 
+_DRAWING = "course-drawing"
 LIVE = {"course": "live"}
 """Metadata of an output that means nothing in a stored notebook."""
 
@@ -44,6 +46,16 @@ def dress(controls: Mapping) -> None:
             leaf.layout.width, leaf.layout.max_width = "98%", _WIDEST
         if hasattr(leaf, "continuous_update"):
             leaf.continuous_update = False
+
+
+@contextmanager
+def drawn_anew(box) -> Iterator[None]:
+    """Within it the page shows the figure below `box` pale: it is still of the values before."""
+    box.add_class(_DRAWING)
+    try:
+        yield
+    finally:
+        box.remove_class(_DRAWING)
 
 
 def leaves(control) -> Iterator:

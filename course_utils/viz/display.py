@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator
 from difflib import ndiff
 from threading import Lock
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
-from course_utils.viz.controls import LIVE, dress, in_words, naming
+from course_utils.viz.controls import LIVE, drawn_anew, dress, in_words, naming
 from course_utils.viz.style import STYLE
+
+if TYPE_CHECKING:
+    from ipywidgets import VBox
 
 _DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
 _PAGE_DOTS_PER_INCH = 96
@@ -61,7 +65,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     """
     played.clear()
     played.update(controls)
-    show_controls(controls, f"Run this notebook to move the controls of the figure below: {in_words(controls)}.")
+    box = show_controls(controls, f"Run this notebook to move the controls of the figure below: {in_words(controls)}.")
 
     def outputs() -> Iterator[tuple[object, dict]]:
         values = {name: control.value for name, control in controls.items()}
@@ -76,7 +80,7 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
     drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
 
     def redraw(_):
-        with drawing:
+        with drawing, drawn_anew(box):
             for place, (shown, how) in zip(places, outputs(), strict=True):
                 place.update(shown, **how)
 
@@ -84,15 +88,17 @@ def play(draw: Callable[..., tuple[Figure, str]], also: Callable[..., object] | 
         control.observe(redraw, names="value")
 
 
-def show_controls(controls: dict, still: str) -> None:
-    """The controls where widgets run, and elsewhere the sentence `still`."""
+def show_controls(controls: dict, still: str) -> "VBox":
+    """The controls where widgets run, in the box that is returned, and elsewhere the sentence `still`."""
     from ipywidgets import VBox
 
     dress(controls)
-    view = {"version_major": 2, "version_minor": 0, "model_id": VBox(list(controls.values())).model_id}
+    box = VBox(list(controls.values()))
+    view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
     # Plain text would be broken within words, as output of code is.
     display({_VIEW: view, "text/html": f"<p>{html.escape(still)}</p>", "text/plain": still}, raw=True)
     display(naming(), metadata=LIVE, raw=True)
+    return box
 
 
 def source(thing: Callable | type | ModuleType) -> Markdown:

@@ -16,7 +16,7 @@ from course_utils.memory.estimate import Estimate, Term, estimate
 from course_utils.memory.finder import finder_of
 from course_utils.memory.model import source_of
 from course_utils.memory.optimizers import OPTIMIZERS
-from course_utils.memory.plan import needs, verdict_of
+from course_utils.memory.plan import FITS, needs, verdict_of
 from course_utils.memory.recipe import DEVICES, PRECISIONS, STAGES, Recipe
 from course_utils.memory.shipped import from_formulas
 from course_utils.memory.trial import attempt
@@ -151,11 +151,16 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
     title = f"{_name_of(model, settings().scale)}: peak {format_bytes(answer.peak)}"
     if recipe.get("zero_stage"):
         title += f", on each of {recipe['ranks']} devices"
-    memory, verdict = None, ""
+    memory, verdict, in_all = None, "", ""
     if card != NO_CARD and answer.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
-        verdict = verdict_of(needs(answer.log, answer.recipe.device), memory)
-    figure, alt = instants_figure(answer.by_instant(), f"{title}, {verdict} on {card}" if verdict else title, memory)
+        need = needs(answer.log, answer.recipe.device)
+        verdict = verdict_of(need, memory)
+        if verdict != FITS:  # the peak alone may be below the card's line
+            in_all = f"\nThe card needs {' to '.join(map(format_bytes, need))}"
+    figure, alt = instants_figure(
+        answer.by_instant(), f"{title}{in_all}, {verdict} on {card}" if verdict else title, memory
+    )
     terms = _terms(answer)
     shown = [
         f"{term.name}: {f'{term.formula} = ' if term.letters else ''}{format_bytes(term.bytes)}"

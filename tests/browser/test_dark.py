@@ -22,15 +22,25 @@ def draw(side="left"):
     return figure, f"An empty plot, {side} & <right>."
 viz.show(*draw())"""
 OWN = "figure, _ = draw()\nfigure.savefig('own.png')\nfrom IPython.display import Image\nImage('own.png', width=300)"
-PLAY = """from ipywidgets import Checkbox, ToggleButtons
-viz.play(lambda side, on: draw(side), side=ToggleButtons(options=("left", "right"), description="the side of the plot"),
+PLAY = """from pathlib import Path
+from time import sleep
+from ipywidgets import Checkbox, ToggleButtons
+def drawn(side, on):
+    while not (on or Path("go-on").exists()):
+        sleep(0.05)
+    return draw(side)
+viz.play(drawn, side=ToggleButtons(options=("left", "right"), description="the side of the plot"),
          on=Checkbox(True, description="on"))"""
 
 
 @pytest.fixture(scope="module")
-def opened(browser, tmp_path_factory):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("dark") / "course"
+
+
+@pytest.fixture(scope="module")
+def opened(browser, folder):
     """The page with the notebook, every cell run, in JupyterLab as it takes cells out of the page that are out of sight."""
-    folder = tmp_path_factory.mktemp("dark") / "course"
     for name in ("notebooks", "exercises", "course_utils"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     cells = [new_code_cell(BEGIN), new_code_cell(FIGURE), new_code_cell(OWN)]
@@ -86,6 +96,18 @@ def test_they_do_so_when_the_first_cell_is_out_of_the_page_and_when_a_control_wa
     opened.locator("img[alt='An empty plot, right & <right>.']").wait_for(timeout=20_000)
     assert "invert" in filters(opened)[-1][1]
     save_picture(opened, "dark-end")
+
+
+def test_a_figure_is_pale_while_its_next_picture_is_drawn(opened, folder):
+    scroll(opened, 1)
+    opacity = "getComputedStyle([...document.querySelectorAll('.jp-RenderedImage img')].at(-1)).opacity"
+    assert opened.evaluate(opacity) == "1"
+    opened.get_by_role("checkbox", name="on").uncheck()
+    opened.wait_for_function(f"{opacity} < 0.5", timeout=20_000)
+    save_picture(opened, "dark-pale")
+    (folder.parent / "home" / "my-course" / "notebooks" / "go-on").touch()
+    opened.wait_for_function(f"{opacity} == 1", timeout=20_000)
+    opened.get_by_role("checkbox", name="on").check()
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])

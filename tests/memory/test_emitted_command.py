@@ -156,6 +156,28 @@ def test_a_clusters_file_asks_for_every_file_that_its_command_reads(kind, tmp_pa
     assert "with text.txt in it" in emit(kind, "gpt2", PLAIN)
 
 
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
+def test_a_clusters_file_takes_the_tokenizer_along_that_training_here_would_use(kind, tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    for model in (folder, folder / "config.json"):
+        said = emit(kind, str(model), PLAIN)
+        assert f"with text.txt and mine (a copy of {folder}) in it" in said
+        assert trained(said)["--model"] == "mine"
+        assert "# Tokens are those of the tokenizer in mine." in said
+    monkeypatch.chdir(tmp_path)
+    assert trained(emit(kind, "mine/config.json", PLAIN))["--model"] == "mine"
+    monkeypatch.chdir(folder)
+    said = emit(kind, "config.json", PLAIN)
+    assert "with text.txt and config.json with its tokenizer in it" in said
+    assert "# Tokens are those of the tokenizer in mine." in said
+    (folder / "tokenizer.json").unlink()
+    assert "# Tokens are bytes" in emit(kind, "config.json", PLAIN)
+    assert "# Tokens are bytes" in emit("train", "gpt2", PLAIN)
+
+
 def test_trls_file_says_who_starts_the_ranks_that_it_has_no_setting_for():
     assert "Its 4 ranks are started" in emit("trl", "gpt2", replace(PLAIN, ranks=4, zero_stage=3))
     assert "ranks" not in emit("trl", "gpt2", PLAIN)

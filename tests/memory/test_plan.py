@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+from collections import Counter
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -192,6 +193,50 @@ def test_what_helps_nothing_is_said_and_true(tight):
     assert tight.helpless
     change = next(change for change in CHANGES if change.name == tight.helpless[0])
     assert dry(LLAMA, replace(RECIPE, **change.apply(RECIPE))).peak >= 0.999 * tight.trial.peak
+
+
+def test_a_row_that_fits_without_a_lower_peak_says_what_falls(monkeypatch):
+    module = import_module("course_utils.memory.plan")
+    monkeypatch.setattr(
+        module, "CHANGES", tuple(change for change in CHANGES if change.name == "activations on the host")
+    )
+    recipe = replace(RECIPE, precision="bf16", batch=1, sequence=1024)  # so that the update binds
+    kept, moved = (attempt(source_of(LLAMA), replace(recipe, offload_activations=it)).log for it in (False, True))
+    assert kept.peak == moved.peak
+    assert kept.reserved > moved.reserved
+    found = plan(LLAMA, needs(kept, "cuda")[1] - 1, recipe, cards=())
+    assert ["reserves beyond the peak" in row.costs for row in found.rows] == [True]
+    assert not found.helpless
+
+
+def seconds_by_dtype(recipe, card):
+    """Of the operators of a step, by what they are called too."""
+    work, found = memory.Workload(LLAMA, recipe), Counter()
+    for one in memory.predict_seconds(work.build, work.step, card, like="cuda").operators:
+        for name in (one.work.dtype, (one.name, one.work.dtype)):
+            found[name] += card.seconds(one.work)
+    return found
+
+
+def test_what_takes_longer_with_adapters_is_of_float32(monkeypatch):
+    module, card = import_module("course_utils.memory.plan"), hardware.machine("H100")
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if "LoRA" in change.name))
+    recipe = replace(RECIPE, precision="bf16", batch=1, accumulation=16)
+    whole, adapters = (seconds_by_dtype(replace(recipe, lora=rank), card) for rank in (0, 16))
+    assert adapters["float32"] > whole["float32"]
+    assert adapters["bfloat16"] < whole["bfloat16"], "the gradients of the weights are saved"
+    of_4_bits = seconds_by_dtype(replace(recipe, lora=16, quantized="nf4"), card)
+    assert {dtype for name, dtype in filter(lambda it: "attention" in it[0], of_4_bits)} == {"float32"}
+    room = int(0.99 * needs(Log.of(dry(LLAMA, recipe)), "cuda")[1])
+    rows = {row.names[0]: row for row in plan(LLAMA, room, recipe, machine=card, cards=()).rows}
+    lora, quantized = rows["LoRA of rank 16"], rows["QLoRA of rank 16"]
+    assert lora.seconds > 0
+    assert "adapters take each layer's input and output in float32" in lora.costs
+    assert "attention and the output layer multiply in float32" in quantized.costs
+    card = hardware.machine("RTX 4090")  # slower products, so the gradients weigh more
+    (lora, *_) = plan(LLAMA, room, recipe, machine=card, cards=()).rows
+    assert lora.seconds < 0
+    assert "float32" not in lora.costs
 
 
 def test_a_change_for_which_the_card_has_no_rate_is_named(monkeypatch):

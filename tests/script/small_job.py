@@ -25,7 +25,8 @@ def written(folder: Path) -> dict:
     (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
     texts = data.load_functions()["validation"]["text"][:60]
     (folder / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    return {"model": str(folder / "config.json"), "data": folder / "text.txt", "sequence": 24, "batch": 12}
+    fields = {"model": str(folder / "config.json"), "data": folder / "text.txt", "tokenizer": "bytes"}
+    return {**fields, "sequence": 24, "batch": 12}
 
 
 def parameters(engine) -> dict[str, torch.Tensor]:

@@ -108,6 +108,15 @@ def test_training_begins_from_the_weights_that_are_named(tmp_path):
     assert abs(fresh[1] - expected) > 0.1
 
 
+def test_who_named_no_tokenizer_is_told_that_tokens_are_bytes(tmp_path):
+    fields = {**written(tmp_path), "steps": 1, "quick": True}
+    _, losses, said = trained({**fields, "tokenizer": "", "out": tmp_path / "unnamed"})
+    assert said[0] == "Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own."
+    _, same, silent = trained({**fields, "out": tmp_path / "named"})
+    assert losses == same
+    assert len(said) == 1 + len(silent)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
     """Transformers reads a folder without one as an empty tokenizer, to which all texts are the same."""
@@ -115,10 +124,10 @@ def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     configuration = AutoConfig.for_model(family, vocab_size=256, num_key_value_heads=2, **sizes)
     AutoModelForCausalLM.from_config(configuration).save_pretrained(folder)
-    job = {**fields, "model": str(folder), "weights": str(folder), "out": tmp_path}
+    job = {**fields, "model": str(folder), "weights": str(folder), "tokenizer": "", "out": tmp_path}
     with pytest.raises(CourseError, match="no tokenizer.*bytes"):
         load(Job(**job))
-    assert len(load(Job(**job, tokenizer="bytes"))[1])
+    assert len(load(Job(**{**job, "tokenizer": "bytes"}))[1])
 
 
 def test_the_trained_model_is_had_as_the_document_says(tmp_path, monkeypatch):

@@ -322,7 +322,7 @@ def test_what_is_the_presenters_alone_stands_in_the_presenters_window(write):
         "Ask Bo <em>first</em>.",
         "Two.",
         "nearly two",
-        "What the rehearsal holds this step against",
+        "Checked at rehearsal",
         "In the description of the picture: a bar of 7",
         "Next: <strong>A bar</strong>, 2 min",
     ):

@@ -275,6 +275,10 @@ def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(tiny, tm
     for more in ([], ["--again"]):
         assert main([*grade, *more]) == 0
         assert points() == {"ann": whole, "bo": (whole + 4) / 2}
+    for hours, share in ((40, 1 / 2), (-1, 1)):  # a copy is younger than the file; a time that was set right counts
+        os.utime(paths["bo"], ((due + timedelta(hours=hours)).timestamp(),) * 2)
+        assert main(grade) == 0
+        assert points() == {"ann": whole, "bo": (whole + 4) * share}
     (out / "by_hand.csv").write_text(HEAD + "nobody,q1,,1,\n")
     before = (out / "results.csv").read_bytes()
     capsys.readouterr()
