@@ -165,6 +165,11 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         raise CourseError("--row says which row of the plan --emit writes down; add --emit train, say.")
     if arguments.emit:
         require_kind(arguments.emit)  # before a plan is worked out for it
+        if _CODE in arguments.model and arguments.emit != "accelerate":
+            raise CourseError(
+                f"{arguments.emit} needs a model that has a file: save its configuration, model.config.save_pretrained(FOLDER), "
+                "and give FOLDER; or train it by a loop of your own."
+            )
     what, recipe, text = _model(arguments.model), _recipe(arguments), []
     if arguments.data:
         lengths = sorted(lengths_of(arguments.data))

@@ -28,7 +28,7 @@ class Source:
     """A model that can be made again and again: `make()`, the examples `batch(model, recipe)`, and the loss of what it returns.
 
     `config` is its configuration, None where there is none, and `configured` says that it is all there is to it; `name` is what
-    people call it.
+    people call it; `limit`, of a model without `config`, is how many tokens an example may have.
     """
 
     name: str
@@ -36,6 +36,12 @@ class Source:
     examples: Callable[[nn.Module, Recipe], Any]
     config: Any = None
     configured: bool = False
+    limit: int | None = None
+
+    @property
+    def positions(self) -> int | None:
+        """Tokens that an example may have at most; None where nothing says so."""
+        return getattr(self.config, "max_position_embeddings", None) or self.limit
 
     def batch(self, model: nn.Module, recipe: Recipe):
         """One micro-batch, of random values."""
@@ -69,10 +75,9 @@ class Source:
                 f"A sequence of {recipe.sequence} tokens does not divide into two stretches for each of "
                 f"{recipe.context_parallel} ranks; take a multiple of {parts}."
             )
-        positions = getattr(self.config, "max_position_embeddings", None) or recipe.sequence
-        if recipe.sequence > positions:
+        if recipe.sequence > (self.positions or recipe.sequence):
             raise CourseError(
-                f"A sequence of {recipe.sequence} tokens is longer than the model's {positions} positions; "
+                f"A sequence of {recipe.sequence} tokens is longer than the model's {self.positions} positions; "
                 "shorten it, or give the configuration more."
             )
 
@@ -98,10 +103,18 @@ def source_of(what, batch: Callable | None = None) -> Source:
     if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
         return _from_config(what, _name_of(what), examples)
     if callable(what):
-        return Source(getattr(what, "__name__", type(what).__name__), what, examples)
+        return Source(getattr(what, "__name__", type(what).__name__), what, examples, limit=_positions_made_by(what))
     raise CourseError(
         f"{type(what).__name__} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
     )
+
+
+def _positions_made_by(make: Callable) -> int | None:
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return getattr(getattr(make(), "config", None), "max_position_embeddings", None)
+    except Exception:  # whatever is wrong with it, its dry run says
+        return None
 
 
 def _name_of(config) -> str:

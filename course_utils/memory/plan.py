@@ -446,7 +446,7 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
 
     if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
         return {"largest batch": None, "longest sequence": None}
-    positions = getattr(finder.source.config, "max_position_embeddings", None)
+    positions = finder.source.positions
     # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
     by_labels = recipe.chunked_loss or recipe.teacher
     rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))

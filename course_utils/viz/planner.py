@@ -157,7 +157,7 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
         need = needs(answer.log, answer.recipe.device)
         verdict = verdict_of(need, memory)
         if verdict != FITS:  # the peak alone may be below the card's line
-            in_all = f"\nThe card needs {' to '.join(map(format_bytes, need))}"
+            in_all = f"\nIn all {' to '.join(map(format_bytes, need))}"
     figure, alt = instants_figure(
         answer.by_instant(), f"{title}{in_all}, {verdict} on {card}" if verdict else title, memory
     )

@@ -327,6 +327,11 @@ def test_it_is_held_against_this_machine(config, capsys):
         (["gpt2-small", "--memory", "24"], "do you mean 24GB?"),
         (["gpt2-small", "--memory", "8GB", "--machine", "abacus"], "No card is called 'abacus'"),
         (["gpt2-small", "--memory", "8GB", "--optimizer", "adam"], "No optimizer is called 'adam'"),
+        (
+            ["own.py:build", "--emit", "train"],
+            "save its configuration, model.config.save_pretrained(FOLDER), and give FOLDER",
+        ),
+        (["own.py:build", "--emit", "trl"], "train it by a loop of your own"),
         (["nowhere.py:build", "--memory", "8GB"], "no file nowhere.py"),
         (["gpt2-small", "--why", "butch=3", ""], "A recipe has no field 'butch'"),
     ],

@@ -38,6 +38,14 @@ def llama(width, blocks, vocabulary=8000):
 
 
 LLAMA = llama(4096, 2)
+SMALL_SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+}
 RECIPE = Recipe("adamw-foreach", batch=4, sequence=2048, device="cuda")
 
 
@@ -313,6 +321,16 @@ def test_the_largest_batch_fits_and_one_more_does_not(tight):
 @pytest.mark.parametrize("start", [1, 8, 700])
 def test_the_most_that_fits_is_found_from_anywhere(largest, start):
     assert most(lambda n: n <= largest, start, 1000) == (largest or None)
+
+
+def test_a_function_has_the_positions_of_the_model_that_it_makes():
+    small = models.configuration("llama-7b", **{**SMALL_SIZES, "max_position_embeddings": 48})
+    recipe, before = Recipe(batch=1, sequence=32), torch.get_rng_state()
+    named, made = (plan(what, 2**30, recipe) for what in (small, lambda: models.from_configuration(small)))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert named.largest["longest sequence"] == made.largest["longest sequence"] == 48
+    with pytest.raises(CourseError, match="49 tokens is longer than the model's 48 positions"):
+        plan(lambda: models.from_configuration(small), 2**30, replace(recipe, sequence=49))
 
 
 def test_a_module_and_a_cpu_are_planned_for_too():

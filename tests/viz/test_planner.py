@@ -89,6 +89,9 @@ def test_a_card_is_a_line_and_a_verdict():
     large, _ = viz.planner_figure(LlamaSizes(layers=6, width=8192), "RTX 4090", **FEW)
     assert memory < 6 * (4 * 8192**2 + 3 * 8192 * 5504) * 12
     assert title(large.axes[0]).endswith(", does not fit on RTX 4090")
+    assert "In all" not in title(small.axes[0])
+    least = re.search(r"\nIn all ([\d.]+) GiB to [\d.]+ GiB, does not fit", title(large.axes[0]))[1]
+    assert float(least) > memory / 2**30
     (line,) = large.axes[0].lines
     assert large.axes[0].get_xlabel().endswith("GiB")
     assert set(line.get_xdata()) == {memory / 2**30}
