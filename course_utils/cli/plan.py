@@ -154,7 +154,7 @@ def _place_to_store(arguments: argparse.Namespace) -> Path:
 
 def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The text, the plain values, the exit code."""
-    from course_utils.memory.emit import emit, require_kind
+    from course_utils.memory.emit import NO_SETTING, emit, require_kind
     from course_utils.memory.estimate import estimate
     from course_utils.memory.explain import explain, why
     from course_utils.memory.guard import check, lengths_of
@@ -198,6 +198,12 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         nodes = 1 if arguments.nodes is None else arguments.nodes
         card = _card(arguments)[1] if arguments.memory else None
         said = emit(arguments.emit, arguments.model, recipe, nodes, card or "")
+        if arguments.memory and arguments.emit == "trl" and said.startswith(NO_SETTING):
+            left_out = said.splitlines()[0].removeprefix(NO_SETTING)
+            raise CourseError(
+                f"TRL has no setting for all of this:{left_out} The rest alone may not fit; leave --memory out to have it "
+                "written all the same."
+            )
         return said, said.splitlines(), 0
     plan = _plan(arguments, what, recipe)
     found = plan.json()

@@ -17,7 +17,7 @@ _OPTIMIZERS = {  # names of Transformers' TrainingArguments
     "adafactor-transformers": "adafactor",
     "sgd": "sgd",
 }
-_NO_SETTING = "# No setting:"
+NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
     "# It fine-tunes: model_name_or_path is a folder with trained weights and their tokenizer, or a name on the Hub.",
@@ -68,7 +68,7 @@ def kind_for(recipe: Recipe) -> str:
     """The kind that says all of a recipe for one machine: `train`, else `trl`; `own loop` where neither does."""
     for kind in ("train", "trl"):
         with suppress(CourseError):
-            if _NO_SETTING not in emit(kind, "gpt2", recipe):
+            if NO_SETTING not in emit(kind, "gpt2", recipe):
                 return kind
     return "own loop"
 
@@ -86,7 +86,7 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if kind == "trl":
         usual, others = vars(Recipe()), OWN_LOOP.keys() - {*TRL, "teacher", "galore"}
         remarks |= {f"{name} is {OWN_LOOP[name]}": getattr(recipe, name) != usual[name] for name in sorted(others)}
-    said = [f"{_NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
+    said = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([*said, _SETTINGS[kind](model, recipe)])
 
 

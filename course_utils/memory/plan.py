@@ -469,9 +469,13 @@ def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: C
 
 
 def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
-    """The largest number up to `limit` that fits, found by doubling or halving from `start` and then between; None for none."""
-    low, high = start, start
-    if fits(start):
+    """The largest number up to `limit` that fits, found by doubling or halving near `start` and then between; None for none.
+
+    What is reserved does not grow evenly, so not all that is smaller need fit. The search begins at a power of two: else its
+    answer would depend on `start`.
+    """
+    low = high = 1 << start.bit_length() - 1
+    if fits(low):
         while high < limit and fits(min(2 * high, limit)):
             high = low = min(2 * high, limit)
         if high >= limit:
@@ -481,11 +485,11 @@ def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
         while low > 1 and not fits(low := low // 2):
             high = low
         if low == 1 and not fits(1):
-            return None
+            return start if fits(start) else None
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return start if start > low and fits(start) else low
 
 
 def _least_of_a_share(trial: Trial, ranks: int) -> float:

@@ -131,6 +131,16 @@ def test_lengths_set_the_sequence(config, tmp_path, capsys):
     assert "max_length: 200" in capsys.readouterr().out
 
 
+def test_a_file_that_says_less_than_the_recipe_is_no_answer_to_what_fits(config, capsys):
+    asked = ["plan", config, "--offload", "--emit", "trl"]
+    assert main([*asked, "--memory", "8GB"]) == 2
+    refused = capsys.readouterr()
+    assert "TRL has no setting for all of this: offload is torch.distributed.fsdp.CPUOffloadPolicy" in refused.err
+    assert not refused.out
+    assert main(asked) == 0
+    assert capsys.readouterr().out.startswith("# No setting: offload")
+
+
 def test_the_global_batch_is_kept(config, capsys):
     main(["plan", config, "--emit", "trl", "--batch", "4", "--global-batch", "32"])
     assert "gradient_accumulation_steps: 8" in capsys.readouterr().out

@@ -323,6 +323,15 @@ def test_the_most_that_fits_is_found_from_anywhere(largest, start):
     assert most(lambda n: n <= largest, start, 1000) == (largest or None)
 
 
+@pytest.mark.parametrize("start", [700, 900, 1024, 1040, 2048, 5000])
+def test_the_most_that_fits_is_one_number_where_not_all_that_is_smaller_fits(start):
+    def fits(number):
+        return number <= 1100 and not 850 < number < 1000
+
+    assert most(fits, start, 10_000) == 1100
+    assert most(lambda number: number == 900, 900, 10_000) == 900, "what was asked for is known to fit"
+
+
 def test_a_function_has_the_positions_of_the_model_that_it_makes():
     small = models.configuration("llama-7b", **{**SMALL_SIZES, "max_position_embeddings": 48})
     recipe, before = Recipe(batch=1, sequence=32), torch.get_rng_state()
