@@ -3,11 +3,12 @@
 from course_utils.hardware.calibration import calibrate
 from course_utils.hardware.exchange import process_bandwidth
 from course_utils.hardware.machine import Curve, Machine, Work
-from course_utils.hardware.named import MACHINES, known_as, machine
+from course_utils.hardware.named import MACHINES, OFFERED, known_as, machine
 from course_utils.hardware.operators import Operator, OperatorWatch, Prediction, work_of
 
 __all__ = [
     "MACHINES",
+    "OFFERED",
     "Curve",
     "Machine",
     "Operator",

@@ -24,7 +24,7 @@ def _tensor_cores(fp32: float, tf32: float, half: float) -> dict[str, float]:
 # Figures are dense: data sheets that print sparse ones (L4, H100, H200) say twice as much. Links are for one direction,
 # half of the bidirectional figure that is usually printed. Tensor cores accumulate in fp32, as PyTorch uses them; on the
 # GeForce cards that is half of what they do in fp16.
-# Memory is the nominal size; data sheets write GB for GiB, and the driver and error correction keep 1 to 8 % of it.
+# Memory is the nominal size; data sheets write GB for GiB.
 MACHINES = {
     machine.name: machine
     for machine in (
@@ -48,6 +48,8 @@ MACHINES = {
         ),
     )
 }  # fmt: skip
+OFFERED = 0.92
+"""The least part of a card's nominal memory that CUDA offers: the driver and error correction keep 1 to 8 %."""
 
 
 def known_as(name: str) -> str:

@@ -2,13 +2,14 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import isnan, prod
 from typing import NamedTuple
 
 from course_utils.errors import CourseError
-from course_utils.hardware import MACHINES, Machine
+from course_utils.hardware import MACHINES, OFFERED, Machine
 from course_utils.hardware.machine import NoRateError
 from course_utils.memory.emit import kind_for
 from course_utils.memory.estimate import Estimate, answer
@@ -124,7 +125,8 @@ class Plan:
 
     `rows` are changes that make it fit, the least disturbing first; `helpless` those that would not lower the peak at all,
     `unrated` those for whose products the machine has no rate.
-    `largest` are the largest batch and the longest sequence that fit otherwise unchanged, and the fewest cards by ZeRO-3.
+    `largest` are the largest batch and the longest sequence that fit otherwise unchanged, 0 where none does and None where
+    it does not matter, and the fewest cards by ZeRO-3, None where up to `most_cards` are not enough.
     `why_no_seconds` says why there are none though a machine was named.
     """
 
@@ -140,6 +142,7 @@ class Plan:
     largest: dict[str, int | None]
     unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
+    most_cards: int = 0
 
     def __str__(self):
         least, most = map(format_bytes, self.need)
@@ -154,6 +157,7 @@ class Plan:
             lines.append(f"The allocator reserves {format_bytes(self.trial.log.reserved)} for it; {source}")
             on = {verdict: ", ".join(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
+            lines.append(self._by_the_label())
         else:
             lines.append(source.replace("known", "Known", 1))
         if self.why_no_seconds:
@@ -171,18 +175,27 @@ class Plan:
             lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
         if self.unrated:
             lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
-        known = {name: value for name, value in self.largest.items() if value is not None}
+        known = {
+            name: f"{value:,}" if value else "none fits" for name, value in self.largest.items() if value is not None
+        }
         if known:
-            lines += ["", "; ".join(f"{name}: {value:,}" for name, value in known.items())]
+            lines += ["", "; ".join(f"{name}: {value}" for name, value in known.items())]
         if self.largest.get(_CARDS, 1) is None:
-            lines += ["", "ZeRO-3 alone would not make it fit, on none of the numbers of cards that were tried."]
+            lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
         return "\n".join(lines)
 
     __repr__ = __str__
 
-    def cards(self, verdict: str) -> tuple[str, ...]:
-        """The cards in `hardware.MACHINES` of which this is the verdict."""
-        return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, card.memory) == verdict)
+    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
+        """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
+        return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, offered * card.memory) == verdict)
+
+    def _by_the_label(self) -> str:
+        """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
+        worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
+        then = [f"{verdict} on {', '.join(cards)}" for verdict, cards in worse.items() if cards]
+        said = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
+        return f"{said} With 8 % less: {'; '.join(then)}." if then else said
 
     def json(self) -> dict:
         """All of it as plain values; seconds are None without a machine."""
@@ -256,7 +269,7 @@ def needs(log: Log, device: str) -> tuple[int, int]:
     return log.peak + CONTEXT[0] + WORKSPACES[0], int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
 
 
-def verdict_of(need: tuple[int, int], memory: int) -> str:
+def verdict_of(need: tuple[int, int], memory: float) -> str:
     """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
     return FITS if need[1] <= memory else TIGHT if need[0] <= memory else DOES_NOT
 
@@ -299,17 +312,17 @@ def plan(
     largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
-        largest[_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
-    return Plan(
-        source.name, recipe, memory, base, trial, need, verdict, rows, helpless, largest, unrated, why_no_seconds
-    )
+        with suppress(CourseError):  # it does not go together with the recipe
+            largest[_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
+    about = source.name, recipe, memory, base, trial, need, verdict
+    return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0))
 
 
 def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tuple, tuple]:
     unrated = []
     tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
-    rows = [_row(base, (change,), tried[change.name], memory) for change in changes]
+    rows = [_row(base, (change,), tried[change.name], memory, tried) for change in changes]
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak and row.verdict != FITS)
     useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
     fitting = [row for row in rows if row.verdict == FITS]
@@ -321,7 +334,7 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
             for combined in alternatives:
                 say(" + ".join(change.name for change in combined))
                 try:
-                    row = _row(base, combined, attempt(source, _with(base.recipe, combined), machine), memory)
+                    row = _row(base, combined, attempt(source, _with(base.recipe, combined), machine), memory, tried)
                 except CourseError:  # they do not go together with this model
                     continue
                 if row.verdict == FITS:
@@ -406,13 +419,13 @@ def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
     return any(then.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in base.by_phase.items())
 
 
-def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> Row:
+def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int, tried: dict[str, Trial]) -> Row:
     need = needs(trial.log, trial.recipe.device)
     verdict = verdict_of(need, memory)
     return Row(
         names=tuple(change.name for change in changes),
         level=max(change.level for change in changes),
-        costs="; ".join(dict.fromkeys(_costs(base, changes, trial, verdict))),
+        costs="; ".join(dict.fromkeys(_costs(base, changes, trial, verdict, tried))),
         peak=trial.peak,
         need=need,
         verdict=verdict,
@@ -424,7 +437,9 @@ def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int) -> R
     )
 
 
-def _costs(base: Trial, changes: Sequence[Change], trial: Trial, verdict: str) -> Iterator[str]:
+def _costs(
+    base: Trial, changes: Sequence[Change], trial: Trial, verdict: str, tried: dict[str, Trial]
+) -> Iterator[str]:
     """What each change costs, and what else explains the row's numbers."""
     yield from (change.costs for change in changes)
     if verdict == FITS and trial.peak >= 0.999 * base.peak:
@@ -436,7 +451,10 @@ def _costs(base: Trial, changes: Sequence[Change], trial: Trial, verdict: str) -
     elif trial.recipe.quantized and trial.recipe.precision != "fp32":
         # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
         yield "seconds count products with weights of 4 bits in float32, and autocast may reach them"
-    if [change.name for change in changes] == ["LoRA of rank 16"] and trial.seconds > base.seconds:
+    others = [change.name for change in changes if change.name != "LoRA of rank 16"]
+    if len(others) == len(changes) or len(others) > 1:  # there is no trial of the same without it
+        return
+    if trial.seconds > (tried[others[0]] if others else base).seconds:
         yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
 
 
@@ -445,7 +463,7 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
         return log.peak < memory and verdict_of(needs(log, recipe.device), memory) == FITS
 
     if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
-        return {"largest batch": None, "longest sequence": None}
+        return {"largest batch": 0, "longest sequence": 0}
     positions = finder.source.positions
     # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
     by_labels = recipe.chunked_loss or recipe.teacher
@@ -456,7 +474,7 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
     longest = most_that_fits(finder, lambda n: (recipe.batch, n * unit), start, limit, fits)
     found = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
     return {
-        name: None if count == limit else count for name, (count, limit) in found.items()
+        name: None if count == limit else count or 0 for name, (count, limit) in found.items()
     }  # else it does not matter
 
 
@@ -509,8 +527,5 @@ def _fewest_cards(source, recipe: Recipe, memory: int, cards: Sequence[int], say
         shared = replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False)
         return verdict_of(needs(attempt(source, shared, traffic=False).log, recipe.device), memory) == FITS
 
-    try:
-        place = 0 if not cards or fits(cards[0]) else bisect_left(cards, True, 1, key=fits)
-    except CourseError:
-        return None
+    place = 0 if not cards or fits(cards[0]) else bisect_left(cards, True, 1, key=fits)
     return cards[place] if place < len(cards) else None

@@ -24,10 +24,10 @@ from course_utils.memory.explain import explain, why
 from course_utils.memory.guard import lengths_of
 from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
-from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, most, needs, plain_recipe, verdict_of
+from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, TIGHT, most, needs, plain_recipe, verdict_of
 from course_utils.memory.trial import attempt, run_whole
 from course_utils.optim import hidden_matrices
-from course_utils.units import MiB
+from course_utils.units import GiB, MiB
 
 
 def llama(width, blocks, vocabulary=8000):
@@ -247,6 +247,20 @@ def test_what_takes_longer_with_adapters_is_of_float32(monkeypatch):
     assert "float32" not in lora.costs
 
 
+def test_adapters_that_take_longer_beside_another_change_are_explained_too(monkeypatch):
+    module, card = import_module("course_utils.memory.plan"), hardware.machine("H100")
+    monkeypatch.setattr(
+        module, "CHANGES", tuple(c for c in CHANGES if c.name in ("micro-batch of 1", "LoRA of rank 16"))
+    )
+    recipe = replace(RECIPE, precision="bf16", batch=16)
+    cut = replace(recipe, batch=1, accumulation=16)
+    alone, both = (attempt(source_of(LLAMA), replace(cut, lora=rank), card) for rank in (0, 16))
+    assert both.seconds > alone.seconds
+    (row,) = plan(LLAMA, needs(both.log, "cuda")[1], recipe, machine=card, cards=()).rows
+    assert row.names == ("micro-batch of 1", "LoRA of rank 16")
+    assert "adapters take each layer's input and output in float32" in row.costs
+
+
 def test_a_change_for_which_the_card_has_no_rate_is_named(monkeypatch):
     """A T4 has a rate for float32 and none for bfloat16."""
     module, some = import_module("course_utils.memory.plan"), {"micro-batch of 1", "autocast", "all in bfloat16"}
@@ -278,8 +292,33 @@ def test_where_no_number_of_cards_is_enough_it_is_said():
     card = needs(Log.of(dry(LLAMA, replace(RECIPE, zero_stage=3, ranks=4))), "cuda")[1] - 1
     found = plan(LLAMA, card, RECIPE, cards=(2, 4))
     assert found.json()["largest"]["fewest cards by ZeRO-3"] is None
-    assert "ZeRO-3 alone would not make it fit" in str(found)
+    assert "ZeRO-3 alone would not make it fit, on up to 4 cards." in str(found)
     assert "ZeRO-3 alone" not in str(plan(LLAMA, card, RECIPE, cards=()))
+
+
+def test_where_zero_3_does_not_go_with_the_recipe_nothing_is_said_of_cards():
+    quantized = replace(RECIPE, lora=4, quantized="nf4", precision="bf16")
+    need = needs(attempt(source_of(LLAMA), quantized).log, "cuda")
+    found = plan(LLAMA, need[0] - 1, quantized, cards=(2, 4))
+    assert (found.verdict, "fewest cards by ZeRO-3" in found.largest) == (DOES_NOT, False)
+    assert "cards." not in str(found).split("What would")[1]
+
+
+def test_where_no_batch_fits_it_is_said():
+    found = plan(LLAMA, MiB, RECIPE, cards=())
+    assert found.largest == {"largest batch": 0, "longest sequence": 0}
+    assert "largest batch: none fits; longest sequence: none fits" in str(found)
+
+
+def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
+    low, high = needs(Log.of(dry(LLAMA, RECIPE)), "cuda")
+    assert (verdict_of((low, high), 0.92 * high), verdict_of((low, high), 0.92 * low)) == (TIGHT, DOES_NOT)
+    sizes = {"by the label": high, "tight by the label": low, "in any case": int(high / 0.92) + 1}
+    cards = {name: replace(hardware.machine("H100"), name=name, memory=size) for name, size in sizes.items()}
+    monkeypatch.setattr(import_module("course_utils.memory.plan"), "MACHINES", cards)
+    found = str(plan(LLAMA, 1000 * GiB, RECIPE))
+    assert "Cards on which it fits: by the label, in any case; tight: tight by the label." in found
+    assert "With 8 % less: tight on by the label; does not fit on tight by the label." in found
 
 
 def test_the_fewest_cards_are_those_found_one_after_the_other():
