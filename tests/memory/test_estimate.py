@@ -14,6 +14,7 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, measure
 from course_utils.memory.finder import cut
 from course_utils.memory.model import source_of
+from course_utils.memory.quantized import quantize_linears
 
 SMALL = {
     "hidden_size": 64,
@@ -191,6 +192,43 @@ def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
         if phase == "" and module.endswith("layers.0.mlp.up_proj.base_layer")
     )
     assert ours == memory.distinct_bytes(theirs)
+
+
+def layers_in_4_bits(model):
+    from bitsandbytes.nn import Linear4bit
+
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear4bit)}
+    return {
+        name: (one.in_features, one.out_features, memory.distinct_bytes([one.weight])) for name, one in layers.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "gpt2", "bloom", "falcon"]
+)  # with Linear, Conv1D, and a class made from Linear
+def test_the_layers_in_4_bits_are_those_that_transformers_chooses(family, tmp_path):
+    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    config = AutoConfig.for_model(family, **sizes, bos_token_id=1, eos_token_id=2)
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    of_4_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    theirs = layers_in_4_bits(AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=of_4_bits))
+    if theirs:
+        assert layers_in_4_bits(quantize_linears(model)) == theirs
+    else:
+        with pytest.raises(CourseError, match="No layer of this model can be kept in 4 bits"):
+            estimate(config, Recipe(batch=2, sequence=16, lora=4, quantized="nf4"))
+    assert bool(theirs) == (family != "falcon")
+
+
+def test_in_4_bits_gpt_2_takes_less_too():
+    config = models.configuration("gpt2-small", n_embd=64, n_head=4, n_layer=2, vocab_size=100)
+    ways = (Recipe(batch=1, sequence=16, lora=4), Recipe(batch=1, sequence=16, lora=4, quantized="nf4"))
+    whole, codes = (estimate(config, recipe).by_instant()["update"]["parameters"] for recipe in ways)
+    weights = 2 * 12 * 64 * 64  # of two blocks
+    assert whole - codes == 4 * weights - weights // 2
 
 
 def test_a_config_json_is_enough(tmp_path):
