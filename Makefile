@@ -51,13 +51,20 @@ wheel: $(STAMP)
 
 # Files as they lie here, so that what was just released goes along; only those that git tracks, so that nothing private does.
 # What holds a line of an answer lies in the two folders that are left out: tests/staff/grading/test_handout.py looks for others.
+# By name, because after `git add -A` a class and its grades are tracked, too.
+HANDED_OUT := .ci .github .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md benchmarks constraints.txt \
+	course_staff course_utils docs environment.yml exercises notebooks pyproject.toml
+TRACKED = git ls-files -z $(1) | xargs -0 -r ls -d 2>/dev/null
+
 handout:
 	@test -n "$(ARGS)" || { echo "Name a new folder: make handout ARGS=../course" >&2; exit 1; }
 	@test -d tests || { echo "This copy was handed out itself: use it as it is." >&2; exit 1; }
 	@test ! -e "$(ARGS)" || test -z "$$(ls -A "$(ARGS)")" || { echo "$(ARGS) is not an empty folder: name another." >&2; exit 1; }
 	@mkdir -p "$(ARGS)"
-	@git ls-files -z . ':!solutions' ':!tests' | xargs -0 -r ls -d 2>/dev/null | tar -cf - -T - | tar -xf - -C "$(ARGS)"
+	@$(call TRACKED,$(HANDED_OUT)) | tar -cf - -T - | tar -xf - -C "$(ARGS)"
 	@test -f "$(ARGS)/Makefile" || { echo "The files could not be listed (git says why above)." >&2; exit 1; }
+	@others="$$($(call TRACKED,. $(patsubst %,':!%',$(HANDED_OUT) solutions tests)) | cut -d/ -f1 | sort -u | paste -sd, - | sed 's/,/, /g')"; \
+		test -z "$$others" || echo "Left out, since the course has no such file or folder: $$others."
 	@echo "The course without answers is in $(ARGS)."
 
 rehearse: $(STAMP)

@@ -11,6 +11,7 @@
 | `summary.html`, `summary.txt` | the instructor | the class in a table and a picture, each question's fate, common mistakes |
 | `leaderboard.html`, `leaderboard.csv` | the class | what right answers cost, where a question has figures |
 | `letters.json` | the instructor | who is called by which letter there |
+| `.gitignore` | git | that the folder is nobody's to commit. Another one that stands there stays |
 
 `students` may be handed on as it is, and so may the leaderboard where it has no names; nothing else in the folder may.
 """
@@ -75,6 +76,8 @@ class Results:
         try:
             for part in ("students", "records"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
+            if not (ignored := folder / ".gitignore").exists():
+                ignored.write_text("# Grades are private: `git add -A` shall not take them.\n*\n", encoding="utf-8")
         except OSError as error:
             raise CourseError(
                 f"{folder} cannot be written ({error.strerror}); name another folder with --out."

@@ -83,8 +83,9 @@ def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, th
 def _warn_if_busy(share: float) -> None:
     if share > 0.25:
         warnings.warn(
-            f"Other programs use {share:.0%} of this machine's cores: the rates are what they leave. "
-            "Close them and call hardware.calibrate(again=True) for the machine's own.",
+            f"Other programs use {share:.0%} of this machine's cores: the rates are what they leave, and seconds "
+            "predicted from them may be several times too long. Close them and call hardware.calibrate(again=True) for the "
+            "machine's own.",
             stacklevel=4,
         )
 

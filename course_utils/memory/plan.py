@@ -1,6 +1,7 @@
 """What fits on a card, what to change where it does not, and how much larger it could be."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,8 @@ ABOVE = 0.09
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most."""
 HOW_TO_TRAIN = (
-    "To train by row N: --row N --emit train, or trl. An own loop is one that you write: neither has a setting for it."
+    "To train by row N: --row N --emit train, or trl. An own loop is one that you write: neither has a setting for it.\n"
+    "Not every combination was tried: others may fit too."
 )
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 _NO_LIMIT = 2**20
@@ -100,6 +102,9 @@ CHANGES = (
 """From what nobody notices to what changes the training."""
 _CARDS = "fewest cards by ZeRO-3"
 _LEVELS = {change.level for change in CHANGES}
+_WAYS, _MOST_ROWS, _MOST_FAILED = 4, 4, 12
+"""Ways to try with the same gravest changes; rows of a level, and trials of a level that did not fit, after which no more are
+tried."""
 
 
 @dataclass(frozen=True)
@@ -326,22 +331,34 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak and row.verdict != FITS)
     useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
     fitting = [row for row in rows if row.verdict == FITS]
-    for count in (2, 3):
-        known, levels = [set(row.names) for row in fitting], {row.level for row in fitting}
+    for count in (2, 3, 4):
+        known, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
         # Three or more rows are enough, but for changes that disturb less than one of them, and otherwise.
-        wanted = set(range(max(levels))) - levels if len(fitting) > 2 else _LEVELS
-        for alternatives in _promising(base, tried, useful, wanted, count, known, memory):
+        wanted = set(range(max(levels))) - set(levels) if len(fitting) > 2 else _LEVELS
+        failed = Counter()
+        for level, alternatives in _promising(base, tried, useful, wanted, count, known, memory):
+            if levels[level] == _MOST_ROWS or failed[level] == _MOST_FAILED:
+                continue
             for combined in alternatives:
                 say(" + ".join(change.name for change in combined))
+                recipe = _with(base.recipe, combined)
                 try:
-                    row = _row(base, combined, attempt(source, _with(base.recipe, combined), machine), memory, tried)
+                    of_bytes = attempt(source, recipe, traffic=False)  # seconds take longer to predict
+                    if verdict_of(needs(of_bytes.log, recipe.device), memory) == FITS:
+                        fitting.append(_row(base, combined, attempt(source, recipe, machine), memory, tried))
+                        levels[level] += 1
+                        break
                 except CourseError:  # they do not go together with this model
                     continue
-                if row.verdict == FITS:
-                    fitting.append(row)
-                    break
-    fitting.sort(key=lambda row: (row.level, len(row.names), 0.0 if isnan(row.seconds) else row.seconds))
+                failed[level] += 1
+    fitting.sort(key=_disturbance)
     return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless, tuple(unrated)
+
+
+def _disturbance(row: Row) -> tuple:
+    level_of = {change.name: change.level for change in CHANGES}
+    total = sum(level_of[name] for name in row.names)
+    return row.level, total, len(row.names), 0.0 if isnan(row.seconds) else row.seconds
 
 
 def try_each(
@@ -387,11 +404,9 @@ def _promising(
     count: int,
     known: list[set],
     memory: int,
-) -> Iterator[list[tuple[Change, ...]]]:
-    """Of those that do not fit by less, four of each wanted level, each with other changes of that level, the least disturbing
-    first; with the changes below it, for each two ways.
-
-    The guess: in each phase each kind falls to the product of the shares it falls to by each change alone.
+) -> Iterator[tuple[int, list[tuple[Change, ...]]]]:
+    """Of those that may fit and of which no fewer do: each wanted level with other changes of that level, the least disturbing
+    first; the changes below it in several ways, the least disturbing ones and the one that should take least.
     """
     room, by_level = memory * base.peak / needs(base.log, base.recipe.device)[1], {}
     places = {change.name: place for place, change in enumerate(useful)}
@@ -399,19 +414,34 @@ def _promising(
         names, level = {c.name for c in changes}, max(c.level for c in changes)
         if level not in wanted or any(one <= names for one in known) or _with(base.recipe, changes) is None:
             continue
-        trials = [tried[c.name].by_phase for c in changes]
-        guess = max(
-            sum(size * prod(t.get(phase, {}).get(kind, 0) / size for t in trials) for kind, size in kinds.items())
-            for phase, kinds in base.by_phase.items()
-        )
-        if guess <= room:
+        guess = _guess(base.by_phase, [tried[c.name].by_phase for c in changes])
+        if guess <= 1.1 * room:  # a guess may be as much too high
             total = sum(c.level for c in changes)
             of_level = tuple(places[c.name] for c in changes if c.level == level)
             order = total, tuple(places[c.name] for c in changes)
-            by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, changes))
+            by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, guess, changes))
     for level in sorted(by_level):
-        for _, ways in sorted(by_level[level].items())[:4]:
-            yield [changes for _, changes in sorted(ways, key=lambda way: way[0])[:2]]
+        for _, ways in sorted(by_level[level].items()):
+            gentlest, smallest = sorted(ways)[:_WAYS], min(ways, key=lambda way: way[1])
+            yield level, [way[-1] for way in (*gentlest, *([] if smallest in gentlest else [smallest]))]
+
+
+def _guess(base: dict, alone: list[dict]) -> float:
+    """The peak of several changes together, from bytes by phase and kind: each kind falls to the product of the shares to which
+    it falls by each change alone. One that is in a phase only by a change falls by the others as its largest does."""
+
+    def most(one: dict, kind: str) -> int:
+        return max(kinds.get(kind, 0) for kinds in one.values())
+
+    def size(phase: str, kind: str) -> float:
+        if before := base[phase].get(kind, 0):
+            return before * prod(one.get(phase, {}).get(kind, 0) / before for one in alone)
+        new = max(alone, key=lambda one: one.get(phase, {}).get(kind, 0))
+        others = [one for one in alone if one is not new and most(base, kind)]
+        return new.get(phase, {}).get(kind, 0) * prod(min(1, most(one, kind) / most(base, kind)) for one in others)
+
+    kinds = {kind for one in (base, *alone) for of_phase in one.values() for kind in of_phase}
+    return max(sum(size(phase, kind) for kind in kinds) for phase in base)
 
 
 def _lowers_a_phase(base: Trial, trial: Trial) -> bool:

@@ -2,7 +2,9 @@
 
 import json
 import re
+from contextlib import suppress
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,10 +101,23 @@ def from_json(path: Path) -> "PretrainedConfig":
             f"This version of Transformers knows no family {family!r} (nearest: {near}); update it, or give a function that "
             "makes the model."
         )
+    _refuse_misspelled(found, CONFIG_MAPPING[family], path)
     try:
         return CONFIG_MAPPING[family](**found)
     except Exception as error:  # Transformers checks by kinds of its own
         raise CourseError(f"{path} is no configuration of {family}: {_last_line(error)}.") from error
+
+
+def _refuse_misspelled(found: dict, family: type, path: Path) -> None:
+    """Transformers keeps a field that it does not know, and makes the model of its usual size."""
+    known = {*signature(family).parameters, *family.attribute_map}
+    with suppress(Exception):  # of a family that has no usual sizes
+        known |= family().to_dict().keys()
+    for name in sorted(found.keys() - known):
+        for near in get_close_matches(name, known - found.keys(), 1, cutoff=0.9):
+            raise CourseError(
+                f"{path} has a field {name!r}, which {family.model_type} does not know; rename it to {near!r}."
+            )
 
 
 def tokenizer_beside(model: str) -> Path | None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import combinations
 
 import pandas as pd
 import pytest
@@ -139,7 +140,9 @@ def assert_rows_are_true(found, rows=slice(None)):
 def assert_rows_are_in_order(found):
     """None disturbs less than the one before, and none is more than another that fits."""
     levels = {change.name: change.level for change in CHANGES}
-    assert [row.level for row in found.rows] == sorted(max(levels[name] for name in row.names) for row in found.rows)
+    assert [row.level for row in found.rows] == [max(levels[name] for name in row.names) for row in found.rows]
+    disturb = [(row.level, sum(levels[name] for name in row.names)) for row in found.rows]
+    assert disturb == sorted(disturb)
     names = [set(row.names) for row in found.rows]
     assert not any(one < other for one in names for other in names)
 
@@ -177,6 +180,25 @@ def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them
     assert [row.level for row in found.rows] == [0, 1, 2, 2]
     assert found.rows[1].recipe == gentle
     assert_rows_are_true(found)
+
+
+def test_four_changes_go_together_where_no_three_of_them_are_enough(monkeypatch):
+    module, four = import_module("course_utils.memory.plan"), {
+        "micro-batch of 1", "chunked loss", "gradient checkpointing", "Adafactor"
+    }  # fmt: skip
+    some = tuple(change for change in CHANGES if change.name in four)
+    config, recipe = llama(1024, 12, vocabulary=64000), replace(RECIPE, precision="autocast", batch=8, sequence=4096)
+
+    def needed(changes):
+        fields = {name: value for change in changes for name, value in change.apply(recipe).items()}
+        return needs(attempt(source_of(config), replace(recipe, **fields)).log, "cuda")[1]
+
+    card = needed(some)
+    assert all(needed(three) > card for three in combinations(some, 3))
+    monkeypatch.setattr(module, "CHANGES", some)
+    found = plan(config, card, recipe, cards=())
+    assert [set(row.names) for row in found.rows] == [four]
+    assert "Not every combination was tried" in str(found)
 
 
 @pytest.mark.parametrize(

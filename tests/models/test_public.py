@@ -1,5 +1,7 @@
 """Models of others: the parameters that their publishers count, and configurations from a `config.json`."""
 
+import json
+
 import pytest
 import torch
 
@@ -37,12 +39,37 @@ def test_a_config_json_is_the_configuration_that_was_written(tmp_path):
     assert read.to_dict() == written.to_dict()
 
 
+def test_a_field_that_resembles_none_of_the_familys_is_left_to_transformers(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "nemotron", "auto_map": {"AutoConfig": "x.Y"}, "my_note": 1}')
+    assert models.from_json(tmp_path / "config.json").my_note == 1
+
+
+@pytest.mark.slow
+def test_of_no_family_is_a_field_taken_for_a_misspelled_one(tmp_path):
+    from transformers import CONFIG_MAPPING
+
+    read, refused = 0, []
+    for family in CONFIG_MAPPING:
+        try:
+            text = json.dumps({**CONFIG_MAPPING[family]().to_dict(), "model_type": family})
+        except Exception:  # it has no usual sizes, or holds what JSON does not
+            continue
+        (tmp_path / "config.json").write_text(text)
+        try:
+            read += bool(models.from_json(tmp_path / "config.json"))
+        except CourseError as error:
+            refused.append(str(error))
+    assert read > 300
+    assert not [sentence for sentence in refused if "rename it" in sentence]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("{", "could not be read as a model's config.json"),
         ("[]", "could not be read as a model's config.json"),
         ('{"hidden_size": 8}', "an object with a model_type"),
+        ('{"model_type": "nemotron", "hidden_sise": 128}', "has a field 'hidden_sise', .* rename it to 'hidden_size'"),
         ('{"model_type": "lama"}', r"knows no family 'lama' \(nearest: .*llama.*\)"),
         ('{"model_type": "llama", "hidden_size": "wide"}', "is no configuration of llama"),
     ],

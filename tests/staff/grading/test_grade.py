@@ -300,6 +300,20 @@ def test_what_a_learners_process_is_given_holds_no_answer(tiny):
         __import__("cloudpickle").loads(paper.asked).expected({})
 
 
+def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    out = tmp_path / "class-results"
+
+    def added():
+        Results(out, SET).save("ann", {"open": True})
+        subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
+        return subprocess.check_output(["git", "ls-files"], cwd=tmp_path, text=True).split()
+
+    assert added() == []
+    (out / ".gitignore").write_text("*.html\n")
+    assert added() == ["class-results/.gitignore", f"class-results/records/{file_name('ann')}.json"]
+
+
 def test_solutions_of_another_release_are_refused(tiny):
     tiny.write_text(tiny.read_text().replace("random.random()", "2 * random.random()"))
     with pytest.raises(CourseError, match="course release"):

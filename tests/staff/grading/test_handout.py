@@ -37,8 +37,8 @@ def course(tmp_path):
     root = tmp_path / "repository"
     texts = {
         "README.md": "committed",
-        "a name.txt": "committed",
-        "gone.txt": "committed",
+        "docs/a name.txt": "committed",
+        "docs/gone.txt": "committed",
         "solutions/a.txt": "the answer",
         "tests/a.txt": "the answer",
         "docs/tests/a.txt": "committed",
@@ -59,13 +59,31 @@ def files_in(folder: Path) -> set[str]:
 
 def test_it_copies_what_is_tracked_as_it_lies_here_without_the_folders_of_answers(course, tmp_path):
     (course / "README.md").write_text("just released")
-    (course / "gone.txt").unlink()
-    (course / "grades.csv").write_text("private")
+    (course / "docs" / "gone.txt").unlink()
+    (course / "docs" / "grades.csv").write_text("private")
     out = tmp_path / "for learners"
     made = make(course, "handout", f"ARGS={out}")
     assert (made.returncode, made.stderr) == (0, "")
-    assert files_in(out) == {".gitignore", "Makefile", "README.md", "a name.txt", "docs/tests/a.txt"}
+    assert files_in(out) == {".gitignore", "Makefile", "README.md", "docs/a name.txt", "docs/tests/a.txt"}
     assert (out / "README.md").read_text() == "just released"
+    assert "Left out" not in made.stdout
+
+
+def test_a_class_and_its_grades_that_git_tracks_are_left_out_and_named_and_a_new_document_goes_along(course, tmp_path):
+    for name in ("class/ann.ipynb", "class/bo.ipynb", "Zoë's class-results/results.csv", "notes.txt", "docs/new.md"):
+        (course / name).parent.mkdir(exist_ok=True)
+        (course / name).write_text("added")
+    subprocess.run(["git", "add", "-A"], cwd=course, check=True)
+    out = tmp_path / "out"
+    made = make(course, "handout", f"ARGS={out}")
+    assert (made.returncode, made.stderr) == (0, "")
+    documents = {f"docs/{name}" for name in ("a name.txt", "gone.txt", "new.md", "tests/a.txt")}
+    assert files_in(out) == {".gitignore", "Makefile", "README.md", *documents}
+    left, last = made.stdout.splitlines()
+    said, _, others = left.partition(": ")
+    assert said == "Left out, since the course has no such file or folder"
+    assert set(others.removesuffix(".").split(", ")) == {"Zoë's class-results", "class", "notes.txt"}
+    assert last == f"The course without answers is in {out}."
 
 
 def test_nothing_is_written_where_something_lies_or_where_answers_could_go_along(course, tmp_path):
@@ -93,6 +111,14 @@ def handed_out(tmp_path_factory):
     made = make(ROOT, "handout", f"ARGS={out}")
     assert made.returncode == 0, made.stderr
     return out
+
+
+def test_all_that_the_course_has_at_the_top_is_handed_out_but_the_folders_of_answers(handed_out):
+    listed = subprocess.run(
+        ["git", "ls-tree", "-z", "--name-only", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    there = {*listed.stdout.split("\0")} - {"", "solutions", "tests"}
+    assert {path.name for path in handed_out.iterdir()} == there, "a new one is named in the Makefile, in HANDED_OUT"
 
 
 def test_no_file_that_is_handed_out_holds_a_line_of_an_answer(handed_out):
