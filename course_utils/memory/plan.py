@@ -102,6 +102,7 @@ CHANGES = (
 """From what nobody notices to what changes the training."""
 _CARDS = "fewest cards by ZeRO-3"
 _LEVELS = {change.level for change in CHANGES}
+_SHOWN = 10
 _WAYS, _MOST_ROWS, _MOST_FAILED = 4, 4, 12
 """Ways to try with the same gravest changes; rows of a level, and trials of a level that did not fit, after which no more are
 tried."""
@@ -333,8 +334,8 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
     fitting = [row for row in rows if row.verdict == FITS]
     for count in (2, 3, 4):
         known, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
-        # Three or more rows are enough, but for changes that disturb less than one of them, and otherwise.
-        wanted = set(range(max(levels))) - set(levels) if len(fitting) > 2 else _LEVELS
+        # Three or more rows are enough, but for changes that disturb less than one of them, and otherwise than one row does.
+        wanted = {level for level in range(max(levels)) if levels[level] < 2} if len(fitting) > 2 else _LEVELS
         failed = Counter()
         for level, alternatives in _promising(base, tried, useful, wanted, count, known, memory):
             if levels[level] == _MOST_ROWS or failed[level] == _MOST_FAILED:
@@ -351,8 +352,14 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
                 except CourseError:  # they do not go together with this model
                     continue
                 failed[level] += 1
-    fitting.sort(key=_disturbance)
-    return tuple(fitting[:8] or sorted(rows, key=lambda row: row.peak)[:5]), helpless, tuple(unrated)
+    shown = _two_of_each_level_and_the_gentlest(sorted(fitting, key=_disturbance))
+    return tuple(shown or sorted(rows, key=lambda row: row.peak)[:5]), helpless, tuple(unrated)
+
+
+def _two_of_each_level_and_the_gentlest(rows: list[Row]) -> list[Row]:
+    first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
+    more = [row for row in rows if row not in first][: _SHOWN - len(first)]
+    return sorted(first + more, key=_disturbance)
 
 
 def _disturbance(row: Row) -> tuple:
