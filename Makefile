@@ -25,7 +25,7 @@ help:
 	@echo "make run           execute every chapter without a browser, then print the ledger"
 	@echo "make site          build the course as a web site, in build/site"
 	@echo "make wheel         the course as one file for pip, in build/wheel (for Colab, or a machine without a clone)"
-	@echo "make handout       the course without answers, for learners: make handout ARGS=../course"
+	@echo "make handout       the course without answers, for learners: make handout ARGS=../handout/course"
 	@echo "make test          check style, run the tests, execute every notebook at the smallest scale"
 	@echo "make rehearse      carry every demo through, without a browser"
 	@echo "make test-all      the same, with slow tests, a real browser and every Python found"
@@ -57,7 +57,7 @@ HANDED_OUT := .ci .github .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md L
 TRACKED = git ls-files -z $(1) | xargs -0 -r ls -d 2>/dev/null
 
 handout:
-	@test -n "$(ARGS)" || { echo "Name a new folder: make handout ARGS=../course" >&2; exit 1; }
+	@test -n "$(ARGS)" || { echo "Name a new folder: make handout ARGS=../handout/course" >&2; exit 1; }
 	@test -d tests || { echo "This copy was handed out itself: use it as it is." >&2; exit 1; }
 	@test ! -e "$(ARGS)" || test -z "$$(ls -A "$(ARGS)")" || { echo "$(ARGS) is not an empty folder: name another." >&2; exit 1; }
 	@mkdir -p "$(ARGS)"

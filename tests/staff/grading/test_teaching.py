@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -111,16 +112,19 @@ def test_the_classrooms_workflow_checks_its_set_on_every_push():
 @pytest.mark.skipif(
     not (ROOT / ".git").exists() or not shutil.which("git"), reason="there is no history to make a copy from"
 )
-def test_the_guides_commands_make_a_copy_without_answers(tmp_path):
+def test_the_guides_commands_make_a_copy_without_answers_in_the_folder_that_the_readme_makes(tmp_path):
     guide = (ROOT / "docs" / "instructors.md").read_text("utf-8")
     (commands,) = re.findall(r"```\n(make handout .*?)```", guide, re.DOTALL)
     assert len(commands.splitlines()) == 2
-    here = commands.replace("../course", f"{tmp_path}/course").replace("-C ..", f"-C {tmp_path}")
-    subprocess.run(["sh", "-ec", here], cwd=ROOT, check=True)
-    copy = tmp_path / "course"
+    assert "git clone ADDRESS-OF-THIS-REPOSITORY course " in (ROOT / "README.md").read_text("utf-8")
+    subprocess.run(["git", "clone", "-q", ROOT, tmp_path / "course"], check=True)
+    subprocess.run(["sh", "-c", commands], cwd=tmp_path / "course", check=True)
+    copy = tmp_path / "handout" / "course"
     there = {path.name for path in copy.iterdir()}
     assert {"Makefile", "pyproject.toml", "constraints.txt", "notebooks", "exercises", "course_utils"} <= there
     assert not there & {"solutions", "tests", ".git"}
     assert (copy / "course_utils" / "grading" / "sets" / "03_adamw.json").is_file()
     assert "### BEGIN SOLUTION" not in "".join(path.read_text("utf-8") for path in (copy / "exercises").glob("*.ipynb"))
-    assert (tmp_path / "course.tar.gz").stat().st_size > 100_000
+    with tarfile.open(tmp_path / "handout" / "course.tar.gz") as archive:
+        packed = {Path(name).parts[1] for name in archive.getnames() if "/" in name}
+    assert packed == there
