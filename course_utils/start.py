@@ -39,7 +39,8 @@ chapter at once, `course check` prints your progress, and `course report` makes 
 ledger. Words that a chapter links to are in the [glossary](docs/glossary.md).
 
 A notebook that you open again shows what it showed, and has computed nothing yet; a broken chain beside a box or a slider
-says so. Run the notebook's first code cell and the one above the box; for all else run the cells from the first on.
+says so. Run the notebook's first code cell and the one above the box; for all else run the cells from the first on. Where
+one says “model not found”, reload the page.
 
 To end JupyterLab, save, then choose File → Shut Down, or press Ctrl+C in the terminal. For a later version of the course do that
 first; then type `git pull` in the course's folder, and `course lab`: what you wrote stays.

@@ -124,6 +124,7 @@ def server_arguments(file: Path, settings_folder: Path | None, port: int, browse
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
         "--KernelManager.transport_encryption=auto",
+        "--ContentsManager.pre_save_hook=course_utils.cli.kept_boxes.keep",
     ]
     if settings_folder is not None:
         arguments.append(f"--LabApp.app_settings_dir={settings_folder}")

@@ -68,8 +68,8 @@ def test_in_a_whole_chapter_no_output_is_stored_anywhere(page):
     assert len(seen) > 20, "the chapter was read to its end"
 
 
-def test_a_notebook_that_is_opened_again_shows_its_boxes_as_they_were(page):
-    """Its kernel is gone, and with it what moves them; JupyterLab would show an error in their place."""
+def test_a_notebook_that_is_opened_again_and_saved_shows_its_boxes_as_they_were(page):
+    """Its kernel is gone, and with it what moves them; JupyterLab would show an error in their place, and save none of them."""
     from playwright.sync_api import expect
 
     cells = page.locator(".jp-CodeCell")
@@ -91,6 +91,12 @@ def test_a_notebook_that_is_opened_again_shows_its_boxes_as_they_were(page):
     expect(box).to_have_value("70", timeout=60_000)
     page.wait_for_timeout(2_000)
     save_picture(page, "opened-again")
+    assert "model not found" not in page.inner_text("body")
+    cells.nth(2).locator(".cm-content").click()
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(1_000)
+    page.goto(f"{server}/lab/workspaces/once-more/tree/notebooks/00_start_here.ipynb")
+    expect(box).to_have_value("70", timeout=60_000)
     assert "model not found" not in page.inner_text("body")
 
 

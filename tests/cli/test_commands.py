@@ -236,9 +236,10 @@ print("voila" in sys.modules, [one for one in warnings.filters if one not in bef
 def test_every_option_given_to_jupyterlab_is_one_it_has(checkout):
     from jupyter_client import KernelManager
     from jupyter_server.serverapp import ServerApp
+    from jupyter_server.services.contents.manager import ContentsManager
     from jupyterlab.labapp import LabApp
 
-    classes = {kind.__name__: kind for kind in (LabApp, ServerApp, KernelManager)}
+    classes = {kind.__name__: kind for kind in (LabApp, ServerApp, KernelManager, ContentsManager)}
     arguments = lab.server_arguments(checkout / "notebooks" / "00_a.ipynb", checkout, 0, browser=True)
     options = [
         argument.removeprefix("--").partition("=")[0].split(".")

@@ -1,0 +1,50 @@
+"""What JupyterLab saves of a notebook's boxes and figures to play with: those of its kernel, and of no earlier one."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_STATE, _VIEW = "application/vnd.jupyter.widget-state+json", "application/vnd.jupyter.widget-view+json"
+
+
+def keep(model: dict, path: str, contents_manager, **_) -> None:
+    """Before the server saves: the state of each box that the notebook still shows and JupyterLab no longer knows, as the file
+    has it. In place.
+
+    JupyterLab forgets them when a notebook that was opened again gets a new kernel, and would save none.
+    """
+    if model.get("type") != "notebook" or not model.get("content"):
+        return
+    content = model["content"]
+    with suppress(
+        OSError, ValueError, LookupError, TypeError, AttributeError
+    ):  # a file that is none yet, or no notebook
+        known = _states(content)
+        before = _states(json.loads((Path(contents_manager.root_dir) / path.strip("/")).read_text("utf-8")))
+        lost = dict(_with_parts(_shown(content) - known.keys(), before))
+        if lost:
+            version = {"version_major": 2, "version_minor": 0}
+            content.setdefault("metadata", {})["widgets"] = {_STATE: {"state": {**lost, **known}, **version}}
+
+
+def _states(notebook: dict) -> dict[str, dict]:
+    return notebook.get("metadata", {}).get("widgets", {}).get(_STATE, {}).get("state", {})
+
+
+def _shown(notebook: dict) -> set[str]:
+    """The models whose view is in an output."""
+    outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", ()))
+    views = (output.get("data", {}).get(_VIEW) for output in outputs)
+    return {view["model_id"] for view in views if view}
+
+
+def _with_parts(wanted: Iterable[str], states: dict[str, dict]) -> Iterator[tuple[str, dict]]:
+    """Those models and all that they are made of: a state names others as `IPY_MODEL_` and their id."""
+    ahead, seen = list(wanted), set()
+    while ahead:
+        if (name := ahead.pop()) in states and name not in seen:
+            seen.add(name)
+            yield name, states[name]
+            ahead += re.findall(r"IPY_MODEL_([\w-]+)", json.dumps(states[name]))

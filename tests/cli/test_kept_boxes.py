@@ -1,0 +1,56 @@
+"""What a save of JupyterLab keeps of boxes, by the server's own contents manager: the file afterwards is the oracle."""
+
+import asyncio
+
+import nbformat
+import pytest
+from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
+
+STATE, VIEW = "application/vnd.jupyter.widget-state+json", "application/vnd.jupyter.widget-view+json"
+BOX = {"model_name": "BoundedFloatTextModel", "state": {"layout": "IPY_MODEL_layout-1", "value": 70.0}}
+STATES = {"box": BOX, "layout-1": {"model_name": "LayoutModel", "state": {}}, "other": {"model_name": "x", "state": {}}}
+
+
+def notebook(states, shows=("box",)):
+    outputs = [nbformat.v4.new_output("display_data", {VIEW: {"model_id": name}}) for name in shows]
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("bet()", outputs=outputs)])
+    if states:
+        made.metadata["widgets"] = {STATE: {"state": states, "version_major": 2, "version_minor": 0}}
+    return made
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Saves a notebook as the server that `course lab` starts does, and gives the states in the file."""
+    manager = AsyncLargeFileManager(root_dir=str(tmp_path), pre_save_hook="course_utils.cli.kept_boxes.keep")
+
+    def save(made):
+        asyncio.run(manager.save({"type": "notebook", "format": "json", "content": made}, "a/b.ipynb"))
+        found = nbformat.read(tmp_path / "a" / "b.ipynb", as_version=4)
+        nbformat.validate(found)
+        return found.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
+
+    (tmp_path / "a").mkdir()
+    return save
+
+
+def test_a_box_that_the_notebook_still_shows_is_kept_with_what_it_is_made_of_and_no_other(save):
+    assert save(notebook(STATES)) == STATES
+    for _ in range(2):
+        assert save(notebook({})) == {name: STATES[name] for name in ("box", "layout-1")}
+
+
+def test_what_jupyterlab_knows_itself_is_saved_as_it_says(save):
+    save(notebook(STATES))
+    moved = {"box": {**BOX, "state": {"value": 60.0}}}
+    assert save(notebook(moved)) == moved
+
+
+def test_of_a_box_that_is_no_longer_shown_nothing_is_kept(save):
+    save(notebook(STATES))
+    assert save(notebook({}, shows=())) == {}
+
+
+def test_a_new_notebook_and_one_whose_box_no_file_knows_are_saved_as_they_are(save):
+    assert save(notebook({})) == {}
+    assert save(notebook({}, shows=("box", "new"))) == {}
