@@ -52,7 +52,12 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: str = "") 
     if kind in _SETTINGS:
         return _with_remarks(kind, model, recipe)
     if kind == "train":
-        return train_command(model, recipe)
+        try:
+            return train_command(model, recipe)
+        except CourseError as error:
+            if _says_all("trl", recipe):
+                raise CourseError(f"{str(error).removesuffix('.')}, or take --emit trl.") from None
+            raise
     if kind == "torchrun":
         return torchrun_command(model, recipe, nodes)
     return cluster_file(kind, model, recipe, nodes, card)
@@ -66,11 +71,13 @@ def require_kind(kind: str) -> None:
 
 def kind_for(recipe: Recipe) -> str:
     """The kind that says all of a recipe for one machine: `train`, else `trl`; `own loop` where neither does."""
-    for kind in ("train", "trl"):
-        with suppress(CourseError):
-            if NO_SETTING not in emit(kind, "gpt2", recipe):
-                return kind
-    return "own loop"
+    return next((kind for kind in ("train", "trl") if _says_all(kind, recipe)), "own loop")
+
+
+def _says_all(kind: str, recipe: Recipe) -> bool:
+    with suppress(CourseError):
+        return NO_SETTING not in emit(kind, "gpt2", recipe)
+    return False
 
 
 def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from course_utils.distributed.traffic import counted
 from course_utils.hardware import Machine, OperatorWatch
 from course_utils.memory.as_cuda import HOST
-from course_utils.memory.depth import Depth, cut
+from course_utils.memory.depth import Depth, cut, depth_of
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.log import Log
 from course_utils.memory.model import Source
@@ -88,10 +88,14 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
         depth.deepen(three.log, blocks),
         below.deepen(three.host, blocks),
         *grown(two, three, blocks - 3),
-        f"a dry run of 3 of its {blocks} blocks",
+        f"a dry run of 3 of its {blocks} {_called(depth_of(source.config) // blocks)}",
         (two.log, three.log),
         blocks,
     )
+
+
+def _called(blocks: int) -> str:
+    return "blocks" if blocks == 1 else f"groups of {blocks} blocks"
 
 
 def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:

@@ -103,9 +103,11 @@ def from_json(path: Path) -> "PretrainedConfig":
         )
     _refuse_misspelled(found, CONFIG_MAPPING[family], path)
     try:
-        return CONFIG_MAPPING[family](**found)
+        config = CONFIG_MAPPING[family](**found)
     except Exception as error:  # Transformers checks by kinds of its own
         raise CourseError(f"{path} is no configuration of {family}: {_last_line(error)}.") from error
+    _refuse_heads_that_share_no_keys(config)
+    return config
 
 
 def _refuse_misspelled(found: dict, family: type, path: Path) -> None:
@@ -177,8 +179,13 @@ def _refuse_sizes_that_make_no_model(config) -> None:
     width, heads = config.hidden_size, config.num_attention_heads
     if getattr(config, "head_dim", None) is None and width % heads:  # Llama's heads have a width of their own
         raise CourseError(f"A width of {width} does not divide by {heads} attention heads; change one of them.")
-    of_keys = getattr(config, "num_key_value_heads", None) or heads
-    if heads % of_keys:
+    _refuse_heads_that_share_no_keys(config)
+
+
+def _refuse_heads_that_share_no_keys(config) -> None:
+    """A dry run computes nothing, and so does not stop at them."""
+    heads, of_keys = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    if type(heads) is type(of_keys) is int and (of_keys < 1 or heads % of_keys):
         raise CourseError(f"{heads} attention heads do not divide by {of_keys} of keys and values; change one of them.")
 
 

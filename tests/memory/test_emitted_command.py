@@ -95,13 +95,18 @@ def test_what_trl_has_a_setting_for_is_sent_there():
     refused = {
         "quantized": replace(PLAIN, lora=8, quantized="nf4"),
         "in_backward": replace(PLAIN, accumulation=1, in_backward=True),
+        "4 bits": replace(PLAIN, optimizer="adamw4bit"),
+        "two, and one of them": replace(PLAIN, device="cuda", offload_activations=True, offload=True),
+        "no optimizer of TRL's": replace(PLAIN, device="cuda", offload_activations=True, optimizer="adafactor"),
     }
     said = {}
     for name, recipe in refused.items():
         with pytest.raises(CourseError) as error:
             emit("train", "llama-3.1-8b", recipe)
         said[name] = "--emit trl" in str(error.value)
-    assert said == {"quantized": True, "in_backward": False}
+    assert [name for name, is_sent in said.items() if is_sent] == ["quantized", "4 bits"]
+    with pytest.raises(CourseError, match="save_on_cpu and torch.distributed.fsdp.CPUOffloadPolicy"):
+        emit("train", "llama-3.1-8b", refused["two, and one of them"])
     assert "load_in_4bit: true" in emit("trl", "llama-3.1-8b", refused["quantized"])
 
 

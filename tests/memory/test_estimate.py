@@ -15,6 +15,7 @@ from course_utils.memory import Recipe, estimate, measure
 from course_utils.memory.finder import cut
 from course_utils.memory.model import source_of
 from course_utils.memory.quantized import quantize_linears
+from course_utils.memory.trial import attempt
 
 SMALL = {
     "hidden_size": 64,
@@ -229,6 +230,14 @@ def test_in_4_bits_gpt_2_takes_less_too():
     whole, codes = (estimate(config, recipe).by_instant()["update"]["parameters"] for recipe in ways)
     weights = 2 * 12 * 64 * 64  # of two blocks
     assert whole - codes == 4 * weights - weights // 2
+
+
+def test_of_blocks_that_repeat_as_a_pattern_the_pattern_is_named():
+    from transformers import SmolLM3Config
+
+    pattern = SmolLM3Config(**SMALL, num_hidden_layers=20, pad_token_id=0)  # every fourth block has no positions
+    assert attempt(source_of(pattern), ON_CUDA).how == "a dry run of 3 of its 5 groups of 4 blocks"
+    assert attempt(source_of(LLAMA), ON_CUDA).how == "a dry run of 3 of its 5 blocks"
 
 
 def test_a_config_json_is_enough(tmp_path):

@@ -70,6 +70,10 @@ def test_of_no_family_is_a_field_taken_for_a_misspelled_one(tmp_path):
         ("[]", "could not be read as a model's config.json"),
         ('{"hidden_size": 8}', "an object with a model_type"),
         ('{"model_type": "nemotron", "hidden_sise": 128}', "has a field 'hidden_sise', .* rename it to 'hidden_size'"),
+        (
+            '{"model_type": "smollm3", "num_attention_heads": 16, "num_key_value_heads": 5}',
+            "16 attention heads .* by 5",
+        ),
         ('{"model_type": "lama"}', r"knows no family 'lama' \(nearest: .*llama.*\)"),
         ('{"model_type": "llama", "hidden_size": "wide"}', "is no configuration of llama"),
     ],
