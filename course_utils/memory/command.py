@@ -111,7 +111,7 @@ def weights_of(model: str) -> str:
 def remarks(model: str, recipe: Recipe) -> list[str]:
     """What the plan leaves open and `course train` does not: what it begins with, and what it keeps of the model's output."""
     weights = weights_of(model) or "a name on the Hub"
-    but = ", from which adapters alone learn little" if recipe.lora else ""
+    but = ", which adapters leave as they are" if recipe.lora else ""
     said = [f"# From random weights{but}. To fine-tune, add --weights and {weights}, or a folder."]
     beside = tokenizer_beside(model)
     tokens = (

@@ -88,7 +88,7 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
         depth.deepen(three.log, blocks),
         below.deepen(three.host, blocks),
         *grown(two, three, blocks - 3),
-        f"a dry run of 3 of its {blocks} {_called(depth_of(source.config) // blocks)}",
+        f"a dry run of 3 of its {blocks} {_called(depth_of(found[0]) - depth_of(cut(source.config, 2)[0]))}",
         (two.log, three.log),
         blocks,
     )

@@ -233,10 +233,13 @@ def test_in_4_bits_gpt_2_takes_less_too():
 
 
 def test_of_blocks_that_repeat_as_a_pattern_the_pattern_is_named():
-    from transformers import SmolLM3Config
+    from transformers import Gemma3TextConfig, SmolLM3Config
 
-    pattern = SmolLM3Config(**SMALL, num_hidden_layers=20, pad_token_id=0)  # every fourth block has no positions
-    assert attempt(source_of(pattern), ON_CUDA).how == "a dry run of 3 of its 5 groups of 4 blocks"
+    for blocks in (20, 23):  # every fourth has no positions, and three may be left over
+        pattern = SmolLM3Config(**SMALL, num_hidden_layers=blocks, pad_token_id=0)
+        assert attempt(source_of(pattern), ON_CUDA).how == "a dry run of 3 of its 5 groups of 4 blocks"
+    gemma = Gemma3TextConfig(**SMALL, head_dim=16, num_hidden_layers=35)  # of six, and five left over
+    assert attempt(source_of(gemma), ON_CUDA).how == "a dry run of 3 of its 5 groups of 6 blocks"
     assert attempt(source_of(LLAMA), ON_CUDA).how == "a dry run of 3 of its 5 blocks"
 
 
