@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import isnan, prod
 from typing import NamedTuple
 
@@ -102,10 +102,14 @@ CHANGES = (
 """From what nobody notices to what changes the training."""
 _CARDS = "fewest cards by ZeRO-3"
 _LEVELS = {change.level for change in CHANGES}
+_EASY = {"keep only the loss", "fused optimizer", "fused attention", "micro-batch of 1", "chunked loss"}
+"""Changes that cost hardly anything, so that as many as are needed may go with others."""
 _SHOWN = 10
 _WAYS, _MOST_ROWS, _MOST_FAILED = 4, 4, 12
 """Ways to try with the same gravest changes; rows of a level, and trials of a level that did not fit, after which no more are
 tried."""
+_TOO_HIGH = 1.1
+"""A guess of what several changes take together may be as much too high."""
 
 
 @dataclass(frozen=True)
@@ -332,26 +336,40 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak and row.verdict != FITS)
     useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
     fitting = [row for row in rows if row.verdict == FITS]
-    for count in (2, 3, 4):
+    room = memory * base.peak / needs(base.log, base.recipe.device)[1]
+
+    def guess(changes: Sequence[Change]) -> float:
+        """How much of the room they should take together."""
+        return _guess(base.by_phase, [tried[change.name].by_phase for change in changes]) / room
+
+    def fits(changes: Sequence[Change]) -> bool:
+        try:
+            recipe = replace(base.recipe, **_fields(base.recipe, changes))
+            trial = attempt(source, recipe, traffic=False)  # seconds take longer to predict
+        except CourseError:  # they do not go together, or not with this model
+            return False
+        return verdict_of(needs(trial.log, recipe.device), memory) == FITS
+
+    for count in range(4):
         known, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
-        # Three or more rows are enough, but for changes that disturb less than one of them, and otherwise than one row does.
-        wanted = {level for level in range(max(levels)) if levels[level] < 2} if len(fitting) > 2 else _LEVELS
+        # Two rows of a level are enough, and so are three in all but for what disturbs less than one of them.
+        asked = range(max(levels)) if len(fitting) > 2 else _LEVELS
+        wanted = {level for level in asked if levels[level] < 2}
         failed = Counter()
-        for level, alternatives in _promising(base, tried, useful, wanted, count, known, memory):
+        for level, alternatives in _promising(base.recipe, useful, wanted, count, known, guess):
             if levels[level] == _MOST_ROWS or failed[level] == _MOST_FAILED:
                 continue
             for combined in alternatives:
-                say(" + ".join(change.name for change in combined))
-                recipe = _with(base.recipe, combined)
-                try:
-                    of_bytes = attempt(source, recipe, traffic=False)  # seconds take longer to predict
-                    if verdict_of(needs(of_bytes.log, recipe.device), memory) == FITS:
-                        fitting.append(_row(base, combined, attempt(source, recipe, machine), memory, tried))
-                        levels[level] += 1
-                        break
-                except CourseError:  # they do not go together with this model
+                say("trying " + " + ".join(change.name for change in combined))
+                if not fits(combined):
+                    failed[level] += 1
                     continue
-                failed[level] += 1
+                fewest = _fewest(combined, lambda fewer: guess(fewer) <= _TOO_HIGH and fits(fewer))
+                if {change.name for change in fewest} not in [set(row.names) for row in fitting]:
+                    recipe = replace(base.recipe, **_fields(base.recipe, fewest))
+                    fitting.append(_row(base, fewest, attempt(source, recipe, machine), memory, tried))
+                    levels[fitting[-1].level] += 1
+                    break
     shown = _two_of_each_level_and_the_gentlest(sorted(fitting, key=_disturbance))
     return tuple(shown or sorted(rows, key=lambda row: row.peak)[:5]), helpless, tuple(unrated)
 
@@ -382,7 +400,7 @@ def try_each(
     """
     for change in changes:
         if fields := change.apply(recipe):
-            say(change.name)
+            say(f"trying {change.name}")
             try:
                 trial = attempt(source, replace(recipe, **fields), machine)
             except NoRateError:
@@ -394,42 +412,54 @@ def try_each(
             yield change, trial
 
 
-def _with(recipe: Recipe, changes: Sequence[Change]) -> Recipe | None:
-    """`recipe` after all of `changes`; None where they do not go together."""
-    fields = [item for change in changes for item in change.apply(recipe).items()]
-    try:
-        return replace(recipe, **dict(fields)) if len(dict(fields)) == len(fields) else None
-    except CourseError:
-        return None
+def _fields(recipe: Recipe, changes: Sequence[Change]) -> dict:
+    """What all of `changes` set in `recipe`."""
+    return {name: value for change in changes for name, value in change.apply(recipe).items()}
+
+
+def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
+    """Whether no two of `changes` set the same, and no two refuse each other."""
+    fields = _fields(recipe, changes)
+    with suppress(CourseError):
+        replace(recipe, **fields)
+        return len(fields) == sum(len(change.apply(recipe)) for change in changes)
+    return False
+
+
+def _fewest(changes: tuple[Change, ...], fits: Callable) -> tuple[Change, ...]:
+    """`changes` without each that is not needed, the gravest tried first."""
+    for change in reversed(changes):
+        fewer = tuple(other for other in changes if other is not change)
+        changes = fewer if fits(fewer) else changes
+    return changes
 
 
 def _promising(
-    base: Trial,
-    tried: dict[str, Trial],
-    useful: list[Change],
-    wanted: set[int],
-    count: int,
-    known: list[set],
-    memory: int,
+    recipe: Recipe, useful: list[Change], wanted: set[int], count: int, known: list[set], guess: Callable
 ) -> Iterator[tuple[int, list[tuple[Change, ...]]]]:
-    """Of those that may fit and of which no fewer do: each wanted level with other changes of that level, the least disturbing
-    first; the changes below it in several ways, the least disturbing ones and the one that should take least.
+    """`count` changes, with those of the easy ones beside which they should take least, which may fit: each wanted level with
+    other changes of that level, the least disturbing first; the changes below it in several ways, the least disturbing ones and
+    the one that should take least. With and without a smaller micro-batch, between which gradients are kept.
     """
-    room, by_level = memory * base.peak / needs(base.log, base.recipe.device)[1], {}
-    places = {change.name: place for place, change in enumerate(useful)}
-    for changes in combinations(useful, count):
-        names, level = {c.name for c in changes}, max(c.level for c in changes)
-        if level not in wanted or any(one <= names for one in known) or _with(base.recipe, changes) is None:
+    by_level, places = {}, {change.name: place for place, change in enumerate(useful)}
+    easy, hard = ([change for change in useful if (change.name in _EASY) is is_easy] for is_easy in (True, False))
+    # Of equal guesses the first counts, which has most changes.
+    beside = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
+    for costly, whole in product(combinations(hard, count), (True, False)):
+        level = max((c.level for c in costly), default=0)
+        if level not in wanted or any(one <= _EASY | {c.name for c in costly} for one in known):
             continue
-        guess = _guess(base.by_phase, [tried[c.name].by_phase for c in changes])
-        if guess <= 1.1 * room:  # a guess may be as much too high
-            total = sum(c.level for c in changes)
-            of_level = tuple(places[c.name] for c in changes if c.level == level)
-            order = total, tuple(places[c.name] for c in changes)
-            by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, guess, changes))
+        alike = [some + costly for some in beside if ("batch" not in _fields(recipe, some)) is whole]
+        together = [changes for changes in alike if len(changes) > 1 and _go_together(recipe, changes)]
+        changes = min(together, key=guess, default=None)
+        if changes and guess(changes) <= _TOO_HIGH:
+            total = sum(c.level for c in costly)
+            of_level = tuple(places[c.name] for c in costly if c.level == level)
+            order = total, tuple(places[c.name] for c in costly), not whole
+            by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, changes))
     for level in sorted(by_level):
         for _, ways in sorted(by_level[level].items()):
-            gentlest, smallest = sorted(ways)[:_WAYS], min(ways, key=lambda way: way[1])
+            gentlest, smallest = sorted(ways)[:_WAYS], min(ways, key=lambda way: guess(way[-1]))
             yield level, [way[-1] for way in (*gentlest, *([] if smallest in gentlest else [smallest]))]
 
 
@@ -560,7 +590,7 @@ def _fewest_cards(source, recipe: Recipe, memory: int, cards: Sequence[int], say
     """The first of `cards` by itself, since it mostly is enough; then by halves, since more cards hold less each."""
 
     def fits(count: int) -> bool:
-        say(f"{count} cards")
+        say(f"trying {count} cards")
         shared = replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False)
         return verdict_of(needs(attempt(source, shared, traffic=False).log, recipe.device), memory) == FITS
 

@@ -147,6 +147,16 @@ def assert_rows_are_in_order(found):
     assert not any(one < other for one in names for other in names)
 
 
+def assert_no_change_is_spare(found):
+    for row in found.rows:
+        for left_out in row.names if len(row.names) > 1 else ():
+            fields = {}
+            for change in CHANGES:
+                fields |= change.apply(RECIPE) if change.name in set(row.names) - {left_out} else {}
+            least = needs(attempt(source_of(LLAMA), replace(RECIPE, **fields)).log, "cuda")
+            assert verdict_of(least, found.memory) != FITS, (row.names, left_out)
+
+
 def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
     assert_rows_are_true(tight, slice(None, None, 4))
     assert {row.level for row in tight.rows} == {0, 1}
@@ -168,6 +178,7 @@ def test_with_all_changes_on_a_smaller_card_too():
     assert any(len(row.names) > 1 for row in found.rows)
     assert_rows_are_true(found)
     assert_rows_are_in_order(found)
+    assert_no_change_is_spare(found)
 
 
 def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them(monkeypatch):
@@ -182,22 +193,26 @@ def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them
     assert_rows_are_true(found)
 
 
-def test_four_changes_go_together_where_no_three_of_them_are_enough(monkeypatch):
-    module, four = import_module("course_utils.memory.plan"), {
-        "micro-batch of 1", "chunked loss", "gradient checkpointing", "Adafactor"
+@pytest.mark.parametrize("keeps_outputs", [False, True], ids=["four", "five"])
+def test_four_or_five_changes_go_together_where_no_fewer_of_them_are_enough(keeps_outputs, monkeypatch):
+    """A fused optimizer, which is allowed too, is not among them: what costs next to nothing is taken if it helps."""
+    module, needed_ones = import_module("course_utils.memory.plan"), {
+        "micro-batch of 1", "chunked loss", "gradient checkpointing", "Adafactor", *["keep only the loss"] * keeps_outputs
     }  # fmt: skip
-    some = tuple(change for change in CHANGES if change.name in four)
+    some = tuple(change for change in CHANGES if change.name in needed_ones)
     config, recipe = llama(1024, 12, vocabulary=64000), replace(RECIPE, precision="autocast", batch=8, sequence=4096)
+    recipe = replace(recipe, keeps_outputs=keeps_outputs)
 
     def needed(changes):
         fields = {name: value for change in changes for name, value in change.apply(recipe).items()}
         return needs(attempt(source_of(config), replace(recipe, **fields)).log, "cuda")[1]
 
     card = needed(some)
-    assert all(needed(three) > card for three in combinations(some, 3))
-    monkeypatch.setattr(module, "CHANGES", some)
+    assert all(needed(fewer) > card for fewer in combinations(some, len(some) - 1))
+    names = needed_ones | {"fused optimizer"}
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if change.name in names))
     found = plan(config, card, recipe, cards=())
-    assert [set(row.names) for row in found.rows] == [four]
+    assert [set(row.names) for row in found.rows] == [needed_ones]
     assert "Not every combination was tried" in str(found)
 
 
