@@ -167,22 +167,30 @@ def _conclusion(settled: list[Bet]) -> str:
 
 
 def _ask(name: str, now: Bet, question: str) -> None:
-    """The question, a box that holds the bet, and what stands; what is typed is kept at once."""
-    from ipywidgets import HTML, FloatText
+    """The question, a box that holds the bet, and what stands; what is typed is kept at once.
+
+    A box of text, since a browser's box of a number drops a comma, and makes 405 of 40,5.
+    """
+    from ipywidgets import HTML, Text
 
     from course_utils.viz.display import show_controls
 
-    start = float(f"{now.guess:.4g}") if now.guess == now.cell and now.guess % 1 else now.guess
+    start = f"{now.guess:.4g}" if now.guess == now.cell and now.guess % 1 else f"{now.guess:.15g}"
     what = f"your bet ({now.unit})" if now.unit else "your bet"
-    box = FloatText(value=start, description=what, disabled=now.truth is not None)
+    box = Text(start, description=what, disabled=now.truth is not None)
     said = HTML(html.escape(_told(now)))
 
     def take(change) -> None:
         before = _look(name) or now
         if before.truth is not None:
-            box.value, said.value = before.guess, html.escape(_told(before))
+            box.value, said.value = f"{before.guess:.15g}", html.escape(_told(before))
             return
-        typed = replace(before, guess=float(change["new"]))
+        try:
+            typed = replace(before, guess=_finite(change["new"], name))
+        except CourseError:
+            asked = f"{change['new']!r} is no number here; write it as 40.5, without commas."
+            said.value = html.escape(f"{asked} Until then, {_with_unit(_number(before.guess), before.unit)} counts.")
+            return
         _keep(name, typed)
         # In all its digits: what was typed into the number that stood there is seen to be another.
         said.value = html.escape(f"Your bet: {_with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")

@@ -1,5 +1,6 @@
 """A reader bets, in a notebook and outside; is told how far off; and sees all bets in one picture."""
 
+import html
 import json
 
 import pytest
@@ -71,12 +72,12 @@ def test_outside_a_notebook_a_bet_and_its_end_are_two_lines(capsys):
 
 def test_what_is_typed_counts_until_the_number_of_the_cell_changes(notebook, restart):
     assert bet("07-peak", 50, "%") == 50
-    box_of(notebook).value = 70
+    box_of(notebook).value = "70"
     settle("07-peak", 35)
     assert notebook[-1]["text/plain"] == "You bet 70 %; it is 35 %: you were 2 times too high."
     restart()
     assert bet("07-peak", 50, "%") == 70, "the chapter is run again"
-    assert box_of(notebook).value == 70
+    assert box_of(notebook).value == "70"
     assert bet("07-peak", 40, "%") == 40, "the reader changed the cell"
     settle("07-peak", 35)
     assert "You bet 40 %" in notebook[-1]["text/plain"]
@@ -87,7 +88,7 @@ def test_the_box_has_the_question_beside_it_and_says_what_stands(notebook):
     assert notebook[0]["text/plain"] == "How <much>? Your bet: 50 GB."
     assert notebook[0]["text/html"] == "<p>How &lt;much&gt;? Your bet: 50 GB.</p>"
     box = box_of(notebook)
-    assert (box.value, box.description) == (50, "your bet (GB)")
+    assert (box.value, box.description) == ("50", "your bet (GB)")
 
 
 def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook, restart):
@@ -99,8 +100,8 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
             assert bet("07-peak", 50) == 50
         box = box_of(notebook)
         assert box.disabled is again
-        box.value = 35
-        assert box.value == 50
+        box.value = "35"
+        assert box.value == "50"
         assert "You bet 50; it is 35: you were 1.43 times too high. That stays." in said_of(notebook)
         assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
@@ -109,7 +110,7 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
 
 def test_a_number_that_was_worked_out_begins_with_four_digits_in_the_box_and_counts_whole(notebook):
     assert bet("00-peak", 14.388824462890625) == 14.388824462890625
-    assert box_of(notebook).value == 14.39
+    assert box_of(notebook).value == "14.39"
     assert bets.every()["00-peak"].guess == 14.388824462890625
 
 
@@ -190,7 +191,7 @@ def test_where_nothing_can_be_kept_the_bet_still_stands(caplog, capsys):
 @pytest.mark.parametrize("how", [("COURSE_READER", "0"), ("COURSE_STRICT", "1")])
 def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(how, monkeypatch, notebook, capsys, restart):
     bet("07-peak", 50)
-    box_of(notebook).value = 70
+    box_of(notebook).value = "70"
     settle("07-peak", 35)
     assert notebook[-1]["text/html"].startswith("<details open>")
     before = (settings().home / "bets" / "07.json").read_text()
@@ -263,8 +264,13 @@ def test_beside_the_box_stands_which_number_counts_and_how_to_go_on(notebook, re
     box = box_of(notebook)
     [said] = [one for one in parent_of(notebook).children if one is not box and "counts" in one.value]
     assert said.value == "Until you type yours, 50 MiB counts. To go on, click the next cell."
-    box.value = 70
+    box.value = "70"
     assert said.value == "Your bet: 70 MiB. To go on, click the next cell."
+    for no_number in ("40,5", "1,000", "lots", "inf", ""):
+        box.value = no_number
+        assert said.value.startswith(html.escape(f"{no_number!r} is no number here; write it as 40.5"))
+        assert said.value.endswith("Until then, 70 MiB counts.")
+    box.value = "70"
     bet("07-peak", 50, "MiB")
     assert parent_of(notebook).children[2].value == said.value
 

@@ -76,7 +76,7 @@ def test_a_notebook_that_is_opened_again_and_saved_shows_its_boxes_as_they_were(
     cells.first.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")
-    box = cells.nth(1).locator("input[type=number]")
+    box = cells.nth(1).locator("input[type=text]")
     box.wait_for(timeout=60_000)
     box.fill("70")
     expect(cells.nth(1)).to_contain_text("Your bet: 70 % of the peak.")
@@ -117,7 +117,7 @@ def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, chec
     cells.first.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")
-    box = cells.nth(1).locator("input[type=number]")
+    box = cells.nth(1).locator("input[type=text]")
     expect(box).to_have_value("50", timeout=60_000)
     assert "How much is left?" in cells.nth(1).inner_text()
     box.fill("70")  # without Enter, too
