@@ -92,8 +92,9 @@ def from_json(path: Path) -> "PretrainedConfig":
         found = json.loads(path.read_text(encoding="utf-8"))
         family = found.pop("model_type")
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        why = "it has none" if isinstance(error, KeyError) else _last_line(error)
         raise CourseError(
-            f"{path} could not be read as a model's config.json, an object with a model_type ({_last_line(error)})."
+            f"{path} could not be read as a model's config.json, an object with a model_type ({why})."
         ) from error
     if family not in CONFIG_MAPPING:
         near = ", ".join(get_close_matches(str(family), CONFIG_MAPPING, 3)) or "none"
@@ -184,7 +185,10 @@ def _refuse_sizes_that_make_no_model(config) -> None:
 
 def _refuse_heads_that_share_no_keys(config) -> None:
     """A dry run computes nothing, and so does not stop at them."""
-    heads, of_keys = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    try:
+        heads, of_keys = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    except Exception:  # Transformers' own, of layers that differ in them
+        return
     if type(heads) is type(of_keys) is int and (of_keys < 1 or heads % of_keys):
         raise CourseError(f"{heads} attention heads do not divide by {of_keys} of keys and values; change one of them.")
 
