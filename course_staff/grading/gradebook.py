@@ -34,12 +34,13 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Platform:
-    """`needed` are columns that only its export has, `kept` those that its import reads, `keys` those that name a student,
-    the first by a number; `downloaded` finds this number in what the platform calls a submission."""
+    """`needed` are columns that only its export has, `kept` those that its import reads, `full` has a student's full name, `keys`
+    stand for a student, the first by a number; `downloaded` finds this number in what the platform calls a submission."""
 
     name: str
     needed: tuple[str, ...]
     kept: tuple[str, ...]
+    full: str
     keys: tuple[str, ...]
     downloaded: re.Pattern
 
@@ -51,6 +52,7 @@ _CANVAS = Platform(
         *("Student", "LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID"),
         *("Integration ID", "Root Account", "Section"),
     ),
+    full="Student",
     keys=("ID", "SIS User ID", "SIS Login ID"),
     downloaded=re.compile(r"(?:^|/)[^/]*?_(\d+)_\d+_[^/]*$"),
 )
@@ -58,6 +60,7 @@ _MOODLE = Platform(
     "moodle",
     needed=("Identifier", "Grade", "Last modified (grade)"),
     kept=("Identifier", "Full name", "ID number", "Email address", "Maximum Grade", "Last modified (grade)"),
+    full="Full name",
     keys=("Identifier", "Email address", "Username", "ID number"),
     downloaded=re.compile(r"_(\d+)_assignsubmission_"),
 )
@@ -108,10 +111,12 @@ class Gradebook:
             ),
             *self._differing_worth(target, of),
         ]
-        if absent := len(students - points.keys()):
-            remarks.append(
-                f"Without points, and so without a row: {format_counted(absent, 'student')} of {self.source}."
+        if absent := [self.rows[number] for number in sorted(students - points.keys())]:
+            names = "; ".join(
+                self._value(row, self.platform.full) or self._value(row, self.platform.keys[0]) for row in absent
             )
+            how_many = format_counted(len(absent), "student")
+            remarks.append(f"Without points, and so without a row: {how_many} of {self.source}, {names}.")
         if not points:
             return None, remarks
         kept = [name for name in self.platform.kept if name in self.columns]

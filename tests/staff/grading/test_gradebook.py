@@ -41,7 +41,7 @@ def test_canvas_gets_the_columns_that_name_a_student_and_the_assignment_that_is_
         ["Abel, Ann", "501", "u1", "ann@example.org", "One", "3"],
         ["Beck, =Bo", "502", "u2", "bo@example.org", "One", "1.5"],
     ]
-    assert remarks == ["Without points, and so without a row: 1 student of export.csv."]
+    assert remarks == ["Without points, and so without a row: 1 student of export.csv, Cook, Cy."]
 
 
 def test_without_such_an_assignment_canvas_gets_a_new_column_and_its_worth(tmp_path):
@@ -63,7 +63,7 @@ def test_whoever_cannot_be_told_is_named_and_left_out(tmp_path):
         "Left out, not graded, because the grader itself failed: u3.",
         "Left out, not in export.csv: stranger.",
         "Left out, several for one student, or one for several: u1, ann_501_1_99_test.",
-        "Without points, and so without a row: 2 students of export.csv.",
+        "Without points, and so without a row: 2 students of export.csv, Abel, Ann; Cook, Cy.",
     ]
 
 
