@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Union
 
+import torch
 from IPython.display import Markdown
 from matplotlib.figure import Figure
 
@@ -182,15 +183,17 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
         answer = _answer(model, card, recipe)
     except CourseError:
         return Markdown("")
-    count, terms = answer.instants[0].by_kind.get("parameters", 0) // answer.recipe.itemsize, _terms(answer)
-    if answer.recipe.zero_stage > 2:
-        count *= answer.recipe.ranks
+    terms = _terms(answer)
+    with torch.device("meta"):  # its bytes are shards, some of them gathered, where a stage shares parameters out
+        count = models.parameter_count(answer.finder.source.make())
     words = [
         f"{three_digits(count / size)} {name}" for name, size in (("billion", 1e9), ("million", 1e6)) if count >= size
     ]
     parameters = words[0] if words else format_count(count)
     size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
     head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.how}."
+    if answer.recipe.zero_stage > 1:
+        head += " Its buffers are nearly all whole parameters, which FSDP2 gathers from all devices."
     sizes = (format_bytes(term.bytes).replace(" ", "\N{NO-BREAK SPACE}") for term in terms)
     rows = [f"| {term.name} | {_formula(term)} | {size} |" for term, size in zip(terms, sizes, strict=True)]
     return Markdown("\n".join([f"{head}\n", "| what | formula, in bytes | size |", "|:--|:--|--:|", *rows]))

@@ -145,6 +145,14 @@ def test_the_mark_of_the_peak_stays_clear_of_the_frame_and_large_numbers_are_wor
     assert "1.35 billion parameters" in viz.planner_working(LlamaSizes(), batch=1).data
 
 
+def test_a_model_has_its_parameters_at_every_stage():
+    counts = set()
+    for stage in range(4):
+        working = viz.planner_working(SMALL, **FEW, ranks=8, zero_stage=stage, precision="bf16").data
+        counts.add(re.search(r"for a model of (.+?) parameters", working)[1])
+    assert len(counts) == 1
+
+
 def test_fields_for_sizes_show_where_they_are_asked_for():
     picker = ModelPicker([("GPT-2", "gpt2")], OWN, LlamaSizes, LLAMA_SIZES)
     assert picker.value == "gpt2"
