@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_staff.grading.amend import read_amendments
     from course_staff.grading.earlier import check_place, check_set, plan
     from course_staff.grading.grade import find_submissions, identify, prepare
-    from course_staff.grading.gradebook import read_gradebook
+    from course_staff.grading.gradebook import FILE_NAMES, read_gradebook
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
     from course_utils.chapters import the_one
@@ -113,6 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     records = amendments.laid_over(records)
     print(results.finish(records, others, remarks, arguments.names), end="")
     said, filled = results.fill(gradebook, records) if gradebook else ([], True)
+    for older in (each for each in FILE_NAMES if not gradebook and (out / each).exists()):
+        said.append(f"{older} there is from an earlier run; with --gradebook it gets the points of this one.")
     print(*(["", *said] if said else []), f"\nResults are in {out}.", sep="\n")
     return 1 if not filled or any(record.get("failed") for record in records) else 0
 

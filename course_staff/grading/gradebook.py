@@ -66,6 +66,10 @@ _MOODLE = Platform(
 )
 
 
+FILE_NAMES = tuple(f"{platform.name}.csv" for platform in (_CANVAS, _MOODLE))
+"""What the filled files are called."""
+
+
 @dataclass(frozen=True)
 class Gradebook:
     """A platform's export: `columns` are the names of its columns, `rows` have a text for each of them."""

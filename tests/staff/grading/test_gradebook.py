@@ -133,3 +133,8 @@ def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny, c
     rows = list(csv.reader((tmp_path / "class-results" / "canvas.csv").open(newline="")))
     assert rows[-1][0] == "Abel, Ann"
     assert float(rows[-1][-1]) > 0
+    assert "earlier run" not in said.out
+    (tmp_path / "class-results" / "by_hand.csv").write_text("student,question,points\nu1,q1,0\n")
+    assert main(grade) == 0
+    assert "\ncanvas.csv there is from an earlier run; with --gradebook it gets" in capsys.readouterr().out
+    assert list(csv.reader((tmp_path / "class-results" / "canvas.csv").open(newline=""))) == rows
