@@ -1,6 +1,7 @@
 """The configuration of a model by its name, or from its `config.json`; sizes that make no model are refused."""
 
 import json
+import logging
 import re
 from contextlib import suppress
 from difflib import get_close_matches
@@ -102,11 +103,20 @@ def from_json(path: Path) -> "PretrainedConfig":
             f"This version of Transformers knows no family {family!r} (nearest: {near}); update it, or give a function that "
             "makes the model."
         )
-    _refuse_misspelled(found, CONFIG_MAPPING[family], path)
+    remarks = logging.getLogger("transformers")
+    level = remarks.level
+    remarks.setLevel(
+        logging.ERROR
+    )  # it warns of token ids outside a vocabulary, also of those of a family's usual sizes
     try:
+        _refuse_misspelled(found, CONFIG_MAPPING[family], path)
         config = CONFIG_MAPPING[family](**found)
+    except CourseError:
+        raise
     except Exception as error:  # Transformers checks by kinds of its own
         raise CourseError(f"{path} is no configuration of {family}: {_last_line(error)}.") from error
+    finally:
+        remarks.setLevel(level)
     _refuse_heads_that_share_no_keys(config)
     return config
 

@@ -39,6 +39,14 @@ def test_a_config_json_is_the_configuration_that_was_written(tmp_path):
     assert read.to_dict() == written.to_dict()
 
 
+def test_transformers_remarks_on_a_familys_usual_token_ids_are_not_shown(tmp_path, caplog):
+    written = models.configuration("qwen3-0.6b", num_hidden_layers=2).to_dict()
+    for text in ('{"model_type": "starcoder2"}', json.dumps(written)):
+        (tmp_path / "config.json").write_text(text)
+        models.from_json(tmp_path / "config.json")
+    assert not caplog.records
+
+
 def test_a_field_that_resembles_none_of_the_familys_is_left_to_transformers(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "nemotron", "auto_map": {"AutoConfig": "x.Y"}, "my_note": 1}')
     assert models.from_json(tmp_path / "config.json").my_note == 1
