@@ -188,7 +188,7 @@ def _ask(name: str, now: Bet, question: str) -> None:
         try:
             typed = replace(before, guess=_finite(change["new"], name))
         except CourseError:
-            asked = f"{change['new']!r} is no number here; write it as 40.5, without commas."
+            asked = f"{change['new']!r} is no number here; write it as 40.5, without commas or a unit."
             said.value = html.escape(f"{asked} Until then, {_with_unit(_number(before.guess), before.unit)} counts.")
             return
         _keep(name, typed)

@@ -267,7 +267,8 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
         if not match or match[2].upper() not in _UNITS:
             raise CourseError(
                 f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
-                f"{instead(next((name for name in MACHINES if name.lower() in given.lower()), given), MACHINES)}"
+                f"{instead(next((name for name in MACHINES if name.lower() in given.lower()), given), MACHINES)} "
+                "Of another card give the memory."
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])
     return memory, named

@@ -207,6 +207,6 @@ def _ranks_per_node(recipe: Recipe, nodes: int) -> int:
     require_count("nodes", nodes)
     if recipe.ranks % nodes:
         raise CourseError(
-            f"{recipe.ranks} ranks do not divide among {nodes} nodes; give a multiple of {nodes} as ranks."
+            f"ranks={recipe.ranks} do not divide among {nodes} nodes; give a multiple of {nodes} as ranks."
         )
     return recipe.ranks // nodes

@@ -255,7 +255,9 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         "": [" + ".join(row.names) for row in rows],
         "peak": [format_bytes(row.peak) for row in rows],
         "change": [signed(-row.saves) for row in rows],
-        "seconds": ["" if isnan(s := row.seconds) else "+" * (s >= 0) + format_seconds(s) for row in rows],
+        "seconds": [
+            "" if isnan(s := row.seconds) else "+" * (s > 0) + format_seconds(s) if s else "none" for row in rows
+        ],
         "sent": [signed(row.sent) if row.sent else "" for row in rows],
         "train by": [kind_for(row.recipe) for row in rows],
     }
