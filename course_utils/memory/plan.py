@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from math import isnan, prod
+from math import inf, isnan, prod
 from typing import NamedTuple
 
 from course_utils.errors import CourseError
@@ -135,9 +135,9 @@ class Plan:
 
     `rows` are changes that make it fit, the least disturbing first; `helpless` those that would not lower the peak at all,
     `unrated` those for whose products the machine has no rate.
-    `largest` are the largest batch and the longest sequence that fit otherwise unchanged, 0 where none does and None where
-    it does not matter, and the fewest cards by ZeRO-3, None where up to `most_cards` are not enough.
-    `why_no_seconds` says why there are none though a machine was named.
+    `nearest` is what disturbs less than any of them and is tight. `largest` are the largest batch and the longest sequence that
+    fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
+    `most_cards` are not enough. `why_no_seconds` says why there are none though a machine was named.
     """
 
     model: str
@@ -153,6 +153,7 @@ class Plan:
     unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
     most_cards: int = 0
+    nearest: Row | None = None
 
     def __str__(self):
         least, most = map(format_bytes, self.need)
@@ -181,6 +182,12 @@ class Plan:
                 else "What would make it fit, the least disturbing first:"
             )
             lines += ["", head, *table(self.rows), "", HOW_TO_TRAIN]
+        if self.nearest:
+            names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)
+            lines += [
+                "",
+                f"Of what disturbs less, nothing was found that is sure to fit. Nearest: {names}. It needs {least} to {most}.",
+            ]
         if self.helpless:
             lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
         if self.unrated:
@@ -210,10 +217,6 @@ class Plan:
     def json(self) -> dict:
         """All of it as plain values; seconds are None without a machine."""
 
-        def known(seconds: float) -> float | None:
-            return None if isnan(seconds) else seconds  # JSON has no NaN
-
-        rows = [{**vars(row), "seconds": known(row.seconds), "recipe": plain_recipe(row.recipe)} for row in self.rows]
         instants = {}
         for instant in self.estimate.instants:
             terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
@@ -226,16 +229,26 @@ class Plan:
             "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
             "reserved": self.trial.log.reserved,
             "host": self.trial.host.peak,
-            "seconds": known(self.trial.seconds),
+            "seconds": _known(self.trial.seconds),
             "sent": self.trial.sent,
             "how": self.estimate.how,
             "recipe": plain_recipe(self.recipe),
             "instants": instants,
-            "rows": rows,
+            "rows": [plain_row(row) for row in self.rows],
+            "nearest": self.nearest and plain_row(self.nearest),
             "no help": list(self.helpless),
             "no rate": list(self.unrated),
             "largest": self.largest,
         }
+
+
+def plain_row(row: Row) -> dict:
+    """All of it as plain values."""
+    return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
+
+
+def _known(seconds: float) -> float | None:
+    return None if isnan(seconds) else seconds  # JSON has no NaN
 
 
 def plain_recipe(recipe: Recipe) -> dict:
@@ -319,7 +332,8 @@ def plan(
     def tell(what_now: str) -> None:
         say(f"it {verdict.replace(TIGHT, f'is {TIGHT}')}; {what_now}")
 
-    rows, helpless, unrated = ((), (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell)
+    found = ((), None, (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell)
+    rows, nearest, helpless, unrated = found
     tell("how large it may be")
     largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
@@ -327,10 +341,10 @@ def plan(
         with suppress(CourseError):  # it does not go together with the recipe
             largest[_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
     about = source.name, recipe, memory, base, trial, need, verdict
-    return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0))
+    return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0), nearest)
 
 
-def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tuple, tuple]:
+def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Row | None, tuple, tuple]:
     unrated = []
     tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
@@ -344,13 +358,25 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
         """How much of the room they should take together."""
         return _guess(base.by_phase, [tried[change.name].by_phase for change in changes]) / room
 
-    def fits(changes: Sequence[Change]) -> bool:
+    tight = [((change,), row.need[1]) for change, row in zip(changes, rows, strict=True) if row.verdict == TIGHT]
+
+    def need(changes: tuple[Change, ...]) -> tuple[float, float]:
         try:
             recipe = replace(base.recipe, **_fields(base.recipe, changes))
             trial = attempt(source, recipe, traffic=False)  # seconds take longer to predict
         except CourseError:  # they do not go together, or not with this model
-            return False
-        return verdict_of(needs(trial.log, recipe.device), memory) == FITS
+            return inf, inf
+        return needs(trial.log, recipe.device)
+
+    def fits(changes: tuple[Change, ...]) -> bool:
+        verdict = verdict_of(needed := need(changes), memory)
+        if changes and verdict == TIGHT:
+            tight.append((changes, needed[1]))
+        return verdict == FITS
+
+    def row_of(changes: tuple[Change, ...]) -> Row:
+        recipe = replace(base.recipe, **_fields(base.recipe, changes))
+        return _row(base, changes, attempt(source, recipe, machine), memory, tried)
 
     for count in range(4):
         known, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
@@ -368,12 +394,16 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, tupl
                     continue
                 fewest = _fewest(combined, lambda fewer: guess(fewer) <= _TOO_HIGH and fits(fewer))
                 if {change.name for change in fewest} not in [set(row.names) for row in fitting]:
-                    recipe = replace(base.recipe, **_fields(base.recipe, fewest))
-                    fitting.append(_row(base, fewest, attempt(source, recipe, machine), memory, tried))
+                    fitting.append(row_of(fewest))
                     levels[fitting[-1].level] += 1
                     break
     shown = _two_of_each_level_and_the_gentlest(sorted(fitting, key=_disturbance))
-    return tuple(shown or sorted(rows, key=lambda row: row.peak)[:5]), helpless, tuple(unrated)
+    gentlest = min((row.level for row in fitting), default=len(_LEVELS))
+    nearest, gentler = None, [one for one in tight if max(change.level for change in one[0]) < gentlest]
+    if gentler:
+        best, most = min(gentler, key=lambda one: one[1])
+        nearest = row_of(_fewest(best, lambda fewer: fewer and need(fewer)[1] <= most))
+    return tuple(shown or sorted(rows, key=lambda row: row.peak)[:5]), nearest, helpless, tuple(unrated)
 
 
 def _two_of_each_level_and_the_gentlest(rows: list[Row]) -> list[Row]:

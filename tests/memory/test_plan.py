@@ -193,6 +193,19 @@ def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them
     assert_rows_are_true(found)
 
 
+def test_what_disturbs_less_and_is_tight_is_named(monkeypatch):
+    module, gentle = import_module("course_utils.memory.plan"), {"keep only the loss", "micro-batch of 1"}
+    both = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch)
+    of_both = needs(Log.of(dry(LLAMA, both)), "cuda")
+    monkeypatch.setattr(module, "CHANGES", tuple(c for c in CHANGES if c.name in gentle | {"LoRA of rank 16"}))
+    found = plan(LLAMA, of_both[1] - 1, RECIPE, cards=())
+    assert {row.level for row in found.rows} == {3}
+    assert (set(found.nearest.names), found.nearest.need, found.nearest.verdict) == (gentle, of_both, TIGHT)
+    assert f"Nearest: {' + '.join(found.nearest.names)}. It needs " in str(found)
+    assert json.loads(json.dumps(found.json()))["nearest"]["need"] == list(of_both)
+    assert plan(LLAMA, of_both[1], RECIPE, cards=()).nearest is None
+
+
 @pytest.mark.parametrize("keeps_outputs", [False, True], ids=["four", "five"])
 def test_four_or_five_changes_go_together_where_no_fewer_of_them_are_enough(keeps_outputs, monkeypatch):
     """A fused optimizer, which is allowed too, is not among them: what costs next to nothing is taken if it helps."""
