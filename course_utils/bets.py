@@ -186,9 +186,9 @@ def _ask(name: str, now: Bet, question: str) -> None:
             box.value, said.value = f"{before.guess:.15g}", html.escape(_told(before))
             return
         try:
-            typed = replace(before, guess=_finite(change["new"], name))
+            typed = replace(before, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
         except CourseError:
-            asked = f"{change['new']!r} is no number here; write it as 40.5, without commas or a unit."
+            asked = f"{change['new']!r} is no number here; write it as 40.5, without commas."
             said.value = html.escape(f"{asked} Until then, {_with_unit(_number(before.guess), before.unit)} counts.")
             return
         _keep(name, typed)

@@ -42,8 +42,8 @@ A notebook that you open again shows what it showed, and has computed nothing ye
 says so. Run the notebook's first code cell and the one above the box; for all else run the cells from the first on. Where
 one says “model not found”, reload the page.
 
-To end JupyterLab, save, then choose File → Shut Down, or press Ctrl+C in the terminal. For a later version of the course do that
-first; then type `git pull` in the course's folder, and `course lab`: what you wrote stays.
+To end JupyterLab, save (Ctrl+S), then choose File → Shut Down, or press Ctrl+C in the terminal. For a later version of the
+course do that first; then type `git pull` in the course's folder, and `course lab`: what you wrote stays.
 """
 
 
