@@ -105,9 +105,7 @@ def from_json(path: Path) -> "PretrainedConfig":
         )
     remarks = logging.getLogger("transformers")
     level = remarks.level
-    remarks.setLevel(
-        logging.ERROR
-    )  # it warns of token ids outside a vocabulary, also of those of a family's usual sizes
+    remarks.setLevel(logging.ERROR)  # of token ids outside a vocabulary, also of those of a family's usual sizes
     try:
         _refuse_misspelled(found, CONFIG_MAPPING[family], path)
         config = CONFIG_MAPPING[family](**found)
