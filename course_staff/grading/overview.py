@@ -35,7 +35,7 @@ def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequ
     sections += [("Nobody answered", open_)] if open_ else []
     lines = [head(records, set_name), *remarks]
     for title, rows in [*sections, *commonest(records), *oddities(records, others)]:
-        lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text in rows)]
+        lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text, *_ in rows)]
     return "\n".join(map(printable, lines)) + "\n"
 
 
@@ -142,20 +142,19 @@ def _fate(question: Mapping) -> str:
     return (question["diagnosis"] or HOW_IT_ENDED[first["kind"]]) + only
 
 
-def commonest(records: list[dict]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """The named mistakes of more than one submission, the commonest first, then as the questions stand; the title says what
-    is left out. No section where no mistake was named."""
-    named = Counter(
-        (place, f"{question['id']}: {question['diagnosis']}")
-        for record in records
-        for place, question in enumerate(record["questions"])
-        if question["diagnosis"]
-    )
+def commonest(records: list[dict]) -> list[tuple[str, list[tuple]]]:
+    """The named mistakes of more than one submission, each with how many and whose, the commonest first, then as the questions
+    stand; the title says what is left out. No section where no mistake was named."""
+    named: dict[tuple[int, str], list[str]] = {}
+    for record in records:
+        for place, question in enumerate(record["questions"]):
+            if question["diagnosis"]:
+                named.setdefault((place, f"{question['id']}: {question['diagnosis']}"), []).append(record["student"])
     if not named:
         return []
-    shared = sorted(((-count, *mistake) for mistake, count in named.items() if count > 1))
+    shared = sorted((-len(students), *mistake, students) for mistake, students in named.items() if len(students) > 1)
     if not shared:
         return [("Commonest named mistakes", [(0, "Each was made once; each question above lists its own.")])]
     cut = f", the first {_MOST}" if len(shared) > _MOST else ""
     title = f"Commonest named mistakes: {len(shared)} of {len(named)} were made more than once{cut}"
-    return [(title, [(-count, name) for count, _, name in shared[:_MOST]])]
+    return [(title, [(-count, name, students) for count, _, name, students in shared[:_MOST]])]

@@ -29,10 +29,7 @@ ABOVE = 0.09
 """By how much published measurements on GPUs are above predictions, at most: docs/accuracy.md, as is the next."""
 ERROR = 0.005
 """By how much predictions for the CPU are off, at most."""
-HOW_TO_TRAIN = (
-    "To train by row N: --row N --emit train, or trl. An own loop is one that you write: neither has a setting for it.\n"
-    "Not every combination was tried: others may fit too."
-)
+_OWN_LOOP = " An own loop is one that you write: neither has a setting for it."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 _NO_LIMIT = 2**20
 
@@ -133,9 +130,9 @@ class Row:
 class Plan:
     """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
 
-    `rows` are changes that make it fit, the least disturbing first; `helpless` those that would not lower the peak at all,
-    `unrated` those for whose products the machine has no rate.
-    `nearest` is what disturbs less than any of them and is tight. `largest` are the largest batch and the longest sequence that
+    `rows` are changes that make it fit, the least disturbing first, or where none was found the five that lower the peak most.
+    `helpless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
+    `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
     fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
     `most_cards` are not enough. `why_no_seconds` says why there are none though a machine was named.
     """
@@ -160,6 +157,7 @@ class Plan:
         peak = self.estimate.peak_instant
         lines = [
             f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}.",
+            f"Asked with {', '.join(_asked(self.recipe))}.",
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
         ]
@@ -175,26 +173,26 @@ class Plan:
             lines.append(self.why_no_seconds)
         if not isnan(self.trial.seconds):
             lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
+        found = any(row.verdict == FITS for row in self.rows)
+        if self.verdict != FITS and not found:
+            lines += ["", "Nothing was found that is sure to fit."]
         if self.rows:
             head = (
-                "What would lower it:"
-                if self.verdict == FITS
-                else "What would make it fit, the least disturbing first:"
+                "What would make it fit, the least disturbing first:" if found else "Alone these lower the peak most:"
             )
-            lines += ["", head, *table(self.rows), "", HOW_TO_TRAIN]
+            by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
+            lines += ["", head, *table(self.rows), "", f"To train by row N: --row N --emit train, or trl.{by_hand}"]
+            lines += ["Not every combination was tried: others may fit too."]
         if self.nearest:
             names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)
-            lines += [
-                "",
-                f"Of what disturbs less, nothing was found that is sure to fit. Nearest: {names}. It needs {least} to {most}.",
-            ]
+            gentler = "Of what disturbs less, nothing was found that is sure to fit. " if found else ""
+            lines += ["", f"{gentler}Nearest: {names}. It needs {least} to {most}."]
         if self.helpless:
             lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
         if self.unrated:
             lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
-        known = {
-            name: f"{value:,}" if value else "none fits" for name, value in self.largest.items() if value is not None
-        }
+        none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
+        known = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
         if known:
             lines += ["", "; ".join(f"{name}: {value}" for name, value in known.items())]
         if self.largest.get(_CARDS, 1) is None:
@@ -255,6 +253,14 @@ def plain_recipe(recipe: Recipe) -> dict:
     """The fields that are not as usual."""
     usual = vars(Recipe())
     return {name: value for name, value in vars(recipe).items() if value != usual[name]}
+
+
+def _asked(recipe: Recipe) -> Iterator[str]:
+    """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
+    for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
+        value = getattr(recipe, name)
+        if name != "device":
+            yield name if value is True else f"{name}={getattr(value, '__name__', value)}"
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
@@ -403,7 +409,8 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Row 
     if gentler:
         best, most = min(gentler, key=lambda one: one[1])
         nearest = row_of(_fewest(best, lambda fewer: fewer and need(fewer)[1] <= most))
-    return tuple(shown or sorted(rows, key=lambda row: row.peak)[:5]), nearest, helpless, tuple(unrated)
+    lower = sorted((row for row in rows if row.saves > 0), key=lambda row: row.peak)
+    return tuple(shown or lower[:5]), nearest, helpless, tuple(unrated)
 
 
 def _two_of_each_level_and_the_gentlest(rows: list[Row]) -> list[Row]:

@@ -206,6 +206,27 @@ def test_what_disturbs_less_and_is_tight_is_named(monkeypatch):
     assert plan(LLAMA, of_both[1], RECIPE, cards=()).nearest is None
 
 
+def test_where_nothing_fits_the_changes_that_lower_the_peak_most_are_not_said_to_make_it_fit(monkeypatch):
+    module, some = import_module("course_utils.memory.plan"), {"keep only the loss", "SGD", "fused attention"}
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if change.name in some))
+    found = plan(LLAMA, 2**20, RECIPE, cards=())
+    assert {row.verdict for row in found.rows} == {DOES_NOT}
+    peaks = [row.peak for row in found.rows]
+    assert peaks == sorted(peaks)
+    assert peaks[-1] < found.trial.peak
+    assert "Nothing was found that is sure to fit.\n\nAlone these lower the peak most:" in str(found)
+    assert "What would make it fit" not in str(found)
+    assert "own loop" not in str(found).lower()
+    monkeypatch.setattr(module, "CHANGES", ())
+    assert "Nothing was found that is sure to fit." in str(plan(LLAMA, 2**20, RECIPE, cards=()))
+
+
+def test_the_answer_names_the_step_that_it_is_about():
+    asked = "batch=4, sequence=64, precision=fp32, optimizer=adamw-foreach"
+    recipe = replace(RECIPE, batch=4, sequence=64, checkpointing=True, lora=8)
+    assert f"Asked with {asked}, checkpointing, lora=8." in str(plan(LLAMA, 2**40, recipe, cards=()))
+
+
 @pytest.mark.parametrize("keeps_outputs", [False, True], ids=["four", "five"])
 def test_four_or_five_changes_go_together_where_no_fewer_of_them_are_enough(keeps_outputs, monkeypatch):
     """A fused optimizer, which is allowed too, is not among them: what costs next to nothing is taken if it helps."""

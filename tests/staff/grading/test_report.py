@@ -81,6 +81,12 @@ def test_the_commonest_mistakes_say_how_many_there_are_and_what_is_left_out():
     assert [line[-2:] for line in mistakes(*many).splitlines()[1:]] == [f"{chr(65 + i)}." for i in range(10)]
 
 
+def test_the_page_of_the_class_says_who_made_a_mistake():
+    records = [record(name, question(diagnosis=made)) for name, made in [("ada", "A."), ("bo", "A."), ("cy", "B.")]]
+    page = report.summary_page(records, "03_adamw", [])
+    assert "q1: A.<details><summary>Who</summary>ada, bo</details>" in page
+
+
 @pytest.mark.parametrize("name", set_names())
 def test_points_come_about_as_the_guide_says(name):
     for entry in load_set(name)["questions"]:
