@@ -178,12 +178,12 @@ def _ask(name: str, now: Bet, question: str) -> None:
     start = f"{now.guess:.4g}" if now.guess == now.cell and now.guess % 1 else f"{now.guess:.15g}"
     what = f"your bet ({now.unit})" if now.unit else "your bet"
     box = Text(start, description=what, disabled=now.truth is not None)
-    said = HTML(html.escape(_told(now)))
+    said = HTML(html.escape(_told(name, now)))
 
     def take(change) -> None:
         before = _look(name) or now
         if before.truth is not None:
-            box.value, said.value = f"{before.guess:.15g}", html.escape(_told(before))
+            box.value, said.value = f"{before.guess:.15g}", html.escape(_told(name, before))
             return
         try:
             typed = replace(before, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
@@ -200,10 +200,10 @@ def _ask(name: str, now: Bet, question: str) -> None:
     box.continuous_update = True  # a number counts as soon as it is typed, with Enter or without
 
 
-def _told(now: Bet) -> str:
+def _told(name: str, now: Bet) -> str:
     """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
     if now.truth is not None:
-        return f"{now} That stays. To bet anew, change the number in the cell's code, and run it."
+        return f"{now} That stays. To bet anew, write another number after {name!r} in the cell's code, and run it."
     standing = f"Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
     return f"{standing if now.guess == now.cell else _line(now)} {_GO_ON}"
 

@@ -103,6 +103,7 @@ def test_once_the_truth_is_known_a_bet_stays_until_its_cell_is_changed(notebook,
         box.value = "35"
         assert box.value == "50"
         assert "You bet 50; it is 35: you were 1.43 times too high. That stays." in said_of(notebook)
+        assert "another number after &#x27;07-peak&#x27; in the cell" in said_of(notebook)
         assert bets.every()["07-peak"] == Bet(50, 50, "", 35)
     assert bet("07-peak", 40) == 40
     assert bets.every()["07-peak"].truth is None

@@ -113,8 +113,10 @@ def run(arguments: argparse.Namespace) -> int:
     records = amendments.laid_over(records)
     print(results.finish(records, others, remarks, arguments.names), end="")
     said, filled = results.fill(gradebook, records) if gradebook else ([], True)
-    for older in (each for each in FILE_NAMES if not gradebook and (out / each).exists()):
-        said.append(f"{older} there is from an earlier run; with --gradebook it gets the points of this one.")
+    written = gradebook.file_name if gradebook and filled else None
+    for older in (each for each in FILE_NAMES if each != written and (out / each).exists()):
+        more = "" if gradebook else "; with --gradebook it gets the points of this one"
+        said.append(f"{older} there is from an earlier run{more}.")
     print(*(["", *said] if said else []), f"\nResults are in {out}.", sep="\n")
     return 1 if not filled or any(record.get("failed") for record in records) else 0
 
@@ -175,6 +177,10 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
     todo, records, begun = planned.todo, [], set(planned.begun)
     with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr, disable=not todo) as bar:
 
+        def say_round() -> None:
+            is_first = len(begun) < len(todo)
+            bar.set_postfix_str(f"public cases of {len(begun)}" if is_first else "hidden cases")
+
         def done(student: str, record: dict) -> None:
             begun.add(student)
             one = todo[student]
@@ -183,10 +189,10 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
             if not record.get("open"):
                 records.append(saved)
                 bar.update()
-            bar.set_postfix_str(f"public cases of {len(begun)}")
+            say_round()
 
         if todo:
-            bar.set_postfix_str(f"public cases of {len(begun)}")
+            say_round()
             paths = {student: one.path for student, one in todo.items()}
             grade_all(paths, papers, kind, jobs, done, private, planned.begun)
     return records

@@ -256,7 +256,10 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     card = known_as(arguments.memory)
     named = known_as(arguments.machine) if arguments.machine else card if card in MACHINES else None
     if named is not None and named not in MACHINES:
-        raise CourseError(f"No card is called {named!r}; {instead(named, MACHINES)}")
+        raise CourseError(
+            f"No card is called {named!r}; {instead(named, MACHINES)} For seconds of another card take one like it: "
+            "its memory bandwidth and its products a second."
+        )
     if card in MACHINES:
         memory = MACHINES[card].memory
     else:
@@ -268,7 +271,7 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
             raise CourseError(
                 f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
                 f"{instead(next((name for name in MACHINES if name.lower() in given.lower()), given), MACHINES)} "
-                "Of another card give the memory."
+                "Of another card give the memory, and for seconds one like it by --machine."
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])
     return memory, named

@@ -84,8 +84,8 @@ def _warn_if_busy(share: float) -> None:
     if share > 0.25:
         warnings.warn(
             f"Other programs use {share:.0%} of this machine's cores: the rates are what they leave, and seconds "
-            "predicted from them may be several times too long. Close them and call hardware.calibrate(again=True) for the "
-            "machine's own.",
+            "predicted from them may be several times too long. For the machine's own close them and measure again: by the same "
+            "command, or in a notebook by hardware.calibrate(again=True).",
             stacklevel=4,
         )
 

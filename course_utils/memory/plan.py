@@ -23,8 +23,8 @@ from course_utils.units import GiB, MiB, format_bytes, format_seconds
 
 CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
 """CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
-WORKSPACES = (8 * MiB, 64 * MiB)
-"""cuBLAS (8 MiB, on Hopper 32) and cuDNN."""
+WORKSPACES = (8 * MiB, 65 * MiB)
+"""From cuBLAS alone on most cards to all that was kept on an H200: docs/accuracy.md."""
 ABOVE = 0.09
 """By how much published measurements on GPUs are above predictions, at most: docs/accuracy.md, as is the next."""
 ERROR = 0.005
@@ -386,9 +386,10 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Row 
 
     for count in range(4):
         known, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
-        # Two rows of a level are enough, and so are three in all but for what disturbs less than one of them.
+        # Two rows of a level are enough, and so are three in all, but for what disturbs less than one of them.
+        totals = {level: sorted(_total(row.names) for row in fitting if row.level == level) for level in levels}
         asked = range(max(levels)) if len(fitting) > 2 else _LEVELS
-        wanted = {level for level in asked if levels[level] < 2}
+        wanted = dict.fromkeys(asked, inf) | {level: of[1] for level, of in totals.items() if len(of) > 1}
         failed = Counter()
         for level, alternatives in _promising(base.recipe, useful, wanted, count, known, guess):
             if levels[level] == _MOST_ROWS or failed[level] == _MOST_FAILED:
@@ -420,9 +421,13 @@ def _two_of_each_level_and_the_gentlest(rows: list[Row]) -> list[Row]:
 
 
 def _disturbance(row: Row) -> tuple:
-    level_of = {change.name: change.level for change in CHANGES}
-    total = sum(level_of[name] for name in row.names)
-    return row.level, total, len(row.names), 0.0 if isnan(row.seconds) else row.seconds
+    places = {change.name: place for place, change in enumerate(CHANGES)}
+    return row.level, _total(row.names), len(row.names), [places[name] for name in row.names]
+
+
+def _total(names: Sequence[str]) -> int:
+    """How much changes disturb together."""
+    return sum(change.level for change in CHANGES if change.name in names)
 
 
 def try_each(
@@ -474,25 +479,25 @@ def _fewest(changes: tuple[Change, ...], fits: Callable) -> tuple[Change, ...]:
 
 
 def _promising(
-    recipe: Recipe, useful: list[Change], wanted: set[int], count: int, known: list[set], guess: Callable
+    recipe: Recipe, useful: list[Change], wanted: dict[int, float], count: int, known: list[set], guess: Callable
 ) -> Iterator[tuple[int, list[tuple[Change, ...]]]]:
-    """`count` changes, with those of the easy ones beside which they should take least, which may fit: each wanted level with
+    """`count` changes, with those of the easy ones beside which they should take least, which may fit: of each level with
     other changes of that level, the least disturbing first; the changes below it in several ways, the least disturbing ones and
-    the one that should take least. With and without a smaller micro-batch, between which gradients are kept.
+    the one that should take least. In all they disturb less than what is `wanted` of the level. With and without a smaller
+    micro-batch, between which gradients are kept.
     """
     by_level, places = {}, {change.name: place for place, change in enumerate(useful)}
     easy, hard = ([change for change in useful if (change.name in _EASY) is is_easy] for is_easy in (True, False))
     # Of equal guesses the first counts, which has most changes.
     beside = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
     for costly, whole in product(combinations(hard, count), (True, False)):
-        level = max((c.level for c in costly), default=0)
-        if level not in wanted or any(one <= _EASY | {c.name for c in costly} for one in known):
+        level, total = max((c.level for c in costly), default=0), sum(c.level for c in costly)
+        if total >= wanted.get(level, 0) or any(one <= _EASY | {c.name for c in costly} for one in known):
             continue
         alike = [some + costly for some in beside if ("batch" not in _fields(recipe, some)) is whole]
         together = [changes for changes in alike if len(changes) > 1 and _go_together(recipe, changes)]
         changes = min(together, key=guess, default=None)
         if changes and guess(changes) <= _TOO_HIGH:
-            total = sum(c.level for c in costly)
             of_level = tuple(places[c.name] for c in costly if c.level == level)
             order = total, tuple(places[c.name] for c in costly), not whole
             by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, changes))

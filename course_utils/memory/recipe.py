@@ -91,7 +91,9 @@ class Recipe:
             name, value = field.name, getattr(self, field.name)
             known = _CHOICES.get(name, (value,))
             if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
-                raise CourseError(f"No {name} is called {value!r}; {instead(value, map(repr, known))}")
+                raise CourseError(
+                    f"No {name} is called {value!r}; {instead(value, (each or repr(each) for each in known))}"
+                )
             if name in _COUNTS:
                 require_count(name, value)
             if field.type is bool and not isinstance(value, bool):

@@ -1,5 +1,6 @@
 """A model and a recipe as something that runs: what `measure` measures and `dry_run` runs dry."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -199,7 +200,9 @@ def _make_unseen(shape, stride, dtype, device) -> torch.Tensor:
 def _with_lora(model: nn.Module, rank: int) -> nn.Module:
     import peft
 
-    return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
 
 def _update_in_backward(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:

@@ -92,7 +92,7 @@ def test_a_mistyped_word_is_one_line_with_what_was_meant(words, meant, capsys):
         ("plan llama-7b --memory 3090", "do you mean RTX 3090?"),
         ("plan llama-7b --memory A100", "do you mean A100-40GB or A100-80GB?"),
         ("plan llama-7b --memory 24GB --optimizer adamW", "do you mean adamw?"),
-        ("plan llama-7b --memory 24GB --precision bf61", "do you mean 'bf16'?"),
+        ("plan llama-7b --memory 24GB --precision bf61", "do you mean bf16?"),
         ("plan llama-7b --emit slrum", "do you mean slurm?"),
         ("new question 04 --kind kill", "do you mean kills?"),
         ("train --out x --optimizer torch.Adamw", "do you mean torch.AdamW?"),

@@ -193,6 +193,35 @@ def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them
     assert_rows_are_true(found)
 
 
+def test_two_rows_do_not_hide_three_changes_that_disturb_less_than_one_of_them(monkeypatch):
+    """Two changes that each alter the training are in the rows of two; of three only one does."""
+    three = {"gradient checkpointing", "update within backward", "Adafactor"}
+    some = {*three, "optimizer on the host", "all in bfloat16"}
+    module = import_module("course_utils.memory.plan")
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if change.name in some))
+    config = llama(1024, 12, vocabulary=16000)
+    recipe = replace(RECIPE, precision="autocast", batch=2, sequence=512, keeps_outputs=False)
+    gentle = replace(recipe, checkpointing=True, in_backward=True, optimizer="adafactor")
+    found = plan(config, needs(Log.of(dry(config, gentle)), "cuda")[1], recipe, cards=())
+    grave = [{"optimizer on the host", "all in bfloat16"}, {"Adafactor", "all in bfloat16"}]
+    names = [set(row.names) for row in found.rows]
+    assert names.index(grave[0]) < names.index(three) < names.index(grave[1])
+
+
+def test_a_row_has_its_number_with_and_without_seconds(monkeypatch):
+    module, some = (
+        import_module("course_utils.memory.plan"),
+        {"Adafactor", "SGD", "LoRA of rank 16", "QLoRA of rank 16"},
+    )
+    monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if change.name in some))
+    card = int(0.8 * needs(Log.of(dry(LLAMA, RECIPE)), "cuda")[1])
+    timed, plain = (plan(LLAMA, card, RECIPE, machine=one, cards=()) for one in (hardware.machine("RTX 4090"), None))
+    assert len(plain.rows) == 4
+    assert [row.names for row in timed.rows] == [row.names for row in plain.rows]
+    seconds = [row.seconds for row in timed.rows]
+    assert seconds != sorted(seconds)
+
+
 def test_what_disturbs_less_and_is_tight_is_named(monkeypatch):
     module, gentle = import_module("course_utils.memory.plan"), {"keep only the loss", "micro-batch of 1"}
     both = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch)

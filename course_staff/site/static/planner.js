@@ -568,7 +568,8 @@
     given = null;
     turn += 1;
     rememberInAddress(q);
-    byId("command").textContent = commandOf(q);
+    byId("command").textContent = isQuestion(q) ? commandOf(q) : "";
+    byId("copy").disabled = !isQuestion(q);
     showOther(readOther());
     const refusal = refusalOf(q);
     byId("answer").hidden = Boolean(refusal);
@@ -589,6 +590,7 @@
     byId("answer").hidden = true;
     byId("notes").replaceChildren();
     byId("command").textContent = commandOf(q, other?.name);
+    byId("copy").disabled = false;
     showVerdict("unknown", wrongNumberOf(q) || (other?.name ? "The command below asks about this model." : ""));
     showOther(readOther());
     const button = make("button", { type: "button", text: `Ask what the form says: ${q.model} on ${q.card}` });
@@ -734,7 +736,7 @@
 
   const fillLadder = (rows) => {
     byId("others").textContent =
-      `course plan also tries: ${facts.others.join(", ")}. Adapters are known here with autocast and in bfloat16 only.`;
+      `course plan also tries: ${facts.others.join(", ")}; so it may find what disturbs less. Adapters are known here with autocast and in bfloat16 only.`;
     const doFit = rows.length && rows[0].verdict === FITS;
     const none = "None of the changes that this page knows makes it fit.";
     byId("ladder-head").textContent = doFit

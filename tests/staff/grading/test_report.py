@@ -87,6 +87,16 @@ def test_the_page_of_the_class_says_who_made_a_mistake():
     assert "q1: A.<details><summary>Who</summary>ada, bo</details>" in page
 
 
+def test_points_by_hand_beside_the_questions_leave_no_gap_where_nobody_had_to_do_anything():
+    bonus = question(2, of=0, points=1, state="given", by_hand={"given": 1})
+    page = report.summary_page(
+        [record("ada", question(), bonus), record("bo", question(state="missing"))], "03_adamw", []
+    )
+    ada, bo = (row for row in page.split("<tr>") if row.startswith("<th scope='row' class='name'>"))
+    assert re.findall(r"<td class='number (\w*)'>(.*?)</td>", ada) == [("failed", "0"), ("", "1 h")]
+    assert re.findall(r"<td class='number (\w*)'>(.*?)</td>", bo) == [("failed", "–"), ("", "")]
+
+
 @pytest.mark.parametrize("name", set_names())
 def test_points_come_about_as_the_guide_says(name):
     for entry in load_set(name)["questions"]:
