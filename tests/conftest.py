@@ -1,6 +1,7 @@
 """Every test gets its own home folder and the smallest scale, whatever the machine's environment says."""
 
 import shutil
+import sys
 
 import kernels
 import pytest
@@ -39,6 +40,14 @@ def _own_home(tmp_path, monkeypatch):
     settings_room.settings.cache_clear()
     yield
     settings_room.settings.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides_of_bitsandbytes():
+    """Trainer has an embedding's 8-bit states kept in 32 bits; bitsandbytes then does so for any parameter in its place."""
+    yield
+    if bitsandbytes := sys.modules.get("bitsandbytes"):
+        bitsandbytes.optim.GlobalOptimManager._instance = None
 
 
 @pytest.fixture(scope="module")
