@@ -217,13 +217,19 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
 
 def _recipe_of_row(arguments: argparse.Namespace):
     """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
+    from course_utils.memory.plan import DOES_NOT
     from course_utils.memory.recipe import Recipe
 
     asked = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
     rows = _find_answer(asked)[1]["rows"]
     if not 1 <= arguments.row <= len(rows):
         raise CourseError(f"The plan has {len(rows)} rows; --row {arguments.row} is none of them.")
-    return Recipe(**rows[arguments.row - 1]["recipe"])
+    row = rows[arguments.row - 1]
+    if row["verdict"] == DOES_NOT:
+        raise CourseError(
+            f"Row {arguments.row} alone does not fit: it needs {' to '.join(map(format_bytes, row['need']))}."
+        )
+    return Recipe(**row["recipe"])
 
 
 def _refuse_what_does_not_fit(arguments: argparse.Namespace, what, recipe) -> None:

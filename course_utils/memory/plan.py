@@ -181,7 +181,9 @@ class Plan:
                 "What would make it fit, the least disturbing first:" if found else "Alone these lower the peak most:"
             )
             by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
-            lines += ["", head, *table(self.rows), "", f"To train by row N: --row N --emit train, or trl.{by_hand}"]
+            lines += ["", head, *table(self.rows), ""]
+            if any(row.verdict != DOES_NOT for row in self.rows):
+                lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
             lines += ["Not every combination was tried: others may fit too."]
         if self.nearest:
             names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)

@@ -229,6 +229,14 @@ def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, 
     assert "Working it out" not in capsys.readouterr().err
 
 
+def test_a_row_that_does_not_fit_is_not_written_down(config, capsys):
+    nothing_fits = [*ASKED, "--memory", "400MB"]
+    assert main(["plan", config, *nothing_fits]) == 1
+    assert "Alone these lower the peak most" in capsys.readouterr().out
+    assert main(["plan", config, *nothing_fits, "--emit", "train", "--row", "1"]) == 2
+    assert "Row 1 alone does not fit: it needs " in capsys.readouterr().err
+
+
 def test_each_row_says_what_it_can_be_written_as(config, capsys):
     main(["plan", config, *TOO_LARGE])
     rows = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\s+\d ", line)]
