@@ -8,6 +8,7 @@ from pathlib import Path
 
 from course_staff.demos import SETTINGS
 from course_staff.demos.script import Demo
+from course_utils.cli.lab import stop_workers
 from course_utils.errors import CourseError
 from course_utils.settings import set_variable, variables
 
@@ -67,4 +68,7 @@ def serve(demo: Demo, folder: Path, port: int, browser: bool) -> None:
     from course_staff.demos.presentation import write_presentation
 
     notebook = write_presentation(demo, folder)
-    Theater.launch_instance(arguments(notebook, port, browser), demo=demo, tornado_settings=_QUIET)
+    try:
+        Theater.launch_instance(arguments(notebook, port, browser), demo=demo, tornado_settings=_QUIET)
+    finally:
+        stop_workers()

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+import threading
 import warnings
 import webbrowser
 from collections.abc import Callable
@@ -170,4 +171,17 @@ def _start(arguments: list[str]) -> None:
     if find_spec("voila"):  # the server would import it, and then show what is deprecated in packages of others
         with warnings.catch_warnings():
             import_module("voila")
-    jupyterlab(arguments)
+    try:
+        jupyterlab(arguments)
+    finally:
+        stop_workers()
+
+
+def stop_workers() -> None:
+    """End the worker threads of requests that the server left unanswered when it stopped: Python would wait for them for ever.
+
+    https://github.com/jupyterlab/jupyterlab/issues/10442
+    """
+    for thread in threading.enumerate():
+        if thread.name == "AnyIO worker thread":
+            thread.stop()

@@ -153,6 +153,26 @@ def test_lab_without_the_notebook_says_so(checkout, capsys):
     assert "There is no notebook at" in capsys.readouterr().err
 
 
+def test_a_request_that_was_never_answered_does_not_keep_the_process():
+    """Python waits at its end for each thread that is no daemon, and anyio's end only with the request."""
+    program = """if True:
+        import asyncio, threading, anyio
+        from course_utils.cli.lab import stop_workers
+
+        async def request():
+            await anyio.to_thread.run_sync(int)
+            await asyncio.sleep(10**6)
+
+        loop = asyncio.new_event_loop()
+        pending = loop.create_task(request())
+        loop.run_until_complete(asyncio.sleep(0.5))
+        print(sum(not each.daemon for each in threading.enumerate()))
+        stop_workers()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "2\n")
+
+
 def test_lab_opens_the_first_page_or_the_chapter_that_is_named(checkout, monkeypatch):
     (checkout / "notebooks" / "00_a.ipynb").rename(checkout / "notebooks" / "00_start_here.ipynb")
     started = []
