@@ -650,7 +650,7 @@
       const [mine, whole] = [found, answer({ ...q, kind: "lora" })].map(parameters);
       if (mine > 0.9 * whole) {
         notes.push(
-          "Most weights of this model are not in nn.Linear layers, which alone are kept in 4 bits: " +
+          "Most weights of this model are in none of the layers that are kept in 4 bits (nn.Linear, and GPT-2's Conv1D): " +
           `parameters take ${bytes(mine)}, and ${bytes(whole)} without QLoRA.`,
         );
       }

@@ -239,7 +239,6 @@ def test_the_largest_batch_is_pythons(page, folder, batch, card):
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_the_pages_command_asks_the_same_question(page, folder, capsys):
     open_page(page, folder)
     question = {**SMALL, "card": "RTX 4090", "optimizer": "adamw8bit", "precision": "autocast", "kind": "qlora"}
@@ -314,7 +313,7 @@ def test_going_back_undoes_a_change(page, folder):
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        ("?model=gpt2-small&kind=qlora&precision=bf16&card=L4", "nn.Linear"),
+        ("?model=mixtral-8x7b&kind=qlora&precision=bf16&card=L4", "nn.Linear"),
         ("?model=qwen2.5-0.5b&kind=qlora&precision=bf16&card=L4", ""),
         ("?model=gpt2-small&card=T4", "float16"),
     ],
