@@ -15,6 +15,7 @@ import pytest
 from course_staff.site import planner
 from course_utils.cli import main
 from course_utils.hardware import MACHINES
+from course_utils.memory import trial as trials
 from course_utils.memory.finder import MONOMIALS, Finder
 from course_utils.memory.log import sign
 from course_utils.memory.model import source_of
@@ -149,8 +150,13 @@ def random_questions(count: int) -> list[dict]:
 
 
 def answer_dry(question: dict) -> dict:
-    """By a dry run of two and three blocks of just this step: no formula has a part in it."""
-    log = attempt(source_of(question["model"]), planner.recipe_of(question)).log
+    """By a dry run of two and three blocks of just this step: no formula has a part in it.
+
+    All micro-batches are run, where a plan runs two of many.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trials, "run_once", lambda source, recipe, *_, **__: trials.run_whole(source, recipe))
+        log = trials.attempt(source_of(question["model"]), planner.recipe_of(question)).log
     need = needs(log, "cuda")
     in_use = {phase: log.by_kind(place) for phase, place in log.fullest().items()}
     return {
