@@ -330,8 +330,9 @@ def test_the_settings_of_a_row(config, capsys):
     assert "0 rows" in capsys.readouterr().err
 
 
-def test_it_is_held_against_this_machine(config, capsys, recwarn):
-    assert main(["plan", config, "--measure", "--batch", "2", "--sequence", "32", "--lora", "8"]) == 0
+@pytest.mark.parametrize("adapters", [[], ["--lora", "8"]], ids=["all", "LoRA"])
+def test_it_is_held_against_this_machine(adapters, config, capsys, recwarn):
+    assert main(["plan", config, "--measure", "--batch", "2", "--sequence", "32", *adapters]) == 0
     assert "predicted" in capsys.readouterr().out
     assert not [warned for warned in recwarn if warned.category is FutureWarning]
 

@@ -320,6 +320,7 @@ def test_going_back_undoes_a_change(page, folder):
     ("search", "said"),
     [
         ("?model=mixtral-8x7b&kind=qlora&precision=bf16&card=L4", "nn.Linear"),
+        ("?model=gpt2-small&kind=qlora&precision=bf16&card=L4", ""),
         ("?model=qwen2.5-0.5b&kind=qlora&precision=bf16&card=L4", ""),
         ("?model=gpt2-small&card=T4", "float16"),
     ],
@@ -328,6 +329,16 @@ def test_what_one_might_not_expect_is_said(page, folder, search, said):
     open_page(page, folder, search)
     notes = page.inner_text("#planner-notes")
     assert said in notes if said else notes == ""
+
+
+@pytest.mark.browser
+def test_a_question_that_is_refused_has_no_command(page, folder):
+    open_page(page, folder, page_search(SMALL))
+    for typed, is_asked in (("0", False), ("4", True)):
+        page.fill("#planner-batch", typed)
+        page.keyboard.press("Tab")
+        assert page.inner_text("#planner-command").startswith("course plan") is is_asked
+        assert page.is_enabled("#planner-copy") is is_asked
 
 
 @pytest.mark.browser
