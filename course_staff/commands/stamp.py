@@ -4,9 +4,7 @@ import argparse
 
 from course_utils.chapters import chapters_in, find_place
 
-HELP = (
-    "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and pictures"
-)
+HELP = "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and pictures, numbers of lines"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_staff.notebooks import readme, setup_cell, successor
     from course_staff.notebooks.address import repository_address, set_address, stamp_citation
     from course_staff.notebooks.glossary import GLOSSARY, read_glossary, stamp_links
+    from course_staff.notebooks.weekend import PAGE, stamp_lines
 
     root = find_place().root
     if arguments.repository is not None:
@@ -40,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     changed += [(path, "address") for path in (citation,) if path.is_file() and stamp_citation(path, address)]
     if (root / "docs").is_dir():
         changed += [(path, "picture") for path in readme.stamp_pictures(root)]
+    if (root / PAGE).is_file() and stamp_lines(root):
+        changed.append((root / PAGE, "numbers of lines"))
     for path, what in changed:
         print(f"{path.relative_to(root).as_posix()}: new {what}")
     print(f"{len({path for path, _ in changed} & set(paths))} of {len(paths)} notebooks changed.")
