@@ -4,7 +4,10 @@ import argparse
 
 from course_utils.chapters import chapters_in, find_place
 
-HELP = "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and pictures, numbers of lines"
+HELP = (
+    "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and pictures, "
+    "numbers of lines"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
