@@ -87,6 +87,7 @@ endif
 lint: $(STAMP)
 	@$(VENV) -m ruff check --quiet .
 	@$(VENV) -m ruff format --quiet --check .
+	@$(VENV) -m codespell_lib README.md CONTRIBUTING.md CHANGELOG.md docs notebooks solutions exercises course_utils course_staff benchmarks
 
 # Written last, so that an interrupted installation is taken up again by the next call.
 $(STAMP): pyproject.toml constraints.txt

@@ -18,7 +18,7 @@ from benchmarks.questions import answer
 from course_staff.notebooks import readme
 from course_staff.notebooks.address import repository_address
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.markdown import headings, links
+from course_staff.notebooks.markdown import headings
 from course_staff.notebooks.one_step import one_step_figure, take_one_step
 from course_staff.notebooks.overview import overview_figure
 from course_staff.notebooks.papers import PAPERS
@@ -163,21 +163,6 @@ def test_the_chapters_without_exercises_are_those_it_names():
     assert "each but 05b has [exercises]" in README
 
 
-def test_it_fits_on_a_screen():
-    lines = _FENCE.sub(lambda found: found[2], README).splitlines()
-    assert sum(bool(line.strip()) for line in lines) <= 64
-    assert max(map(len, (line for line in lines if line.startswith("|")))) < 175, (
-        "a row of the table is one line or two"
-    )
-
-
-def test_every_picture_and_file_it_leads_to_is_there():
-    targets = links(README) + re.findall(r'(?:src|srcset)="([^"]+)"', README)
-    assert {place for places in readme.PICTURES.values() for place in places.values()} <= set(targets)
-    for target in targets:
-        assert target.startswith("https://") or (ROOT / target.partition("#")[0]).exists(), target
-
-
 def test_the_pictures_show_what_a_step_and_the_notebooks_say_today():
     """And the one of a step shows that a rule of thumb is far off, where the prediction is not."""
     step = take_one_step()
@@ -310,37 +295,11 @@ def texts_in(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def test_the_citation_is_one_of_version_1_2_0():
-    """The required keys and the types of the schema of the Citation File Format, 1.2.0."""
+def test_the_citation_names_the_package_as_it_is():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert cited["cff-version"] == "1.2.0"
-    assert {"cff-version", "message", "title", "authors"} <= set(cited)
-    allowed = {
-        "abstract",
-        "authors",
-        "cff-version",
-        "keywords",
-        "license",
-        "message",
-        "repository-code",
-        "title",
-        "type",
-        "version",
-    }
-    assert set(cited) <= allowed
-    assert cited["type"] in ("software", "dataset")
-    assert all(set(author) == {"name"} and isinstance(author["name"], str) for author in cited["authors"])
-    assert all(isinstance(word, str) for word in cited["keywords"])
     assert (cited["version"], cited["license"]) == (project["version"], project["license"])
     assert cited.get("repository-code", "") == repository_address(ROOT)
-    assert f"# {cited['title']}" == README.splitlines()[0]
-
-
-def test_the_changelog_begins_with_the_version_of_the_package():
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    heads = headings((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    assert heads[1].text.startswith(version)
 
 
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
@@ -368,15 +327,3 @@ def test_a_plans_minutes_are_those_of_the_chapters_and_questions(name):
         assert more == sum(question_minutes(chapter)[question] for question in questions), chapter
     together = re.search(r"Together: (\d+) minutes of chapters, (\d+) minutes of exercises", PLANS[name])
     assert [int(sum_) for sum_ in together.groups()] == [sum(row[1] for row in plan), sum(row[3] for row in plan)]
-
-
-def test_seven_weeks_teach_every_chapter():
-    assert [row[0] for row in planned(PLANS["Seven weeks"])] == [path.stem for path in chapters_in(ROOT / "notebooks")]
-
-
-def test_a_lecture_is_four_demos_within_ninety_minutes():
-    rows = re.findall(r"^\| \[\w+\]\(\.\./notebooks/(\w+)\.ipynb\) \| (\d+) \|", PLANS["One lecture"], re.MULTILINE)
-    demos = [tomllib.loads((ROOT / "notebooks" / "demos" / f"{name}.toml").read_text("utf-8")) for name, _ in rows]
-    assert [int(minutes) for _, minutes in rows] == [demo["minutes"] for demo in demos]
-    assert len(demos) == 4
-    assert sum(demo["minutes"] for demo in demos) <= 60
