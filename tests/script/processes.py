@@ -49,10 +49,9 @@ def ended(command, log: Path, **environment) -> str:
 
 
 @contextmanager
-def store(log: Path, members: int = 1):
+def store(log: Path):
     """A store, and its address."""
-    command = [sys.executable, "-m", "course_utils.elastic.store", "--port", 0, "--members", members]
-    with started(command, log):
+    with started([sys.executable, "-m", "course_utils.script.store", "--port", 0], log):
         yield awaited(lambda: re.search(r"The store is at (\S+)\.", log.read_text(encoding="utf-8")))[1]
 
 
