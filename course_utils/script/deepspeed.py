@@ -1,4 +1,4 @@
-"""ZeRO as DeepSpeed has it (Rajbhandari et al. 2020), behind the interface of the other strategies."""
+"""ZeRO as DeepSpeed has it (Rajbhandari et al. 2020), behind the interface of the other engines."""
 
 import logging
 import warnings

@@ -309,8 +309,8 @@ class TrainingLoop:
 
     def _watch(self) -> AbstractContextManager[OperatorWatch | None]:
         """Counts the operations of the first micro-batch: every other has as many."""
-        is_counted = self.flops or self.job.compiled or self.here.rank or self.job.quick
-        return nullcontext() if is_counted else OperatorWatch()
+        is_needless = self.flops or self.job.compiled or self.here.rank or self.job.quick
+        return nullcontext() if is_needless else OperatorWatch()
 
     def _on_device(self, batch: dict) -> dict:
         return {name: v.to(self.device) if isinstance(v, torch.Tensor) else v for name, v in batch.items()}
@@ -366,8 +366,8 @@ class _Reached:
 class _Meter:
     """Figures of the updates since the last row."""
 
-    def __init__(self, run: TrainingLoop):
-        self.run, self.begun = run, time.perf_counter()
+    def __init__(self, loop: TrainingLoop):
+        self.loop, self.begun = loop, time.perf_counter()
         self.since, self.pending = self.begun, []
         self.rows: list[tuple[int, float]] = []  # tokens and seconds
         self.losses: dict[int, float] = {}
@@ -378,37 +378,37 @@ class _Meter:
         tokens, seconds = map(sum, zip(*(self.rows[1:] or self.rows or [(0, float("nan"))]), strict=True))
         return tokens / seconds
 
-    def add(self, step: int, loss: torch.Tensor, norm, bar) -> None:
+    def add(self, step: int, loss: torch.Tensor, norm: torch.Tensor | float, bar) -> None:
         """Update `step` is made; a row where it is time for one."""
-        run = self.run
+        loop = self.loop
         self.pending.append((step, loss, norm))
         if bar is not None:
             bar.update()
-        if (step + 1) % run.job.log_every and step + 1 < run.job.steps:
+        if (step + 1) % loop.job.log_every and step + 1 < loop.job.steps:
             return
         losses = [float(loss) for _, loss, _ in self.pending]  # waits for the device
         self.losses |= {number + 1: loss for (number, _, _), loss in zip(self.pending, losses, strict=True)}
         now = time.perf_counter()
         seconds, (step, _, norm) = now - self.since, self.pending[-1]
-        mean = rank.sum_over_ranks(sum(losses) / len(losses), run.device)
-        tokens = sum(run.examples.tokens[run.order[number]].sum().item() for number, _, _ in self.pending)
+        mean = rank.sum_over_ranks(sum(losses) / len(losses), loop.device)
+        tokens = sum(loop.examples.tokens[loop.order[number]].sum().item() for number, _, _ in self.pending)
         self.rows.append((tokens, seconds))
-        flops = run.flops * run.split.accumulation * len(self.pending) / seconds  # of this rank
+        flops = loop.flops * loop.split.accumulation * len(self.pending) / seconds  # of this rank
         values = {
-            "attempt": run.reached.attempts if run.reached else 0,
+            "attempt": loop.reached.attempts if loop.reached else 0,
             "loss": mean,
-            "lr": run.job.lr * _factor(run.job, step),
+            "lr": loop.job.lr * _factor(loop.job, step),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
             "seconds": now - self.begun,
         }
-        if run.job.clipping:
+        if loop.job.clipping:
             values["gradient_norm"] = float(norm)
         if flops:
             values["flops_per_second"] = flops
-        if run.known.flops and flops:
-            values["utilization"] = flops / run.known.flops
-        for logger in run.loggers:
+        if loop.known.flops and flops:
+            values["utilization"] = flops / loop.known.flops
+        for logger in loop.loggers:
             logger.log(step + 1, values)
         if bar is not None:
             bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")

@@ -39,15 +39,6 @@ def started(command, log: Path, **environment):
         process.wait()
 
 
-def ended(command, log: Path, **environment) -> str:
-    """What a command said, when it has ended; it must end well."""
-    with started(command, log, **environment) as process:
-        code = process.wait(PATIENCE)
-    said = log.read_text(encoding="utf-8", errors="replace")
-    assert code == 0, said
-    return said
-
-
 @contextmanager
 def store(log: Path):
     """A store, and its address."""

@@ -1,9 +1,11 @@
 """The command as people type it: alone, with ranks, under torchrun, under Accelerate."""
 
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
-from processes import COURSE, TORCHRUN, ended, flags, parameters_in
+from processes import COURSE, PATIENCE, TORCHRUN, awaited, flags, parameters_in, started
 from small_job import farthest, trained, written
 
 from course_utils.cli import main
@@ -42,8 +44,15 @@ WAYS = {
     ],
 )
 def test_two_processes_train_as_one_does(job, alone, way, tmp_path):
-    own = {**job, "strategy": "fsdp2"}
-    said = ended([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "said.txt")
+    text = Path(shutil.copy(job["data"], tmp_path))
+    own = {**job, "strategy": "fsdp2", "data": text}
+    with started([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "said.txt") as process:
+        if way == "with ranks":  # which have the tokens already
+            awaited(lambda: list((tmp_path / "run").glob("examples-*.pt")))
+            text.unlink()
+        code = process.wait(PATIENCE)
+    said = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
+    assert code == 0, said
     assert "4 updates, " in said
     assert ("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in said) is False  # nothing restarts here, or it is set
     assert farthest(parameters_in(tmp_path / "run", 4), alone) < 1e-10
