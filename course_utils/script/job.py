@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from math import inf
@@ -148,6 +148,18 @@ class Job:
         return BatchSplit(self, world_size)
 
     @property
+    def model_recipe(self) -> Recipe:
+        """What decides the model that is trained; `BatchSplit.recipe`, which predicts the bytes of a step, adds the rest."""
+        return Recipe(
+            precision="bf16" if self.precision == "bf16" else "fp32",
+            sequence=self.sequence,
+            packed=self.packed,
+            checkpointing=self.checkpointing,
+            chunked_loss=self.chunked_loss,
+            lora=self.lora,
+        )
+
+    @property
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
         found = {name: getattr(self, name) for name in _SAME}
@@ -216,18 +228,14 @@ class BatchSplit:
         known = kind_of(job.optimizer).recipe
         if known is None or job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed"):
             return None
-        return Recipe(
+        return replace(
+            job.model_recipe,
             optimizer=known,
             precision=job.precision,
             batch=self.micro_batch,
-            sequence=job.sequence,
             accumulation=self.accumulation,
-            packed=job.packed,
             keeps_outputs=False,
             clipping=job.clipping,
-            checkpointing=job.checkpointing,
-            chunked_loss=job.chunked_loss,
-            lora=job.lora,
             zero_stage=_STAGES.get(job.strategy, 0),
             ranks=self.world_size,
             replicas=job.replicas,

@@ -15,7 +15,7 @@ from course_utils.errors import CourseError, require_count
 from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.hardware.operators import OperatorWatch
-from course_utils.memory import Recipe, estimate
+from course_utils.memory import estimate
 from course_utils.memory.allocator import allocator_of
 from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.memory.model import Source
@@ -199,20 +199,12 @@ class TrainingLoop:
 
     def _make_engine(self, source: Source) -> Engine:
         job = self.job
-        recipe = Recipe(
-            precision="bf16" if job.precision == "bf16" else "fp32",
-            sequence=job.sequence,
-            packed=job.packed,
-            checkpointing=job.checkpointing,
-            chunked_loss=job.chunked_loss,
-            lora=job.lora,
-        )
         torch.manual_seed(job.seed)  # for adapters; the weights have the settings' seed
         if job.weights:
             source = replace(source, make=partial(pretrained, source.config, job.weights))
         elif job.lora:
             self.say("The adapters stand on random weights, which shows what it costs; to fine-tune, give --weights.")
-        plain = Workload(source, recipe).make_model().to(self.device)
+        plain = Workload(source, job.model_recipe).make_model().to(self.device)
         if job.precision == "fp64":
             plain.double()
         make = partial(_make, job)
