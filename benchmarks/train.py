@@ -26,8 +26,8 @@ from course_utils.distributed import launch
 from course_utils.memory.sharded import units_of
 from course_utils.script import Job
 from course_utils.script.examples import Order, load
-from course_utils.script.rank import place
-from course_utils.script.run import Run, _Known
+from course_utils.script.rank import this_rank
+from course_utils.script.run import Known, TrainingLoop
 from course_utils.settings import environment_for_child
 
 PAIRS, UPDATES = 11, 20
@@ -85,8 +85,8 @@ def pairs(folder: Path, strategy: str) -> list[float]:
     """Seconds of `course train` over those of the bare loop, pair by pair."""
     asked = job(folder, strategy=strategy)
     source, examples = load(asked)
-    bare, here = Bare(asked, source, examples), place()
-    run, ratios = Run(asked, asked.on(here.ranks), here, examples, source, _Known(), [], print, False), []
+    bare, here, ratios = Bare(asked, source, examples), this_rank(), []
+    run = TrainingLoop(asked, asked.split(here.world_size), here, examples, source, Known(), [], print, False)
     with run.begun() as step:
         for _ in range(PAIRS + 1):
             ours = bares = 0.0

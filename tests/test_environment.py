@@ -97,7 +97,7 @@ EXTRAS |= {
     "benchmarks": ("dev",),
     "course_staff/site": ("lab", "site"),
     "course_utils/lessons": ("distributed",),
-    "course_utils/strategies": ("distributed",),
+    "course_utils/script": ("distributed",),
 }
 EXTRAS |= {"tests/script": ("lab", "dev", "distributed")}
 BESIDE_IT = {"torchao"}  # compared with where it is installed, and needed nowhere

@@ -196,8 +196,7 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         elif arguments.memory and not recipe.compiled:
             _refuse_what_does_not_fit(arguments, what, recipe)
         nodes = 1 if arguments.nodes is None else arguments.nodes
-        card = _card(arguments)[1] if arguments.memory else None
-        said = emit(arguments.emit, arguments.model, recipe, nodes, card or "")
+        said = emit(arguments.emit, arguments.model, recipe, nodes)
         if arguments.memory and arguments.emit == "trl" and said.startswith(NO_SETTING):
             left_out = said.splitlines()[0].removeprefix(NO_SETTING)
             raise CourseError(

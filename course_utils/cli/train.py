@@ -7,10 +7,15 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
-from course_utils.script.choices import LOGS, PRECISIONS, SAVING, STRATEGIES
+from course_utils.script.choices import LOGS, PRECISIONS, STRATEGIES
 from course_utils.settings import environment_for_child
+
+if TYPE_CHECKING:
+    from course_utils.script.job import Job
+    from course_utils.script.rank import ThisRank
 
 HELP = "train as a script: alone, or on several ranks under torchrun; goes on by itself after it was ended"
 _COUNTS = {
@@ -22,7 +27,6 @@ _COUNTS = {
     "chunked-loss": "the loss by so many tokens at a time, whole logits never (default: 0, not so)",
     "lora": "train adapters of this rank only (default: 0, none)",
     "replicas": "groups of hsdp that hold everything each (default: 1)",
-    "sync-every": "updates between two averages of local-sgd and diloco (default: 1)",
     "seed": "of the order and of dropout (default: 0)",
     "save-every": "updates between two checkpoints (default: only the last)",
     "keep": "how many checkpoints are kept (default: 2)",
@@ -58,8 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--strategy", metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: none)")
     add("--ranks", type=int, metavar="N", help="start so many processes on this machine, under torchrun")
     add("--max-restarts", type=int, metavar="N", help="with --ranks: how often ended ranks start again (default: 3)")
-    add("--store", metavar="HOST:PORT", help="where members of local-sgd or diloco meet that may die and come back")
-    add("--member", metavar="K/N", help="with --store: this process's share of every batch, 0/4 to 3/4")
     add(
         "--optimizer",
         metavar="NAME",
@@ -69,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", metavar="NAME", help=f"{', '.join(PRECISIONS)} (default: fp32)")
     add("--lr", type=float, metavar="X", help="the highest learning rate (default: 0.001)")
     add("--floor", type=float, metavar="X", help="which share of it is left at the end (default: 0.0)")
-    add("--saving", metavar="NAME", help=f"who writes checkpoints: {', '.join(SAVING)} (default: sync)")
     add("--logs", nargs="*", metavar="NAME", help=f"{', '.join(LOGS)} (default: csv)")
     for name, what in _COUNTS.items():
         add(f"--{name}", type=int, metavar="N", help=what)
@@ -79,13 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check what is asked for, then train: here, or under torchrun with `--ranks`."""
-    from course_utils.script.rank import place
+    from course_utils.script.rank import this_rank
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
     warnings.simplefilter("ignore", FutureWarning)  # what libraries will rename is nothing to do for who trains
     warnings.formatwarning = lambda message, *where, **more: f"course train: {message}\n"
     job = _job(arguments)
-    here = place()
+    here = this_rank()
     if arguments.ranks is not None:
         _become_torchrun(job, here, arguments)
     if arguments.max_restarts is not None:
@@ -114,25 +115,27 @@ class _Lines:
         """Nothing is open."""
 
 
-def _become_torchrun(job, here, arguments: argparse.Namespace) -> None:
+def _become_torchrun(job: "Job", here: "ThisRank", arguments: argparse.Namespace) -> None:
     """In place of this process, when all is checked that can be; comes back only as an error."""
     from course_utils.memory.command import FRESH_ADDRESSES
-    from course_utils.script.run import prepare
+    from course_utils.script.run import naming_files, prepare
 
     restarts = 3 if arguments.max_restarts is None else arguments.max_restarts
-    if here.ranks > 1 or here.agent:
+    if here.world_size > 1 or here.agent:
         raise CourseError("This is a rank already; leave --ranks to what starts it.")
     if restarts < 0:
         raise CourseError(f"Ranks cannot start again {restarts} times; give --max-restarts 0 or more.")
-    prepare(job, arguments.ranks)
+    _, _, examples = prepare(job, arguments.ranks)
+    with naming_files(job.out):
+        prepared = examples.hand_over(job)
     words = ["--standalone", "--nproc-per-node", str(arguments.ranks), "--max-restarts", str(restarts)]
     # Behind "--" torchrun leaves every flag alone; else it takes `--logs` for the beginning of one of its own.
     words += ["-m", "--", "course_utils.cli", "train", *job.flags()]
     command = [sys.executable, "-m", "torch.distributed.run", *words]
-    os.execve(sys.executable, command, environment_for_child(**FRESH_ADDRESSES))
+    os.execve(sys.executable, command, environment_for_child(**FRESH_ADDRESSES, **prepared))
 
 
-def _job(arguments: argparse.Namespace):
+def _job(arguments: argparse.Namespace) -> "Job":
     from course_utils.script.job import Job
 
     given = {name: value for name, value in vars(arguments).items() if value is not None}

@@ -25,18 +25,18 @@ from course_utils import data, models, training
 from course_utils.data.batching import EpochSampler
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.distributed.torchrun import announce
-from course_utils.elastic.agents import Agents
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.lessons.c10_fsdp_and_zero import largest_difference
 from course_utils.lessons.c12_scaling_out import local
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
+from course_utils.script.agents import Agents
 from course_utils.script.checkpoints import parameters_in
 from course_utils.script.examples import Order, load
 from course_utils.script.optimizers import make_optimizer
-from course_utils.script.rank import place
-from course_utils.script.run import Known, Run, reached
+from course_utils.script.rank import this_rank
+from course_utils.script.run import Known, TrainingLoop, reached
 from course_utils.settings import set_variable, settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
@@ -96,8 +96,8 @@ def by_flags(job: Job) -> Trained:
     _silence()
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
-    here = place()
-    run = Run(job, job.on(here.ranks), here, examples, source, Known(), [], len, False)
+    here = this_rank()
+    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Known(), [], len, False)
     sent = None
     with run.begun() as step:
         while step < job.steps:
@@ -210,10 +210,10 @@ def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tup
     """
     source, examples = load(job)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    share, order, updates = job.on(ranks), Order(len(examples), job.batch, job.seed), []
+    split, order, updates = job.split(ranks), Order(len(examples), job.batch, job.seed), []
     for step in range(job.steps):
         own = order[step][rank * job.batch // ranks : (rank + 1) * job.batch // ranks]
-        parts = [own[i : i + share.micro_batch] for i in range(0, len(own), share.micro_batch)]
+        parts = [own[i : i + split.micro_batch] for i in range(0, len(own), split.micro_batch)]
         total = examples.weights[order[step]].sum().item() / ranks
         updates.append([(examples[rows], examples.weights[rows].sum().item() / total) for rows in parts])
     model = source.make().train()

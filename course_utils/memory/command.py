@@ -1,7 +1,6 @@
-"""A recipe as the command `course train`, and as the file by which a cluster starts it on several nodes."""
+"""A recipe as the command `course train`, and as the file by which Slurm starts it on several nodes."""
 
 import shlex
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,8 +15,6 @@ FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 and a node in place of a lost one waits for an address that is not written again (PyTorch's issue 135712)."""
 ANEW = "=".join(*FRESH_ADDRESSES.items())
 DATA, OUT = "text.txt", "runs"
-_OF_SKYPILOT = {"A100-40GB": "A100", "RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}  # others have one name
-FILES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2", "skypilot": "skypilot.yaml.j2"}
 
 # What `course train` has no flag for, and what a loop of one's own would call.
 OWN_LOOP = {
@@ -35,7 +32,7 @@ OWN_LOOP = {
 }
 TRL = ("attention", "offload_activations", "quantized", "galore")  # of these, what TRL has settings for
 # Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
-_STAGES_OF = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
+_REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
 _SWITCHES = {
     "clipping": "--clipping",
@@ -60,18 +57,15 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     return "\n".join(
         [
             *remarks(model, recipe),
-            f"# First, on a node that all others reach: python -m course_utils.elastic.store --host 0.0.0.0 --port {PORT}",
+            f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
             "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
-            f"{ANEW} {_torchrun(recipe, nodes)(nodes, 'HOST', 'ID')} {train}",
+            f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
         ]
     )
 
 
-def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: str = "") -> str:
-    """The file of a cluster's own kind (one of `FILES`) that starts the store once and torchrun on each node.
-
-    `card` is one of `hardware.MACHINES`, where it is known; a kind that must name one has it.
-    """
+def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
+    """The file for `sbatch` that starts the store once and torchrun on each node."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     said = remarks(model, recipe)
@@ -84,18 +78,16 @@ def cluster_file(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: st
     templates = Environment(
         loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return templates.get_template(FILES[kind]).render(
+    return templates.get_template("slurm.sh.j2").render(
         nodes=nodes,
         ranks_per_node=_ranks_per_node(recipe, nodes),
         gpus=recipe.device == "cuda",
-        card=_OF_SKYPILOT.get(card, card),
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
-        torchrun=_torchrun(recipe, nodes),
+        torchrun=_torchrun(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
         files=f"{DATA} and {model}{tokenizer}{copied}" if copied or Path(model).exists() else DATA,
         remarks="\n".join(said),
         anew=ANEW,
         port=PORT,
-        restarts=RESTARTS,
     )
 
 
@@ -177,7 +169,7 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
             "course train has no flag for precision='bf16-masters'; take autocast, or write a loop of your own with "
             "precision.MasterWeights."
         )
-    if recipe.zero_stage in _STAGES_OF.get(recipe.optimizer, ()):
+    if recipe.zero_stage in _REFUSED_STAGES.get(recipe.optimizer, ()):
         raise CourseError(
             f"{recipe.optimizer} does not go with zero_stage={recipe.zero_stage} in course train: it looks at whole tensors, or "
             "is no optimizer of torch's, as ZeRO-1 wants; take an AdamW, or no ZeRO."
@@ -189,18 +181,12 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
         raise CourseError(f"course train has no flag for {values}; write a loop of your own with {parts}.")
 
 
-def _torchrun(recipe: Recipe, nodes: int) -> Callable[..., str]:
-    """What writes torchrun's own words; the store's host, the run's id and a node's address come as a shell is to read them."""
-    ranks_per_node = _ranks_per_node(recipe, nodes)
-
-    def words(nodes: int | str, host: str, run: str, address: str = "") -> str:
-        return (
-            f"torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --max-restarts {RESTARTS} --rdzv-backend c10d "
-            f"--rdzv-endpoint {host}:{PORT} --rdzv-id {run} --rdzv-conf is_host=0"
-            f"{f' --local-addr {address}' if address else ''}"
-        )
-
-    return words
+def _torchrun(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> str:
+    """torchrun's own words; `count` of the nodes, the store's `host` and the `run`'s id come as a shell is to read them."""
+    return (
+        f"torchrun --nnodes {count} --nproc-per-node {_ranks_per_node(recipe, nodes)} --max-restarts {RESTARTS} "
+        f"--rdzv-backend c10d --rdzv-endpoint {host}:{PORT} --rdzv-id {run} --rdzv-conf is_host=0"
+    )
 
 
 def _ranks_per_node(recipe: Recipe, nodes: int) -> int:

@@ -1,11 +1,11 @@
-"""A recipe as what trains by it: the settings of a library, a command, the file of a cluster."""
+"""A recipe as what trains by it: the settings of a library, a command, a file for Slurm."""
 
 import json
 from contextlib import suppress
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.command import FILES, OWN_LOOP, TRL, cluster_file, torchrun_command, train_command, weights_of
+from course_utils.memory.command import OWN_LOOP, TRL, slurm_file, torchrun_command, train_command, weights_of
 from course_utils.memory.recipe import Recipe
 
 _OPTIMIZERS = {  # names of Transformers' TrainingArguments
@@ -34,21 +34,20 @@ _TRL_8BIT = (
 _MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
 
 
-def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: str = "") -> str:
+def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The recipe as `kind`.
 
     - `accelerate`, `trl`: settings, for `accelerate launch --config_file` and for `trl sft --config`. What the library has no
       setting for is a remark in the first lines.
     - `train`, `torchrun`: the command `course train` for one machine, and the one that each of `nodes` nodes runs.
-    - `slurm`, `kubernetes`, `skypilot`: a file that starts that command on `nodes` nodes; its first lines say what to fill in.
+    - `slurm`: a file that starts that command on `nodes` nodes; its first lines say what to fill in.
 
-    All `ranks` of the recipe are shared out evenly among the nodes. `card`, one of `hardware.MACHINES`, is for SkyPilot.
-    Raises `CourseError` for another kind, and for what cannot be said in this one.
+    All `ranks` of the recipe are shared out evenly among the nodes. Raises `CourseError` for another kind, and for what cannot be
+    said in this one.
     """
     require_kind(kind)
     if nodes != 1 and kind in (*_SETTINGS, "train"):
-        several = ", ".join(name for name in KINDS if name not in (*_SETTINGS, "train"))
-        raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose one of {several}.")
+        raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose torchrun or slurm.")
     if kind in _SETTINGS:
         return _with_remarks(kind, model, recipe)
     if kind == "train":
@@ -60,7 +59,7 @@ def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1, card: str = "") 
             raise
     if kind == "torchrun":
         return torchrun_command(model, recipe, nodes)
-    return cluster_file(kind, model, recipe, nodes, card)
+    return slurm_file(model, recipe, nodes)
 
 
 def require_kind(kind: str) -> None:
@@ -202,4 +201,4 @@ def _yaml(settings: dict) -> str:
 
 
 _SETTINGS = {"accelerate": _accelerate, "trl": _trl}
-KINDS = (*_SETTINGS, "train", "torchrun", *FILES)
+KINDS = (*_SETTINGS, "train", "torchrun", "slurm")

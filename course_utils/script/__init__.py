@@ -3,7 +3,7 @@
 from course_utils.lazy import import_when_used
 
 _HOMES = {
-    "choices": ("LOGS", "PRECISIONS", "SAVING", "STRATEGIES"),
+    "choices": ("LOGS", "PRECISIONS", "STRATEGIES"),
     "job": ("Job",),
     "loggers": ("CsvLogger", "Logger", "TensorBoardLogger"),
     "run": ("Result", "train"),

@@ -6,13 +6,10 @@ STRATEGIES = (
     "zero1",
     "fsdp2",
     "hsdp",
-    "local-sgd",
-    "diloco",
     "deepspeed-1",
     "deepspeed-2",
     "deepspeed-3",
 )
 PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
-SAVING = ("sync", "thread", "process")
 LOGS = ("csv", "tensorboard")
-SHARDED, BY_ROUNDS = ("fsdp2", "hsdp"), ("local-sgd", "diloco")
+SHARDED = ("fsdp2", "hsdp")

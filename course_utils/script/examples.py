@@ -11,15 +11,17 @@ import torch
 from course_utils import data, hub, models
 from course_utils.data.batching import EpochSampler
 from course_utils.errors import CourseError
+from course_utils.files import replacing
 from course_utils.memory.chunked import is_causal
 from course_utils.memory.model import Source, source_of
 from course_utils.script.job import Job
-from course_utils.settings import settings
+from course_utils.settings import settings, variables
 from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.packing import first_fit
 
 PACKED = ("llama", "gpt2", "gpt_neox", "gptj", "gpt_neo", "mistral", "qwen2", "qwen3", "gemma", "phi3")
 """Families that are known to part documents where positions begin anew; in others the documents of a row see each other."""
+_PREPARED = "COURSE_EXAMPLES"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,13 @@ class Examples:
     def __getitem__(self, rows: Sequence[int]) -> dict:
         """The batch of these rows."""
         return {name: column[rows] for name, column in self.columns.items()} | self.fixed
+
+    def hand_over(self, job: Job) -> dict[str, str]:
+        """Write them into the folder of `job`; the variables by which processes that train it find them there (`load`)."""
+        path = job.out / f"examples-{_key(job)}.pt"
+        with replacing(path) as partial:
+            torch.save(vars(self), partial)
+        return {_PREPARED: str(path.absolute())}
 
 
 class Order:
@@ -65,29 +74,42 @@ class Order:
 
 
 def load(job: Job) -> tuple[Source, Examples]:
-    """The model to be trained, and what it is trained on."""
-    return _task(job) if job.data is None else _text(job)
+    """The model to be trained, and what it is trained on: as it was handed over to this process, or else prepared here."""
+    source = _source_of_task(job) if job.data is None else _source_of_text(job)
+    path = Path(variables(_PREPARED).get(_PREPARED, ""))
+    if path.name == f"examples-{_key(job)}.pt":
+        return source, Examples(**torch.load(path, mmap=True))  # ranks of one machine share this memory
+    return source, _task(job, source) if job.data is None else _text(job, source)
 
 
-def _task(job: Job) -> tuple[Source, Examples]:
-    """The course's own task at the settings' scale: which package does a function come from?"""
-    functions = data.load_functions()
-    labels = functions["train"].features["label"].num_classes
-    config = models.configuration("distilbert", labels=labels)
+def _key(job: Job) -> str:
+    """Tells jobs apart that do not train on the same examples."""
+    fields = (job.model, job.data, job.tokenizer, job.weights, job.sequence, job.packed)
+    return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
+
+
+def _source_of_task(job: Job) -> Source:
+    config = models.configuration("distilbert", labels=data.load_functions()["train"].features["label"].num_classes)
     if job.sequence > config.max_position_embeddings:
         raise CourseError(
             f"The model of the course's own task has {config.max_position_embeddings} positions, not {job.sequence}; take a "
             "smaller --sequence, or a larger COURSE_SCALE."
         )
+    return source_of(config)
+
+
+def _task(job: Job, source: Source) -> Examples:
+    """The course's own task at the settings' scale: which package does a function come from?"""
+    functions = data.load_functions()
     train = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
     functions["train"] = train
-    split = data.tokenize(functions, data.tokenizer_for(functions, config.vocab_size), job.sequence)["train"]
+    split = data.tokenize(functions, data.tokenizer_for(functions, source.config.vocab_size), job.sequence)["train"]
     columns = data.batches(split, 1).dataset.columns
     weights = torch.ones(len(split))
-    return source_of(config), Examples(columns, weights, columns["attention_mask"].sum(1), {}, "the course's own task")
+    return Examples(columns, weights, columns["attention_mask"].sum(1), {}, "the course's own task")
 
 
-def _text(job: Job) -> tuple[Source, Examples]:
+def _source_of_text(job: Job) -> Source:
     source = source_of(job.model)
     kind = models.building._class_of(source.config)
     if not is_causal(kind):
@@ -100,6 +122,10 @@ def _text(job: Job) -> tuple[Source, Examples]:
     positions = getattr(source.config, "max_position_embeddings", None) or job.sequence
     if job.sequence > positions:
         raise CourseError(f"{job.model} has {positions} positions, and --sequence is {job.sequence}; shorten it.")
+    return source
+
+
+def _text(job: Job, source: Source) -> Examples:
     documents, key = _documents(job.data)
     encode, vocabulary = _tokenizer(job.model, job.tokenizer or job.weights)
     if vocabulary > source.config.vocab_size:
@@ -110,7 +136,7 @@ def _text(job: Job) -> tuple[Source, Examples]:
     columns = _packed(tokens, job.sequence) if job.packed else _stream(tokens, job.sequence)
     weights = (columns["labels"][:, 1:] != IGNORED).sum(1).float()
     real = columns.pop("real").sum(1) if "real" in columns else torch.full((len(weights),), job.sequence)
-    return source, Examples(columns, weights, real, {"use_cache": False}, key)
+    return Examples(columns, weights, real, {"use_cache": False}, key)
 
 
 def is_of_bytes(job: Job) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from math import inf
@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from course_utils.errors import CourseError, instead, require_count
 from course_utils.memory import Recipe
-from course_utils.script.choices import BY_ROUNDS, LOGS, PRECISIONS, SAVING, SHARDED, STRATEGIES
+from course_utils.script.choices import LOGS, PRECISIONS, SHARDED, STRATEGIES
 from course_utils.script.optimizers import kind_of
 from course_utils.units import format_counted
 
@@ -43,12 +43,9 @@ class Job:
     `batch` is the examples of one update on all ranks together, `micro_batch` those of one forward pass (0: a rank's whole
     share). `optimizer` is a name as in `memory.OPTIMIZERS`, a class as `torch.AdamW` or `course.Adafactor`, or `muon`;
     `options` are arguments of it. The learning rate rises over `warmup` updates to `lr`, and falls as a cosine to `floor` of it
-    at `steps`. `sync_every` is the updates of a round of local SGD. With `store`, the address of
-    `course_utils.elastic.store`, its ranks may die and come back: each is a process of its own, `member` `"0/4"`, `"1/4"`, and so
-    on, with that share of every batch and a folder of its own. The other fields are those of `memory.Recipe`.
+    at `steps`. The other fields are those of `memory.Recipe`.
 
     `out` is the folder of the run: logs, and the last `keep` checkpoints, one every `save_every` updates (0: only the last).
-    `saving` says who writes them: the loop itself, a thread, or a process beside it.
 
     Raises `CourseError` for values out of range and for what does not go together.
     """
@@ -76,24 +73,20 @@ class Job:
     lora: int = 0
     compiled: bool = False
     replicas: int = 1
-    sync_every: int = 1
-    store: str = ""
-    member: str = ""
     seed: int = 0
     save_every: int = 0
     keep: int = 2
-    saving: str = "sync"
     logs: tuple[str, ...] = ("csv",)
     log_every: int = 10
     quick: bool = False
 
     def __post_init__(self):
-        for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS), ("saving", SAVING)):
+        for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise CourseError(f"No {name} is called {getattr(self, name)!r}; {instead(getattr(self, name), known)}")
         if unknown := set(self.logs) - set(LOGS):
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {instead(min(unknown), LOGS)}")
-        for name in ("batch", "sequence", "steps", "replicas", "sync_every", "keep", "log_every"):
+        for name in ("batch", "sequence", "steps", "replicas", "keep", "log_every"):
             require_count(f"--{name.replace('_', '-')}", getattr(self, name))
         for name in ("micro_batch", "warmup", "save_every", "seed", "chunked_loss", "lora"):
             value = getattr(self, name)
@@ -120,10 +113,10 @@ class Job:
             yield "TensorBoard is not installed; pip install tensorboard, or leave it out of --logs."
         if self.data is None and (self.packed or self.chunked_loss):
             yield "Packed rows and a loss by pieces are for language models; add --model and --data, or leave them out."
-        if self.strategy in SHARDED and not kind.by_element and self.optimizer != "muon":
+        if self.strategy in SHARDED and not kind.by_element:
             yield (
                 f"{self.optimizer} looks at whole tensors, of which {self.strategy} leaves a rank parts; take an optimizer that "
-                "works element by element (torch.AdamW, course.AdamW), muon, or ddp."
+                "works element by element (torch.AdamW, course.AdamW), or ddp."
             )
         if self.strategy == "zero1" and not kind.is_torchs:
             yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; take torch.AdamW, say, or ddp."
@@ -132,8 +125,8 @@ class Job:
                 f"{self.strategy} lays all parameters in one row, and {self.optimizer} looks at whole tensors; take an optimizer "
                 "that works element by element (torch.AdamW, course.AdamW), or ddp."
             )
-        if is_deepspeed and (self.precision in ("fp64", "fp16") or self.saving != "sync"):
-            yield f"{self.strategy} is offered in fp32, bf16 and autocast, with --saving sync; change these, or take fsdp2."
+        if is_deepspeed and self.precision in ("fp64", "fp16"):
+            yield f"{self.strategy} is offered in fp32, bf16 and autocast; take one of these, or fsdp2."
         if self.precision == "fp16" and self.strategy not in ("none", "ddp"):
             yield f"Loss scaling for fp16 is offered alone and with ddp; with {self.strategy} take autocast."
         if self.precision == "fp16" and self.chunked_loss:
@@ -142,19 +135,6 @@ class Job:
             yield f"--replicas is for hsdp, not {self.strategy}; leave it out."
         if self.strategy == "hsdp" and self.replicas == 1:
             yield "hsdp needs --replicas 2 or more; with one it is fsdp2."
-        if self.strategy in BY_ROUNDS and self.save_every % self.sync_every:
-            yield (
-                f"Between two averages the ranks differ, so a checkpoint is written at one: take --save-every in multiples of "
-                f"--sync-every {self.sync_every}."
-            )
-        if self.sync_every > 1 and self.strategy not in BY_ROUNDS:
-            yield f"--sync-every is for local-sgd and diloco, not {self.strategy}; leave it out."
-        if bool(self.store) != bool(self.member):
-            yield "Members meet at a store: give --store HOST:PORT and --member 0/4, say, or neither."
-        if self.store and self.strategy not in BY_ROUNDS:
-            yield f"Members that come and go train by local-sgd or diloco, not {self.strategy}; change --strategy."
-        if self.member and self.part is None:
-            yield f"--member {self.member} is no K/N with K from 0 to N - 1; the third of four is 2/4."
         if self.compiled and is_deepspeed:
             yield f"Compiling is not offered with {self.strategy}; leave one of the two out."
         if is_deepspeed and not _has_deepspeed():
@@ -163,17 +143,21 @@ class Job:
                 'pip install --no-build-isolation "course-utils[distributed]", or take zero1 or fsdp2.'
             )
 
-    def on(self, ranks: int) -> "Ranks":
-        """The same on so many ranks. Raises `CourseError` where the batch does not divide."""
-        return Ranks(self, ranks)
+    def split(self, world_size: int) -> "BatchSplit":
+        """An update's examples among this many ranks. Raises `CourseError` where they do not divide."""
+        return BatchSplit(self, world_size)
 
     @property
-    def part(self) -> tuple[int, int] | None:
-        """Of `member` the two numbers, None where there are none or they make no sense."""
-        one, _, all_of_them = self.member.partition("/")
-        if one.isdigit() and all_of_them.isdigit() and int(one) < int(all_of_them):
-            return int(one), int(all_of_them)
-        return None
+    def model_recipe(self) -> Recipe:
+        """What decides the model that is trained; `BatchSplit.recipe`, which predicts the bytes of a step, adds the rest."""
+        return Recipe(
+            precision="bf16" if self.precision == "bf16" else "fp32",
+            sequence=self.sequence,
+            packed=self.packed,
+            checkpointing=self.checkpointing,
+            chunked_loss=self.chunked_loss,
+            lora=self.lora,
+        )
 
     @property
     def identity(self) -> dict:
@@ -181,8 +165,6 @@ class Job:
         found = {name: getattr(self, name) for name in _SAME}
         if self.weights:
             found["weights"] = self.weights
-        if self.strategy in BY_ROUNDS:
-            found |= {"strategy": self.strategy, "sync_every": self.sync_every, "member": self.member}
         if self.strategy.startswith("deepspeed"):  # whose checkpoints nothing else can read
             found["strategy"] = self.strategy
         return json.loads(json.dumps(found, default=str))
@@ -209,18 +191,16 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """How an update's examples are shared out: `ranks` take `accumulation` micro-batches of `micro_batch` each."""
+class BatchSplit:
+    """How an update's examples are split: each of `world_size` ranks takes `accumulation` micro-batches of `micro_batch`."""
 
     job: Job
-    ranks: int
+    world_size: int
 
     def __post_init__(self):
-        job, ranks = self.job, self.ranks
-        if ranks == 1 and job.strategy != "none" and not job.store:
+        job, ranks = self.job, self.world_size
+        if ranks == 1 and job.strategy != "none":
             raise CourseError(f"{job.strategy} shares out over ranks, and this is one process; add --ranks 2, say.")
-        if ranks == 1 and job.saving == "process":
-            raise CourseError("A process beside it writes for several ranks, and this is one; take --saving thread.")
         if ranks > 1 and job.strategy == "none":
             raise CourseError(f"{ranks} processes would each train for themselves; choose --strategy ddp, or another.")
         if ranks % job.replicas or (job.replicas > 1 and ranks == job.replicas):
@@ -234,34 +214,30 @@ class Ranks:
     @property
     def micro_batch(self) -> int:
         """Examples of one forward pass."""
-        return self.job.micro_batch or max(1, self.job.batch // self.ranks)
+        return self.job.micro_batch or max(1, self.job.batch // self.world_size)
 
     @property
     def accumulation(self) -> int:
         """Forward passes of one rank in an update."""
-        return self.job.batch // self.ranks // self.micro_batch
+        return self.job.batch // self.world_size // self.micro_batch
 
     @property
     def recipe(self) -> Recipe | None:
         """What `course plan` calls this; None where nothing predicts its bytes."""
-        job, by_rounds = self.job, self.job.strategy in BY_ROUNDS
+        job = self.job
         known = kind_of(job.optimizer).recipe
         if known is None or job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed"):
             return None
-        return Recipe(
+        return replace(
+            job.model_recipe,
             optimizer=known,
             precision=job.precision,
             batch=self.micro_batch,
-            sequence=job.sequence,
             accumulation=self.accumulation,
-            packed=job.packed,
             keeps_outputs=False,
             clipping=job.clipping,
-            checkpointing=job.checkpointing,
-            chunked_loss=job.chunked_loss,
-            lora=job.lora,
             zero_stage=_STAGES.get(job.strategy, 0),
-            ranks=1 if by_rounds else self.ranks,
+            ranks=self.world_size,
             replicas=job.replicas,
         )
 

@@ -11,7 +11,6 @@ from course_utils import optim
 from course_utils.errors import CourseError, instead
 from course_utils.memory.optimizers import OPTIMIZERS
 from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
-from course_utils.strategies.sharded_muon import ShardedMuon
 
 _BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
 _BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
@@ -85,9 +84,11 @@ def _library(name: str) -> Callable:
 
 def _muon(model: nn.Module, lr: float, **options) -> ChainedOptimizer:
     """Muon for the hidden matrices, with updates as large as AdamW's (Liu et al. 2025), and AdamW for all else."""
+    if not hasattr(torch.optim, "Muon"):
+        raise CourseError(f"torch {torch.__version__} has no Muon; install torch 2.9 or later.")
     matrices, others = hidden_matrices(model)
     if not matrices:
         raise CourseError("muon is for hidden matrices, of which this model trains none; take adamw.")
-    muon = ShardedMuon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options)
+    muon = torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options)
     adamw = [torch.optim.AdamW(others, lr=lr, foreach=False)] if others else []  # adapters are matrices all
     return ChainedOptimizer(muon, *adamw)

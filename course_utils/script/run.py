@@ -3,21 +3,19 @@
 import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from course_utils.elastic.parent import end_with_parent, spawn_beside
 from course_utils.errors import CourseError, require_count
 from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.hardware.operators import OperatorWatch
-from course_utils.memory import Recipe, estimate
+from course_utils.memory import estimate
 from course_utils.memory.allocator import allocator_of
 from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.memory.model import Source
@@ -26,11 +24,14 @@ from course_utils.models import pretrained
 from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
+from course_utils.script.choices import SHARDED
+from course_utils.script.engines import Ddp, Engine, Fsdp2, Zero1
 from course_utils.script.examples import Examples, Order, is_of_bytes, load
-from course_utils.script.job import FREE, Job, Ranks
+from course_utils.script.job import FREE, BatchSplit, Job
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
-from course_utils.strategies.engines import ENGINES, Alone, Members
+from course_utils.script.parent import end_with_parent
+from course_utils.script.rank import ThisRank
 from course_utils.units import format_bytes
 
 _HALVES = {"autocast": torch.bfloat16, "fp16": torch.float16}
@@ -49,7 +50,7 @@ class Result:
     peak: int | None
     predicted: int | None
     tokens_per_second: float
-    engine: Alone = field(repr=False)
+    engine: Engine = field(repr=False)
 
 
 def train(
@@ -60,54 +61,47 @@ def train(
     Alone, as a rank that torchrun announces, or in a process group that stands. `loggers` come on top of those that the job
     names. Raises `CourseError` for what cannot be trained; for files that cannot be written on rank 0 alone.
     """
-    here = replace(rank.place(), member=job.part)
+    here = rank.this_rank()
     rank.refuse_gpus_that_are_missing(here)
     if here.agent:
         end_with_parent()
-    if job.saving == "process":
-        spawn_beside()
     say = say if here.rank == 0 else _nothing
     if here.stale:
         [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
-    share, source, examples = prepare(job, here.ranks)
+    split, source, examples = prepare(job, here.world_size)
     if is_of_bytes(job):
         say("Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own.")
     with ExitStack() as closing:
         logged, known = [], Known()
         if here.rank == 0:  # before the ranks meet: else the others would wait for one that cannot go on
-            closing.enter_context(_files(job.out))
+            closing.enter_context(naming_files(job.out))
             closing.enter_context(rank.alone_in(job.out))
             logged = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
             for logger in logged:
                 closing.callback(logger.close)
-            known = Known.of(job, share, source)
+            known = Known.of(job, split, source)
         closing.enter_context(rank.joined(here))
-        run = Run(job, share, here, examples, source, known, logged, say, progress)
-        closing.callback(run.engine.close)
-        closing.callback(run.checkpoints.close)
-        return run.go()
+        return TrainingLoop(job, split, here, examples, source, known, logged, say, progress).run()
 
 
-def prepare(job: Job, ranks: int) -> tuple[Ranks, Source, Examples]:
-    """All that can be looked at before ranks meet: how they share out, the model, its examples, and the folder, which is made.
+def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
+    """All that can be looked at before ranks meet: how a batch is split, the model, its examples, and the folder, which is made.
 
     Raises `CourseError`.
     """
-    require_count("--ranks", ranks)
-    if job.store and ranks > 1:
-        raise CourseError(f"A member is one process, and these would be {ranks} ranks; start each on its own.")
-    share = job.on(ranks if job.part is None else job.part[1])
+    require_count("--ranks", world_size)
+    split = job.split(world_size)
     source, examples = load(job)
     Order(len(examples), job.batch, job.seed)
-    with _files(job.out):
+    with naming_files(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
         (job.out / "lock").touch()
-    return share, source, examples
+    return split, source, examples
 
 
 @contextmanager
-def _files(folder: Path) -> Iterator[None]:
+def naming_files(folder: Path) -> Iterator[None]:
     """Errors of files in `folder`, and of a disk that is full, as one sentence."""
     try:
         yield
@@ -127,15 +121,15 @@ class Known:
     flops: float | None = None
 
     @classmethod
-    def of(cls, job: Job, share: Ranks, source) -> "Known":
+    def of(cls, job: Job, split: BatchSplit, source: Source) -> "Known":
         path = job.out / "known.json"
         if job.quick:
             return cls()
-        asked = f"{share.recipe} of {source.key}, {torch.get_num_threads()} threads"
+        asked = f"{split.recipe} of {source.key}, {torch.get_num_threads()} threads"
         kept = read_json(path) or {}
         if kept.get("asked") == asked:
             return cls(kept["peak"], kept["flops"])
-        peak = None if share.recipe is None else estimate(source, share.recipe).peak
+        peak = None if split.recipe is None else estimate(source, split.recipe).peak
         name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
         flops = None if job.precision == "fp64" else calibrate([name], exchange=False).flops[name]
         found = cls(peak, flops)
@@ -143,11 +137,22 @@ class Known:
         return found
 
 
-class Run:
-    """A job as one process has it."""
+class TrainingLoop:
+    """The updates of a job as one rank makes them; what is needed was prepared before."""
 
-    def __init__(self, job, share, here, examples, source, known, loggers, say, progress):
-        self.job, self.share, self.here, self.examples, self.known = job, share, here, examples, known
+    def __init__(
+        self,
+        job: Job,
+        split: BatchSplit,
+        here: ThisRank,
+        examples: Examples,
+        source: Source,
+        known: Known,
+        loggers: Sequence[Logger],
+        say: Callable[[str], None],
+        progress: bool,
+    ):
+        self.job, self.split, self.here, self.examples, self.known = job, split, here, examples, known
         self.loggers, self.say, self.progress = loggers, say, progress
         self.device = here.device
         self.order = Order(len(examples), job.batch, job.seed)
@@ -155,20 +160,18 @@ class Run:
         scaled = job.precision == "fp16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
         identity = {**job.identity, "data": examples.key}
-        self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep, job.saving)
+        self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep)
         self.reached = _Reached(job.out / "reached") if here.rank == 0 else None
         self.flops, self.peak = 0, None
 
-    def go(self) -> Result:
+    def run(self) -> Result:
         """From where the newest checkpoint stands to the end."""
         with self.begun() as first:
             step = first
             while step < self.job.steps:
                 step = self.next(step)
             if first < self.job.steps:
-                self.engine.finish(step)
                 self._save(self.job.steps)
-            self.checkpoints.finish()
         rates = (self.peak, self.known.peak, self.meter.rate)
         result = Result(max(first, self.job.steps), first, self.meter.losses, *rates, self.engine)
         self._say_end(result)
@@ -177,59 +180,50 @@ class Run:
     @contextmanager
     def begun(self) -> Iterator[int]:
         """Inside, updates can be made; the update to go on after."""
-        self.first = self.engine.begin(self._resume())
+        self.first = self._resume()
         self.meter = _Meter(self)
         with self._bar() as self.bar:
             yield self.first
 
     def next(self, step: int) -> int:
-        """The update after update `step`, with all that goes with it; returns the update to go on after."""
+        """The update after update `step`, with all that goes with it; returns its number."""
         if self.here.rank == 0:
             self.reached.note(step + 1)
         can_measure = self.here.rank == 0 and not self.job.quick and not self.engine.opaque
         measured = can_measure and step == self.first + _MEASURED - 1
-        loss, norm, after = self._measured_update(step) if measured else self._update(step)
+        loss, norm = self._measured_update(step) if measured else self._update(step)
         self.meter.add(step, loss, norm, self.bar)
-        if self.job.save_every and after % self.job.save_every == 0 and after < self.job.steps:
-            self._save(after)
-        return after
+        if self.job.save_every and (step + 1) % self.job.save_every == 0 and step + 1 < self.job.steps:
+            self._save(step + 1)
+        return step + 1
 
-    def _make_engine(self, source) -> Alone:
+    def _make_engine(self, source: Source) -> Engine:
         job = self.job
-        recipe = Recipe(
-            precision="bf16" if job.precision == "bf16" else "fp32",
-            sequence=job.sequence,
-            packed=job.packed,
-            checkpointing=job.checkpointing,
-            chunked_loss=job.chunked_loss,
-            lora=job.lora,
-        )
         torch.manual_seed(job.seed)  # for adapters; the weights have the settings' seed
         if job.weights:
             source = replace(source, make=partial(pretrained, source.config, job.weights))
         elif job.lora:
             self.say("The adapters stand on random weights, which shows what it costs; to fine-tune, give --weights.")
-        plain = Workload(source, recipe).make_model().to(self.device)
+        plain = Workload(source, job.model_recipe).make_model().to(self.device)
         if job.precision == "fp64":
             plain.double()
         make = partial(_make, job)
-        options = {"device": self.device, "halves": job.precision == "autocast", "replicas": job.replicas}
         if job.strategy.startswith("deepspeed"):
-            from course_utils.strategies.deepspeed import DeepSpeed
+            from course_utils.script.deepspeed import DeepSpeed
 
             engine = DeepSpeed(
                 plain,
                 make,
                 stage=int(job.strategy[-1]),
                 precision=job.precision,
-                micro_batch=self.share.micro_batch,
-                accumulation=self.share.accumulation,
+                micro_batch=self.split.micro_batch,
+                accumulation=self.split.accumulation,
                 clip_to=_NORM if job.clipping else None,
             )
+        elif job.strategy in SHARDED:
+            engine = Fsdp2(plain, make, device=self.device, halves=job.precision == "autocast", replicas=job.replicas)
         else:
-            kind = ENGINES[job.strategy] if dist.is_initialized() else Members if job.store else Alone
-            rounds = {"sync_every": job.sync_every, "store": job.store, "member": job.member}
-            engine = kind(plain, make, is_diloco=job.strategy == "diloco", say=self.say, **rounds, **options)
+            engine = {"none": Engine, "ddp": Ddp, "zero1": Zero1}[job.strategy](plain, make)
         if job.compiled:
             engine.model.compile()
         return engine
@@ -257,25 +251,27 @@ class Run:
         """What a run may change on its way, and says so."""
         return {name: value for name, value in self.job.asdict().items() if name in FREE}
 
-    def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float, int]:
-        """One update: this rank's part of the loss, the norm of the gradients where they are clipped, what to go on after."""
-        job, share, engine, examples = self.job, self.share, self.engine, self.examples
-        own = self.own(step)
-        total = examples.weights[self.order[step] if engine.of_one_model else own].sum().item()
+    def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """One update: this rank's part of the loss, and the norm of the gradients where they are clipped."""
+        job, split, engine, examples = self.job, self.split, self.engine, self.examples
+        rows, size = self.order[step], job.batch // split.world_size
+        own, total = rows[self.here.rank * size :][:size], examples.weights[rows].sum().item()
         engine.model.train()
         loss = torch.zeros((), device=self.device)
-        for i in range(share.accumulation):
-            mine = own[i * share.micro_batch : (i + 1) * share.micro_batch]
-            self._seed(step, self.here.part * share.accumulation + i)
+        for i in range(split.accumulation):
+            mine = own[i * split.micro_batch : (i + 1) * split.micro_batch]
+            self._seed(step, self.here.rank * split.accumulation + i)
             weight = examples.weights[mine].sum().item() / total
-            with engine.around(is_last=i + 1 == share.accumulation), self._counted(step, i):
+            with engine.around(is_last=i + 1 == split.accumulation), self._watch() as watch:
                 with self._autocast():
                     found = engine.model(**self._on_device(examples[mine]))
                 micro_loss = (found["loss"] if isinstance(found, dict) else found.loss) * weight
                 del found
                 loss = loss + micro_loss.detach()
-                gain = self.here.ranks if engine.averages else 1  # the library divides by it
+                gain = split.world_size if engine.averages else 1  # the library divides by it
                 engine.backward(self.scaler.scale(micro_loss * gain))
+            if watch is not None:
+                self.flops = sum(operator.work.flops for operator in watch.operators)
         self._seed(step, _UPDATE)
         if job.clipping:
             self.scaler.unscale_(engine.optimizer)
@@ -283,14 +279,9 @@ class Run:
         factor = _factor(job, step)
         for group in engine.optimizer.param_groups:
             group["lr"] = job.lr * factor
-        after = engine.update(partial(self.scaler.step, engine.optimizer), step + 1)
+        engine.update(partial(self.scaler.step, engine.optimizer))
         self.scaler.update()
-        return loss, engine.norm, after
-
-    def own(self, step: int) -> list[int]:
-        """This process's share of the examples of an update."""
-        rows, size = self.order[step], self.job.batch // self.here.parts
-        return rows[self.here.part * size : (self.here.part + 1) * size]
+        return loss, engine.norm
 
     def _seed(self, step: int, micro: int) -> None:
         """As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it."""
@@ -299,7 +290,7 @@ class Run:
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def _measured_update(self, step: int):
+    def _measured_update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
         """The same, and the allocator's peak of it."""
         resident = _bytes_of(self.engine)
         allocator = allocator_of(self.device)
@@ -308,11 +299,10 @@ class Run:
         self.peak = resident + allocator.account().above_start
         return made
 
-    def _counted(self, step: int, micro: int):
-        """Operations of the first micro-batch, counted: every other has as many."""
-        if self.flops or self.job.compiled or self.here.rank or self.job.quick:
-            return nullcontext()
-        return _Flops(self)
+    def _watch(self) -> AbstractContextManager[OperatorWatch | None]:
+        """Counts the operations of the first micro-batch: every other has as many."""
+        is_needless = self.flops or self.job.compiled or self.here.rank or self.job.quick
+        return nullcontext() if is_needless else OperatorWatch()
 
     def _on_device(self, batch: dict) -> dict:
         return {name: v.to(self.device) if isinstance(v, torch.Tensor) else v for name, v in batch.items()}
@@ -365,24 +355,11 @@ class _Reached:
         self.file.flush()
 
 
-class _Flops(OperatorWatch):
-    """Counts what the first micro-batch computes, what is recomputed too."""
-
-    def __init__(self, run: Run):
-        super().__init__()
-        self.run = run
-
-    def __exit__(self, *error):
-        ended = super().__exit__(*error)
-        self.run.flops = sum(operator.work.flops for operator in self.operators)
-        return ended
-
-
 class _Meter:
     """Figures of the updates since the last row."""
 
-    def __init__(self, run: Run):
-        self.run, self.begun = run, time.perf_counter()
+    def __init__(self, loop: TrainingLoop):
+        self.loop, self.begun = loop, time.perf_counter()
         self.since, self.pending = self.begun, []
         self.rows: list[tuple[int, float]] = []  # tokens and seconds
         self.losses: dict[int, float] = {}
@@ -393,41 +370,37 @@ class _Meter:
         tokens, seconds = map(sum, zip(*(self.rows[1:] or self.rows or [(0, float("nan"))]), strict=True))
         return tokens / seconds
 
-    def add(self, step: int, loss: torch.Tensor, norm, bar) -> None:
+    def add(self, step: int, loss: torch.Tensor, norm: torch.Tensor | float, bar) -> None:
         """Update `step` is made; a row where it is time for one."""
-        run = self.run
+        loop = self.loop
         self.pending.append((step, loss, norm))
         if bar is not None:
             bar.update()
-        if (step + 1) % run.job.log_every and step + 1 < run.job.steps:
+        if (step + 1) % loop.job.log_every and step + 1 < loop.job.steps:
             return
         losses = [float(loss) for _, loss, _ in self.pending]  # waits for the device
         self.losses |= {number + 1: loss for (number, _, _), loss in zip(self.pending, losses, strict=True)}
         now = time.perf_counter()
         seconds, (step, _, norm) = now - self.since, self.pending[-1]
-        factor = (
-            run.here.ranks if run.engine.of_one_model else 1
-        )  # each rank has its part of the loss, or one of its own
-        [mean] = rank.mean_over_ranks([factor * sum(losses) / len(losses)], run.device)
-        rows = run.order.__getitem__ if run.here.member is None else run.own  # a member's log is its own
-        tokens = sum(run.examples.tokens[rows(number)].sum().item() for number, _, _ in self.pending)
+        mean = rank.sum_over_ranks(sum(losses) / len(losses), loop.device)
+        tokens = sum(loop.examples.tokens[loop.order[number]].sum().item() for number, _, _ in self.pending)
         self.rows.append((tokens, seconds))
-        flops = run.flops * run.share.accumulation * len(self.pending) / seconds  # of this rank
+        flops = loop.flops * loop.split.accumulation * len(self.pending) / seconds  # of this rank
         values = {
-            "attempt": run.reached.attempts if run.reached else 0,
+            "attempt": loop.reached.attempts if loop.reached else 0,
             "loss": mean,
-            "lr": run.job.lr * _factor(run.job, step),
+            "lr": loop.job.lr * _factor(loop.job, step),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
             "seconds": now - self.begun,
         }
-        if run.job.clipping:
+        if loop.job.clipping:
             values["gradient_norm"] = float(norm)
         if flops:
             values["flops_per_second"] = flops
-        if run.known.flops and flops:
-            values["utilization"] = flops / run.known.flops
-        for logger in run.loggers:
+        if loop.known.flops and flops:
+            values["utilization"] = flops / loop.known.flops
+        for logger in loop.loggers:
             logger.log(step + 1, values)
         if bar is not None:
             bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
@@ -450,7 +423,7 @@ def _mixed(seed: int, step: int, micro: int) -> int:
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + micro * 0x94D049BB133111EB) % 2**63
 
 
-def _bytes_of(engine: Alone) -> int:
+def _bytes_of(engine: Engine) -> int:
     """Bytes of parameters, buffers and optimizer state on this rank, each memory once."""
     kept = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
     whole = [*engine.plain.parameters(), *engine.plain.buffers(), *kept]

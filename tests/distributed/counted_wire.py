@@ -6,13 +6,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, QSGD, LocalSGD, ShardedOptimizer, counted, launch, ring
 from course_utils.lessons.c06_gradient_accumulation import WAYS, accumulate_on_rank
-from course_utils.strategies.sharded_muon import ShardedMuon
 
 K, RANKS = 4, 2
 BUILD = partial(models.build, "llama")
@@ -84,20 +81,11 @@ def local_steps():
     return LocalSGD(torch.optim.SGD(layers().parameters()), sync_every=1).step
 
 
-def sharded_muon():
-    mesh = init_device_mesh("cpu", (RANKS,))
-    matrices = [torch.nn.Parameter(distribute_tensor(torch.ones(501, 300), mesh, [Shard(0)])) for _ in range(5)]
-    for matrix in matrices:
-        matrix.grad = matrix.detach().clone()
-    return ShardedMuon(matrices).step
-
-
 STEPS = {
     "ZeRO-1": sharded_update,
     "local SGD": local_steps,
     "8 bits": coarse_gradients,
     "FSDP": sharded,
-    **({"Muon": sharded_muon} if hasattr(torch.optim, "Muon") else {}),
 }
 
 

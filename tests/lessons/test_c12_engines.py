@@ -20,10 +20,10 @@ from figures import title
 
 from course_utils import models
 from course_utils.distributed import launch
-from course_utils.elastic.agents import words
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.lessons import c12_engines as lesson
+from course_utils.script.agents import words
 from course_utils.script.loggers import CsvLogger
 from course_utils.settings import environment_for_child, settings
 from course_utils.training import History
@@ -198,7 +198,7 @@ def awaited(look):
 BEGINS = """
 import sys, time
 from pathlib import Path
-from course_utils.elastic.agents import Agents
+from course_utils.script.agents import Agents
 from course_utils.lessons.c12_engines import small_job
 folder = Path(sys.argv[1])
 with Agents(folder, 2, small_job(folder, strategy="ddp", steps=100_000).flags()) as agents:

@@ -1,4 +1,4 @@
-"""What `--emit` writes for course train, torchrun and clusters: against the parsers, shells and schemas that will read it."""
+"""What `--emit` writes for course train, torchrun and Slurm: against the parsers and the shell that will read it."""
 
 import re
 import shlex
@@ -9,13 +9,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import yaml
 
 from course_utils import cli
 from course_utils.cli import train
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
-from course_utils.memory.command import FILES, OWN_LOOP
+from course_utils.memory.command import OWN_LOOP
 from course_utils.memory.emit import emit, kind_for
 from course_utils.memory.optimizers import OPTIMIZERS
 from course_utils.memory.recipe import PRECISIONS
@@ -64,7 +63,7 @@ def test_a_recipe_is_a_strategy_and_a_batch_of_all_ranks(recipe, strategy):
     assert found.get("--replicas") == (str(recipe.replicas) if recipe.replicas > 1 else None)
 
 
-@pytest.mark.parametrize("kind", ["torchrun", *FILES])
+@pytest.mark.parametrize("kind", ["torchrun", "slurm"])
 def test_every_kind_starts_the_same_training(kind):
     expected = trained(emit("train", ODD, EVERYTHING))
     assert expected.pop("--ranks") == "16"
@@ -77,11 +76,11 @@ def test_every_kind_starts_the_same_training(kind):
 def test_course_train_takes_its_command():
     for recipe in (PLAIN, EVERYTHING):
         asked = cli._parser().parse_args(shlex.split(emit("train", "gpt2", recipe), comments=True)[1:])
-        share = train._job(asked).on(recipe.ranks)
-        assert (share.micro_batch, share.accumulation) == (recipe.batch, recipe.accumulation)
+        split = train._job(asked).split(recipe.ranks)
+        assert (split.micro_batch, split.accumulation) == (recipe.batch, recipe.accumulation)
 
 
-@pytest.mark.parametrize("kind", ["train", "torchrun", *FILES])
+@pytest.mark.parametrize("kind", ["train", "torchrun", "slurm"])
 @pytest.mark.parametrize(
     ("model", "weights"), [("llama-3.1-8B", "meta-llama/Llama-3.1-8B"), (ODD, "a name on the Hub")]
 )
@@ -149,37 +148,35 @@ def test_trl_is_given_the_folder_of_a_configuration_and_told_to_need_weights(tmp
     assert "adapters in bfloat16" not in said
 
 
-@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
-def test_a_clusters_file_asks_for_every_file_that_its_command_reads(kind, tmp_path, monkeypatch):
+def test_slurms_file_asks_for_every_file_that_its_command_reads(tmp_path, monkeypatch):
     file = tmp_path / "config.json"
     file.write_text("{}")
-    said = emit(kind, str(file), PLAIN)
+    said = emit("slurm", str(file), PLAIN)
     assert f"with text.txt and config.json (a copy of {file}) in it" in said
     assert trained(said)["--model"] == "config.json", "it is read where the job runs"
     monkeypatch.chdir(tmp_path)
-    assert "with text.txt and config.json in it" in emit(kind, "config.json", PLAIN)
-    assert "with text.txt in it" in emit(kind, "gpt2", PLAIN)
+    assert "with text.txt and config.json in it" in emit("slurm", "config.json", PLAIN)
+    assert "with text.txt in it" in emit("slurm", "gpt2", PLAIN)
 
 
-@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
-def test_a_clusters_file_takes_the_tokenizer_along_that_training_here_would_use(kind, tmp_path, monkeypatch):
+def test_slurms_file_takes_the_tokenizer_along_that_training_here_would_use(tmp_path, monkeypatch):
     folder = tmp_path / "mine"
     folder.mkdir()
     for name in ("config.json", "tokenizer.json"):
         (folder / name).write_text("{}")
     for model in (folder, folder / "config.json"):
-        said = emit(kind, str(model), PLAIN)
+        said = emit("slurm", str(model), PLAIN)
         assert f"with text.txt and mine (a copy of {folder}) in it" in said
         assert trained(said)["--model"] == "mine"
         assert "# Tokens are those of the tokenizer in mine." in said
     monkeypatch.chdir(tmp_path)
-    assert trained(emit(kind, "mine/config.json", PLAIN))["--model"] == "mine"
+    assert trained(emit("slurm", "mine/config.json", PLAIN))["--model"] == "mine"
     monkeypatch.chdir(folder)
-    said = emit(kind, "config.json", PLAIN)
+    said = emit("slurm", "config.json", PLAIN)
     assert "with text.txt and config.json with its tokenizer in it" in said
     assert "# Tokens are those of the tokenizer in mine." in said
     (folder / "tokenizer.json").unlink()
-    assert "# Tokens are bytes" in emit(kind, "config.json", PLAIN)
+    assert "# Tokens are bytes" in emit("slurm", "config.json", PLAIN)
     assert "# Tokens are bytes" in emit("train", "gpt2", PLAIN)
 
 
@@ -241,7 +238,7 @@ def test_torchrun_reads_its_command():
     assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "HOST:29400", "ID")
     assert config.rdzv_configs["is_host"] == "0"
     assert script[script.index("-m") :][:3] == ["-m", "course_utils.cli", "train"]
-    assert "python -m course_utils.elastic.store --host 0.0.0.0 --port 29400" in several
+    assert "python -m course_utils.script.store --host 0.0.0.0 --port 29400" in several
 
 
 def shell_accepts(text: str) -> str:
@@ -268,72 +265,6 @@ def test_bash_and_sbatch_know_every_line_of_a_slurm_file():
         "sbatch reads no option after a command"
     )
     assert "gpus-per-node" not in sbatch_options(emit("slurm", "gpt2", replace(PLAIN, device="cpu")))
-
-
-def kubernetes_objects(**changes) -> list[dict]:
-    return list(yaml.safe_load_all(emit("kubernetes", ODD, replace(EVERYTHING, **changes), nodes=2)))
-
-
-def test_the_objects_of_a_kubernetes_file_find_each_other():
-    to_store, store, to_pods, job = kubernetes_objects()
-    assert [one["kind"] for one in (to_store, store, to_pods, job)] == ["Service", "Deployment", "Service", "Job"]
-    assert to_store["spec"]["selector"] == store["spec"]["template"]["metadata"]["labels"]
-    assert store["spec"]["selector"]["matchLabels"] == store["spec"]["template"]["metadata"]["labels"]
-    assert to_pods["spec"]["clusterIP"] == "None"
-    assert to_pods["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
-    pod, (container,) = job["spec"]["template"]["spec"], job["spec"]["template"]["spec"]["containers"]
-    assert pod["subdomain"] == to_pods["metadata"]["name"]
-    assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    (script,) = container["args"]
-    assert shell_accepts(script) == ""
-    port = to_store["spec"]["ports"][0]["port"]
-    assert f"--rdzv-endpoint {to_store['metadata']['name']}:{port}" in script
-    assert store["spec"]["template"]["spec"]["containers"][0]["command"][-1] == str(port)
-    assert "resources" not in kubernetes_objects(device="cpu")[-1]["spec"]["template"]["spec"]["containers"][0]
-
-
-@pytest.mark.parametrize("version", ["1.27", "1.37"])
-def test_kubernetes_schema_allows_every_object(version):
-    checker = pytest.importorskip("kubernetes_validate")
-    for one in (*kubernetes_objects(), *kubernetes_objects(device="cpu")):
-        checker.validate(one, version, strict=True)
-    wrong = kubernetes_objects()[-1]
-    wrong["spec"]["completionsMode"] = wrong["spec"].pop("completionMode")
-    with pytest.raises(checker.ValidationError, match="completionsMode"):
-        checker.validate(wrong, version, strict=True)
-
-
-def test_a_skypilot_file_is_yaml_with_two_scripts():
-    found = yaml.safe_load(emit("skypilot", ODD, EVERYTHING, nodes=2))
-    assert (found["num_nodes"], found["resources"]) == (2, {"accelerators": "H100:8"})
-    assert shell_accepts(found["setup"]) == shell_accepts(found["run"]) == ""
-    assert "resources" not in yaml.safe_load(emit("skypilot", ODD, replace(PLAIN, device="cpu")))
-
-
-@pytest.mark.parametrize(("card", "there"), [("A100-40GB", "A100:8"), ("RTX 4090", "RTX4090:8"), ("L4", "L4:8")])
-def test_a_skypilot_file_asks_for_the_card_of_the_plan(card, there):
-    written = emit("skypilot", ODD, EVERYTHING, nodes=2, card=card)
-    assert yaml.safe_load(written)["resources"] == {"accelerators": there}
-    assert "the card" in emit("skypilot", ODD, EVERYTHING, nodes=2).splitlines()[0]
-    assert "the card" not in written
-
-
-@pytest.mark.slow
-def test_skypilot_reads_its_task(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # it keeps a state of its own there
-    sky = pytest.importorskip("sky")
-    text = emit("skypilot", ODD, EVERYTHING, nodes=2)
-    (tmp_path / "task.yaml").write_text(text)
-    task = sky.Task.from_yaml(str(tmp_path / "task.yaml"))
-    (resources,) = task.resources
-    assert (task.num_nodes, resources.accelerators) == (2, {"H100": 8})
-    assert list(task.storage_mounts) == ["/shared"]
-    for right, wrong in (("num_nodes:", "nodes:"), ("mode: MOUNT", "mode: MUNT"), ("accelerators:", "accelerator:")):
-        (tmp_path / "task.yaml").write_text(text.replace(right, wrong))
-        with pytest.raises((ValueError, sky.exceptions.InvalidSkyPilotConfigError)):
-            sky.Task.from_yaml(str(tmp_path / "task.yaml"))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -39,20 +39,10 @@ def started(command, log: Path, **environment):
         process.wait()
 
 
-def ended(command, log: Path, **environment) -> str:
-    """What a command said, when it has ended; it must end well."""
-    with started(command, log, **environment) as process:
-        code = process.wait(PATIENCE)
-    said = log.read_text(encoding="utf-8", errors="replace")
-    assert code == 0, said
-    return said
-
-
 @contextmanager
-def store(log: Path, members: int = 1):
+def store(log: Path):
     """A store, and its address."""
-    command = [sys.executable, "-m", "course_utils.elastic.store", "--port", 0, "--members", members]
-    with started(command, log):
+    with started([sys.executable, "-m", "course_utils.script.store", "--port", 0], log):
         yield awaited(lambda: re.search(r"The store is at (\S+)\.", log.read_text(encoding="utf-8")))[1]
 
 

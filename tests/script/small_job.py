@@ -1,6 +1,5 @@
 """A small language model, a text for it, and what ranks bring home from training it."""
 
-import json
 from pathlib import Path
 
 import torch
@@ -42,5 +41,12 @@ def trained(fields: dict) -> tuple[dict[str, torch.Tensor], dict[int, float], li
     return parameters(result.engine), result.losses, said
 
 
-def plain_values(value):
-    return json.loads(json.dumps(value, default=str))
+def each_trained(jobs: dict[str, dict]) -> dict[str, tuple]:
+    """The same of several jobs, one after the other: so that they share the start of their ranks."""
+    return {name: trained(fields) for name, fields in jobs.items()}
+
+
+def farthest(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+    """The largest difference between parameters of one name."""
+    assert found.keys() == wanted.keys()
+    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)

@@ -5,13 +5,11 @@ import shutil
 
 import pytest
 import torch.distributed.checkpoint as dcp
-from small_job import trained, written
+from small_job import each_trained, farthest, trained, written
 
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.script import Job, rank, train
-
-ENDED = [*(pytest.param(each, marks=pytest.mark.slow) for each in ("ddp", "zero1", "fsdp2", "local-sgd")), "diloco"]
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +33,6 @@ def folder(whole, tmp_path):
     return tmp_path / "run"
 
 
-def farthest(found, wanted):
-    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
-
-
 def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
     found, losses, said = trained({**job, "out": folder})
     assert farthest(found, whole[0]) == 0
@@ -46,16 +40,15 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(job, whole, folder):
     assert said[0] == "Goes on after update 4; updates 5 to 6 are computed again."
 
 
-@pytest.mark.parametrize("saving", ["sync", pytest.param("thread", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("strategy", ENDED)
-def test_every_strategy_goes_on(job, whole, strategy, saving, tmp_path):
-    own = {**job, "strategy": strategy, "saving": saving, "out": tmp_path}
-    own |= {"sync_every": 2} if strategy in ("local-sgd", "diloco") else {}
-    first, _ = launch(trained, 2, own)
-    shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
-    again, _ = launch(trained, 2, own)
-    assert farthest(again[0], first[0]) == 0
-    assert sorted(again[1]) == [5, 6]
+def test_every_strategy_goes_on(job, tmp_path):
+    jobs = {name: {**job, "strategy": name, "out": tmp_path / name} for name in ("ddp", "zero1", "fsdp2")}
+    first, _ = launch(each_trained, 2, jobs)
+    for name in jobs:
+        shutil.rmtree(tmp_path / name / "checkpoints" / "step-00000006")
+    again, _ = launch(each_trained, 2, jobs)
+    for name in jobs:
+        assert farthest(again[name][0], first[name][0]) == 0
+        assert sorted(again[name][1]) == [5, 6]
 
 
 @pytest.mark.parametrize(
@@ -139,14 +132,6 @@ def test_fewer_steps_than_were_made_change_nothing(job, whole, folder):
     assert (losses, said[-1]) == ({}, "All 4 updates were made before; give more --steps to go on.")
 
 
-@pytest.mark.slow
-def test_a_run_that_ended_within_a_round_is_not_made_longer(job, tmp_path):
-    own = {**job, "strategy": "local-sgd", "sync_every": 2, "out": tmp_path}
-    launch(trained, 2, {**own, "steps": 5})
-    with pytest.raises(CourseError, match="ended with update 5, in the middle of a round of 2"):
-        launch(trained, 2, own)
-
-
 def test_two_runs_do_not_work_in_one_folder(job, tmp_path, monkeypatch):
     monkeypatch.setattr(rank, "_TRIES", 1)
     monkeypatch.setattr(rank, "_LOOKS", 0.0)
@@ -159,29 +144,12 @@ def test_only_the_newest_are_kept(job, tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
 
 
-@pytest.mark.parametrize("saving", ["sync", "thread"])
-def test_what_was_being_written_when_a_run_ended_is_cleared_away(job, folder, saving):
+def test_what_was_being_written_when_a_run_ended_is_cleared_away(job, folder):
     partial = folder / "checkpoints" / "step-00000005.partial"
     partial.mkdir()
     (partial / "__0_0.distcp").write_bytes(b"half")
-    trained({**job, "saving": saving, "out": folder})
+    trained({**job, "out": folder})
     assert not partial.exists()
-
-
-def test_what_a_thread_writes_when_a_run_is_stopped_becomes_whole(job, tmp_path):
-    """As by Ctrl-C: the error comes while the checkpoint of update 2 is on its way."""
-
-    class Stops:
-        def log(self, step, values):
-            if step == 3:
-                raise KeyboardInterrupt
-
-        def close(self):
-            pass
-
-    with pytest.raises(KeyboardInterrupt):
-        train(Job(**{**job, "saving": "thread", "log_every": 1}, out=tmp_path), loggers=[Stops()])
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
 def test_a_place_that_cannot_be_written_is_said(job, tmp_path):

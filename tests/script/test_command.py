@@ -1,15 +1,15 @@
-"""The command as people type it: alone, with ranks, under torchrun, under Accelerate, with members that meet at a store."""
+"""The command as people type it: alone, with ranks, under torchrun, under Accelerate."""
 
+import shutil
 import sys
-from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from processes import COURSE, PATIENCE, TORCHRUN, ended, flags, parameters_in, started, store
-from small_job import trained, written
+from processes import COURSE, PATIENCE, TORCHRUN, awaited, flags, parameters_in, started
+from small_job import farthest, trained, written
 
 from course_utils.cli import main
-from course_utils.distributed import launch
-from course_utils.script import Job
+from course_utils.script import Job, examples
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,6 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(job, tmp_path_factory):
     return trained({**job, "out": tmp_path_factory.mktemp("alone")})[0]
-
-
-def farthest(found, wanted):
-    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
 
 
 # Accelerate starts ranks by torchrun only where it is told of several GPUs; there need not be any.
@@ -39,19 +35,24 @@ WAYS = {
 }
 
 
-# Of a process that writes, torch starts another for each rank, which imports all anew.
 @pytest.mark.parametrize(
-    ("way", "saving"),
+    "way",
     [
-        ("with ranks", "thread"),
-        pytest.param("with ranks", "process", marks=pytest.mark.slow),
-        pytest.param("torchrun", "sync", marks=pytest.mark.slow),
-        pytest.param("accelerate", "sync", marks=pytest.mark.slow),
+        "with ranks",
+        pytest.param("torchrun", marks=pytest.mark.slow),
+        pytest.param("accelerate", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_train_as_one_does(job, alone, way, saving, tmp_path):
-    own = {**job, "strategy": "fsdp2", "saving": saving}
-    said = ended([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "said.txt")
+def test_two_processes_train_as_one_does(job, alone, way, tmp_path):
+    text = Path(shutil.copy(job["data"], tmp_path))
+    own = {**job, "strategy": "fsdp2", "data": text}
+    with started([*WAYS[way], *flags(own, tmp_path / "run")], tmp_path / "said.txt") as process:
+        if way == "with ranks":  # which have the tokens already
+            awaited(lambda: list((tmp_path / "run").glob("examples-*.pt")))
+            text.unlink()
+        code = process.wait(PATIENCE)
+    said = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
+    assert code == 0, said
     assert "4 updates, " in said
     assert ("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in said) is False  # nothing restarts here, or it is set
     assert farthest(parameters_in(tmp_path / "run", 4), alone) < 1e-10
@@ -79,17 +80,10 @@ REFUSED = {
     "an option that it lacks": (["--option", "foo=1"], "adamw does not take this: "),
     "a model without data": (["--data", "nowhere.txt"], "--data nowhere.txt cannot be read (No such file or directory)"),
     "no schedule": (["--warmup", "9"], "--warmup 9 does not end before the last of 4 steps"),
-    "a member of nothing": (["--member", "0/2"], "give --store HOST:PORT and --member 0/4, say, or neither"),
     "a loss by pieces of the own task": (["--model", "", "--chunked-loss", "9"], "give --model and --data, or neither"),
-    "a process beside one": (["--saving", "process"], "writes for several ranks, and this is one; take --saving thread"),
-    "rounds of one": (["--strategy", "diloco"], "diloco shares out over ranks, and this is one process"),
     "no ranks": (["--ranks", "0"], "--ranks must be a whole number from 1 on, not 0"),
     "restarts of nothing": (["--max-restarts", "2"], "--max-restarts is for ranks that are started here"),
     "fewer than no restarts": (["--ranks", "2", "--strategy", "ddp", "--max-restarts", "-1"], "start again -1 times"),
-    "members of ranks": (
-        ["--ranks", "2", "--strategy", "diloco", "--store", "localhost:1", "--member", "0/2"],
-        "A member is one process, and these would be 2 ranks",
-    ),
     "ranks and no text": (["--ranks", "2", "--strategy", "ddp", "--data", "/dev/null"], "There is no text in /dev/null"),
     "a folder that is a file": (["--ranks", "2", "--strategy", "ddp", "--out", "/dev/null"], "/dev/null cannot be written"),
     "no next token": (["--sequence", "1"], "take a --sequence of 2 or more"),
@@ -113,16 +107,21 @@ def test_what_cannot_be_is_one_sentence_before_any_process_starts(job, name, tmp
     assert said.count("\n") == 1
 
 
-def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, monkeypatch):
-    from torch.distributed.run import parse_args
+class BecameTorchrunError(Exception):
+    """Its command line and its variables."""
 
-    class BecameTorchrunError(Exception):
-        pass
 
-    def become(_, command, __):
-        raise BecameTorchrunError(command)
+@pytest.fixture
+def torchrun_is_caught(monkeypatch):
+    def become(_, *command_and_environment):
+        raise BecameTorchrunError(*command_and_environment)
 
     monkeypatch.setattr("os.execve", become)
+
+
+def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, torchrun_is_caught):
+    from torch.distributed.run import parse_args
+
     given = flags({**job, "strategy": "ddp", "logs": (), "log_every": 3, "seed": 1}, tmp_path)
     with pytest.raises(BecameTorchrunError) as became:
         main(["train", *given, "--ranks", "2"])
@@ -132,21 +131,31 @@ def test_torchrun_takes_no_flag_of_a_run_for_one_of_its_own(job, tmp_path, monke
     assert said.nproc_per_node == "2"
 
 
-@pytest.mark.slow
-def test_members_that_meet_at_a_store_train_as_ranks_do(job, tmp_path):
-    own = {**job, "strategy": "diloco", "sync_every": 2, "steps": 5}
-    ranks = launch(trained, 2, {**own, "out": tmp_path / "ranks"})
-    with ExitStack() as stack:
-        address = stack.enter_context(store(tmp_path / "store.txt", members=2))
-        commands = []
-        for member in ("0/2", "1/2"):
-            fields = {**own, "store": address, "member": member}
-            command = [*COURSE, *flags(fields, tmp_path / member[0])]
-            commands.append(stack.enter_context(started(command, tmp_path / f"{member[0]}.txt")))
-        assert [process.wait(PATIENCE) for process in commands] == [0, 0]
-    for member in ("0/2", "1/2"):
-        found = parameters_in(tmp_path / member[0], 5)
-        assert farthest(found, ranks[0][0]) < 1e-10
+@pytest.mark.parametrize("what", ["text", "own task"])
+def test_a_run_on_ranks_tokenizes_once(job, what, tmp_path, monkeypatch, torchrun_is_caught):
+    """The process that becomes torchrun does, and not its ranks; a rank that is started by hand does so itself."""
+    own = {**job, "strategy": "ddp"} if what == "text" else {"batch": 4, "sequence": 16, "strategy": "ddp"}
+    tokenize, made = (examples, "_text") if what == "text" else (examples.data, "tokenize")
+    plain, calls = getattr(tokenize, made), []
+    monkeypatch.setattr(tokenize, made, lambda *arguments: calls.append(arguments) or plain(*arguments))
+    with pytest.raises(BecameTorchrunError) as became:
+        main(["train", *flags(own, tmp_path), "--ranks", "2"])
+    assert len(calls) == 1
+    for name, value in became.value.args[1].items():
+        monkeypatch.setenv(name, value)
+    on_rank = examples.load(Job(**own, out=tmp_path))[1]
+    assert len(calls) == 1
+    examples.load(Job(**{**own, "sequence": 12}, out=tmp_path))
+    assert len(calls) == 2, "what was prepared for another job is left alone"
+    monkeypatch.delenv("COURSE_EXAMPLES")
+    by_hand = examples.load(Job(**own, out=tmp_path))[1]
+    assert len(calls) == 3
+    assert (on_rank.key, on_rank.fixed, len(on_rank)) == (by_hand.key, by_hand.fixed, len(by_hand))
+    assert on_rank.columns.keys() == by_hand.columns.keys()
+    rows = list(range(len(by_hand)))
+    assert all((on_rank[rows][name] == column).all() for name, column in by_hand.columns.items())
+    assert (on_rank.tokens == by_hand.tokens).all()
+    assert (on_rank.weights == by_hand.weights).all()
 
 
 def test_the_help_tells_the_defaults_of_a_job():
@@ -163,15 +172,4 @@ def test_the_help_tells_the_defaults_of_a_job():
     own = {"save_every": 0, "micro_batch": 0, "tokenizer": "", "weights": ""}  # told in words
     for name, default in defaults.items():
         assert name in own or told[name] == str(default[0] if isinstance(default, tuple) else default), name
-    assert {
-        "batch",
-        "sequence",
-        "steps",
-        "lr",
-        "warmup",
-        "keep",
-        "strategy",
-        "optimizer",
-        "precision",
-        "saving",
-    } <= set(told)
+    assert {"batch", "sequence", "steps", "lr", "warmup", "keep", "strategy", "optimizer", "precision"} <= set(told)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 from processes import COURSE, TORCHRUN, alive, awaited, flags, parameters_in, started, store, workers
-from small_job import trained, written
+from small_job import farthest, trained, written
 from torch.distributed.checkpoint import FileSystemWriter
 
 from course_utils.distributed import RankError, launch
@@ -25,6 +25,11 @@ def job(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def whole(job, tmp_path_factory):
+    return trained({**job, "out": tmp_path_factory.mktemp("whole")})[0]
+
+
+@pytest.fixture(scope="module")
 def long_job(job):
     return {**job, "steps": 200, "save_every": 10}
 
@@ -32,10 +37,6 @@ def long_job(job):
 @pytest.fixture(scope="module")
 def undisturbed(long_job, tmp_path_factory):
     return trained({**long_job, "out": tmp_path_factory.mktemp("undisturbed")})[0]
-
-
-def farthest(found, wanted):
-    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
 
 
 # Where the checkpoint of update 4 is then: what is called at that moment, and which rank dies there.
@@ -69,14 +70,12 @@ def dies(fields, moment):
 OFTEN = [moment if "metadata" in moment else pytest.param(moment, marks=pytest.mark.slow) for moment in MOMENTS]
 
 
-@pytest.mark.parametrize("saving", ["sync", pytest.param("thread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("moment", OFTEN)
-def test_there_is_always_one_good_checkpoint(job, moment, saving, tmp_path):
-    own = {**job, "strategy": "fsdp2", "saving": saving}
-    whole, _, _ = trained({**job, "out": tmp_path / "whole"})
+def test_there_is_always_one_good_checkpoint(job, whole, moment, tmp_path):
+    own = {**job, "strategy": "fsdp2", "out": tmp_path}
     with pytest.raises(RankError, match="was killed by SIGKILL"):
-        launch(dies, 2, {**own, "out": tmp_path / "run"}, moment)
-    again, _ = launch(trained, 2, {**own, "out": tmp_path / "run"})
+        launch(dies, 2, own, moment)
+    again, _ = launch(trained, 2, own)
     assert min(again[1]) in (3, 5)
     assert farthest(again[0], whole) < 1e-10
 
@@ -97,10 +96,9 @@ def killed(out, agent, chance):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("saving", ["sync", "process"])
-def test_thirty_workers_killed_in_a_row(long_job, undisturbed, saving, tmp_path):
-    kills, chance = (30 if saving == "sync" else 5), random.Random(1)
-    own = {**long_job, "strategy": "fsdp2", "saving": saving}
+def test_thirty_workers_killed_in_a_row(long_job, undisturbed, tmp_path):
+    kills, chance = 30, random.Random(1)
+    own = {**long_job, "strategy": "fsdp2"}
     command = [*COURSE, "--ranks", 2, "--max-restarts", 100, *flags(own, tmp_path / "run")]
     with started(command, tmp_path / "said.txt") as agent:
         seen = set().union(*(killed(tmp_path / "run", agent.pid, chance) for _ in range(kills)))

@@ -14,7 +14,7 @@ from torch import nn
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.script import Job, train
-from course_utils.script.choices import PRECISIONS, SAVING, STRATEGIES
+from course_utils.script.choices import PRECISIONS, STRATEGIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 # What a flag is called, and the fields of a job that it stands for.
@@ -25,7 +25,6 @@ FLAGS = {
         for name in ("adamw", "course.AdamW", "adamw8bit", "adafactor", "muon")
     },
     **{f"--precision {name}": {"precision": name} for name in PRECISIONS},
-    **{f"--saving {name}": {"saving": name} for name in SAVING if name != "process"},
     "accumulation": {"micro_batch": 1},
     "--clipping": {"clipping": True},
     "--checkpointing": {"checkpointing": True},
@@ -43,8 +42,7 @@ def fields_of(*names):
             if field in found:
                 return None  # the same flag twice
             found[field] = value
-    found |= {"replicas": 2} if found.get("strategy") == "hsdp" else {}
-    return found | ({"sync_every": 2} if found.get("strategy") in ("local-sgd", "diloco") else {})
+    return found | ({"replicas": 2} if found.get("strategy") == "hsdp" else {})
 
 
 PAIRS = [pair for pair in itertools.combinations(FLAGS, 2) if fields_of(*pair) is not None]
@@ -104,10 +102,9 @@ def test_a_step_is_really_compiled(plain, tmp_path):
 @pytest.mark.parametrize("strategy", ["none", pytest.param("fsdp2", marks=pytest.mark.slow)])
 def test_some_pairs_train(plain, strategy, tmp_path):
     """A few of those above, so that each run of the tests has some."""
-    pairs = [
-        (f"--strategy {strategy}", other)
-        for other in ("accumulation", "--packed", "--chunked-loss 16", "--optimizer muon")
-    ]
+    optimizer = "muon" if strategy == "none" else "course.AdamW"
+    others = ("accumulation", "--packed", "--chunked-loss 16", f"--optimizer {optimizer}")
+    pairs = [(f"--strategy {strategy}", other) for other in others]
     ranks = 1 if strategy == "none" else 2
     found = [trained(plain, pairs, tmp_path)] if ranks == 1 else launch(trained, ranks, plain, pairs, tmp_path)
     assert found == ranks * [{}]
@@ -134,7 +131,7 @@ def refusal(pair, plain) -> str:
     fields = fields_of(*pair)
     try:
         with patch("course_utils.script.job._has_deepspeed", lambda: True):
-            Job(**{**plain, **fields}).on({"none": 1, "hsdp": 4}.get(fields.get("strategy", "none"), 2))
+            Job(**{**plain, **fields}).split({"none": 1, "hsdp": 4}.get(fields.get("strategy", "none"), 2))
     except CourseError as error:
         return str(error)
     return ""

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from multiprocessing import parent_process, spawn
+from multiprocessing import parent_process
 from multiprocessing.connection import wait
 
 from course_utils.settings import set_variable, variables
@@ -15,11 +15,9 @@ _NAME = "COURSE_PARENT"
 def end_with_parent() -> None:
     """End this process within a second after its parent, however that ends: else it would go on, and hold its ports.
 
-    Processes that this one starts may call it too. They know by a variable who started them: their parent may have ended before
-    they could ask.
+    An agent that `end_with_beginner` looks after says by a variable who it is: it may have ended before its rank could ask.
     """
     parent = int(variables(_NAME).get(_NAME, os.getppid()))
-    set_variable(_NAME, str(os.getpid()))
 
     def look() -> None:
         while os.getppid() == parent:
@@ -39,17 +37,3 @@ def end_with_beginner() -> None:
         os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
-
-
-def spawn_beside() -> None:
-    """From now on a process that multiprocessing spawns here, for whichever library, ends with this one.
-
-    It imports `beside` in place of the script that runs here.
-    """
-    prepare = spawn.get_preparation_data
-
-    def prepared(name: str) -> dict:
-        found = {key: value for key, value in prepare(name).items() if not key.startswith("init_main_from")}
-        return {**found, "init_main_from_name": "course_utils.elastic.beside"}
-
-    spawn.get_preparation_data = prepared

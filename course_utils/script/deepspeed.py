@@ -1,4 +1,4 @@
-"""ZeRO as DeepSpeed has it (Rajbhandari et al. 2020), behind the interface of the other strategies."""
+"""ZeRO as DeepSpeed has it (Rajbhandari et al. 2020), behind the interface of the other engines."""
 
 import logging
 import warnings
@@ -8,13 +8,13 @@ from pathlib import Path
 from torch import nn
 
 from course_utils.distributed.torchrun import announce
+from course_utils.script.engines import Engine, Make
 from course_utils.settings import set_variable, settings, variables
-from course_utils.strategies.engines import Alone, Make
 
 _STATE = "deepspeed"  # the folder of DeepSpeed's files in a checkpoint
 
 
-class DeepSpeed(Alone):
+class DeepSpeed(Engine):
     """Stage 1, 2 or 3 of ZeRO in `fp32`, `bf16` or `autocast`; an update takes `accumulation` micro-batches of `micro_batch`.
 
     Needs a process group that stands. In `bf16` DeepSpeed updates float32 copies of the weights. `clip_to` is the norm to which
@@ -62,11 +62,10 @@ class DeepSpeed(Alone):
     def clip(self, most):
         """DeepSpeed does so in its own step."""
 
-    def update(self, step, number):
+    def update(self, step):
         self.model.step()
         if self.clips:
             self.norm = self.model.get_global_grad_norm()
-        return number
 
     def write(self, folder: Path) -> None:
         """Files of every rank in `folder`."""

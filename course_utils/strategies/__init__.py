@@ -1,1 +1,0 @@
-"""How a model is trained by several processes, one engine a file."""
