@@ -58,10 +58,10 @@ def room_of(path: Path, package: Path = PACKAGE) -> str:
 
 def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
     """Rooms that a module imports, whether at its top or inside a function; type-checking imports included."""
-    rooms = set()
+    rooms, own = set(), {"import_when_used"}  # of the package itself
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == package:
-            rooms |= {alias.name for alias in node.names}
+            rooms |= {alias.name for alias in node.names} - own
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             rooms.add(node.module.split(".")[1])
         elif isinstance(node, ast.Import):

@@ -4,7 +4,7 @@
 SGD, or DiLoCo, among those that are there.
 """
 
-from course_utils.lazy import import_when_used
+from course_utils import import_when_used
 
 # Imported late: `python -m course_utils.elastic.store` would otherwise find the module imported already, and warn.
 _HOMES = {"rounds": ("ElasticRounds",), "store": ("serve",)}

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from real import LAB, ROOT, save_picture, served
 from test_lab import at, choose_theme
 
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from course_utils import settings as settings_room
-from course_utils.chapters import exercises_of
 from course_utils.cli import main
 from course_utils.errors import CourseError
+from course_utils.files import exercises_of
 from course_utils.grading import board, my_progress
 from course_utils.grading.board import FRESH, Board, Standing
 from course_utils.grading.progress import Record, forget, recall, remember

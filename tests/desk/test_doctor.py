@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from course_utils import doctor, hub
 from course_utils import settings as settings_room
 from course_utils.cli import STAFF, main
-from course_utils.doctor import NEEDED_DISK, Finding
+from course_utils.desk import doctor
+from course_utils.desk.doctor import NEEDED_DISK, Finding
 from course_utils.settings import Settings, environment_for_child, read_settings
 from course_utils.units import GiB
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ["torch>=2.8", "tqdm>=4.66", 'jupyterlab>=4.2; extra == "lab"', 'ruff>=0.9; extra == "dev"']
 OWN = {"course-utils": "1.0"}
 

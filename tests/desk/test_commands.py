@@ -8,8 +8,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_staff.notebooks.setup_cell import setup_source
-from course_utils.chapters import chapters_in, find_place
 from course_utils.cli import COMMANDS, STAFF, lab, main
+from course_utils.files import chapters_in, find_place
 from course_utils.settings import settings
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "IPython", "nbformat")
@@ -157,7 +157,7 @@ def test_a_request_that_was_never_answered_does_not_keep_the_process():
     """Python waits at its end for each thread that is no daemon, and anyio's end only with the request."""
     program = """if True:
         import asyncio, threading, anyio
-        from course_utils.cli.lab import stop_workers
+        from course_utils.desk.lab import stop_workers
 
         async def request():
             await anyio.to_thread.run_sync(int)

@@ -6,12 +6,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from course_utils import bets, ledger, report
 from course_utils.capstone import kept
 from course_utils.capstone.kept import Choice, keep
 from course_utils.cli import main
+from course_utils.desk import bets, ledger, report
+from course_utils.desk.ledger import record
 from course_utils.errors import CourseError
-from course_utils.ledger import record
 from course_utils.settings import settings
 
 HOSTILE = "<script>alert('$x$')</script>\N{RIGHT-TO-LEFT OVERRIDE}"

@@ -8,13 +8,13 @@ import nbformat
 import pytest
 
 from course_staff.notebooks.links import dead_links, prose
-from course_utils.chapters import Place, exercises_of, find_place
 from course_utils.cli import lab, main
 from course_utils.cli.check import _notebook
 from course_utils.cli.lab import trust_as_before
+from course_utils.desk.workspace import HANDED_OUT, find_workspace, hand_out, merge
 from course_utils.errors import CourseError
+from course_utils.files import Place, exercises_of, find_place
 from course_utils.settings import settings
-from course_utils.workspace import HANDED_OUT, find_workspace, hand_out, merge
 
 STEM = "00_start_here"
 INSIDE, EXERCISE = f"notebooks/{STEM}.ipynb", exercises_of(STEM)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from course_utils import bets, start
-from course_utils.chapters import Place
+from course_utils.desk import bets, start
+from course_utils.desk.workspace import hand_out
 from course_utils.errors import CourseError
+from course_utils.files import Place
 from course_utils.grading.board import Board, Standing
-from course_utils.workspace import hand_out
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

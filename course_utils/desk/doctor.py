@@ -1,9 +1,8 @@
-"""What `course doctor` looks at. A probe takes facts and returns a `Finding`; `examine` collects the facts.
+"""What `course doctor` looks at: each probe returns what it found, or yields it.
 
 No probe raises: a probe is there for the machine on which something is broken. Nothing here needs a package that may be missing.
 """
 
-import multiprocessing
 import os
 import platform
 import re
@@ -11,14 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from course_utils import hub
 from course_utils.errors import CourseError, instead
 from course_utils.settings import Settings, read_settings, variables
 from course_utils.units import GiB, format_bytes
@@ -34,6 +32,14 @@ LARGE_MODEL = 6 * GiB
 _PROCESSES = 2 * GiB
 NEEDED_MEMORY = {"smoke": _PROCESSES, "laptop": _PROCESSES, "gpu": _PROCESSES + LARGE_MODEL}
 NEEDED_DISK = 3 * GiB  # executed copies, and checkpoints of the largest model with its optimizer's state
+_ADAM_8BIT = """
+import torch, bitsandbytes
+weight = torch.nn.Parameter(torch.ones(8192, device="cuda" if torch.cuda.is_available() else "cpu"))
+optimizer = bitsandbytes.optim.Adam8bit([weight], lr=0.1)
+weight.square().sum().backward()
+optimizer.step()
+assert optimizer.state[weight]["state1"].dtype == torch.uint8 and bool((weight < 1).all())
+"""
 
 
 @dataclass(frozen=True)
@@ -51,18 +57,16 @@ class Finding:
 def examine() -> Iterator[Finding]:
     """Every finding about this machine, as it is found; the slow ones come last."""
     environment = variables("COURSE_")
-    yield from probe_variables(environment)
-    chosen = usable_settings(environment)
+    wrong = list(probe_variables(environment))
+    yield from wrong
+    chosen = read_settings({name: value for name, value in environment.items() if name not in _unusable(wrong)})
     yield from essentials(chosen)
     yield probe_home(chosen.home)
-    if has_display():
-        yield Finding("ok", "`course lab` opens a browser here")
-    else:
+    if not has_display():
         yield Finding("note", "There is no display here: `course lab` prints an address to open elsewhere.")
-    if installed_version("torch") is not None and not probe_import("torch"):
-        yield from _examine_torch(chosen)
+    if installed_version("bitsandbytes"):
+        yield probe_8bit_adam()
     yield probe_sandbox()
-    yield probe_hub()
 
 
 def essentials(chosen: Settings) -> Iterator[Finding]:
@@ -71,7 +75,7 @@ def essentials(chosen: Settings) -> Iterator[Finding]:
     """
     yield probe_python(sys.version_info[:3])
     yield Finding("ok", f"{platform.system()} {platform.release()} on {platform.machine()}")
-    yield from probe_packages(requirements(), installed_version)
+    yield from probe_packages(requirements())
     if installed_version("torch") is None:
         return
     if trouble := probe_import("torch"):
@@ -79,42 +83,16 @@ def essentials(chosen: Settings) -> Iterator[Finding]:
         return
     import torch
 
-    usable = _on_a_device(chosen)
-    if usable is chosen:
+    try:
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         yield probe_device(str(chosen.device), [(gpu.name, gpu.total_memory) for gpu in gpus])
-    else:
-        yield Finding(
-            "fix",
-            "COURSE_DEVICE=cuda asks for a GPU, and PyTorch sees none.",
-            "Unset COURSE_DEVICE, or install a PyTorch built for CUDA and the GPU's driver.",
-        )
-    scale, device = usable.scale.name, str(usable.device)
-    reason = "COURSE_SCALE says so" if usable.scale_name != "auto" else f"the default on {device}"
+    except CourseError as error:
+        yield Finding("fix", str(error), "Or install a PyTorch built for CUDA, and the GPU's driver.")
+        chosen = replace(chosen, device_name="cpu")
+    scale, device = chosen.scale.name, str(chosen.device)
+    reason = "COURSE_SCALE says so" if chosen.scale_name != "auto" else f"the default on {device}"
     yield Finding("ok", f"Chapters run at {scale} scale: {reason}")
     yield probe_memory(scale, device)
-
-
-def _on_a_device(chosen: Settings) -> Settings:
-    """`chosen`, or the same on the CPU where a GPU is requested and there is none."""
-    try:
-        _ = chosen.device
-    except CourseError:
-        return replace(chosen, device_name="cpu")
-    return chosen
-
-
-def _examine_torch(chosen: Settings) -> Iterator[Finding]:
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_gloo_available():
-        method = multiprocessing.get_start_method()
-        yield Finding("ok", f"Several workers: PyTorch has gloo; processes start by {method}")
-    else:
-        remedy = "Install a PyTorch from pytorch.org or PyPI; only the chapters on several workers need it."
-        yield Finding("note", "Several workers: this PyTorch was built without gloo.", remedy)
-    yield probe_compiler()
-    yield probe_8bit_adam(str(_on_a_device(chosen).device))
 
 
 def verdict(findings: list[Finding]) -> str:
@@ -128,7 +106,7 @@ def verdict(findings: list[Finding]) -> str:
 
 
 def probe_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Each `COURSE_` variable: usable, not usable, or not one the course knows."""
+    """Each `COURSE_` variable that cannot be used, or that the course does not know."""
     for name in sorted(name for name in environment if name.startswith("COURSE_")):
         if name not in VARIABLES:
             known = f"those are {', '.join(VARIABLES)}."
@@ -136,15 +114,12 @@ def probe_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
             continue
         try:
             read_settings({name: environment[name]})
-            yield Finding("ok", f"{name}={environment[name]}")
         except CourseError as error:
             yield Finding("fix", f"{name}={environment[name]} cannot be used.", str(error))
 
 
-def usable_settings(environment: Mapping[str, str]) -> Settings:
-    """Settings from those variables that can be used."""
-    marks = {name: next(probe_variables({name: environment[name]})).mark for name in VARIABLES if name in environment}
-    return read_settings({name: environment[name] for name, mark in marks.items() if mark == "ok"})
+def _unusable(wrong: list[Finding]) -> set[str]:
+    return {finding.text.partition("=")[0] for finding in wrong if finding.mark == "fix"}
 
 
 def probe_python(found: tuple[int, int, int]) -> Finding:
@@ -160,7 +135,7 @@ def probe_python(found: tuple[int, int, int]) -> Finding:
 
 def requirements() -> list[str]:
     """The package's requirements, extras included: the checkout's, or else those it was installed with; none if unknown."""
-    project_file = Path(__file__).parents[1] / "pyproject.toml"
+    project_file = Path(__file__).parents[2] / "pyproject.toml"
     try:
         if not project_file.is_file():
             return requires("course-utils") or []
@@ -188,20 +163,17 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def probe_packages(requirements: list[str], version_of: Callable[[str], str | None]) -> Iterator[Finding]:
+def probe_packages(requirements: list[str]) -> Iterator[Finding]:
     """The course's own package; one finding for all others that are as required, and one for each that is not.
 
     What only `course lab` needs is a note where it is missing or old: a hosted notebook service brings its own.
     """
-    own = version_of("course-utils")
-    if own is not None:
-        yield Finding("ok", f"course-utils {own}")
-    else:  # it may be found only because one stands in the checkout
+    if installed_version("course-utils") is None:  # it may be found only because one stands in the checkout
         remedy = f"For all of it at once, {HOW_TO_INSTALL}."
         yield Finding("fix", "course-utils, the course's own package, is not installed.", remedy)
     good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
     for name, bounds, extra in map(split_requirement, requirements):
-        found = version_of(name)
+        found = installed_version(name)
         if extra not in ("", "lab") or name in wrong:  # no chapter needs it, or it has been said
             continue
         if found is not None and _allows(bounds, found):
@@ -228,40 +200,15 @@ def _allows(bounds: str, found: str) -> bool:
     return SpecifierSet(bounds).contains(found, prereleases=True)
 
 
-def probe_import(name: str, load: Callable[[str], Any] = import_module) -> Finding | None:
+def probe_import(name: str) -> Finding | None:
     """What is wrong with a package that is installed, and yet cannot be imported; None when it can be."""
     try:
-        load(name)
+        import_module(name)
     except Exception as error:  # whatever a broken installation raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         remedy = f"pip install --force-reinstall {name}, and what its own site asks for on {sys.platform}."
         return Finding("fix", f"{name} is installed and cannot be imported ({reason}).", remedy)
     return None
-
-
-def probe_home(home: Path, free_bytes: Callable[[Path], int] = lambda home: shutil.disk_usage(home).free) -> Finding:
-    """Whether the folder for cache, checkpoints and ledger can be written, with the free disk there."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home):
-            free = free_bytes(home)
-    except OSError as error:
-        remedy = "Set COURSE_HOME to a folder of your own, or make this one writable."
-        return Finding("fix", f"{home} cannot be written to ({error.strerror or error}).", remedy)
-    text = f"Cache, checkpoints and ledger go to {home}, where {format_bytes(free)} are free"
-    if free >= NEEDED_DISK:
-        return Finding("ok", text)
-    needed = format_bytes(NEEDED_DISK)
-    return Finding("note", f"{text}; up to {needed} are used.", "Set COURSE_HOME to a folder on a larger disk.")
-
-
-def has_display(environment: Mapping[str, str] | None = None, platform: str = sys.platform) -> bool:
-    """Whether a browser opened from here would be seen by the person who asked for it; `environment` is by default ours."""
-    if environment is None:
-        environment = variables("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY")
-    if environment.get("CI") or environment.get("SSH_CONNECTION"):
-        return False
-    return not platform.startswith("linux") or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
 
 
 def probe_device(device: str, gpus: list[tuple[str, int]]) -> Finding:
@@ -278,113 +225,71 @@ def probe_device(device: str, gpus: list[tuple[str, int]]) -> Finding:
     return Finding("note", f"{text}; the gpu scale takes up to {needed}.", "Set COURSE_SCALE=laptop where it runs out.")
 
 
-def probe_memory(scale: str, device: str, available: int | None = None) -> Finding:
-    """Whether `available` bytes of main memory (by default as many as are now) are enough for the scale on the device."""
+def probe_memory(scale: str, device: str) -> Finding:
+    """Whether the main memory that is available now is enough for the scale on the device."""
     try:
         import psutil
     except ModuleNotFoundError:
         return Finding("note", "How much memory is available is unknown without psutil.")
     memory = psutil.virtual_memory()
-    available = memory.available if available is None else available
-    text = f"{os.cpu_count()} cores, {format_bytes(available)} of {format_bytes(memory.total)} memory available"
+    text = f"{os.cpu_count()} cores, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory available"
     needed = NEEDED_MEMORY["laptop" if device == "cuda" else scale]
-    if available >= needed:
+    if memory.available >= needed:
         return Finding("ok", text)
     remedy = "Close other programs" + ("." if scale in ("smoke", "laptop") else ", or set COURSE_SCALE=laptop.")
     return Finding("fix", f"{text}; that is too little: the {scale} scale takes up to {format_bytes(needed)}.", remedy)
 
 
-def probe_compiler(where: Callable[[str], str | None] = shutil.which) -> Finding:
-    """Whether there is a C++ compiler, without which `torch.compile` has no backend of its own on a CPU."""
-    names = (variables("CXX").get("CXX"), "g++", "clang++", "cl")
-    found = next((name for name in names if name and where(name)), None)
-    if found:
-        return Finding("ok", f"torch.compile: {found} compiles C++ for it")
-    remedy = (
-        "Install g++, clang++ or Visual Studio's cl; only a cell of chapter 11 needs it, and says what it would show."
-    )
-    return Finding("note", "torch.compile: there is no C++ compiler.", remedy)
-
-
-_ADAM_8BIT = """
-import torch, bitsandbytes
-device = {device!r}
-weight = torch.nn.Parameter(torch.ones(8192, device=device))
-optimizer = bitsandbytes.optim.Adam8bit([weight], lr=0.1)
-weight.square().sum().backward()
-optimizer.step()
-assert optimizer.state[weight]["state1"].dtype == torch.uint8 and bool((weight < 1).all())
-"""
-
-
-def probe_8bit_adam(device: str) -> Finding:
-    """Whether bitsandbytes really takes a step with 8-bit state on the device."""
-    trouble = run_snippet(_ADAM_8BIT.format(device=device), timeout=120)
-    if trouble is None:
-        return Finding("ok", f"8-bit Adam: bitsandbytes takes a step on {device}")
-    remedy = "Update bitsandbytes; without it, 8-bit Adam by hand still runs, and the library's cells do not."
-    return Finding("fix", f"8-bit Adam: bitsandbytes fails on {device} ({trouble}).", remedy)
-
-
-def run_snippet(source: str, timeout: float) -> str | None:
-    """Run Python source in a process of its own; None when it went well, else its last line on stderr."""
-    return run_command([sys.executable, "-c", source], timeout)
-
-
-def run_command(command: list[str], timeout: float) -> str | None:
-    """Run a command; None when it went well, else its last line on stderr."""
+def probe_home(home: Path) -> Finding:
+    """Whether the course's home can be written, with the free disk there."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            free = shutil.disk_usage(home).free
+    except OSError as error:
+        remedy = "Set COURSE_HOME to a folder of your own, or make this one writable."
+        return Finding("fix", f"{home} cannot be written to ({error.strerror or error}).", remedy)
+    text = f"Checkpoints and what you have done go to {home}, where {format_bytes(free)} are free"
+    if free >= NEEDED_DISK:
+        return Finding("ok", text)
+    needed = format_bytes(NEEDED_DISK)
+    return Finding("note", f"{text}; up to {needed} are used.", "Set COURSE_HOME to a folder on a larger disk.")
+
+
+def has_display() -> bool:
+    """Whether a browser opened from here would be seen by the person who asked for it."""
+    environment = variables("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY")
+    if environment.get("CI") or environment.get("SSH_CONNECTION"):
+        return False
+    return not sys.platform.startswith("linux") or bool(
+        environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY")
+    )
+
+
+def probe_8bit_adam() -> Finding:
+    """Whether bitsandbytes, which comes compiled, really takes a step with 8-bit state, on the GPU where there is one."""
+    if trouble := run_python("-c", _ADAM_8BIT):
+        remedy = "Update bitsandbytes; without it, 8-bit Adam by hand still runs, and the library's cells do not."
+        return Finding("fix", f"8-bit Adam: bitsandbytes fails ({trouble}).", remedy)
+    return Finding("ok", "8-bit Adam: bitsandbytes takes a step")
+
+
+def run_python(*arguments: str, timeout: float = 120.0) -> str:
+    """What is wrong after Python ran with these arguments: its last line on stderr, or nothing."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
         return f"no answer within {timeout:g} s"
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return lines[-1] if done.returncode else None
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
 
 
-def probe_sandbox(
-    where: Callable[[str], str | None] = shutil.which,
-    starts: Callable[[list[str]], bool] | None = None,
-    grades: Callable[[], str | None] | None = None,
-) -> Finding:
-    """Whether `course grade` can have a sandbox: `bwrap` is there, the system lets it start a process, and what grading needs can
-    be imported in it. `grades` gives what stops the last, or None.
-    """
-    if not where("bwrap"):
-        remedy = (
-            "Only `course grade` needs one: install bubblewrap (Linux), or use the container of docs/instructors.md."
-        )
-        return Finding(
-            "note", "Grading: there is no sandbox for strangers' notebooks, because bwrap is missing.", remedy
-        )
-    if (starts or _starts)(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]):
-        if trouble := (grades or _try_grading)():
-            remedy = "Only `course grade` needs it."
-            return Finding("note", f"Grading: bwrap is here, and submissions cannot be run in it. {trouble}", remedy)
-        return Finding("ok", "Grading: bwrap gives a sandbox for strangers' notebooks")
-    remedy = "Only `course grade` needs one: docs/instructors.md says what allows it."
-    return Finding("note", "Grading: bwrap is here, and the system does not let it make a sandbox.", remedy)
-
-
-def _starts(command: list[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, timeout=20, stdin=subprocess.DEVNULL).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
-def _try_grading() -> str | None:
-    """What stops a submission's process, which starts in the sandbox as `course grade` starts it; None without that command."""
-    if not (Path(__file__).parents[1] / "course_staff").is_dir():
-        return None
-    return run_command([sys.executable, "-m", "course_staff.grading.sandbox"], timeout=120)
-
-
-def probe_hub() -> Finding:
-    """Whether the Hugging Face Hub can be reached."""
-    try:
-        reached = hub.answers(timeout=3.0)
-    except ImportError:
-        reached = False
-    if reached:
-        return Finding("ok", "The Hugging Face Hub answers; it is not needed")
-    return Finding("note", "The Hugging Face Hub does not answer; it is not needed: models and data are built here.")
+def probe_sandbox() -> Finding:
+    """Whether `course grade` can run a submission in its sandbox, and if not the cause; only the staff's package has one."""
+    if not (Path(__file__).parents[2] / "course_staff").is_dir():
+        return Finding("note", "`course grade` is not here: it belongs to course_staff.")
+    if trouble := run_python("-m", "course_staff.grading.sandbox"):
+        remedy = "Only `course grade` needs it: docs/instructors.md says what it takes."
+        return Finding("note", f"Grading: submissions cannot be run in a sandbox. {trouble}", remedy)
+    return Finding("ok", "Grading: bwrap gives a sandbox for strangers' notebooks")

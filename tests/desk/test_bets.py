@@ -6,8 +6,8 @@ import json
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_utils import bets
-from course_utils.bets import Bet, bet, figure_of, picture, settle
+from course_utils.desk import bets
+from course_utils.desk.bets import Bet, bet, figure_of, picture, settle
 from course_utils.errors import CourseError
 from course_utils.settings import settings
 from course_utils.viz.controls import LIVE
@@ -254,7 +254,7 @@ def test_in_a_kernel_a_whole_story_runs_with_nobody_there(tmp_path):
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     try:
-        done = shell.run_cell("from course_utils.bets import *\nx = bet('07-peak', 50)\nsettle('07-peak', 50)\nx")
+        done = shell.run_cell("from course_utils.desk.bets import *\nx = bet('07-peak', 50)\nsettle('07-peak', 50)\nx")
         assert done.result == 50.0
     finally:
         InteractiveShell.clear_instance()

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from course_utils.desk.ledger import Ledger, record
 from course_utils.errors import CourseError
-from course_utils.ledger import Ledger, record
 from course_utils.settings import settings
 
 
