@@ -107,16 +107,17 @@ def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The answer as it is kept, or else worked out and kept: the text, the plain values, the exit code."""
     if _CODE in arguments.model:  # code may call other files, of which nothing is known
         return _answer(arguments)
-    questions = []
+    missing = []
     for spelled in (lambda asked: asked, _as_known):  # the second imports all that knows names, which takes seconds
-        questions.append(_key_of(spelled(arguments)))
-        answer = None if arguments.again or arguments.measure else _KEPT.get(questions[-1])
+        key = _key_of(spelled(arguments))
+        answer = None if arguments.again or arguments.measure else _KEPT.get(key)
         if answer is not None:
             break
+        missing.append(key)
     else:
         answer = _answer(arguments)
-    for question in questions:
-        _KEPT.put(question, answer)
+    for key in missing:
+        _KEPT.put(key, answer)
     return answer
 
 

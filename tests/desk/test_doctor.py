@@ -6,6 +6,7 @@ import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -14,7 +15,7 @@ from course_utils import settings as settings_room
 from course_utils.cli import STAFF, main
 from course_utils.desk import doctor
 from course_utils.desk.doctor import NEEDED_DISK, Finding
-from course_utils.settings import Settings, environment_for_child, read_settings
+from course_utils.settings import environment_for_child, read_settings
 from course_utils.units import GiB
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +26,8 @@ OWN = {"course-utils": "1.0"}
 def test_variables_one_by_one():
     environment = {"COURSE_SCALE": "huge", "COURSE_SEED": "3", "COURSE_SCLAE": "gpu", "PATH": "x"}
     findings = list(doctor.probe_variables(environment))
-    assert [finding.mark for finding in findings] == ["fix", "note", "ok"]
+    assert [finding.mark for finding in findings] == ["fix", "note"]
     assert "COURSE_SCALE='huge'" in findings[0].remedy
-    assert doctor.usable_settings(environment) == Settings(seed=3, home=read_settings({}).home)
     (home,) = doctor.probe_variables({"COURSE_HOME": "~no-such-user-here/x"})
     assert (home.mark, "COURSE_HOME='~no-such-user-here/x'" in home.remedy) == ("fix", True)
 
@@ -57,11 +57,20 @@ def test_python(version, mark):
     assert doctor.probe_python(version).mark == mark
 
 
-def test_packages_that_are_right_missing_or_old():
-    installed = {**OWN, "torch": "2.13.0+cpu", "tqdm": "4.70.1", "jupyterlab": "4.6.6"}
-    good = ["course-utils 1.0", "torch 2.13.0+cpu, tqdm 4.70.1, jupyterlab 4.6.6"]
-    assert list(doctor.probe_packages(REQUIREMENTS, installed.get)) == [Finding("ok", text) for text in good]
-    own, old, missing, lab = doctor.probe_packages(REQUIREMENTS, {"torch": "2.1.0"}.get)
+@pytest.fixture
+def installed(monkeypatch):
+    """Makes these the versions that are installed."""
+    return lambda versions: monkeypatch.setattr(doctor, "installed_version", versions.get)
+
+
+def test_packages_that_are_right_missing_or_old(installed):
+    versions = {**OWN, "torch": "2.13.0+cpu", "tqdm": "4.70.1", "jupyterlab": "4.6.6"}
+    installed(versions)
+    assert list(doctor.probe_packages(REQUIREMENTS)) == [
+        Finding("ok", "torch 2.13.0+cpu, tqdm 4.70.1, jupyterlab 4.6.6")
+    ]
+    installed({"torch": "2.1.0"})
+    own, old, missing, lab = doctor.probe_packages(REQUIREMENTS)
     assert (own.mark, "make lab" in own.remedy) == ("fix", True)
     assert (old.mark, old.remedy) == ("fix", "pip install 'torch>=2.8'")
     assert (missing.mark, missing.text) == ("fix", "tqdm is not installed.")
@@ -69,20 +78,22 @@ def test_packages_that_are_right_missing_or_old():
 
 
 @pytest.mark.parametrize(
-    ("installed", "marks"),
+    ("versions", "marks"),
     [({"ipywidgets": "8.1.2"}, ["ok"]), ({}, ["fix", "ok"]), ({"ipywidgets": "7.7.1"}, ["note", "ok"])],
 )
-def test_a_package_that_chapters_and_the_lab_require_is_said_once(installed, marks):
+def test_a_package_that_chapters_and_the_lab_require_is_said_once(versions, marks, installed):
     twice = ["torch>=2.8", "ipywidgets>=7.7", 'ipywidgets>=8.1; extra == "lab"']
-    _, *findings = doctor.probe_packages(twice, {**OWN, "torch": "2.9", **installed}.get)
+    installed({**OWN, "torch": "2.9", **versions})
+    findings = list(doctor.probe_packages(twice))
     assert [finding.mark for finding in findings] == marks
     assert " ".join(finding.text for finding in findings).count("ipywidgets") == 1
 
 
-def test_without_packaging_a_version_is_not_judged_and_nothing_breaks(monkeypatch):
+def test_without_packaging_a_version_is_not_judged_and_nothing_breaks(monkeypatch, installed):
     for name in ("packaging", "packaging.specifiers"):
         monkeypatch.setitem(sys.modules, name, None)
-    _, missing, good = doctor.probe_packages(["torch>=2.8", "packaging>=23"], {**OWN, "torch": "2.1.0"}.get)
+    installed({**OWN, "torch": "2.1.0"})
+    missing, good = doctor.probe_packages(["torch>=2.8", "packaging>=23"])
     assert (missing.mark, missing.remedy) == ("fix", "pip install 'packaging>=23'")
     assert good == Finding("ok", "torch 2.1.0")
 
@@ -101,7 +112,7 @@ def test_requirements_are_those_of_pyproject_read_as_packaging_reads_them():
 
 
 def test_the_metadata_is_asked_where_there_is_no_checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "course_utils" / "doctor.py"))
+    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "course_utils" / "desk" / "doctor.py"))
     assert "torch>=2.8" in doctor.requirements()
 
     def missing(name):
@@ -112,24 +123,27 @@ def test_the_metadata_is_asked_where_there_is_no_checkout(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("error", [ImportError("no symbol"), OSError("libcudart.so.12:\n not found"), RuntimeError()])
-def test_a_package_that_cannot_be_imported_is_a_finding(error):
+def test_a_package_that_cannot_be_imported_is_a_finding(error, monkeypatch):
+    assert doctor.probe_import("json") is None
+
     def broken(name):
         raise error
 
-    finding = doctor.probe_import("torch", broken)
+    monkeypatch.setattr(doctor, "import_module", broken)
+    finding = doctor.probe_import("torch")
     assert finding.mark == "fix"
     assert type(error).__name__ in finding.text
     assert "\n" not in finding.text
     assert "pip install --force-reinstall torch" in finding.remedy
-    assert doctor.probe_import("json") is None
 
 
-def test_the_home_and_its_disk(tmp_path):
+def test_the_home_and_its_disk(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     finding = doctor.probe_home(tmp_path / "file" / "home")
     assert (finding.mark, "COURSE_HOME" in finding.remedy) == ("fix", True)
     for free, mark in ((NEEDED_DISK, "ok"), (NEEDED_DISK - 1, "note")):
-        assert doctor.probe_home(tmp_path / "new", lambda _, free=free: free).mark == mark
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        assert doctor.probe_home(tmp_path / "new").mark == mark
 
 
 @pytest.mark.parametrize(
@@ -141,14 +155,14 @@ def test_the_home_and_its_disk(tmp_path):
         ("gpu", "cuda", 4 * GiB, "ok"),
     ],
 )
-def test_memory_against_what_the_scale_needs(scale, device, available, mark):
-    finding = doctor.probe_memory(scale, device, available)
+def test_memory_against_what_the_scale_needs(scale, device, available, mark, monkeypatch):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=available, total=8 * GiB))
+    finding = doctor.probe_memory(scale, device)
     assert finding.mark == mark
     assert mark == "ok" or f"the {scale} scale takes up to" in finding.text
 
 
 def test_without_psutil_memory_is_a_note(monkeypatch):
-    assert doctor.probe_memory("smoke", "cpu").mark in ("ok", "fix")
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert doctor.probe_memory("smoke", "cpu").mark == "note"
 
@@ -167,44 +181,28 @@ def test_without_psutil_memory_is_a_note(monkeypatch):
     ],
 )
 def test_where_a_browser_is_opened(environment, platform, expected, monkeypatch):
-    assert doctor.has_display(environment, platform) is expected
+    monkeypatch.setattr(sys, "platform", platform)
     for name in ("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert doctor.has_display(platform=platform) is expected
+    assert doctor.has_display() is expected
 
 
-@pytest.mark.slow
-def test_a_compiler_is_found_by_name_or_by_the_variable_and_is_only_a_note(monkeypatch):
-    monkeypatch.delenv("CXX", raising=False)
-    assert (
-        doctor.probe_compiler({"clang++": "/usr/bin/clang++"}.get).text == "torch.compile: clang++ compiles C++ for it"
-    )
-    assert doctor.probe_compiler(lambda name: None).mark == "note"
-    monkeypatch.setenv("CXX", "my-c++")
-    assert "my-c++" in doctor.probe_compiler(lambda name: name).text
+def test_what_python_says_last_is_what_is_wrong():
+    assert doctor.run_python("-c", "import time; time.sleep(60)", timeout=0.5) == "no answer within 0.5 s"
+    assert doctor.run_python("-c", "import os; os._exit(3)") == "exit code 3"
+    assert doctor.run_python("-c", "raise ValueError('no')") == "ValueError: no"
+    assert doctor.run_python("-c", "import sys; print('a warning', file=sys.stderr)") == ""
 
 
-def test_8bit_adam_takes_a_step_or_says_why_not():
-    assert doctor.probe_8bit_adam("cpu").mark == "ok"
-    wrong = doctor.probe_8bit_adam("cuda:7")
-    assert (wrong.mark, "fails on cuda:7" in wrong.text) == ("fix", True)
-
-
-def test_a_snippet_that_hangs_or_dies_is_reported():
-    assert doctor.run_snippet("import time; time.sleep(60)", 0.5) == "no answer within 0.5 s"
-    assert doctor.run_snippet("import os; os._exit(3)", 30) == "exit code 3"
-    assert doctor.run_snippet("raise ValueError('no')", 30) == "ValueError: no"
-
-
-def test_the_hub_is_only_a_note_and_a_broken_library_no_crash(monkeypatch):
-    def broken(timeout):
-        raise ImportError
-
-    for answers, mark in ((lambda timeout: True, "ok"), (lambda timeout: False, "note"), (broken, "note")):
-        monkeypatch.setattr(hub, "answers", answers)
-        assert doctor.probe_hub().mark == mark
+def test_what_fails_in_a_process_of_its_own_is_named_with_what_needs_it(monkeypatch):
+    monkeypatch.setattr(doctor, "run_python", lambda *arguments: "no libcudart.so")
+    adam, sandbox = doctor.probe_8bit_adam(), doctor.probe_sandbox()
+    assert (adam.mark, sandbox.mark) == ("fix", "note")
+    assert "bitsandbytes fails (no libcudart.so)" in adam.text
+    assert "cannot be run in a sandbox. no libcudart.so" in sandbox.text
+    assert "Only `course grade` needs it" in sandbox.remedy
 
 
 @pytest.fixture
@@ -237,13 +235,14 @@ def ask_bare(copy, *arguments, **environment):
 
 
 def test_the_doctor_finds_this_machine_fit(capsys, monkeypatch):
-    """Little memory is a matter of the moment, and is made up elsewhere."""
+    """Little memory is a matter of the moment, and is made up elsewhere, as is a sandbox that does not start."""
     monkeypatch.setattr(doctor, "probe_memory", lambda *_: Finding("ok", "enough"))
-    monkeypatch.setattr(hub, "answers", lambda timeout: False)
+    monkeypatch.setattr(doctor, "probe_sandbox", lambda: Finding("note", "no sandbox"))
     settings_room.settings.cache_clear()
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "fix " not in said
+    assert "8-bit Adam: bitsandbytes takes a step" in said
     assert "Chapters run at smoke scale: COURSE_SCALE says so" in said
     assert said.rstrip().endswith("counterpart.")
 
@@ -316,17 +315,3 @@ def test_a_module_of_our_own_that_is_missing_is_no_package_to_install(name, monk
     monkeypatch.setattr(doctor, "examine", broken)
     with pytest.raises(ModuleNotFoundError):
         main(["doctor"])
-
-
-@pytest.mark.parametrize(
-    ("where", "starts", "trouble", "mark", "said"),
-    [
-        (None, None, None, "note", "bwrap is missing"),
-        ("/usr/bin/bwrap", False, None, "note", "does not let it"),
-        ("/usr/bin/bwrap", True, "No module named 'torch'", "note", "cannot be run in it. No module named 'torch'"),
-        ("/usr/bin/bwrap", True, None, "ok", "bwrap gives a sandbox"),
-    ],
-)
-def test_the_sandbox_of_grading_is_there_missing_or_not_allowed(where, starts, trouble, mark, said):
-    found = doctor.probe_sandbox(lambda name: where, lambda command: starts, lambda: trouble)
-    assert (found.mark, said in found.text, "course grade" in found.remedy) == (mark, True, mark != "ok")
