@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the store: values of JSON by key; dataclasses are written as their fields.
+    """A part of the store: values of JSON by key; a dataclass is written as its fields.
 
     `build` makes of such a value what is read, and raises where it is damaged. The value is then put aside, and a line says so.
     Where the file cannot be used nothing is read or kept, and a line says that, too.
