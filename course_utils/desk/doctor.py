@@ -5,12 +5,11 @@ No probe raises: a probe is there for the machine on which something is broken. 
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -21,7 +20,6 @@ from course_utils.errors import CourseError, instead
 from course_utils.settings import Settings, read_settings, variables
 from course_utils.units import GiB, format_bytes
 
-OLDEST_PYTHON = (3, 11)
 HOW_TO_INSTALL = 'run `make lab` in the course\'s folder, or `pip install -e ".[lab]"` there'
 VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COURSE_STRICT", "COURSE_READER")
 # The gpu scale trains up to 124 million float32 parameters with AdamW: 4 x 4 bytes each, 1.9 GiB, and about twice as much again
@@ -57,9 +55,9 @@ class Finding:
 def examine() -> Iterator[Finding]:
     """Every finding about this machine, as it is found; the slow ones come last."""
     environment = variables("COURSE_")
-    wrong = list(probe_variables(environment))
-    yield from wrong
-    chosen = read_settings({name: value for name, value in environment.items() if name not in _unusable(wrong)})
+    findings = {name: probe_variable(name, value) for name, value in sorted(environment.items())}
+    yield from filter(None, findings.values())
+    chosen = read_settings({name: value for name, value in environment.items() if findings[name] is None})
     yield from essentials(chosen)
     yield probe_home(chosen.home)
     if not has_display():
@@ -73,9 +71,9 @@ def essentials(chosen: Settings) -> Iterator[Finding]:
     """What a measurement depends on, found at once: Python, system, packages, device, scale and memory. Those that are not to
     be put right name no path.
     """
-    yield probe_python(sys.version_info[:3])
-    yield Finding("ok", f"{platform.system()} {platform.release()} on {platform.machine()}")
-    yield from probe_packages(requirements())
+    system = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    yield Finding("ok", f"Python {platform.python_version()}; {system}")
+    yield from probe_packages()
     if installed_version("torch") is None:
         return
     if trouble := probe_import("torch"):
@@ -92,7 +90,8 @@ def essentials(chosen: Settings) -> Iterator[Finding]:
     scale, device = chosen.scale.name, str(chosen.device)
     reason = "COURSE_SCALE says so" if chosen.scale_name != "auto" else f"the default on {device}"
     yield Finding("ok", f"Chapters run at {scale} scale: {reason}")
-    yield probe_memory(scale, device)
+    if installed_version("psutil"):
+        yield probe_memory(scale, device)
 
 
 def verdict(findings: list[Finding]) -> str:
@@ -105,54 +104,16 @@ def verdict(findings: list[Finding]) -> str:
     )
 
 
-def probe_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Each `COURSE_` variable that cannot be used, or that the course does not know."""
-    for name in sorted(name for name in environment if name.startswith("COURSE_")):
-        if name not in VARIABLES:
-            known = f"those are {', '.join(VARIABLES)}."
-            yield Finding("note", f"{name} is set, and is no variable of the course; {instead(name, VARIABLES, known)}")
-            continue
-        try:
-            read_settings({name: environment[name]})
-        except CourseError as error:
-            yield Finding("fix", f"{name}={environment[name]} cannot be used.", str(error))
-
-
-def _unusable(wrong: list[Finding]) -> set[str]:
-    return {finding.text.partition("=")[0] for finding in wrong if finding.mark == "fix"}
-
-
-def probe_python(found: tuple[int, int, int]) -> Finding:
-    """Whether this Python is recent enough."""
-    name = "Python " + ".".join(map(str, found))
-    if found[:2] >= OLDEST_PYTHON:
-        return Finding("ok", name)
-    oldest = ".".join(map(str, OLDEST_PYTHON))
-    return Finding(
-        "fix", f"{name} is too old.", f"Install Python {oldest} or later, remove .venv, and run `make test`."
-    )
-
-
-def requirements() -> list[str]:
-    """The package's requirements, extras included: the checkout's, or else those it was installed with; none if unknown."""
-    project_file = Path(__file__).parents[2] / "pyproject.toml"
+def probe_variable(name: str, value: str) -> Finding | None:
+    """What is wrong with a variable `COURSE_…`: it cannot be used, or the course does not know it."""
+    if name not in VARIABLES:
+        known = f"those are {', '.join(VARIABLES)}."
+        return Finding("note", f"{name} is set, and is no variable of the course; {instead(name, VARIABLES, known)}")
     try:
-        if not project_file.is_file():
-            return requires("course-utils") or []
-        import tomllib
-
-        project = tomllib.loads(project_file.read_text(encoding="utf-8"))["project"]
-    except ModuleNotFoundError:  # neither a checkout nor installed, or a Python from before tomllib: both are findings
-        return []
-    extras = project["optional-dependencies"].items()
-    return project["dependencies"] + [f'{entry}; extra == "{extra}"' for extra, entries in extras for entry in entries]
-
-
-def split_requirement(requirement: str) -> tuple[str, str, str]:
-    """Name, bounds (`>=2.8`) and extra (or "") of a requirement as the course writes them, without the library for it."""
-    pattern = r"""([\w.-]+)([^;]*?)\s*(?:;\s*extra\s*==\s*['"](\w+)['"])?"""
-    name, bounds, extra = re.fullmatch(pattern, requirement).groups()
-    return name, bounds, extra or ""
+        read_settings({name: value})
+    except CourseError as error:
+        return Finding("fix", f"{name}={value} cannot be used.", str(error))
+    return None
 
 
 def installed_version(name: str) -> str | None:
@@ -163,41 +124,35 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def probe_packages(requirements: list[str]) -> Iterator[Finding]:
-    """The course's own package; one finding for all others that are as required, and one for each that is not.
+def probe_packages() -> Iterator[Finding]:
+    """Whether the course is installed; one finding for all packages that are as it requires, and one for each that is not.
 
     What only `course lab` needs is a note where it is missing or old: a hosted notebook service brings its own.
     """
-    if installed_version("course-utils") is None:  # it may be found only because one stands in the checkout
-        remedy = f"For all of it at once, {HOW_TO_INSTALL}."
-        yield Finding("fix", "course-utils, the course's own package, is not installed.", remedy)
+    if installed_version("course-utils") is None or installed_version("packaging") is None:
+        yield Finding("fix", "The course's packages are not installed.", f"For all of them, {HOW_TO_INSTALL}.")
+        return
+    from packaging.requirements import Requirement
+
     good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
-    for name, bounds, extra in map(split_requirement, requirements):
-        found = installed_version(name)
-        if extra not in ("", "lab") or name in wrong:  # no chapter needs it, or it has been said
+    for needed in map(Requirement, requires("course-utils")):
+        name, found = needed.name, installed_version(needed.name)
+        chapters = needed.marker is None
+        if not (chapters or needed.marker.evaluate({"extra": "lab"})) or name in wrong:
             continue
-        if found is not None and _allows(bounds, found):
+        if found is not None and needed.specifier.contains(found, prereleases=True):
             good[name] = f"{name} {found}"
             continue
         wrong.add(name)
         good.pop(name, None)
         text = f"{name} is not installed." if found is None else f"{name} {found} is too old."
-        install = f"pip install '{name}{bounds}'"
-        if extra == "lab":
-            yield Finding("note", text, f"Only `course lab` and `course run` need it: {install}.")
-        else:
+        install = f"pip install '{name}{needed.specifier}'"
+        if chapters:
             yield Finding("fix", text, install)
+        else:
+            yield Finding("note", text, f"Only `course lab` and `course run` need it: {install}.")
     if good:
         yield Finding("ok", ", ".join(good.values()))
-
-
-def _allows(bounds: str, found: str) -> bool:
-    """Whether the version is within the bounds; without `packaging`, which is then a finding itself, any version is."""
-    try:
-        from packaging.specifiers import SpecifierSet
-    except ModuleNotFoundError:
-        return True
-    return SpecifierSet(bounds).contains(found, prereleases=True)
 
 
 def probe_import(name: str) -> Finding | None:
@@ -227,10 +182,8 @@ def probe_device(device: str, gpus: list[tuple[str, int]]) -> Finding:
 
 def probe_memory(scale: str, device: str) -> Finding:
     """Whether the main memory that is available now is enough for the scale on the device."""
-    try:
-        import psutil
-    except ModuleNotFoundError:
-        return Finding("note", "How much memory is available is unknown without psutil.")
+    import psutil
+
     memory = psutil.virtual_memory()
     text = f"{os.cpu_count()} cores, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory available"
     needed = NEEDED_MEMORY["laptop" if device == "cuda" else scale]
