@@ -5,7 +5,6 @@ The page is Markdown, which JupyterLab shows rendered and whose links open noteb
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -147,11 +146,8 @@ class Desk:
         if settled:
             fair = sum(one.fair for one in settled)
             yield f"- **Bets**: {fair} of your {len(settled)} settled bets came within a factor of 2 of the truth."
-        if len(settled) < len(self.guesses):
-            waiting = [name.partition("-")[0] for name, one in self.guesses.items() if one.truth is None]
-            links = {number: chapter.link for number, chapter in self.chapters.items()}
-            where = ", ".join(f"{count} in {links.get(number, number)}" for number, count in Counter(waiting).items())
-            yield f"- **Bets that wait for their truth**: {where}."
+        if waiting := sorted({name.partition("-")[0] for name, one in self.guesses.items() if one.truth is None}):
+            yield f"- **Chapters whose bets wait for their truth**: {', '.join(waiting)}."
         if self.rows:
             rows = format_counted(self.rows, "row")
             yield f"- **Ledger**: {rows}, each a prediction beside its measurement (`course ledger`)."
