@@ -17,7 +17,7 @@ from course_staff.grading.nbgrader import source_files
 from course_staff.grading.release import write
 from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import read_notebook
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
 
 ROOT = Path(__file__).parents[1]

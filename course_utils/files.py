@@ -1,18 +1,21 @@
-"""Files that are read and written whole: a reader sees the old one or the new one, and never half of it."""
+"""Files that are read and written whole, so that nobody sees half of one; and where those of the course lie."""
 
 import errno
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from course_utils.errors import CourseError
+from course_utils.errors import CourseError, instead
 
+_EXERCISES = "_exercises_"
 _log = logging.getLogger(__name__)
 
 
@@ -94,3 +97,96 @@ def free_name(path: Path) -> Path:
         count += 1
         free = path.with_stem(f"{path.stem} (old {count})")
     return free
+
+
+@dataclass(frozen=True)
+class Place:
+    """A checkout of the course."""
+
+    root: Path
+
+    @property
+    def notebooks(self) -> Path:
+        """The folder of the chapters."""
+        return self.root / "notebooks"
+
+    @property
+    def start(self) -> Path:
+        """The chapter to begin with."""
+        return self.notebooks / "00_start_here.ipynb"
+
+
+def exercises_of(name: str) -> str:
+    """The notebook of the exercise set called `name`, from the checkout's folder on: `exercises/03_exercises_adamw.ipynb`.
+
+    Its chapter is called `name` itself; the names differ early on, where a tab that is cut off still shows it.
+    """
+    return f"exercises/{name.replace('_', _EXERCISES, 1)}.ipynb"
+
+
+def set_of(path: Path | str) -> str:
+    """The exercise set that a notebook is called by, an exercise or the solutions."""
+    return Path(path).stem.replace(_EXERCISES, "_", 1)
+
+
+def find_place(start: Path | None = None) -> Place:
+    """The checkout that `start` (by default the working directory) lies in, or else the one this package was imported from.
+
+    Raises `CourseError` where there is neither, as when only the package was installed.
+    """
+    here = (start or Path.cwd()).absolute()
+    for folder in (here, *here.parents, Path(__file__).parents[1]):
+        if (folder / "notebooks").is_dir() and (folder / "course_utils").is_dir():
+            return Place(folder)
+    raise CourseError(f"There are no chapters in or above {here}; change to a clone of the course's repository.")
+
+
+def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
+    """The notebooks of `folder` in order, or those that are `called` by one of `names`, in that order.
+
+    A name may also be a path to a notebook. Raises `CourseError`, listing the chapters, on a name that fits none.
+    """
+    every = sorted(folder.glob("*.ipynb"))
+    return [path for name in names for path in _chapters_called(name, every)] if names else every
+
+
+def called(name: str, every: Sequence[str]) -> list[str]:
+    """Those of `every`, such as `03_adamw`, that `name` means: all of the name, its number (`3`, `03`), or its beginning.
+
+    A chapter's own number means that chapter alone: `05` is not `05b`.
+    """
+    return numbered(name, every) or [one for one in every if one.startswith(_two_digits(name))]
+
+
+def numbered(name: str, every: Sequence[str]) -> list[str]:
+    """As `called`, by the whole name or its number only."""
+    return [one for one in every if _two_digits(name) in (one, one.partition("_")[0])]
+
+
+def the_one(name: str, every: Sequence[str], what: str) -> str:
+    """The only one of `every` that is `called` so; raises `CourseError`, listing them, where there is none or more."""
+    found = called(name, every)
+    if len(found) > 1:
+        raise CourseError(f"{name!r} is the beginning of {' and '.join(found)}; write more of the name.")
+    return found[0] if found else _refuse(name, every, what)
+
+
+def some(name: str, every: Sequence[str], what: str) -> list[str]:
+    """Those of `every` that are `called` so; raises `CourseError`, listing them, where there is none."""
+    return called(name, every) or _refuse(name, every, what)
+
+
+def _two_digits(name: str) -> str:
+    return re.sub(r"^\d(?!\d)", r"0\g<0>", name)
+
+
+def _refuse(name: str, every: Sequence[str], what: str):
+    known = f"the {what}s are: {', '.join(every) or 'none yet'}."
+    raise CourseError(f"No {what} is called {name!r}; {instead(name, every, known)}")
+
+
+def _chapters_called(name: str, every: list[Path]) -> list[Path]:
+    if name.endswith(".ipynb") and Path(name).is_file():
+        return [Path(name).absolute()]
+    found = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
+    return [path for path in every if path.stem in found]

@@ -24,9 +24,9 @@ from course_staff.notebooks.overview import overview_figure
 from course_staff.notebooks.papers import PAPERS
 from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_rows
 from course_utils import cli, models
-from course_utils.chapters import chapters_in, exercises_of
+from course_utils.desk.ledger import Ledger, record
 from course_utils.errors import CourseError
-from course_utils.ledger import Ledger, record
+from course_utils.files import chapters_in, exercises_of
 from course_utils.settings import SCALES, settings
 from course_utils.units import format_bytes
 

@@ -92,7 +92,7 @@ def declared(*extras: str) -> set[str]:
 
 
 # Only what executes and checks notebooks may need more than a reader's kernel has.
-EXTRAS = {"course_utils": (), "course_utils/cli": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev", "site")}
+EXTRAS = {"course_utils": (), "course_utils/desk": ("lab",), "course_staff": ("lab",), "tests": ("lab", "dev", "site")}
 EXTRAS |= {
     "benchmarks": ("dev",),
     "course_staff/site": ("lab", "site"),
@@ -119,8 +119,8 @@ def test_whatever_is_imported_is_declared():
 
 def test_what_opens_a_chapter_needs_no_extra():
     """A hosted notebook service has its own server and tools, so the set-up cell installs none."""
-    for name in ("__init__", "opening", "places"):
-        modules = third_party_imports(ROOT / "course_utils" / "chapters" / f"{name}.py")
+    for name in ("chapters", "bets", "files", "store", "desk/__init__", "desk/opening", "desk/bets", "desk/ledger"):
+        modules = third_party_imports(ROOT / "course_utils" / f"{name}.py")
         assert all(distributions(module) & declared() for module in modules)
 
 

@@ -18,11 +18,16 @@ PACKAGE, STAFF = (Path(package.__file__).parent for package in (course_utils, co
 MODULES, STAFFS = (sorted(package.rglob("*.py")) for package in (PACKAGE, STAFF))
 
 
-def rooms_on_the_map(package: str) -> list[str]:
-    """The rooms of a package in the order in which CONTRIBUTING.md draws them: from the ground floor up."""
+def map_of(package: str) -> list[tuple[list[str], list[str]]]:
+    """The rooms of each row of a package's map in CONTRIBUTING.md, from the ground floor up, and the files it names in them."""
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    tree = re.search(rf"^{package}/.*\n((?:  .*\n)+)", text, re.MULTILINE)[1]
-    return re.findall(r"^  (\w+)", tree, re.MULTILINE)
+    table = re.search(rf"\n### `{package}`.*?\|---[^\n]*\n((?:\|[^\n]*\n)+)", text, re.DOTALL)[1]
+    rows = [[column.strip() for column in row.strip("|").split("|")] for row in table.splitlines()]
+    return [(re.findall(r"`(\w+)`", row[0]), re.findall(r"`(\w+\.py)`", f"{row[2]} {row[3]}")) for row in rows]
+
+
+def rooms_on_the_map(package: str) -> list[str]:
+    return [room for rooms, _ in map_of(package) for room in rooms]
 
 
 ORACLES = {
@@ -58,10 +63,10 @@ def room_of(path: Path, package: Path = PACKAGE) -> str:
 
 def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
     """Rooms that a module imports, whether at its top or inside a function; type-checking imports included."""
-    rooms = set()
+    rooms, own = set(), {"import_when_used"}  # of the package itself
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == package:
-            rooms |= {alias.name for alias in node.names}
+            rooms |= {alias.name for alias in node.names} - own
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             rooms.add(node.module.split(".")[1])
         elif isinstance(node, ast.Import):
@@ -81,6 +86,14 @@ def test_the_map_lists_every_room_and_a_room_imports_only_those_above_it_on_the_
         if order.index(other) > order.index(room_of(path, package))
     ]
     assert not later
+
+
+@pytest.mark.parametrize("package", [PACKAGE, STAFF], ids=lambda package: package.name)
+def test_the_files_that_the_map_names_are_there(package):
+    named = [(rooms, file) for rooms, files in map_of(package.name) for file in files]
+    assert named
+    for rooms, file in named:
+        assert any((package / room / file).is_file() or f"{room}.py" == file for room in rooms), file
 
 
 def test_nothing_that_a_learner_imports_needs_the_staffs_package():

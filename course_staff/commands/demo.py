@@ -2,7 +2,7 @@
 
 import argparse
 
-from course_utils.chapters import find_place
+from course_utils.files import find_place
 
 HELP = "show a chapter's demo to a class in the browser, or rehearse it"
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List, rehearse or serve until interrupted; 1 where a rehearsal went otherwise than expected."""
     from course_staff.demos import demos_in, read_demo, server
     from course_staff.demos.rehearse import rehearse
-    from course_utils.doctor import has_display
+    from course_utils.desk.doctor import has_display
     from course_utils.settings import settings
 
     paths = demos_in(find_place().notebooks, [arguments.chapter] if arguments.chapter else [])

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_staff.grading.gradebook import FILE_NAMES, read_gradebook
     from course_staff.grading.report import Results
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_utils.chapters import the_one
+    from course_utils.files import the_one
     from course_utils.grading.released import set_names
 
     name = the_one(arguments.set, set_names(), "exercise set")
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_solutions(name: str) -> Path:
-    from course_utils.chapters import find_place
+    from course_utils.files import find_place
 
     path = find_place().notebooks.parent / "solutions" / f"{name}.ipynb"
     if not path.is_file():
@@ -133,7 +133,7 @@ def _find_solutions(name: str) -> Path:
 def _title(name: str, solutions: Path | None) -> str:
     """What the set's notebook is called in its first line; the set's name where there is no notebook."""
     from course_staff.notebooks.files import read_notebook
-    from course_utils.chapters import exercises_of, find_place
+    from course_utils.files import exercises_of, find_place
 
     try:
         path = solutions or find_place().root / exercises_of(name)

@@ -2,8 +2,8 @@
 
 import argparse
 
-from course_utils.chapters import chapters_in, find_place
 from course_utils.errors import CourseError
+from course_utils.files import chapters_in, find_place
 from course_utils.units import format_counted
 
 HELP = (

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_staff.notebooks.setup_cell import setup_source
-from course_utils.chapters import find_place, numbered
 from course_utils.errors import CourseError
+from course_utils.files import find_place, numbered
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from course_staff.commands import cores
-from course_utils.chapters import chapters_in, find_place
+from course_utils.files import chapters_in, find_place
 from course_utils.units import format_counted
 
 HELP = "generate the exercises and their checks from the solutions"

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from course_staff.notebooks.clean import STORED_SCALE, clean
-from course_utils.chapters import chapters_in, find_place
 from course_utils.errors import CourseError
+from course_utils.files import chapters_in, find_place
 from course_utils.settings import SCALES, settings
 
 HELP = "execute chapters without a browser, then print the ledger"
@@ -66,6 +66,6 @@ def _save(copy: Path, path: Path) -> None:
 
 
 def _print_ledger() -> None:
-    from course_utils.ledger import Ledger
+    from course_utils.desk.ledger import Ledger
 
     print(f"\n{Ledger.load()}")

@@ -4,8 +4,8 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_utils.chapters import chapters_in, find_place
 from course_utils.errors import CourseError
+from course_utils.files import chapters_in, find_place
 
 _TOOLS = ("sphinx", "myst_nb", "sphinx_book_theme", "latex2mathml", "bs4")
 HELP = "build the course as a web site, without a network"

@@ -2,7 +2,7 @@
 
 import argparse
 
-from course_utils.chapters import chapters_in, find_place
+from course_utils.files import chapters_in, find_place
 
 HELP = (
     "write what follows from other files: set-up cells, links to the glossary and on, the README's badges and pictures, "

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from course_utils.chapters import some
 from course_utils.errors import CourseError
+from course_utils.files import some
 from course_utils.settings import SCALES
 
 FOLDER = "demos"

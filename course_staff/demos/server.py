@@ -8,7 +8,7 @@ from pathlib import Path
 
 from course_staff.demos import SETTINGS
 from course_staff.demos.script import Demo
-from course_utils.cli.lab import stop_workers
+from course_utils.desk.lab import stop_workers
 from course_utils.errors import CourseError
 from course_utils.settings import set_variable, variables
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from course_staff.grading.source import LEVELS, Authored, load_solutions, marker, mistaken
 from course_staff.grading.zoo import Trial
 from course_staff.notebooks.files import notebook_text, read_notebook
-from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import exercises_of, replacing
 from course_utils.grading.oracles import packed, unpacked
 from course_utils.grading.prints import away, fingerprint
 from course_utils.grading.question import Question

@@ -33,9 +33,8 @@ from course_staff.grading.leaderboard import boards, give_letters
 from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
 from course_staff.grading.picture import class_figure
 from course_staff.grading.source import LEVELS
-from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
-from course_utils.files import keep_copies, read_json, replacing
+from course_utils.files import exercises_of, keep_copies, read_json, replacing
 from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines

@@ -27,7 +27,7 @@ from typing import IO
 import course_staff
 import course_utils
 from course_staff.grading import encoding, isolate
-from course_utils.doctor import HOW_TO_INSTALL
+from course_utils.desk.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
 LARGEST, LONGEST_CODE = 50 * 2**20, 500_000

@@ -5,9 +5,8 @@ import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from course_utils.chapters import find_place
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import find_place, replacing
 
 _PROJECT = re.compile(r'(\[project\.urls\]\n(?:#.*\n)*)(?:Repository = ".*"\n)?')
 _CITATION = re.compile(r"(license: .*\n)(?:repository-code: .*\n)?")

@@ -15,7 +15,7 @@ from course_staff.notebooks.clean import STORED_SCALE, leaks
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.links import dead_links
 from course_staff.notebooks.successor import with_successor, without_successor
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 
 SECTIONS = (
     "Cost before",

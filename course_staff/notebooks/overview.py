@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from course_staff.notebooks.papers import PAPERS, style_on
+from course_utils.desk.ledger import Row
 from course_utils.errors import CourseError
-from course_utils.ledger import Row
 from course_utils.units import BYTE_UNITS
 from course_utils.viz.parts import subplots
 

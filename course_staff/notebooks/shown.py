@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_staff.notebooks.files import read_notebook
-from course_utils.chapters import chapters_in
+from course_utils.files import chapters_in
 
 SHOWN_AT_LEAST = 0.9
 """The least share of the lines by hand that the chapters must show."""

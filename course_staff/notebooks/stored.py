@@ -8,8 +8,8 @@ from pathlib import Path
 from course_staff.notebooks.clean import STORED_SCALE
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.traces import texts_of
+from course_utils.desk.ledger import Ledger, Row
 from course_utils.files import replacing
-from course_utils.ledger import Ledger, Row
 
 PLACE = "docs/ledger.json"
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from course_staff.notebooks.files import edit_notebook, read_notebook
-from course_utils.chapters.places import chapters_in
+from course_utils.files import chapters_in
 
 _LINE = re.compile(r"\s*^\*\*Next:\*\* [^\n]*\s*\Z", re.MULTILINE)
 

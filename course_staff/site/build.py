@@ -13,10 +13,10 @@ from course_staff.site import planner
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
 from course_staff.site.stills import FOLDER, KEPT, stored
-from course_utils.chapters import Place
+from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
+from course_utils.files import Place
 from course_utils.hardware import MACHINES
-from course_utils.workspace import without_outputs
 
 _HERE = Path(__file__).parent
 _GUIDES = (

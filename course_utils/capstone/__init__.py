@@ -1,6 +1,6 @@
 """The capstone: scenarios in which a recipe is weighed against budgets, and a task to train within limits."""
 
-from course_utils.lazy import import_when_used
+from course_utils import import_when_used
 
 _HOMES = {
     "layout": ("Layout",),

@@ -1,6 +1,6 @@
 """The capstone's choices: for each scenario the recipe that was chosen, with its budget, its prediction and its measurement.
 
-They are kept under the settings' home, a file for each scenario. Where nobody reads along nothing is kept or looked up.
+Where nobody reads along nothing is kept or looked up.
 """
 
 import json
@@ -10,8 +10,8 @@ from math import isfinite
 from typing import NamedTuple
 
 from course_utils.errors import CourseError
-from course_utils.files import read_json, write_json
 from course_utils.settings import settings
+from course_utils.store import Section
 from course_utils.units import format_bytes, format_seconds, three_digits
 
 
@@ -69,6 +69,7 @@ def _is_sound(row: Figure) -> bool:
     return finite and isinstance(row.what, str) and isinstance(row.unit, str)
 
 
+_KEPT = Section("capstone", lambda value: Choice(**value))
 _here: dict[str, Choice] = {}
 """What this process has chosen; it counts before what is kept, and where nothing can be kept."""
 
@@ -86,19 +87,13 @@ def keep(choice: Choice) -> None:
         ) from None
     _here[choice.scenario] = Choice(**whole)
     if settings().attended:
-        write_json(_folder() / f"{choice.scenario}.json", whole)
+        _KEPT.put(choice.scenario, whole)
 
 
 def load() -> tuple[Choice, ...]:
     """The choices of this reader, ordered by scenario; where nobody reads along, those of this process.
 
-    A damaged file is put aside, and a line says so.
+    What is damaged is put aside, and a line says so.
     """
-    paths = sorted(_folder().glob("*.json")) if settings().attended else []
-    kept = filter(None, (read_json(path, lambda value: Choice(**value)) for path in paths))
-    found = {**{choice.scenario: choice for choice in kept}, **_here}
+    found = {**(_KEPT.load() if settings().attended else {}), **_here}
     return tuple(found[name] for name in sorted(found))
-
-
-def _folder():
-    return settings().home / "capstone"

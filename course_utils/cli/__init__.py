@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import NoReturn
 
-from course_utils.doctor import HOW_TO_INSTALL
+from course_utils.desk.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError, instead
 
 COMMANDS = {

@@ -4,9 +4,9 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from course_utils.chapters import exercises_of, find_place, set_of, the_one
+from course_utils.desk.workspace import find_workspace
 from course_utils.errors import CourseError
-from course_utils.workspace import find_workspace
+from course_utils.files import exercises_of, find_place, set_of, the_one
 
 HELP = "show how far you are, or run the public checks of an exercise notebook as it was saved last, in the terminal"
 
@@ -30,11 +30,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.reset:
         return _reset(arguments)
     if arguments.notebook is None:
-        from course_utils.grading import my_progress
-
-        print(my_progress())
+        print(_where_you_are())
         return 0
     return _check(arguments)
+
+
+def _where_you_are() -> str:
+    from course_utils.desk.start import Desk
+
+    try:
+        folder = find_workspace(find_place())
+    except CourseError:  # the package is installed without the chapters
+        folder = Path.cwd()
+    return str(Desk.of(folder))
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -76,7 +84,8 @@ def _reset(arguments: argparse.Namespace) -> int:
         print("There was no progress to forget.")
     else:
         print(
-            f"Forgotten: {what or 'tries only'}. A copy is in {folder}; to have it back, move its files to {folder.parents[1]}."
+            f"Forgotten: {what or 'tries only'}. A copy of all that you have done so far is in {folder}; to go back to it, "
+            f"move its file to {folder.parents[1]}."
         )
     return 0
 

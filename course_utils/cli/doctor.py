@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line per finding; 1 where something must be put right."""
-    from course_utils.doctor import examine, verdict
+    from course_utils.desk.doctor import examine, verdict
 
     findings = []
     for finding in examine():

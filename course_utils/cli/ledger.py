@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the ledger of all chapters."""
-    from course_utils.ledger import Ledger
+    from course_utils.desk.ledger import Ledger
 
     print(Ledger.load())
     return 0

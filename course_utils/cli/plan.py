@@ -12,8 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
-from course_utils.files import read_json, write_json
-from course_utils.settings import settings
+from course_utils.store import Section
 from course_utils.units import format_bytes
 
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
@@ -50,6 +49,7 @@ _WORDS = {
 }
 _USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
+_KEPT = Section("plans")
 _PACKAGE = Path(__file__).parents[1]
 _LONG = 5.0  # seconds after which somebody who sees no counter wants to know
 _OFTEN = 30.0  # seconds after which they wonder whether it still goes on
@@ -107,16 +107,17 @@ def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The answer as it is kept, or else worked out and kept: the text, the plain values, the exit code."""
     if _CODE in arguments.model:  # code may call other files, of which nothing is known
         return _answer(arguments)
-    places = []
+    missing = []
     for spelled in (lambda asked: asked, _as_known):  # the second imports all that knows names, which takes seconds
-        places.append(_place_to_store(spelled(arguments)))
-        answer = None if arguments.again or arguments.measure else read_json(places[-1])
+        key = _key_of(spelled(arguments))
+        answer = None if arguments.again or arguments.measure else _KEPT.get(key)
         if answer is not None:
             break
+        missing.append(key)
     else:
         answer = _answer(arguments)
-    for place in places:
-        write_json(place, answer)
+    for key in missing:
+        _KEPT.put(key, answer)
     return answer
 
 
@@ -134,8 +135,8 @@ def _as_known(arguments: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(arguments), **{name: known[name](said) for name, said in given.items()}})
 
 
-def _place_to_store(arguments: argparse.Namespace) -> Path:
-    """Where the answer to just this question is kept.
+def _key_of(arguments: argparse.Namespace) -> str:
+    """The key of the answer to just this question.
 
     By its words, what its files and the course's code hold, and the versions of the libraries.
     """
@@ -149,7 +150,7 @@ def _place_to_store(arguments: argparse.Namespace) -> Path:
         with suppress(PackageNotFoundError):
             versions.append(version(package))
     question = json.dumps([words, texts, versions])
-    return settings().home / "plans" / f"{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
+    return hashlib.sha256(question.encode()).hexdigest()[:24]
 
 
 def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page, and say where it is."""
-    from course_utils.report import write
+    from course_utils.desk.report import write
 
     write(arguments.out)
     return 0

@@ -1,6 +1,6 @@
 """Real data, as `datasets.Dataset`: the bundled corpus, GLUE's MRPC, a tokenizer trained on the spot, and batches."""
 
-from course_utils.lazy import import_when_used
+from course_utils import import_when_used
 
 _HOMES = {
     "batching": ("EpochSampler", "batches", "tokenize"),

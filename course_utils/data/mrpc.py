@@ -6,7 +6,7 @@ import pyarrow
 from datasets import ClassLabel, Dataset, DatasetDict
 from pyarrow import parquet
 
-from course_utils import hub
+from course_utils.data import hub
 from course_utils.errors import CourseError
 from course_utils.settings import settings
 

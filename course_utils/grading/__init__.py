@@ -1,6 +1,6 @@
 """Questions, checks that say what is wrong, and grading that a submission cannot forge."""
 
-from course_utils.lazy import import_when_used
+from course_utils import import_when_used
 
 _HOMES = {
     "board": ("my_progress",),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 from course_utils.grading.progress import Record, recall
 from course_utils.grading.released import SETS, load_set
 
@@ -68,12 +68,15 @@ class Board:
         """The notebook of that question, from the checkout's folder on; empty where none is left."""
         return exercises_of(self._todo.name) if self._todo else ""
 
-    def __str__(self):
+    @property
+    def bars(self) -> list[str]:
+        """A line for each set."""
         width = max(len(one.name) for one in self.standings)
-        lines = [f"{one.name:{width}}  {_bar(one.share)}  {_count(one)}" for one in self.standings]
-        return "\n".join(
-            [self.head, "", *lines, "", f"Next: {self.next}{self.exercises and f', in {self.exercises}'}."]
-        )
+        return [f"{one.name:{width}}  {_bar(one.share)}  {_count(one)}" for one in self.standings]
+
+    def __str__(self):
+        where = self.exercises and f", in {self.exercises}"
+        return "\n".join([self.head, "", *self.bars, "", f"Next: {self.next}{where}."])
 
     __repr__ = __str__
 

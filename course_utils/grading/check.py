@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from course_utils.chapters import exercises_of
 from course_utils.errors import CourseError
+from course_utils.files import exercises_of
 from course_utils.grading.definition import Definition, cell_in_words, definition, history_in
 from course_utils.grading.failures import MARK, failures_in, newest_failure
 from course_utils.grading.judge import Outcome, Result, grade
-from course_utils.grading.progress import Record, recall, remember
+from course_utils.grading.progress import Record, amend, recall
 from course_utils.grading.question import Question
 from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import SECONDS, OutOfTime, is_untouched, run_cases, time_limit
@@ -152,9 +152,13 @@ class Checker:
         result = grade(question, question.cases(), outcomes, entry, public_only=hidden, tries=tries)
         if not result.untouched:
             given = question.hints.index(result.hint) + 1 if result.hint else 0
-            record = replace(record.after(result.passed, result.points), hint=max(record.hint, given))
-            records[question.id] = replace(record, **self._place(where)) if self.live else record
-            remember(self.name, records)
+            place = self._place(where) if self.live else {}
+
+            def after(record: Record) -> Record:
+                record = record.after(result.passed, result.points)
+                return replace(record, hint=max(record.hint, given), **place)
+
+            records = amend(self.name, question.id, after)
         known = {name: record for name, record in records.items() if name in self.entries}
         told = {"older": self._older(question, where, result.untouched), "has_solution": bool(solutions_at(self.name))}
         graded = where.sentence(question.answer, numbered=self.live) if where else ""
@@ -193,7 +197,7 @@ class Checker:
         return recall(self.name).get(question.id, Record())
 
     def _update(self, question: Question, **changes) -> None:
-        remember(self.name, recall(self.name) | {question.id: replace(self._record(question), **changes)})
+        amend(self.name, question.id, lambda record: replace(record, **changes))
 
     def _entry(self, question: str) -> dict:
         if question not in self.entries:

@@ -1,12 +1,10 @@
-"""What a learner has reached, kept under the settings' home: one file a set, outside the repository."""
+"""What a learner has reached, kept under the settings' home, outside the repository."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from course_utils.errors import CourseError
-from course_utils.files import free_folder, read_json, write_json
-from course_utils.settings import settings
+from course_utils.store import Section
 
 
 @dataclass(frozen=True)
@@ -43,34 +41,31 @@ class Record:
 
 
 def recall(name: str) -> dict[str, Record]:
-    """The records of the set called `name`, by question; a damaged file is put aside, and a line says so."""
-    return read_json(_path(name), lambda found: {question: _record(values) for question, values in found.items()}) or {}
+    """The records of the set called `name`, by question; what is damaged is put aside, and a line says so."""
+    return _KEPT.get(name) or {}
 
 
 def remember(name: str, records: Mapping[str, Record]) -> None:
-    """Write the records whole or not at all; where that is impossible a line says so."""
-    write_json(_path(name), {question: asdict(record) for question, record in records.items()})
+    """Keep these records beside those of the set's other questions; where that is impossible a line says so."""
+    _KEPT.update(name, lambda kept: {**(kept or {}), **records})
+
+
+def amend(name: str, question: str, change: Callable[[Record], Record]) -> dict[str, Record]:
+    """Keep `change(record)` for a question of the set called `name`; all its records."""
+
+    def amended(kept: dict[str, Record] | None) -> dict[str, Record]:
+        records = kept or {}
+        return {**records, question: change(records.get(question, Record()))}
+
+    return _KEPT.update(name, amended)
 
 
 def forget(names: Sequence[str]) -> Path | None:
-    """Move the records of these sets to a folder of copies, which is returned, or None where there was nothing.
+    """Forget the records of these sets; a copy is made before, in the folder that is returned. None where there was nothing.
 
-    Raises `CourseError` where a file cannot be moved; what is not moved stays as it is.
+    Raises `CourseError` where nothing can be copied; then nothing is forgotten.
     """
-    kept = [path for path in map(_path, names) if path.is_file()]
-    if not kept:
-        return None
-    try:
-        folder = free_folder(kept[0].parent / "copies")
-        for path in kept:
-            path.replace(folder / path.name)
-    except OSError as error:
-        raise CourseError(f"Your progress cannot be put aside ({error.strerror}); nothing more is forgotten.") from None
-    return folder
-
-
-def _path(name: str) -> Path:
-    return settings().home / "progress" / f"{name}.json"
+    return _KEPT.forget(names)
 
 
 def _record(values: dict) -> Record:
@@ -82,3 +77,6 @@ def _record(values: dict) -> Record:
         if kind in (int, float) and not 0 <= value < float("inf"):
             raise ValueError(f"{name} of a record is no count")
     return record
+
+
+_KEPT = Section("progress", lambda found: {question: _record(values) for question, values in found.items()})

@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from course_utils.chapters import find_place
 from course_utils.errors import CourseError
+from course_utils.files import find_place
 
 _STUB = re.compile(r"^ *### BEGIN STUB\n.*?^ *### END STUB(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"^ *### (?:BEGIN|END) SOLUTION(?:\n|\Z)|  ### SOLUTION$", re.MULTILINE)

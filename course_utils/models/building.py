@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from course_utils import hub
+from course_utils.data import hub
 from course_utils.errors import CourseError
 from course_utils.models.configurations import configuration
 from course_utils.models.convnet import ConvNet, ConvNetConfig

@@ -1,6 +1,6 @@
 """`course train`: a training run as a script, alone, under torchrun or under Accelerate, with checkpoints that outlive it."""
 
-from course_utils.lazy import import_when_used
+from course_utils import import_when_used
 
 _HOMES = {
     "choices": ("LOGS", "PRECISIONS", "STRATEGIES"),

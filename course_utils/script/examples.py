@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from course_utils import data, hub, models
+from course_utils import data, models
+from course_utils.data import hub
 from course_utils.data.batching import EpochSampler
 from course_utils.errors import CourseError
 from course_utils.files import replacing

@@ -1,6 +1,6 @@
 """One training loop, techniques as callbacks to it, and the same run through Accelerate and through Trainer."""
 
-from course_utils.lazy import import_when_used
+from course_utils import import_when_used
 from course_utils.training.accumulation import Accumulate, accumulated_step, num_loss_tokens, num_updates
 from course_utils.training.callbacks import Autocast, Callback, ClipGradients
 from course_utils.training.checkpoint import SaveCheckpoints

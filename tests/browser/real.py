@@ -1,13 +1,15 @@
 """A server started as a reader starts it, and a browser that looks at it."""
 
+import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -16,11 +18,19 @@ import psutil
 import pytest
 
 from course_utils.settings import environment_for_child
+from course_utils.store import NAME
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 60
 LAB = r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*token=\w+"
 DEMO = r"http://127\.0\.0\.1:\d+/"
+
+
+def kept_in(home: Path, section: str, key: str):
+    """What the learner's store under `home` holds."""
+    with closing(sqlite3.connect(home / NAME)) as store:
+        found = store.execute("SELECT value FROM kept WHERE section = ? AND key = ?", (section, key))
+        return json.loads(found.fetchone()[0])
 
 
 @contextmanager

@@ -1,18 +1,17 @@
 """A reader bets in the copy that `course lab` opens: nothing below gives the answer away, and what is typed counts."""
 
-import json
 import shutil
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from real import LAB, ROOT, save_picture, served
+from real import LAB, ROOT, kept_in, save_picture, served
 
 from course_staff.notebooks.setup_cell import setup_source
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-BET = "from course_utils.bets import bet, picture, settle\n\nbet('07-peak', 50, '% of the peak', 'How much is left?')"
+BET = "from course_utils.desk.bets import bet, picture, settle\n\nbet('07-peak', 50, '% of the peak', 'How much is left?')"
 ANSWER = "it is 43.3 % of the peak"
 
 
@@ -132,7 +131,7 @@ def test_nothing_below_the_bet_gives_it_away_and_what_is_typed_counts(page, chec
     page.keyboard.press("Control+s")
     page.wait_for_timeout(1_000)
     save_picture(page, "settled")
-    kept = json.loads((checkout.parent / "home" / "bets" / "07.json").read_text())["07-peak"]
+    kept = kept_in(checkout.parent / "home", "bets", "07")["07-peak"]
     assert (kept["guess"], kept["truth"]) == (70, 43.3)
     assert (checkout / "notebooks" / "00_start_here.ipynb").read_bytes() == before, "only the copy is written to"
     assert ANSWER in (checkout.parent / "home" / "my-course" / "notebooks" / "00_start_here.ipynb").read_text()

@@ -13,7 +13,7 @@ import pytest
 from real import DEMO, ROOT, save_picture, served
 
 from course_staff.demos import SETTINGS, demos_in, read_demo
-from course_utils.chapters import find_place
+from course_utils.files import find_place
 from course_utils.settings import environment_for_child
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]

@@ -1,6 +1,5 @@
 """A reader answers an exercise in the copy that `course lab` opens: wrongly, rightly, with a slip, unsaved, and asks for ours."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -9,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
-from real import LAB, ROOT, save_picture, served
+from real import LAB, ROOT, kept_in, save_picture, served
 from test_lab import at, choose_theme
 
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -120,7 +119,7 @@ def test_the_chapter_opens_beside_its_exercise_in_a_tab_that_is_called_otherwise
 
 
 def records(checkout):
-    return json.loads((checkout.parent / "home" / "progress" / f"{SET}.json").read_text(encoding="utf-8"))
+    return kept_in(checkout.parent / "home", "progress", SET)
 
 
 def save(page):

@@ -12,7 +12,7 @@ import pytest
 from real import LAB, ROOT, save_picture, served
 
 from course_staff.notebooks.plays import needed
-from course_utils.chapters import chapters_in
+from course_utils.files import chapters_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 

@@ -7,7 +7,7 @@ import pytest
 from site_pages import ROOT, pages_in
 
 from course_staff.site.build import build
-from course_utils.chapters import Place
+from course_utils.files import Place
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 WIDTHS = (390, 800, 1280, 1920)

@@ -1,13 +1,12 @@
 """The capstone's choices outlive the process, and neither damage nor a run that nobody watches takes anything from them."""
 
-import json
-
 import pytest
 
 from course_utils.capstone import kept
 from course_utils.capstone.kept import Choice, Figure, keep, load
 from course_utils.errors import CourseError
 from course_utils.settings import settings
+from course_utils.store import Section
 
 ROWS = (
     ("peak of a step", 24 * 2**30, 22.5 * 2**30, 23 * 2**30, "bytes"),
@@ -45,7 +44,6 @@ def test_a_choice_is_read_back_as_it_was_and_a_later_one_takes_its_place(restart
     keep(choice(recipe={"batch": 8}))
     restart()
     assert [one.recipe for one in load()] == [{"batch": 8}, {"batch": 4}]
-    assert sorted(path.name for path in (settings().home / "capstone").iterdir()) == ["one-card.json", "two-cards.json"]
 
 
 def test_figures_are_said_in_their_unit():
@@ -71,26 +69,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_what_is_no_choice_is_refused_and_on_disk_put_aside(wrong, caplog, restart):
+def test_what_is_no_choice_is_refused(wrong):
     with pytest.raises(ValueError, match="a choice has"):
         choice(**wrong)
-    keep(choice())
-    keep(choice("two-cards"))
-    restart()
-    path = settings().home / "capstone" / "one-card.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
-    assert load() == (choice("two-cards"),)
-    assert path.with_suffix(".damaged").is_file()
-    assert "one-card.json could not be read; it is kept as one-card.damaged" in caplog.text
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", "null", '{"scenario": "one-card"}'])
-def test_damage_costs_no_other_choice_nor_what_this_process_knows(damage, restart):
-    keep(choice("two-cards"))
-    restart()
-    keep(choice())
-    (settings().home / "capstone" / "one-card.json").write_text(damage)
-    assert load() == (choice(), choice("two-cards"))
 
 
 @pytest.mark.parametrize("recipe", [{"optimizer": max}, {"clipping": float("nan")}], ids=str)
@@ -110,12 +91,11 @@ def test_where_nobody_reads_along_nothing_is_kept_or_looked_up(variable, monkeyp
     assert load() == ()
     keep(choice("two-cards"))
     assert load() == (choice("two-cards"),)
-    assert [path.name for path in (settings().home / "capstone").iterdir()] == ["one-card.json"]
+    assert list(Section("capstone").load()) == ["one-card"]
 
 
 def test_where_nothing_can_be_written_the_process_still_knows(caplog):
-    settings().home.mkdir(parents=True)
-    (settings().home / "capstone").write_text("a file where a folder should be")
+    settings().home.write_text("a file where a folder should be")
     keep(choice())
     assert load() == (choice(),)
-    assert "this will be forgotten" in caplog.text
+    assert "what is new will be forgotten" in caplog.text

@@ -8,8 +8,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_staff.notebooks.setup_cell import setup_source
-from course_utils.chapters import chapters_in, find_place
-from course_utils.cli import COMMANDS, STAFF, lab, main
+from course_utils.cli import COMMANDS, STAFF, main
+from course_utils.files import chapters_in, find_place
 from course_utils.settings import settings
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "IPython", "nbformat")
@@ -148,47 +148,11 @@ def test_the_ledger_is_printed(capsys):
     assert "ledger" in capsys.readouterr().out
 
 
-def test_lab_without_the_notebook_says_so(checkout, capsys):
-    assert main(["lab"]) == 2
-    assert "There is no notebook at" in capsys.readouterr().err
-
-
-def test_a_request_that_was_never_answered_does_not_keep_the_process():
-    """Python waits at its end for each thread that is no daemon, and anyio's end only with the request."""
-    program = """if True:
-        import asyncio, threading, anyio
-        from course_utils.cli.lab import stop_workers
-
-        async def request():
-            await anyio.to_thread.run_sync(int)
-            await asyncio.sleep(10**6)
-
-        loop = asyncio.new_event_loop()
-        pending = loop.create_task(request())
-        loop.run_until_complete(asyncio.sleep(0.5))
-        print(sum(not each.daemon for each in threading.enumerate()))
-        stop_workers()
-    """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "2\n")
-
-
-def test_lab_opens_the_first_page_or_the_chapter_that_is_named(checkout, monkeypatch):
-    (checkout / "notebooks" / "00_a.ipynb").rename(checkout / "notebooks" / "00_start_here.ipynb")
-    started = []
-    monkeypatch.setattr(lab, "_start", started.append)
-    for words, opened in (([], "start.md"), (["1"], "notebooks/01_b.ipynb")):
-        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine"), *words]) == 0
-        assert f"--LabApp.default_url=/lab/tree/{opened}" in started[-1]
-        assert f"--ServerApp.root_dir={checkout / 'mine'}" in started[-1]
-    assert "01_b" in (checkout / "mine" / "start.md").read_text()
-
-
 @pytest.mark.parametrize("name", ["0", "00", "00_a"])
 def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, capsys, monkeypatch):
     """The checkout has the chapters alone; of a set the same function is asked, and says which there are."""
     started = []
-    monkeypatch.setattr("course_utils.cli.lab._start", started.append)
+    monkeypatch.setattr("course_utils.desk.lab._start", started.append)
     assert main(["lab", name, "--no-browser"]) == 0
     assert any("notebooks/00_a.ipynb" in argument for argument in started[0])
     main(["lint", name])
@@ -212,59 +176,3 @@ def test_a_set_is_called_as_its_chapter(name, tmp_path, capsys):
     assert [path.stem for path in chapters_in(place.root / "solutions", [name])] == ["03_adamw"]
     assert main(["check", "--reset", "--yes", name]) == 0
     assert "no progress to forget" in capsys.readouterr().out
-
-
-def test_lab_starts_without_its_stored_defaults_where_they_cannot_be_written(checkout, capsys, monkeypatch):
-    (checkout / "notebooks" / "00_a.ipynb").rename(checkout / "notebooks" / "00_start_here.ipynb")
-    started = []
-    monkeypatch.setattr(lab, "_start", started.append)
-    for home, defaults in ((checkout / "fine", True), (checkout / "notebooks" / "01_b.ipynb" / "home", False)):
-        monkeypatch.setenv("COURSE_HOME", str(home))
-        settings.cache_clear()
-        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine")]) == 0
-        assert any("app_settings_dir" in argument for argument in started[-1]) is defaults
-        assert (home / "jupyterlab" / "overrides.json").is_file() is defaults
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "cannot be written" in said
-    assert "COURSE_HOME" in said
-
-
-def test_jupyterlab_is_given_the_checkout_and_the_notebook(checkout, monkeypatch):
-    monkeypatch.setattr(lab, "_is_root", lambda: True)
-    notebook = checkout / "notebooks" / "00_a.ipynb"
-    arguments = lab.server_arguments(notebook, checkout / "settings", 0, browser=False)
-    assert f"--ServerApp.root_dir={checkout}" in arguments
-    assert "--LabApp.default_url=/lab/tree/notebooks/00_a.ipynb" in arguments
-    assert {"--no-browser", "--allow-root"} <= set(arguments)
-    monkeypatch.setattr(lab, "_is_root", lambda: False)
-    assert not {"--no-browser", "--allow-root"} & set(lab.server_arguments(notebook, checkout, 0, browser=True))
-
-
-def test_voila_does_not_show_the_reader_the_deprecations_of_others():
-    said = """import sys, warnings
-from course_utils.cli import lab
-before = list(warnings.filters)
-import jupyterlab.labapp
-jupyterlab.labapp.main = lambda arguments: None
-lab._start([])
-print("voila" in sys.modules, [one for one in warnings.filters if one not in before and "traitlets" in str(one)])
-"""
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "True []\n"
-
-
-def test_every_option_given_to_jupyterlab_is_one_it_has(checkout):
-    from jupyter_client import KernelManager
-    from jupyter_server.serverapp import ServerApp
-    from jupyter_server.services.contents.manager import ContentsManager
-    from jupyterlab.labapp import LabApp
-
-    classes = {kind.__name__: kind for kind in (LabApp, ServerApp, KernelManager, ContentsManager)}
-    arguments = lab.server_arguments(checkout / "notebooks" / "00_a.ipynb", checkout, 0, browser=True)
-    options = [
-        argument.removeprefix("--").partition("=")[0].split(".")
-        for argument in arguments
-        if "." in argument.partition("=")[0]
-    ]
-    assert len(options) >= 8
-    assert [name for name, trait in options if trait not in classes[name].class_trait_names(config=True)] == []

@@ -2,7 +2,8 @@ import huggingface_hub
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from course_utils import data, hub
+from course_utils import data
+from course_utils.data import hub
 from course_utils.errors import CourseError
 from course_utils.settings import settings
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from course_utils import settings as settings_room
-from course_utils.chapters import exercises_of
 from course_utils.cli import main
-from course_utils.errors import CourseError
+from course_utils.files import exercises_of
 from course_utils.grading import board, my_progress
 from course_utils.grading.board import FRESH, Board, Standing
-from course_utils.grading.progress import Record, forget, recall, remember
+from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.released import SETS, load_set
+from course_utils.store import NAME
 
 FIRST = "00_start_here"
 
@@ -37,10 +37,10 @@ def typed(monkeypatch, answer):
 def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
     assert main(["check"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(FRESH)
+    assert f"Exercises: {FRESH}" in said
     assert "█" not in said
     first = load_set(FIRST)["questions"][0]
-    assert f"Next: q1 · {first['title']}, in {exercises_of(FIRST)}." in said
+    assert f"Your next question is q1 · {first['title']}, in {exercises_of(FIRST)}." in said
     assert all(path.stem in said for path in SETS.glob("*.json"))
 
 
@@ -121,9 +121,9 @@ def test_two_learners_have_progress_of_their_own_outside_the_repository(tmp_path
     remember("03_adamw", passed("q2"))
     at_home(tmp_path / "ann", monkeypatch)
     assert [one.name for one in my_progress().standings if one.passed] == [FIRST]
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.json")) == [
-        f"ann/progress/{FIRST}.json",
-        "ben/progress/03_adamw.json",
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")) == [
+        f"ann/{NAME}",
+        f"ben/{NAME}",
     ]
 
 
@@ -137,11 +137,11 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
     typed(monkeypatch, "y")
     assert main(["check", "--reset", exercises_of(FIRST)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"Forgotten: {FIRST} (2 of 3 passed). A copy is in ")
+    assert said.startswith(f"Forgotten: {FIRST} (2 of 3 passed). A copy of all that you have done so far is in ")
     assert (recall(FIRST), set(recall("03_adamw"))) == ({}, {"q1"})
-    (copy,) = (settings_room.settings().home / "progress" / "copies").glob("*/*.json")
+    (copy,) = (settings_room.settings().home / "copies").glob("*/*")
     assert str(copy.parent) in said
-    copy.replace(settings_room.settings().home / "progress" / copy.name)
+    copy.replace(settings_room.settings().home / copy.name)
     assert set(recall(FIRST)) == {"q1", "q2"}
 
 
@@ -169,18 +169,3 @@ def test_where_nobody_can_be_asked_nothing_is_forgotten(monkeypatch, capsys):
 def test_a_reset_that_cannot_be_meant_is_refused(words, capsys):
     assert main(["check", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_two_resets_in_one_second_keep_two_copies():
-    for name in ("q1", "q2"):
-        remember(FIRST, passed(name))
-        assert forget([FIRST]).is_dir()
-    assert len(list((settings_room.settings().home / "progress" / "copies").glob("*/*.json"))) == 2
-
-
-def test_a_folder_that_cannot_be_written_loses_nothing():
-    remember(FIRST, passed("q1"))
-    (settings_room.settings().home / "progress" / "copies").write_text("in the way")
-    with pytest.raises(CourseError, match="nothing more is forgotten"):
-        forget([FIRST])
-    assert set(recall(FIRST)) == {"q1"}

@@ -261,22 +261,6 @@ def test_plain_python_prints(entries, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("q1 · Doubling <fast>: passed, 4 points\nGraded: `double`")
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", "[]", '{"q1": 1}', '{"q1": {"tries": -1}}', '{"q1": {"points": NaN}}', '{"q1": {"x": 1}}', "\xff"],
-)
-def test_a_damaged_progress_file_is_put_aside_and_said(content, caplog):
-    remember("03_test", {"q1": Record(1, True, 2.0)})
-    [path] = (settings.settings().home / "progress").iterdir()
-    path.write_bytes(content.encode("latin-1"))
-    with caplog.at_level(logging.WARNING):
-        assert recall("03_test") == {}
-    assert path.with_suffix(".damaged").read_bytes() == content.encode("latin-1")
-    assert "could not be read" in caplog.text
-    remember("03_test", {"q1": Record(1, True, 2.0)})
-    assert recall("03_test") == {"q1": Record(1, True, 2.0)}
-
-
 def test_progress_that_cannot_be_written_is_said(caplog):
     home = settings.settings().home
     home.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from ipywidgets import FloatLogSlider
 from course_staff.notebooks import plays
 from course_staff.notebooks.files import read_notebook
 from course_utils import models
-from course_utils.chapters import chapters_in, find_place
+from course_utils.files import chapters_in, find_place
 from course_utils.precision import FORMATS
 from course_utils.viz import controls, display
 

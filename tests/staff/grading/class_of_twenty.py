@@ -17,8 +17,8 @@ from pathlib import Path
 
 from course_staff.grading.source import Authored, load_solutions, marker, mistaken
 from course_staff.notebooks.files import read_notebook
-from course_utils.chapters import exercises_of
 from course_utils.cli import main
+from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
 ROOT = Path(__file__).parents[3]

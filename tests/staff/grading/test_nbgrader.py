@@ -15,8 +15,8 @@ from course_staff.grading.nbgrader import source_files
 from course_staff.grading.release import write
 from course_staff.grading.source import load_solutions, marker, mistaken
 from course_staff.notebooks.files import read_notebook
-from course_utils.chapters import exercises_of
 from course_utils.cli import main
+from course_utils.files import exercises_of
 from course_utils.grading.released import load_set
 
 ROOT = Path(__file__).parents[3]

@@ -29,9 +29,9 @@ from course_staff.grading.source import load_solutions, marker, mistaken
 from course_staff.notebooks import markdown
 from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
 from course_staff.notebooks.setup_cell import is_setup, setup_source
-from course_utils.chapters import exercises_of, set_of
 from course_utils.cli import main
 from course_utils.errors import CourseError
+from course_utils.files import exercises_of, set_of
 from course_utils.grading import kinds
 from course_utils.grading import released as released_sets
 from course_utils.grading.released import SETS, load_set, question_from

@@ -11,9 +11,9 @@ from course_staff.commands import release as command
 from course_staff.grading import releasing
 from course_staff.grading.release import released
 from course_staff.grading.releasing import Released, Stamps, parts_of, released_parts, released_sets
-from course_utils.chapters import exercises_of
 from course_utils.cli import main
 from course_utils.errors import CourseError
+from course_utils.files import exercises_of
 
 ROOT = Path(__file__).parents[3]
 SOLUTIONS = [ROOT / "solutions" / name for name in ("00_start_here.ipynb", "01_autodiff.ipynb")]

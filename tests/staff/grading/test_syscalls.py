@@ -13,7 +13,7 @@ from course_staff.grading import asking, grade, isolate, sandbox, syscalls
 from course_staff.grading.source import load_solutions, marker
 from course_staff.grading.submission import Cell
 from course_staff.notebooks.files import read_notebook
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 from course_utils.grading.released import set_names
 
 ROOT = Path(__file__).parents[3]

@@ -97,7 +97,7 @@ def test_an_interrupted_run_stops_with_its_kernel_and_blames_nothing_else(tmp_pa
     for name in ("course_utils", "notebooks"):
         (tmp_path / name).mkdir()
     write(tmp_path / "notebooks", "open('started', 'w').close(); import time; time.sleep(100)")
-    command = [sys.executable, "-m", "course_utils.cli", "run"]
+    command = [sys.executable, "-P", "-m", "course_utils.cli", "run"]  # not the empty folder's course_utils
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         wait_for(tmp_path / "notebooks" / "started")

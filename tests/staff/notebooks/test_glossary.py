@@ -10,8 +10,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.glossary import GLOSSARY, Term, linked, read_glossary, stamp_links, unlinked
 from course_staff.notebooks.markdown import count_words
-from course_utils.chapters import chapters_in
 from course_utils.errors import CourseError
+from course_utils.files import chapters_in
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / GLOSSARY).read_text(encoding="utf-8")

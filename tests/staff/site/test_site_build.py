@@ -10,9 +10,9 @@ from site_pages import ROOT, addresses_in, pages_in
 
 from course_staff.notebooks.links import prose
 from course_staff.site.build import build, pages_of
-from course_utils.chapters import Place
+from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
-from course_utils.workspace import without_outputs
+from course_utils.files import Place
 
 # A build takes about half a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -15,8 +15,8 @@ from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.plays import catch, play_cells
 from course_staff.site import stills
 from course_staff.site.stills import SETTINGS, draw, settings_of, stored
-from course_utils.chapters import chapters_in, find_place
 from course_utils.errors import CourseError
+from course_utils.files import chapters_in, find_place
 
 CHAPTERS = chapters_in(find_place().notebooks)
 NAMES = [path.stem for path in CHAPTERS]

@@ -8,12 +8,12 @@ course's follows it as text, which does not run; where both changed another file
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from course_utils.chapters import Place, set_of
 from course_utils.errors import CourseError
-from course_utils.files import free_name, replacing
+from course_utils.files import Place, free_name, replacing
 from course_utils.settings import settings, variables
 from course_utils.units import format_counted
 
@@ -26,6 +26,7 @@ SOURCES = (
     ),  # where their links lead
 )
 
+_OLD = "the old file is kept as "
 _NAMED = 4  # files with new text; of more their number is enough
 _BESIDE = """\
 **New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
@@ -42,24 +43,18 @@ def find_workspace(place: Place, folder: Path | None = None) -> Path:
     return around or (settings().home if variables("COURSE_HOME") else place.root) / NAME
 
 
-def hand_out(place: Place, folder: Path, on_merge: Callable[[bytes, bytes], None] | None = None) -> Iterator[str]:
+def hand_out(place: Place, folder: Path) -> Iterator[str]:
     """Bring `folder` to the version of the checkout at `place`, and yield what its owner should know, a line each.
-
-    `on_merge(before, after)` is called for each notebook that was merged.
 
     Raises `CourseError` where it cannot be written, lies on the checkout itself, or a notebook of the checkout is damaged.
     """
-    fresh, renewed, renamed = not (folder / HANDED_OUT).is_dir(), [], 0
+    fresh, renewed = not (folder / HANDED_OUT).is_dir(), []
     for source in sorted(path for pattern in SOURCES for path in place.root.glob(pattern)):
         inside = source.relative_to(place.root)
         if (folder / "course_utils").is_dir() or (folder / inside).resolve() == source.resolve():
             raise CourseError(f"{folder} holds the course's own notebooks; name another folder with --folder.")
         try:
-            renamed += _rename(folder, inside)
-            before = (folder / inside).read_bytes() if on_merge and (folder / inside).is_file() else None
             changed, remark = _renew(folder / inside, folder / HANDED_OUT / inside, without_outputs(source))
-            if changed and before and inside.suffix == ".ipynb":
-                on_merge(before, (folder / inside).read_bytes())
         except OSError as error:
             raise CourseError(
                 f"{folder / inside} cannot be read or written ({error.strerror}); put that right, or name another "
@@ -68,24 +63,11 @@ def hand_out(place: Place, folder: Path, on_merge: Callable[[bytes, bytes], None
         renewed += [inside.as_posix()] * changed
         if remark:
             yield f"{inside.as_posix()}: {remark}"
-    if renamed:
-        yield f"{format_counted(renamed, 'exercise')} renamed, as chapters are called so too: such as 03_exercises_adamw."
     if fresh:
         yield f"Your own chapters and exercises are in {folder}."
     elif renewed:
         more = f" and {len(renewed) - _NAMED} more" if len(renewed) > _NAMED else ""
         yield f"New text in {', '.join(renewed[:_NAMED])}{more}, in {folder}; what you wrote stands."
-
-
-def _rename(folder: Path, inside: Path) -> bool:
-    """Exercises were once called as their chapter: one that was written in gets today's name, unless another file has it."""
-    before = inside.with_stem(set_of(inside))
-    if before == inside or not (folder / before).is_file() or (folder / inside).exists():
-        return False
-    for place in (folder / HANDED_OUT, folder):  # the notebook last: interrupted, it is done again
-        if (place / before).is_file():
-            (place / before).replace(place / inside)
-    return True
 
 
 def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dict], int]:
@@ -127,23 +109,27 @@ def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
     mine, base = (each.read_bytes() if each.is_file() else None for each in (path, handed))
     merged, remark = new, ""
     if mine is not None and path.suffix == ".ipynb":
-        merged, remark = _merged(path, mine, base, new)
+        merged, remark = _merge_notebooks(mine, base, new)
     elif mine not in (None, base, new):
-        merged, remark = (
-            (mine, "") if base == new else (new, f"you and the course both changed it; {_keep(path, mine)}")
-        )
+        merged, remark = (mine, "") if base == new else (new, f"you and the course both changed it; {_OLD}")
+    if remark.endswith(_OLD):
+        copy = free_name(path)
+        _write(copy, mine)
+        remark += f"{copy.name}."
     if merged != mine:
         _write(path, merged)
+    if mine not in (None, merged) and path.suffix == ".ipynb":
+        _trust_as_before(mine, merged)
     if new != base:
         _write(handed, new)
     return merged != mine, remark
 
 
-def _merged(path: Path, mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
+def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes, str]:
     try:
         notebook = _parse(mine)
     except ValueError:
-        return new, f"it could not be read, so you have a fresh one; {_keep(path, mine)}"
+        return new, f"it could not be read, so you have a fresh one; {_OLD}"
     if base == new:
         return mine, ""
     try:
@@ -152,9 +138,22 @@ def _merged(path: Path, mine: bytes, base: bytes | None, new: bytes) -> tuple[by
         before = []
     cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
     remark = f"you and the course both changed {format_counted(both, 'cell')}: yours stays, and the course's follows as text."
-    if cells == notebook["cells"]:
-        return mine, remark if both else ""
-    return _dump(notebook | {"cells": cells}), remark if both else ""
+    return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark * bool(both)
+
+
+def _trust_as_before(before: bytes, after: bytes) -> None:
+    """Let JupyterLab trust a merged notebook where it trusted the one before: a merge adds no output.
+
+    It cuts the style and the scripts out of outputs unless it wrote the file itself, or a signature vouches for it. Where nothing
+    can be signed the notebook opens as any copy does, not trusted.
+    """
+    with suppress(Exception):
+        from nbformat import reads
+        from nbformat.sign import NotebookNotary
+
+        notary = NotebookNotary()
+        if notary.check_signature(reads(before.decode(), as_version=4)):
+            notary.sign(reads(after.decode(), as_version=4))
 
 
 def without_outputs(source: Path) -> bytes:
@@ -204,13 +203,6 @@ def _as_text(cell: dict) -> dict:
         "metadata": {"tags": ["course-version"]},
         "source": "\n".join([_BESIDE, *(f"> {line}" for line in quoted.split("\n"))]),
     }
-
-
-def _keep(path: Path, content: bytes) -> str:
-    """Keep what stood at `path` beside it, and say where."""
-    copy = free_name(path)
-    _write(copy, content)
-    return f"the old file is kept as {copy.name}."
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,17 +1,14 @@
-"""The ledger: for each technique what was predicted, what was measured, and what nobody accounted for.
+"""The ledger: for each technique what was predicted, what was measured, and what nobody accounted for."""
 
-Every chapter keeps its rows in a file of its own under the settings' home, so that chapters may run at the same time.
-"""
-
+import re
 from dataclasses import asdict, dataclass
 from math import inf
-from pathlib import Path
 
 import pandas as pd
 
 from course_utils.errors import CourseError
-from course_utils.files import read_json, write_json
 from course_utils.settings import settings
+from course_utils.store import Section
 from course_utils.units import format_bytes, format_seconds
 
 UNITS = {"bytes": format_bytes, "seconds": format_seconds}
@@ -32,6 +29,8 @@ class Row:
     unit: str = "bytes"
 
     def __post_init__(self):
+        if self.unit not in tuple(UNITS):
+            raise ValueError("the unit of a row is unknown")
         kinds = int if self.unit == "bytes" else (int, float)
         figures = self.predicted, self.measured
         if not all(isinstance(figure, kinds) and 0 < figure < inf for figure in figures):
@@ -64,10 +63,9 @@ class Ledger:
     rows: tuple[Row, ...]
 
     @classmethod
-    def load(cls, home: Path | None = None) -> "Ledger":
-        """All rows recorded under `home` (the settings' by default), by chapter."""
-        folder = _folder(home)
-        return cls(tuple(row for path in sorted(folder.glob("*.json")) for row in _read(path)))
+    def load(cls) -> "Ledger":
+        """All rows recorded under the settings' home, by chapter."""
+        return cls(tuple(row for rows in _KEPT.load().values() for row in rows))
 
     @classmethod
     def here(cls) -> "Ledger":
@@ -98,6 +96,7 @@ class Ledger:
         return self.table().to_html() if self.rows else str(self)
 
 
+_KEPT = Section("ledger", lambda rows: [Row(**row) for row in rows])
 _here: dict[tuple[str, ...], Row] = {}
 """What this process has recorded, by key."""
 
@@ -112,7 +111,7 @@ def record(
     """
     if unit not in tuple(UNITS):
         raise CourseError(f"A ledger row cannot be in {unit!r}; give it in {' or in '.join(UNITS)}.")
-    if not isinstance(chapter, str) or not chapter or Path(chapter).name != chapter:
+    if not isinstance(chapter, str) or not re.fullmatch(r"[^/\\]+", chapter):
         raise CourseError(f"{chapter!r} is not a chapter's name; use the notebook's, such as '03_adamw'.")
     here = settings()
     try:
@@ -122,20 +121,5 @@ def record(
         message = f"A ledger row needs two positive numbers of {unit}, not {predicted} and {measured}."
         raise CourseError(message) from None
     _here[new.key] = new
-    path = _folder(None) / f"{chapter}.json"
-    rows = [row for row in _read(path) if row.key != new.key] + [new]
-    write_json(path, [asdict(row) for row in rows])
+    rows = _KEPT.update(chapter, lambda rows: [row for row in rows or () if row.key != new.key] + [new])
     return Ledger(tuple(row for row in rows if (row.scale, row.device) == (new.scale, new.device)))
-
-
-def _folder(home: Path | None) -> Path:
-    return (home or settings().home) / "ledger"
-
-
-def _read(path: Path) -> list[Row]:
-    def build(rows: list[dict]) -> list[Row]:
-        if any(row.get("unit", "bytes") not in tuple(UNITS) for row in rows):
-            raise ValueError("the unit of a row is unknown")
-        return [Row(**row) for row in rows]
-
-    return read_json(path, build) or []

@@ -6,13 +6,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from course_utils import bets, ledger, report
 from course_utils.capstone import kept
 from course_utils.capstone.kept import Choice, keep
 from course_utils.cli import main
+from course_utils.desk import bets, ledger, report
+from course_utils.desk.ledger import record
 from course_utils.errors import CourseError
-from course_utils.ledger import record
 from course_utils.settings import settings
+from course_utils.store import Section
 
 HOSTILE = "<script>alert('$x$')</script>\N{RIGHT-TO-LEFT OVERRIDE}"
 
@@ -132,9 +133,8 @@ def test_whatever_a_learner_typed_stays_text():
 
 def test_many_bets_are_cut_into_pictures_of_a_page_between_chapters():
     for chapter in range(13):
-        for name in "abcd":
-            bets.bet(f"{chapter:02d}-{name}", 1.0)
-            bets.settle(f"{chapter:02d}-{name}", 1.0)
+        settled = {f"{chapter:02d}-{name}": bets.Bet(1, 1, "", 1) for name in "abcd"}
+        Section("bets").put(f"{chapter:02d}", settled)
     page = page_of(report.write())
     assert re.findall(r"Chapters? \d\d(?: to \d\d)?(?= )", page.text)[:3] == [
         "Chapters 00 to 04",

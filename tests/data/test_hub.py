@@ -1,4 +1,4 @@
-from course_utils import hub
+from course_utils.data import hub
 
 
 def test_the_hub_is_asked_within_its_time_and_never_raises(monkeypatch):

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from course_utils import bets, doctor
 from course_utils.capstone.kept import Choice, load
-from course_utils.chapters import chapters_in, find_place
+from course_utils.desk import bets, doctor
+from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import chapters_in, find_place, replacing
 from course_utils.grading.pages import printable, render
-from course_utils.ledger import Ledger, Row
 from course_utils.settings import settings
 from course_utils.units import format_counted
 

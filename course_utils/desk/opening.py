@@ -47,7 +47,7 @@ def _dress_the_page() -> None:
     """In a notebook: how figures and source look there, in the light and in the dark. Nothing of it is stored."""
     from IPython.display import display
 
-    from course_utils.bets import has_kernel
+    from course_utils.desk.bets import has_kernel
     from course_utils.viz.controls import LIVE, naming
 
     if has_kernel():

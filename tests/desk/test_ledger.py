@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from course_utils.desk.ledger import Ledger, record
 from course_utils.errors import CourseError
-from course_utils.ledger import Ledger, record
 from course_utils.settings import settings
 
 
@@ -72,25 +72,6 @@ def test_a_chapter_is_a_plain_name_and_a_unit_one_of_two():
     for unit in ("ms", "", None):
         with pytest.raises(CourseError, match="in bytes or in seconds"):
             record("03", "AdamW", "a step", predicted=1, measured=1, unit=unit)
-
-
-RIGHT = dict.fromkeys(("chapter", "technique", "quantity", "scale", "device"), "x") | {"predicted": 1, "measured": 1}
-WRONG = [{"unit": "ms"}, {"unit": []}, {"measured": 1.5}, {"measured": -1}, {"predicted": "1", "measured": None}]
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["{", '[{"chapter": "03"}]', '"text"', *(json.dumps([RIGHT | wrong]) for wrong in WRONG)],
-)
-def test_a_damaged_file_is_kept_aside_and_said(content, caplog):
-    path = settings().home / "ledger" / "03.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(content)
-    ledger = record("03", "AdamW", "peak", predicted=1, measured=1)
-    assert len(ledger.rows) == 1
-    assert path.with_suffix(".damaged").read_text() == content
-    assert len(caplog.messages) == 1
-    assert len(json.loads(path.read_text())) == 1
 
 
 def test_where_nothing_can_be_written_the_row_is_still_shown(caplog):

@@ -8,13 +8,13 @@ import nbformat
 import pytest
 
 from course_staff.notebooks.links import dead_links, prose
-from course_utils.chapters import Place, exercises_of, find_place
-from course_utils.cli import lab, main
+from course_utils.cli import main
 from course_utils.cli.check import _notebook
-from course_utils.cli.lab import trust_as_before
+from course_utils.desk import lab
+from course_utils.desk.workspace import HANDED_OUT, find_workspace, hand_out, merge
 from course_utils.errors import CourseError
+from course_utils.files import Place, exercises_of, find_place
 from course_utils.settings import settings
-from course_utils.workspace import HANDED_OUT, find_workspace, hand_out, merge
 
 STEM = "00_start_here"
 INSIDE, EXERCISE = f"notebooks/{STEM}.ipynb", exercises_of(STEM)
@@ -159,27 +159,6 @@ def test_a_cell_that_was_removed_comes_back_only_as_text(place, mine):
     assert update(place, mine, cell("q1-text", "better ``` words"), cell("q1", "..."))[0] == []
 
 
-def test_an_exercise_from_before_it_had_a_name_of_its_own_is_renamed_with_what_was_written(place, tmp_path):
-    old = f"exercises/{STEM}.ipynb"
-    (place.root / EXERCISE).rename(place.root / old)
-    mine = tmp_path / "my-course"
-    list(hand_out(place, mine))
-    store(mine / old, cell("q1-text"), ran("q1", "my answer"), cell("note"))
-    (place.root / old).unlink()
-    told, found = update(place, mine, cell("q1-text", "better words"), cell("q1", "..."))
-    assert told == [
-        "1 exercise renamed, as chapters are called so too: such as 03_exercises_adamw.",
-        f"New text in {EXERCISE}, in {mine}; what you wrote stands.",
-    ]
-    assert found == ["better words", "my answer", "note"]
-    assert not list(mine.rglob(f"exercises/{STEM}.ipynb"))
-    assert list(hand_out(place, mine)) == []
-    store(mine / old, cell("q1", "from a backup"))
-    assert list(hand_out(place, mine)) == []
-    assert sources(mine / old) == ["from a backup"], "beside the other, as it is"
-    assert sources(mine / EXERCISE) == found
-
-
 @pytest.mark.parametrize(
     ("mine", "new", "merged", "both"),
     [
@@ -322,6 +301,6 @@ def test_what_jupyterlab_trusted_stays_trusted_after_a_merge_and_nothing_else_is
     if trusted:
         NotebookNotary().sign(nbformat.read(mine / INSIDE, as_version=4))
     store(place.root / INSIDE, cell("intro-text", "better words"), ran("bet"), ran("settle"))
-    list(hand_out(place, mine, trust_as_before))
+    list(hand_out(place, mine))
     assert sources(mine / INSIDE)[0] == "better words"
     assert NotebookNotary().check_signature(nbformat.read(mine / INSIDE, as_version=4)) == trusted

@@ -1,15 +1,15 @@
 """A reader bets, in a notebook and outside; is told how far off; and sees all bets in one picture."""
 
 import html
-import json
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_utils import bets
-from course_utils.bets import Bet, bet, figure_of, picture, settle
+from course_utils.desk import bets
+from course_utils.desk.bets import Bet, bet, figure_of, picture, settle
 from course_utils.errors import CourseError
 from course_utils.settings import settings
+from course_utils.store import Section
 from course_utils.viz.controls import LIVE
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -165,20 +165,6 @@ def test_bets_outlive_the_kernel_beside_those_of_other_notebooks(capsys, restart
     for name in ("07-peak", "07-forwards", "05b-best"):
         settle(name, 24)
     assert capsys.readouterr().out.count("it is 24") == 3
-    assert sorted(path.name for path in (settings().home / "bets").iterdir()) == ["05b.json", "07.json"]
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", '{"07-a": {"guess": "many"}}', '{"07-a": {"guess": NaN, "cell": 1}}'])
-def test_damage_costs_neither_another_chapter_nor_what_this_kernel_knows(damage, caplog, restart):
-    bet("06-a", 1)
-    bet("07-a", 2)
-    path = settings().home / "bets" / "07.json"
-    path.write_text(damage)
-    bet("07-b", 3)
-    assert "it is kept as 07.damaged" in caplog.text
-    assert list(json.loads(path.read_text())) == ["07-a", "07-b"]
-    restart()
-    settle("06-a", 1)
 
 
 def test_where_nothing_can_be_kept_the_bet_still_stands(caplog, capsys):
@@ -195,7 +181,7 @@ def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(how, 
     box_of(notebook).value = "70"
     settle("07-peak", 35)
     assert notebook[-1]["text/html"].startswith("<details open>")
-    before = (settings().home / "bets" / "07.json").read_text()
+    before = Section("bets").load()
     restart()
     alone(monkeypatch, *how)
     notebook.clear()
@@ -207,7 +193,7 @@ def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(how, 
         "<p>You bet 50 %; it is 25 %: you were 2 times too high.</p></details>",
         "text/plain": "You bet 50 %; it is 25 %: you were 2 times too high.",
     }
-    assert (settings().home / "bets" / "07.json").read_text() == before
+    assert Section("bets").load() == before
 
 
 def test_the_picture_holds_every_chapter_or_where_nobody_reads_this_notebook(monkeypatch, notebook, restart):
@@ -254,7 +240,7 @@ def test_in_a_kernel_a_whole_story_runs_with_nobody_there(tmp_path):
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     try:
-        done = shell.run_cell("from course_utils.bets import *\nx = bet('07-peak', 50)\nsettle('07-peak', 50)\nx")
+        done = shell.run_cell("from course_utils.desk.bets import *\nx = bet('07-peak', 50)\nsettle('07-peak', 50)\nx")
         assert done.result == 50.0
     finally:
         InteractiveShell.clear_instance()

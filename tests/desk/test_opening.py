@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from course_utils import settings as settings_room
-from course_utils.chapters import begin, called, chapters_in, find_place, the_one
+from course_utils.chapters import begin
 from course_utils.errors import CourseError
+from course_utils.files import called, chapters_in, find_place, the_one
 
 QUIET = """
 import logging, sys

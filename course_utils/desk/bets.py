@@ -1,0 +1,262 @@
+"""Bets: the reader's number before the measurement, kept beside the truth, and all of them in one picture.
+
+Where nobody reads along (`COURSE_READER=0`, `COURSE_STRICT=1`) each bet is the number of its cell, and nothing is kept or
+looked up.
+"""
+
+import html
+import re
+from dataclasses import dataclass, replace
+from math import isfinite, log10
+
+from course_utils.errors import CourseError
+from course_utils.settings import settings
+from course_utils.store import Section
+from course_utils.units import three_digits
+
+_FOLD = "<details{}><summary>Your bet and the truth</summary><p>{}</p></details>"
+_GO_ON = "To go on, click the next cell."
+_NEAR = 1.01  # a ratio below this is told as "within 1 %"
+_FAIR, _EDGE = 2, 6.0  # of the picture: a ratio up to the first lies in the band; the axis ends at 10 to the second
+
+
+@dataclass(frozen=True)
+class Bet:
+    """A guess in `unit`, the number its cell gave, and the truth once there is one."""
+
+    guess: float
+    cell: float
+    unit: str = ""
+    truth: float | None = None
+
+    def __post_init__(self):
+        figures = [self.guess, self.cell] + ([] if self.truth is None else [self.truth])
+        if not (isinstance(self.unit, str) and all(type(one) in (int, float) and isfinite(one) for one in figures)):
+            raise ValueError("a bet holds finite numbers and a unit")
+
+    @property
+    def distance(self) -> float | None:
+        """log10(guess / truth): above 0 where the guess was too high; None where one of them is not above 0."""
+        return log10(self.guess) - log10(self.truth) if min(self.guess, self.truth) > 0 else None
+
+    @property
+    def fair(self) -> bool:
+        """Whether guess and truth are within a factor of 2 of each other; False where that means nothing."""
+        return self.guess == self.truth or (self.distance is not None and abs(self.distance) <= log10(_FAIR))
+
+    @property
+    def verdict(self) -> str:
+        """How far off the guess was, in words: `'1.13 times too high'`."""
+        side = "too high" if self.guess > self.truth else "too low"
+        if self.guess == self.truth:
+            return "exactly right"
+        if self.distance is None:
+            return f"{_with_unit(_number(abs(self.guess - self.truth)), self.unit)} {side}"
+        ratio = min(max(self.guess, self.truth) / min(self.guess, self.truth), 1e300)
+        return f"{_number(ratio)} times {side}" if ratio >= _NEAR else f"less than 1 % {side}"
+
+    def numbers(self) -> tuple[str, str]:
+        """Guess and truth as text, with more digits where three of them would look alike."""
+        guess, truth = _number(self.guess), _number(self.truth)
+        alike = guess == truth and self.guess != self.truth
+        return (f"{self.guess:.7g}", f"{self.truth:.7g}") if alike else (guess, truth)
+
+    def __str__(self):
+        guess, truth = (_with_unit(figure, self.unit) for figure in self.numbers())
+        return f"You bet {guess}; it is {truth}: {'' if self.guess == self.truth else 'you were '}{self.verdict}."
+
+
+_KEPT = Section("bets", lambda bets: {name: Bet(**one) for name, one in bets.items()})
+"""By the chapter's number."""
+_here: dict[str, Bet] = {}
+"""What this process has bet; it counts before what is kept, and where nothing can be kept."""
+
+
+def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
+    """Record the bet called `name` ("07-peak"), ask for it where the notebook has widgets, and return the number.
+
+    `default` is the number in the cell. What a reader types in the box counts until its truth is known, and stays from then
+    on; if the number in the cell changes, a new bet begins.
+
+    Raises `CourseError` on a name that does not begin with a chapter's number, and on a bet that is no finite number.
+    """
+    number, kept = _finite(default, name), _look(name)
+    same = kept is not None and kept.cell == number
+    now = replace(kept, unit=unit) if same else Bet(number, number, unit)
+    _keep(name, now)
+    if settings().attended and has_kernel():
+        _ask(name, now, question)
+    else:
+        print(_line(now, question))
+    return now.guess
+
+
+def settle(name: str, truth: float) -> None:
+    """Show the bet called `name` beside the truth, and keep both; raises `CourseError` where nothing was bet so."""
+    from IPython.display import display
+
+    kept = _look(name)
+    if kept is None:
+        raise CourseError(f"There is no bet {name!r} yet; run the cell with bet({name!r}, …) first.")
+    now = replace(kept, truth=_finite(truth, name))
+    _keep(name, now)
+    if has_kernel():
+        fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(now)))
+        display({"text/html": fold, "text/plain": str(now)}, raw=True)
+    else:
+        print(now)
+
+
+def picture() -> None:
+    """Show all settled bets of this reader in one figure; where nobody reads along, those that this notebook settled."""
+    from course_utils import viz
+
+    settled = {name: one for name, one in every().items() if one.truth is not None}
+    if settled:
+        viz.show(*figure_of(settled))
+    else:
+        print("No bet is settled yet; run the chapter from its first cell.")
+
+
+def every() -> dict[str, Bet]:
+    """All bets of this reader by name, in the chapters' order; where nobody reads along, those of this process."""
+    kept = _KEPT.load() if settings().attended else {}
+    found = {name: one for bets in (*kept.values(), _here) for name, one in bets.items()}
+    return {name: found[name] for name in sorted(found)}
+
+
+def figure_of(settled: dict[str, Bet]) -> tuple:
+    """A row for each bet with its distance from the truth on a logarithmic axis, and what is seen, in words."""
+    from course_utils.viz.parts import subplots
+    from course_utils.viz.style import COLORS, MARKS, SERIES, writing
+
+    chapters = sorted({name.partition("-")[0] for name in settled})
+    labels = [f"{name}: bet {_with_unit(', is '.join(one.numbers()), one.unit)}" for name, one in settled.items()]
+    figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * len(settled)), layout="constrained")
+    axes.axvspan(-log10(_FAIR), log10(_FAIR), color=COLORS["grid"], alpha=0.5, linewidth=0)
+    axes.axvline(0, color=COLORS["ink"], linewidth=1)
+    drawn = [log10(_FAIR)]
+    for row, (name, one) in enumerate(settled.items()):
+        style = chapters.index(name.partition("-")[0]) % len(SERIES)
+        if one.distance is None:
+            axes.text(
+                0.02, row, one.verdict, va="center", fontsize=9, color=writing("not attributed"), parse_math=False
+            )
+            continue
+        place = max(-_EDGE, min(_EDGE, one.distance))
+        axes.plot([0, place], [row, row], color=COLORS[SERIES[style]])
+        axes.plot(place, row, MARKS[style], color=COLORS[SERIES[style]], markersize=7)
+        drawn.append(abs(place))
+    ticks = [
+        each for each in ((2, 5, 10, 20) if max(drawn) < 1.5 else (10, 1_000, 100_000)) if log10(each) <= max(drawn)
+    ]
+    axes.set_xticks([*(-log10(each) for each in ticks), 0, *map(log10, ticks)])
+    axes.set_xticklabels([*(f"÷ {each:,}" for each in ticks), "exact", *(f"× {each:,}" for each in ticks)])
+    axes.set_yticks(range(len(settled)), labels, fontsize=9, parse_math=False)
+    axes.set(xlim=(-1.12 * max(drawn), 1.12 * max(drawn)), ylim=(len(settled) - 0.5, -0.5))
+    axes.set_xlabel("your bet, as a multiple of the truth")
+    axes.grid(visible=False, axis="y")
+    figure.suptitle(_conclusion(list(settled.values())), x=0.01, ha="left", fontsize=11, parse_math=False)
+    said = "; ".join(f"{label}, {one.verdict}" for label, one in zip(labels, settled.values(), strict=True))
+    return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {said}."
+
+
+def _conclusion(settled: list[Bet]) -> str:
+    if len(settled) == 1:
+        return f"Your bet was {settled[0].verdict}"
+    return (
+        f"{sum(one.fair for one in settled)} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
+    )
+
+
+def _ask(name: str, now: Bet, question: str) -> None:
+    """The question, a box that holds the bet, and what stands; what is typed is kept at once.
+
+    A box of text, since a browser's box of a number drops a comma, and makes 405 of 40,5.
+    """
+    from ipywidgets import HTML, Text
+
+    from course_utils.viz.display import show_controls
+
+    start = f"{now.guess:.4g}" if now.guess == now.cell and now.guess % 1 else f"{now.guess:.15g}"
+    what = f"your bet ({now.unit})" if now.unit else "your bet"
+    box = Text(start, description=what, disabled=now.truth is not None)
+    said = HTML(html.escape(_told(name, now)))
+
+    def take(change) -> None:
+        before = _look(name) or now
+        if before.truth is not None:
+            box.value, said.value = f"{before.guess:.15g}", html.escape(_told(name, before))
+            return
+        try:
+            typed = replace(before, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
+        except CourseError:
+            asked = f"{change['new']!r} is no number here; write it as 40.5, without commas."
+            said.value = html.escape(f"{asked} Until then, {_with_unit(_number(before.guess), before.unit)} counts.")
+            return
+        _keep(name, typed)
+        # In all its digits: what was typed into the number that stood there is seen to be another.
+        said.value = html.escape(f"Your bet: {_with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
+
+    box.observe(take, names="value")
+    show_controls({"question": HTML(html.escape(question)), "box": box, "said": said}, _line(now, question))
+    box.continuous_update = True  # a number counts as soon as it is typed, with Enter or without
+
+
+def _told(name: str, now: Bet) -> str:
+    """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
+    if now.truth is not None:
+        return f"{now} That stays. To bet anew, write another number after {name!r} in the cell's code, and run it."
+    standing = f"Until you type yours, {_with_unit(_number(now.guess), now.unit)} counts."
+    return f"{standing if now.guess == now.cell else _line(now)} {_GO_ON}"
+
+
+def _line(now: Bet, question: str = "") -> str:
+    return f"{question} Your bet: {_with_unit(_number(now.guess), now.unit)}.".strip()
+
+
+def _with_unit(figure: str, unit: str) -> str:
+    return f"{figure} {unit}".strip()
+
+
+def _number(value: float) -> str:
+    if value == int(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return three_digits(value) if 1e-4 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
+def _finite(value, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not isfinite(number):
+        raise CourseError(f"A bet such as {name!r} is about a number, not {value!r}; give one, such as 50.")
+    return number
+
+
+def _chapter(name: str) -> str:
+    if not (isinstance(name, str) and re.fullmatch(r"\d\d[a-z]?-[\w-]+", name)):
+        raise CourseError(f"No bet can be called {name!r}; begin with the chapter's number, such as '07-peak'.")
+    return name.partition("-")[0]
+
+
+def has_kernel() -> bool:
+    """Whether this is a notebook, which shows more than text."""
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
+def _look(name: str) -> Bet | None:
+    chapter = _chapter(name)
+    return _here.get(name) or ((_KEPT.get(chapter) or {}).get(name) if settings().attended else None)
+
+
+def _keep(name: str, now: Bet) -> None:
+    """In this process, and beside whatever other notebooks have kept."""
+    _here[name] = now
+    if settings().attended:
+        chapter = _chapter(name)
+        mine = {each: one for each, one in _here.items() if each.startswith(f"{chapter}-")}
+        _KEPT.update(chapter, lambda kept: {**mine, **(kept or {}), name: now})

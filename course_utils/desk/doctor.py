@@ -1,0 +1,248 @@
+"""What `course doctor` looks at: each probe returns what it found, or yields it.
+
+No probe raises: a probe is there for the machine on which something is broken. Nothing here needs a package that may be missing.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+
+from course_utils.errors import CourseError, instead
+from course_utils.settings import Settings, read_settings, variables
+from course_utils.units import GiB, format_bytes
+
+HOW_TO_INSTALL = 'run `make lab` in the course\'s folder, or `pip install -e ".[lab]"` there'
+VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COURSE_STRICT", "COURSE_READER")
+# The gpu scale trains up to 124 million float32 parameters with AdamW: 4 x 4 bytes each, 1.9 GiB, and about twice as much again
+# in activations at its batch size. On a GPU this is the GPU's; the host then only holds the processes with CUDA loaded.
+LARGE_MODEL = 6 * GiB
+# Measured: a notebook's process that has imported every library and trained at laptop scale holds 0.6 GiB, a worker with torch
+# alone 0.25 GiB. With four workers that is 1.6 GiB; the rest is for the browser's page. The models add less than 0.1 GiB.
+_PROCESSES = 2 * GiB
+NEEDED_MEMORY = {"smoke": _PROCESSES, "laptop": _PROCESSES, "gpu": _PROCESSES + LARGE_MODEL}
+NEEDED_DISK = 3 * GiB  # executed copies, and checkpoints of the largest model with its optimizer's state
+_ADAM_8BIT = """
+import torch, bitsandbytes
+weight = torch.nn.Parameter(torch.ones(8192, device="cuda" if torch.cuda.is_available() else "cpu"))
+optimizer = bitsandbytes.optim.Adam8bit([weight], lr=0.1)
+weight.square().sum().backward()
+optimizer.step()
+assert optimizer.state[weight]["state1"].dtype == torch.uint8 and bool((weight < 1).all())
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a probe found. `mark`: all is well (`ok`), good to know (`note`), or to be put right by the `remedy` (`fix`)."""
+
+    mark: Literal["ok", "note", "fix"]
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.mark:4}  {self.text}" + (f"\n      -> {self.remedy}" if self.remedy else "")
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding about this machine, as it is found; the slow ones come last."""
+    environment = variables("COURSE_")
+    findings = {name: probe_variable(name, value) for name, value in sorted(environment.items())}
+    yield from filter(None, findings.values())
+    chosen = read_settings({name: value for name, value in environment.items() if findings[name] is None})
+    yield from essentials(chosen)
+    yield probe_home(chosen.home)
+    if not has_display():
+        yield Finding("note", "There is no display here: `course lab` prints an address to open elsewhere.")
+    if installed_version("bitsandbytes"):
+        yield probe_8bit_adam()
+    yield probe_sandbox()
+
+
+def essentials(chosen: Settings) -> Iterator[Finding]:
+    """What a measurement depends on, found at once: Python, system, packages, device, scale and memory. Those that are not to
+    be put right name no path.
+    """
+    system = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    yield Finding("ok", f"Python {platform.python_version()}; {system}")
+    yield from probe_packages()
+    if installed_version("torch") is None:
+        return
+    if trouble := probe_import("torch"):
+        yield trouble
+        return
+    import torch
+
+    try:
+        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        yield probe_device(str(chosen.device), [(gpu.name, gpu.total_memory) for gpu in gpus])
+    except CourseError as error:
+        yield Finding("fix", str(error), "Or install a PyTorch built for CUDA, and the GPU's driver.")
+        chosen = replace(chosen, device_name="cpu")
+    scale, device = chosen.scale.name, str(chosen.device)
+    reason = "COURSE_SCALE says so" if chosen.scale_name != "auto" else f"the default on {device}"
+    yield Finding("ok", f"Chapters run at {scale} scale: {reason}")
+    if installed_version("psutil"):
+        yield probe_memory(scale, device)
+
+
+def verdict(findings: list[Finding]) -> str:
+    """One sentence: what of the course runs here."""
+    wrong = sum(finding.mark == "fix" for finding in findings)
+    if wrong:
+        return f"To be put right: {wrong}, marked 'fix' above. Chapters that do not depend on it run as they are."
+    return (
+        "Every chapter runs here. What needs a GPU or the Hub says so, and shows the CPU's or the bundled counterpart."
+    )
+
+
+def probe_variable(name: str, value: str) -> Finding | None:
+    """What is wrong with a variable `COURSE_…`: it cannot be used, or the course does not know it."""
+    if name not in VARIABLES:
+        known = f"those are {', '.join(VARIABLES)}."
+        return Finding("note", f"{name} is set, and is no variable of the course; {instead(name, VARIABLES, known)}")
+    try:
+        read_settings({name: value})
+    except CourseError as error:
+        return Finding("fix", f"{name}={value} cannot be used.", str(error))
+    return None
+
+
+def installed_version(name: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def probe_packages() -> Iterator[Finding]:
+    """Whether the course is installed; one finding for all packages that are as it requires, and one for each that is not.
+
+    What only `course lab` needs is a note where it is missing or old: a hosted notebook service brings its own.
+    """
+    if installed_version("course-utils") is None or installed_version("packaging") is None:
+        yield Finding("fix", "The course's packages are not installed.", f"For all of them, {HOW_TO_INSTALL}.")
+        return
+    from packaging.requirements import Requirement
+
+    good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
+    for needed in map(Requirement, requires("course-utils")):
+        name, found = needed.name, installed_version(needed.name)
+        chapters = needed.marker is None
+        if not (chapters or needed.marker.evaluate({"extra": "lab"})) or name in wrong:
+            continue
+        if found is not None and needed.specifier.contains(found, prereleases=True):
+            good[name] = f"{name} {found}"
+            continue
+        wrong.add(name)
+        good.pop(name, None)
+        text = f"{name} is not installed." if found is None else f"{name} {found} is too old."
+        install = f"pip install '{name}{needed.specifier}'"
+        if chapters:
+            yield Finding("fix", text, install)
+        else:
+            yield Finding("note", text, f"Only `course lab` and `course run` need it: {install}.")
+    if good:
+        yield Finding("ok", ", ".join(good.values()))
+
+
+def probe_import(name: str) -> Finding | None:
+    """What is wrong with a package that is installed, and yet cannot be imported; None when it can be."""
+    try:
+        import_module(name)
+    except Exception as error:  # whatever a broken installation raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        remedy = f"pip install --force-reinstall {name}, and what its own site asks for on {sys.platform}."
+        return Finding("fix", f"{name} is installed and cannot be imported ({reason}).", remedy)
+    return None
+
+
+def probe_device(device: str, gpus: list[tuple[str, int]]) -> Finding:
+    """The device to train on; `gpus` are the names and bytes of memory of those that PyTorch sees."""
+    if device != "cuda":
+        found = ", ".join(f"{name} with {format_bytes(memory)}" for name, memory in gpus)
+        rest = f", though there is {found}" if found else "; there is no GPU"
+        return Finding("ok", f"Training on the CPU{rest}")
+    name, memory = gpus[0]
+    text = f"Training on the GPU: {name} with {format_bytes(memory)}"
+    if memory >= LARGE_MODEL:
+        return Finding("ok", text)
+    needed = format_bytes(LARGE_MODEL)
+    return Finding("note", f"{text}; the gpu scale takes up to {needed}.", "Set COURSE_SCALE=laptop where it runs out.")
+
+
+def probe_memory(scale: str, device: str) -> Finding:
+    """Whether the main memory that is available now is enough for the scale on the device."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    text = f"{os.cpu_count()} cores, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory available"
+    needed = NEEDED_MEMORY["laptop" if device == "cuda" else scale]
+    if memory.available >= needed:
+        return Finding("ok", text)
+    remedy = "Close other programs" + ("." if scale in ("smoke", "laptop") else ", or set COURSE_SCALE=laptop.")
+    return Finding("fix", f"{text}; that is too little: the {scale} scale takes up to {format_bytes(needed)}.", remedy)
+
+
+def probe_home(home: Path) -> Finding:
+    """Whether the course's home can be written, with the free disk there."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            free = shutil.disk_usage(home).free
+    except OSError as error:
+        remedy = "Set COURSE_HOME to a folder of your own, or make this one writable."
+        return Finding("fix", f"{home} cannot be written to ({error.strerror or error}).", remedy)
+    text = f"Checkpoints and what you have done go to {home}, where {format_bytes(free)} are free"
+    if free >= NEEDED_DISK:
+        return Finding("ok", text)
+    needed = format_bytes(NEEDED_DISK)
+    return Finding("note", f"{text}; up to {needed} are used.", "Set COURSE_HOME to a folder on a larger disk.")
+
+
+def has_display() -> bool:
+    """Whether a browser opened from here would be seen by the person who asked for it."""
+    environment = variables("CI", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY")
+    if environment.get("CI") or environment.get("SSH_CONNECTION"):
+        return False
+    return not sys.platform.startswith("linux") or bool(
+        environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY")
+    )
+
+
+def probe_8bit_adam() -> Finding:
+    """Whether bitsandbytes, which comes compiled, really takes a step with 8-bit state, on the GPU where there is one."""
+    if trouble := run_python("-c", _ADAM_8BIT):
+        remedy = "Update bitsandbytes; without it, 8-bit Adam by hand still runs, and the library's cells do not."
+        return Finding("fix", f"8-bit Adam: bitsandbytes fails ({trouble}).", remedy)
+    return Finding("ok", "8-bit Adam: bitsandbytes takes a step")
+
+
+def run_python(*arguments: str, timeout: float = 120.0) -> str:
+    """What is wrong after Python ran with these arguments: its last line on stderr, or nothing."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {timeout:g} s"
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
+
+
+def probe_sandbox() -> Finding:
+    """Whether `course grade` can run a submission in its sandbox, and if not the cause; only the staff's package has one."""
+    if not (Path(__file__).parents[2] / "course_staff").is_dir():
+        return Finding("note", "`course grade` is not here: it belongs to course_staff.")
+    if trouble := run_python("-m", "course_staff.grading.sandbox"):
+        remedy = "Only `course grade` needs it: docs/instructors.md says what it takes."
+        return Finding("note", f"Grading: submissions cannot be run in a sandbox. {trouble}", remedy)
+    return Finding("ok", "Grading: bwrap gives a sandbox for strangers' notebooks")

@@ -1,0 +1,154 @@
+"""JupyterLab on a learner's own copy of the course, as `course lab` opens it."""
+
+import json
+import os
+import sys
+import threading
+import warnings
+import webbrowser
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from course_utils.desk.doctor import has_display
+from course_utils.desk.start import write
+from course_utils.desk.workspace import HANDED_OUT, find_workspace, hand_out
+from course_utils.errors import CourseError
+from course_utils.files import Place, chapters_in, find_place, replacing
+from course_utils.settings import settings
+
+_RENEWED = (
+    "Its page start.md is written anew; where a window shows it, choose File → Reload Markdown File from Disk there."
+)
+_END_FIRST = "For a later version of the course save there, choose File → Shut Down, and type `course lab` again."
+
+# Defaults that the reader's own JupyterLab settings still override.
+_DEFAULTS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    # A notebook that is opened again shows its boxes and figures to play with as they were, and not an error in their place.
+    "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+    # In a narrow window a line of code goes on below, where else its end would be out of sight.
+    "@jupyterlab/notebook-extension:tracker": {"codeCellConfig": {"lineNumbers": False, "lineWrap": True}},
+    # Links to the glossary open it to be read, and not as a file to be edited.
+    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
+}
+
+
+def open_course(named: Path | None, folder: Path | None, port: int, browser: bool) -> int:
+    """Hand out the learner's copy in `folder` and serve it until interrupted, unless it is open already; the exit code.
+
+    Raises `CourseError` without the notebook that is `named`.
+    """
+    import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
+    place, notebook = _find_notebook(named)
+    file, browser = notebook, browser and has_display()
+    if (place.root / "course_utils").is_dir() and notebook.parent.name in ("notebooks", "exercises"):
+        workspace = find_workspace(place, folder)
+        opener = opener_of(workspace)
+        if opener is None:
+            for line in hand_out(place, workspace):
+                print(line, flush=True)
+        page = write(workspace)
+        file = workspace / notebook.relative_to(place.root) if named else page
+        if opener is not None:
+            address = opener(file)
+            print(f"Your course is open already: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
+            return 0 if not browser or webbrowser.open(address) else 1
+    settings_folder = stored_defaults(settings().home / "jupyterlab")
+    _start(server_arguments(file, settings_folder, port, browser))
+    return 0
+
+
+def opener_of(folder: Path) -> Callable[[Path], str] | None:
+    """Gives the address at which the JupyterLab that serves `folder` opens a file of it; None where none serves it.
+
+    Its windows hold what is not saved yet, and would take a merge on disk for somebody else's change.
+    """
+    from jupyter_server.serverapp import list_running_servers
+
+    for server in list_running_servers():
+        if Path(server["root_dir"]).resolve() == folder.resolve():
+            return lambda file: f"{server['url']}lab/tree/{file.relative_to(folder).as_posix()}?token={server['token']}"
+    return None
+
+
+def stored_defaults(folder: Path) -> Path | None:
+    """`folder`, with the defaults that JupyterLab reads there: it neither asks about news nor looks for updates.
+
+    None, with a line on stderr that says so, where nothing can be written there.
+    """
+    try:
+        with replacing(folder / "overrides.json") as draft:
+            draft.write_text(json.dumps(_DEFAULTS), encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        print(
+            f"course lab: {folder} cannot be written ({reason}), so JupyterLab starts with its own defaults; "
+            "set COURSE_HOME to a folder of your own.",
+            file=sys.stderr,
+        )
+        return None
+    return folder
+
+
+def server_arguments(file: Path, settings_folder: Path | None, port: int, browser: bool) -> list[str]:
+    """JupyterLab's command line: it serves the folder that the file belongs to, opens that, and logs but problems."""
+    # The learner's folder, or the checkout, so that the notebook's links to other folders work; or else its own folder.
+    whole = (each for each in file.parents if any((each / mark).is_dir() for mark in (HANDED_OUT, "course_utils")))
+    root = next(whole, file.parent)
+    arguments = [
+        f"--ServerApp.root_dir={root}",
+        f"--LabApp.default_url=/lab/tree/{file.relative_to(root).as_posix()}",
+        f"--ServerApp.port={port}",
+        "--ServerApp.log_level=ERROR",
+        "--LabApp.log_level=ERROR",
+        "--ServerApp.answer_yes=True",
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
+        "--KernelManager.transport_encryption=auto",
+        "--ContentsManager.pre_save_hook=course_utils.desk.boxes.keep",
+    ]
+    if settings_folder is not None:
+        arguments.append(f"--LabApp.app_settings_dir={settings_folder}")
+    return arguments + ([] if browser else ["--no-browser"]) + (["--allow-root"] if _is_root() else [])
+
+
+def _find_notebook(named: Path | None) -> tuple[Place, Path]:
+    """The notebook that is meant, by default the first, and the checkout that it may belong to."""
+    if named is not None and (named.suffix or named.exists()):
+        notebook = Path(os.path.abspath(named))
+        place = Place(notebook.parent.parent)
+    else:  # a chapter's number or name
+        place = find_place()
+        notebook = chapters_in(place.notebooks, [str(named)])[0] if named else place.start
+    if not notebook.is_file():
+        raise CourseError(f"There is no notebook at {notebook}; check the name, or restore it with `git checkout`.")
+    return place, notebook
+
+
+def _is_root() -> bool:
+    """Whether this is the system's administrator, as in a container; Jupyter then wants to be told that it may start."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _start(arguments: list[str]) -> None:
+    from jupyterlab.labapp import main as jupyterlab
+
+    if find_spec("voila"):  # the server would import it, and then show what is deprecated in packages of others
+        with warnings.catch_warnings():
+            import_module("voila")
+    try:
+        jupyterlab(arguments)
+    finally:
+        stop_workers()
+
+
+def stop_workers() -> None:
+    """End the worker threads of requests that the server left unanswered when it stopped: Python would wait for them for ever.
+
+    https://github.com/jupyterlab/jupyterlab/issues/10442
+    """
+    for thread in threading.enumerate():
+        if thread.name == "AnyIO worker thread":
+            thread.stop()

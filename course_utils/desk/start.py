@@ -1,0 +1,215 @@
+"""Where a learner is and what is next: the page that `course lab` opens, and what `course check` prints of it.
+
+The page is Markdown, which JupyterLab shows rendered and whose links open notebooks beside it.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from course_utils.desk import bets
+from course_utils.desk.ledger import Ledger
+from course_utils.desk.workspace import HANDED_OUT
+from course_utils.errors import CourseError
+from course_utils.files import chapters_in, free_name, replacing
+from course_utils.grading.board import Board, my_progress
+from course_utils.units import format_counted
+
+NAME = "start.md"
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
+_NOT_BEGUN = """\
+**Welcome. Do this first:**
+
+1. Open {chapter.link}. It takes about {chapter.minutes} minutes, and you need no GPU.
+2. Run its cells one after the other with Shift+Enter. Where a cell asks for your bet, type your number into its box and click
+   the next cell.
+3. Then try its [exercises]({exercises}): each answer is checked at once.
+"""
+_BACK = """\
+## How to come back
+
+Type `make lab` in the course's folder, or `course lab` in a terminal in which the course's environment is on (in that folder:
+`source .venv/bin/activate`). It opens this page and writes it anew, with all that you have saved by then. `course lab 03` opens a
+chapter at once, `course check` prints your progress, and `course report` makes one page of your own from your bets and your
+ledger. Words that a chapter links to are in the [glossary](docs/glossary.md).
+
+A notebook that you open again shows what it showed, and has computed nothing yet; a broken chain beside a box or a slider
+says so. Run the notebook's first code cell and the one above the box; for all else run the cells from the first on. Where
+one says “model not found”, reload the page.
+
+To end JupyterLab, save (Ctrl+S), then choose File → Shut Down, or press Ctrl+C in the terminal. For a later version of the
+course do that first; then type `git pull` in the course's folder, and `course lab`: what you wrote stays.
+"""
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook in the learner's folder: how many of its code cells were run when it was saved last, and when that was."""
+
+    path: Path
+    title: str
+    minutes: int
+    cells: int
+    run: int
+    changed: float
+
+    @property
+    def number(self) -> str:
+        """The chapter that it is, or belongs to: `05b`."""
+        return self.path.stem.partition("_")[0]
+
+    @property
+    def link(self) -> str:
+        """Its title, as a link from the learner's folder."""
+        return f"[{self.title}]({self.path.parent.name}/{self.path.name})"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A learner's chapters and exercises by number, their bets, their progress, and how many rows their ledger has."""
+
+    chapters: dict[str, Notebook]
+    exercises: dict[str, Notebook]
+    guesses: dict[str, bets.Bet]
+    board: Board
+    rows: int
+
+    @classmethod
+    def of(cls, folder: Path) -> "Desk":
+        """That of the learner whose own copy of the course is `folder`."""
+        return cls(
+            _notebooks(folder / "notebooks"),
+            _notebooks(folder / "exercises"),
+            bets.every(),
+            my_progress(),
+            len(Ledger.load().rows),
+        )
+
+    def page(self) -> str:
+        """All of it as Markdown; columns in which nothing stands yet are left out."""
+        begun = self._last is not None or self.guesses or any(one.passed for one in self.board.standings)
+        if begun:
+            head = ["**Go on here:**\n", *self.ahead(), "\n## Where you are\n", *self.so_far()]
+        elif self.chapters:
+            first = next(iter(self.chapters.values()))
+            asked = f"exercises/{self.exercises.get(first.number, first).path.name}"
+            head = [_NOT_BEGUN.format(chapter=first, exercises=asked)]
+        else:
+            head = []
+        written = (
+            f"<small>Written {datetime.now():%Y-%m-%d, %H:%M}. Type `course lab` in a terminal to renew it.</small>"
+        )
+        title = "# Your course in efficient training"
+        return "\n".join([title, "", written, "", *head, "\n## Chapters\n", *self._table(), "", _BACK])
+
+    def __str__(self):
+        lines = "\n".join([*self.ahead(), "", *self.so_far()])
+        return "\n".join([_LINK.sub(r"\2", lines).replace("**", ""), "", *self.board.bars])
+
+    @property
+    def _last(self) -> Notebook | None:
+        """The notebook that was saved last."""
+        begun = [one for one in (*self.chapters.values(), *self.exercises.values()) if one.changed]
+        return max(begun, key=lambda one: one.changed, default=None)
+
+    def ahead(self) -> list[str]:
+        """What is next, and where they were last: the one that is not finished comes first."""
+        if not self.chapters:
+            been = ["- Your own copy of the chapters is not there yet: `course lab` makes it."]
+        elif (last := self._last) is None:
+            been = []
+        else:
+            kind = "the exercises of" if last.path.parent.name == "exercises" else "chapter"
+            done = f"{last.run} of its {last.cells} cells were run when you saved it"
+            been = [f"- You were last in {kind} {last.number}, {last.link}: {done}."]
+        found = []  # a chapter comes before its questions
+        if (fresh := next((one for one in self.chapters.values() if not one.run), None)) is not None:
+            which = f"{fresh.number}, {fresh.link}: about {fresh.minutes} minutes"
+            found.append((fresh.number, 0, f"- The next chapter that you have not run is {which}."))
+        if self.board.exercises:
+            name = Path(self.board.exercises).name
+            where = f"[{name.removesuffix('.ipynb')}]({self.board.exercises})"
+            found.append((name.partition("_")[0], 1, f"- Your next question is {self.board.next}, in {where}."))
+        said = [line for *_, line in sorted(found)] or ["- You have run every chapter and passed every question."]
+        finished = self._last is not None and self._last.run == self._last.cells
+        return [*said, *been] if finished else [*been, *said]
+
+    def so_far(self) -> Iterator[str]:
+        """What they have done."""
+        settled = [one for one in self.guesses.values() if one.truth is not None]
+        if self.chapters:
+            yield f"- **Chapters**: {sum(bool(one.run) for one in self.chapters.values())} of {len(self.chapters)} begun."
+        yield f"- **Exercises**: {self.board.head}"
+        if settled:
+            fair = sum(one.fair for one in settled)
+            yield f"- **Bets**: {fair} of your {len(settled)} settled bets came within a factor of 2 of the truth."
+        if waiting := sorted({name.partition("-")[0] for name, one in self.guesses.items() if one.truth is None}):
+            yield f"- **Chapters whose bets wait for their truth**: {', '.join(waiting)}."
+        if self.rows:
+            rows = format_counted(self.rows, "row")
+            yield f"- **Ledger**: {rows}, each a prediction beside its measurement (`course ledger`)."
+
+    def _table(self) -> Iterator[str]:
+        heads = ("", "chapter", "minutes", "exercises", "cells run", "bets within a factor of 2")
+        rows = [self._row(number, chapter) for number, chapter in self.chapters.items()]
+        shown = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
+        head, *rest = (f"| {' | '.join(row)} |" for row in zip(*shown, strict=True))
+        yield from [head, "|---|---|" + "---:|" * (len(shown) - 2), *rest]
+
+    def _row(self, number: str, chapter: Notebook) -> tuple[str, ...]:
+        passed = {one.name.partition("_")[0]: f"{one.passed} of {one.questions} passed" for one in self.board.standings}
+        settled = [
+            one for name, one in self.guesses.items() if name.partition("-")[0] == number and one.truth is not None
+        ]
+        asked = number in passed and number in self.exercises
+        return (
+            number,
+            chapter.link,
+            str(chapter.minutes or ""),
+            f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if asked else "",
+            f"{chapter.run} of {chapter.cells}" if chapter.run else "",
+            f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
+        )
+
+
+def write(folder: Path) -> Path:
+    """Write the page into the learner's `folder` and return where it is; an older one that somebody changed stays beside it.
+
+    Raises `CourseError` where nothing can be written there.
+    """
+    path, handed = folder / NAME, folder / HANDED_OUT / NAME
+    text = Desk.of(folder).page()
+    try:
+        if path.is_file() and not (handed.is_file() and handed.read_bytes() == path.read_bytes()):
+            path.rename(free_name(path))
+        for each in (handed, path):
+            with replacing(each) as draft:
+                draft.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise CourseError(f"{path} cannot be written ({error.strerror}); put that right.") from None
+    return path
+
+
+def _notebooks(folder: Path) -> dict[str, Notebook]:
+    """Those of the course, by number; what a reader renamed, or wrote, beside them is no chapter more."""
+    handed = folder.parent / HANDED_OUT / folder.name
+    found = [_read(path, handed / path.name) for path in chapters_in(folder) if (handed / path.name).is_file()]
+    return {one.number: one for one in found}
+
+
+def _read(path: Path, handed: Path) -> Notebook:
+    """What the page says of the notebook at `path`, which was `handed` out; of one that cannot be read, its name."""
+    changed = path.stat().st_mtime if handed.read_bytes() != path.read_bytes() else 0.0
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        head = "".join("".join(cell["source"]) for cell in cells[:2] if cell["cell_type"] == "markdown")
+        code = [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
+        run = sum(bool(cell.get("execution_count")) for cell in code)
+    except (ValueError, KeyError, TypeError):
+        return Notebook(path, path.stem, 0, 0, 0, changed)
+    title, minutes = re.search(r"^# ([^:\n]+)", head, re.MULTILINE), re.search(r"\*\*Time:\*\* about (\d+)", head)
+    name = _LINK.sub(r"\1", title[1]).strip() if title else path.stem
+    return Notebook(path, name, int(minutes[1]) if minutes else 0, len(code), run, changed)

@@ -1,0 +1,118 @@
+"""`course lab`: what it starts, and what it says where it cannot."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from course_utils.cli import main
+from course_utils.desk import lab
+from course_utils.settings import settings
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The command lines of JupyterLab that were started."""
+    started = []
+    monkeypatch.setattr(lab, "_start", started.append)
+    return started
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with two chapters, as the working directory."""
+    for name in ("course_utils", "notebooks"):
+        (tmp_path / name).mkdir()
+    for name in ("00_start_here", "01_b"):
+        cell = nbformat.v4.new_code_cell("x = 1", id="first")
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "notebooks" / f"{name}.ipynb")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_lab_without_the_notebook_says_so(checkout, capsys):
+    (checkout / "notebooks" / "00_start_here.ipynb").unlink()
+    assert main(["lab"]) == 2
+    assert "There is no notebook at" in capsys.readouterr().err
+
+
+def test_a_request_that_was_never_answered_does_not_keep_the_process():
+    """Python waits at its end for each thread that is no daemon, and anyio's end only with the request."""
+    program = """if True:
+        import asyncio, threading, anyio
+        from course_utils.desk.lab import stop_workers
+
+        async def request():
+            await anyio.to_thread.run_sync(int)
+            await asyncio.sleep(10**6)
+
+        loop = asyncio.new_event_loop()
+        pending = loop.create_task(request())
+        loop.run_until_complete(asyncio.sleep(0.5))
+        print(sum(not each.daemon for each in threading.enumerate()))
+        stop_workers()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "2\n")
+
+
+def test_lab_opens_the_first_page_or_the_chapter_that_is_named(checkout, started):
+    for words, opened in (([], "start.md"), (["1"], "notebooks/01_b.ipynb")):
+        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine"), *words]) == 0
+        assert f"--LabApp.default_url=/lab/tree/{opened}" in started[-1]
+        assert f"--ServerApp.root_dir={checkout / 'mine'}" in started[-1]
+    assert "01_b" in (checkout / "mine" / "start.md").read_text()
+
+
+def test_lab_starts_without_its_stored_defaults_where_they_cannot_be_written(checkout, started, capsys, monkeypatch):
+    for home, defaults in ((checkout / "fine", True), (checkout / "notebooks" / "01_b.ipynb" / "home", False)):
+        monkeypatch.setenv("COURSE_HOME", str(home))
+        settings.cache_clear()
+        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine")]) == 0
+        assert any("app_settings_dir" in argument for argument in started[-1]) is defaults
+        assert (home / "jupyterlab" / "overrides.json").is_file() is defaults
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written" in said
+    assert "COURSE_HOME" in said
+
+
+def test_jupyterlab_is_given_the_checkout_and_the_notebook(checkout, monkeypatch):
+    monkeypatch.setattr(lab, "_is_root", lambda: True)
+    notebook = checkout / "notebooks" / "00_start_here.ipynb"
+    arguments = lab.server_arguments(notebook, checkout / "settings", 0, browser=False)
+    assert f"--ServerApp.root_dir={checkout}" in arguments
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in arguments
+    assert {"--no-browser", "--allow-root"} <= set(arguments)
+    monkeypatch.setattr(lab, "_is_root", lambda: False)
+    assert not {"--no-browser", "--allow-root"} & set(lab.server_arguments(notebook, checkout, 0, browser=True))
+
+
+def test_voila_does_not_show_the_reader_the_deprecations_of_others():
+    said = """import sys, warnings
+from course_utils.desk import lab
+before = list(warnings.filters)
+import jupyterlab.labapp
+jupyterlab.labapp.main = lambda arguments: None
+lab._start([])
+print("voila" in sys.modules, [one for one in warnings.filters if one not in before and "traitlets" in str(one)])
+"""
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "True []\n"
+
+
+def test_every_option_given_to_jupyterlab_is_one_it_has(checkout):
+    from jupyter_client import KernelManager
+    from jupyter_server.serverapp import ServerApp
+    from jupyter_server.services.contents.manager import ContentsManager
+    from jupyterlab.labapp import LabApp
+
+    classes = {kind.__name__: kind for kind in (LabApp, ServerApp, KernelManager, ContentsManager)}
+    arguments = lab.server_arguments(checkout / "notebooks" / "00_start_here.ipynb", checkout, 0, browser=True)
+    options = [
+        argument.removeprefix("--").partition("=")[0].split(".")
+        for argument in arguments
+        if "." in argument.partition("=")[0]
+    ]
+    assert len(options) >= 8
+    assert [name for name, trait in options if trait not in classes[name].class_trait_names(config=True)] == []
