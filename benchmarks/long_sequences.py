@@ -17,9 +17,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.document import write
-from course_utils import attention, data, hardware, models, techniques
+from course_utils import data, hardware, models, techniques
 from course_utils.lessons import c11_long_sequences as lesson
 from course_utils.settings import SCALES, settings
+from course_utils.techniques import attention
 from course_utils.units import MiB, format_bytes, format_seconds
 
 GPU, HALF = torch.device("cuda"), torch.bfloat16

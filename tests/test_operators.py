@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.utils import flop_counter
 
 from course_utils import hardware, models
+from course_utils.capstone import Operations
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.dry_run import count_operators, predict_seconds
@@ -134,6 +135,27 @@ def test_attention_with_heads_that_share_a_key_takes_the_products_of_all_its_hea
         right += flop_counter.sdpa_backward_flop_count(shape, shape, shape, shape)
     for heads in (6, 2):
         assert flops(count_operators(partial(build, heads), step, "cuda")) == right
+
+
+def test_all_counters_find_the_same_products():
+    """Attention on the CPU among them, for which torch has no formula: two products forward, five backward."""
+    q, k, v = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(3))
+    layer = nn.Linear(4, 5)
+
+    def step():
+        layer(F.scaled_dot_product_attention(q, k, v)).sum().backward()
+
+    with hardware.OperatorWatch() as watch:
+        step()
+    with hardware.count_flops() as counter:
+        step()
+    with Operations() as operations:
+        step()
+    products = sum(
+        count for name, count in operations.by_operator.items() if "attention" in name or name.endswith("mm")
+    )
+    right = 7 * 2 * (2 * 3 * 8 * 8 * 4) + 3 * 2 * (2 * 3 * 8 * 4 * 5)
+    assert sum(operator.work.flops for operator in watch.operators) == counter.get_total_flops() == products == right
 
 
 def test_kinds_of_products_are_told_apart():

@@ -51,6 +51,8 @@ ORACLES = {
     "techniques": {
         "torch.utils.checkpoint": set(),
         "torch.autograd.graph.save_on_cpu": set(),
+        "torch.nn.attention": set(),
+        "torch.nn.functional.scaled_dot_product_attention": set(),
         "transformers": set(),
     },
     "autodiff": {"torch": set()},  # the engine stands on NumPy alone
@@ -252,5 +254,5 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_rooms_are_there_when_used_and_an_unknown_one_is_named():
     assert course_utils.units.MiB == 2**20
-    with pytest.raises(AttributeError, match="no attribute 'optimizers'; it has attention"):
+    with pytest.raises(AttributeError, match="no attribute 'optimizers'; it has autodiff"):
         _ = course_utils.optimizers

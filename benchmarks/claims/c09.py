@@ -11,7 +11,7 @@ from torch import nn
 from benchmarks.claims import claim
 from course_utils import data
 from course_utils.distributed import DDP, QSGD, LocalSGD, OuterNesterov, launch
-from course_utils.lessons.c09_local_sgd import BATCH, Plan, train_on_rank
+from course_utils.lessons.c09_local_sgd import BATCH, RunPlan, train_on_rank
 from course_utils.settings import SCALES
 
 SCALE, STEPS = SCALES["laptop"], 320
@@ -46,7 +46,7 @@ def _runs(seed, ways, of=("mixed", "by package"), steps=STEPS, **options):
     """Runs by kind and name; `ways` are pairs of an optimizer and a way."""
     kinds, judged_on, padding = _texts()
     build = partial(_build, seed, SCALE.vocabulary, padding)
-    plans = {name: Plan(by, steps, way, look=steps, seed=seed, **options) for name, (by, way) in ways.items()}
+    plans = {name: RunPlan(by, steps, way, look=steps, seed=seed, **options) for name, (by, way) in ways.items()}
     return launch(train_on_rank, 2, build, {kind: kinds[kind] for kind in of}, judged_on, plans, seconds=600)[0]
 
 

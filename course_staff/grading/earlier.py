@@ -20,7 +20,7 @@ class Submitted:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Worklist:
     """`todo`, student to what is graded now; `saved`, the records that stay, but for the time of a file that was found again;
     `waiting`, students that are new or changed and are not graded now, because another one was requested; `begun`, records of
     `todo` whose hidden cases are to be run yet; `outdated`, students of `todo` who handed in the same file before, which was
@@ -35,7 +35,7 @@ class Plan:
 
 def plan(
     submitted: Mapping[str, Submitted], earlier: Mapping[str, dict], seed: int | None, only: str | None, again: bool
-) -> Plan:
+) -> Worklist:
     """What to do with the submissions `submitted`, where `earlier` are the records of the results' folder.
 
     `only` grades this student alone, `again` everybody. Of the times at which the same file was found the earliest is kept: a
@@ -56,7 +56,7 @@ def plan(
     )
     begun = {name: earlier[name] for name, one in todo.items() if name not in anew and _is_of(earlier.get(name), one)}
     outdated = tuple(name for name, one in todo.items() if name not in anew and _is_outdated(earlier.get(name), one))
-    return Plan(todo, saved, tuple(student for student in open_ if student not in todo), begun, outdated)
+    return Worklist(todo, saved, tuple(student for student in open_ if student not in todo), begun, outdated)
 
 
 def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> None:

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from course_staff.grading.source import LEVELS, Authored, load_solutions, marker, mistaken
-from course_staff.grading.zoo import Trial
+from course_staff.grading.zoo import CaseRunner
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, replacing
@@ -165,7 +165,7 @@ def allowed(question: Question) -> str:
 
 def set_entry(authored: Authored) -> dict:
     """One question as a learner's machine may know it; raises `CourseError` where it is not fit to be handed out."""
-    question, trial = authored.question, Trial(authored)
+    question, runner = authored.question, CaseRunner(authored)
     plain = ("id", "title", "points", "difficulty", "minutes", "answer", "parts", "reveal")
     try:
         entry = {
@@ -177,30 +177,30 @@ def set_entry(authored: Authored) -> dict:
             "stub": authored.stub,
             "has_hidden": question.hidden is not None,
             "cases": [case.name for case in question.cases()],
-            "mistakes": _mistakes(authored, trial),
+            "mistakes": _mistakes(authored, runner),
             **({"oracle": packed(authored.said())} if authored.oracle else {}),
         }
-        for fault in trial.faults(entry):
+        for fault in runner.faults(entry):
             raise CourseError(fault)
     except CourseError as error:
         raise CourseError(f"{question.id} cannot be released: {error}") from None
     return entry
 
 
-def _mistakes(authored: Authored, trial: Trial) -> dict[str, dict]:
+def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     """Every known mistake with the cases that it fails, and its prints on as few cases as tell all of them, and the solution,
     apart; of a question in parts only the prints of the parts that it fails, since others may be wrong beside it.
     """
     question = authored.question
     sources = {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
-    found = {name: trial.prints(source) for name, source in sources.items()}
+    found = {name: runner.prints(source) for name, source in sources.items()}
     for name, prints in found.items():
         if late := [case for case, each in prints.items() if each["kind"] == "timeout"]:
             raise CourseError(
                 f"the mistake {name!r} ran out of time on {late[0]!r}; try again when nothing else runs here."
             )
-    fails = {name: trial.failed(source) for name, source in sources.items()}
-    telling = _telling_cases([trial.prints(authored.solution), *found.values()]) if found else []
+    fails = {name: runner.failed(source) for name, source in sources.items()}
+    telling = _telling_cases([runner.prints(authored.solution), *found.values()]) if found else []
 
     def known(name: str) -> dict:
         if question.parts:

@@ -29,7 +29,7 @@ def outcomes(authored: Authored, source: str, cases: list[Case], seconds: float 
         return run_cases(question, names[question.answer], cases, seconds)
 
 
-class Trial:
+class CaseRunner:
     """A question's public cases, and with `seed` the hidden ones too. Every answer's cell is run on them once, and what is
     expected is worked out once."""
 

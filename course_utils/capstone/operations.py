@@ -9,9 +9,9 @@ from math import inf
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from course_utils.errors import CourseError
+from course_utils.hardware import flop_formula
 
 _NAMES = """copy, to_copy, clone, fill, zero, zeros, zeros_like, ones, ones_like, full, full_like, new_zeros, new_ones,
 new_full, scalar_tensor, empty, empty_like, empty_strided, new_empty, new_empty_strided, arange, linspace, eye, tril, triu, cat,
@@ -26,7 +26,6 @@ quantize_blockwise, dequantize_blockwise, quantize_4bit, dequantize_4bit, optimi
 optimizer_update_32bit"""
 _BY_ELEMENTS = frozenset(_NAMES.replace(",", "").split())
 _SILENT = ("device", "_record_function_enter_new", "_record_function_exit", "_record_function_exit._RecordFunction")
-_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 class Operations(TorchDispatchMode):
@@ -60,11 +59,8 @@ class Operations(TorchDispatchMode):
 def _formula(func):
     """How to count an operator from what it takes and gives; None where there is no way."""
     packet, name = func.overloadpacket, func.overloadpacket.__name__
-    if formula := flop_registry.get(packet):
+    if formula := flop_formula(packet):
         return lambda args, kwargs, answer: formula(*args, **kwargs, out_val=answer)
-    if name in (_ATTENTION, f"{_ATTENTION}_backward"):
-        formula, tensors = (sdpa_flop_count, 3) if name == _ATTENTION else (sdpa_backward_flop_count, 4)
-        return lambda args, kwargs, answer: formula(*(each.shape for each in args[:tensors]))
     ours = func.namespace in ("aten", "bitsandbytes")
     if (func.is_view or name == "_unsafe_view") and ours or name in _SILENT:
         return lambda *_: 0

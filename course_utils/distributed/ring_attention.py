@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_utils.attention import wide
+from course_utils.techniques.attention import wide
 
 
 class RingAttention(torch.autograd.Function):

@@ -36,6 +36,7 @@ class Entry:
     """One collective, or one message, as this rank saw it.
 
     `sent` and `received` are bytes without headers, in `messages` sends. `started` is in seconds since the ledger was opened.
+    A message has the rank that it is sent `to`.
     """
 
     collective: str
@@ -43,6 +44,7 @@ class Entry:
     received: int
     messages: int
     started: float
+    to: int | None = None
 
 
 class Traffic:
@@ -52,9 +54,9 @@ class Traffic:
         self.entries: list[Entry] = []
         self._opened = time.perf_counter()
 
-    def record(self, collective: str, sent: int, received: int, messages: int) -> None:
+    def record(self, collective: str, sent: int, received: int, messages: int, to: int | None = None) -> None:
         """Write one entry."""
-        self.entries.append(Entry(collective, sent, received, messages, time.perf_counter() - self._opened))
+        self.entries.append(Entry(collective, sent, received, messages, time.perf_counter() - self._opened, to))
 
     @property
     def sent(self) -> int:
@@ -119,7 +121,7 @@ class _Watcher(TorchDispatchMode):
                 f"The ledger does not know what torch.distributed's {name} sends; leave it out of what is counted."
             )
         collective, load = _LOADS[name]
-        self.ledger.record(collective, *load(args, _group(args).size()))
+        self.ledger.record(collective, *load(args, _group(args).size()), args[2] if name == "send" else None)
 
 
 def _group(args: tuple) -> dist.ProcessGroup:

@@ -24,30 +24,7 @@ class Born(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self._made: set[StorageWeakRef] = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        given = {StorageWeakRef(t.untyped_storage()) for t in _tensors((args, kwargs or {}))}
-        self._made |= {StorageWeakRef(tensor.untyped_storage()) for tensor in _tensors(result)} - given
-        return result
-
-    def alive(self) -> list[int]:
-        """Bytes of each storage that was born inside and is still there, as large as it is now."""
-        gc.collect(1)  # circles of the last calls; looking through everything would take long
-        found = (torch.UntypedStorage._new_with_weak_ptr(memory.cdata) for memory in self._made)
-        return [storage.nbytes() for storage in found if storage is not None and storage.nbytes()]
-
-
-class Peak(TorchDispatchMode):
-    """What is made inside: `most`, the bytes of it that are there at the fullest instant; `largest`, the numbers in its largest
-    tensor; `products`, the multiplications in all products of matrices and vectors.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.most = self.largest = self.products = 0
-        self._alive: dict[StorageWeakRef, int] = {}
+        self._made: dict[StorageWeakRef, int] = {}  # with its bytes at birth
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -59,14 +36,42 @@ class Peak(TorchDispatchMode):
         for tensor in _tensors(result):
             if _address(tensor) not in given:
                 memory = tensor.untyped_storage()
-                self._alive[StorageWeakRef(memory)] = memory.nbytes()
-                self.largest = max(self.largest, memory.nbytes() // tensor.itemsize)
+                self._made[StorageWeakRef(memory)] = memory.nbytes()
+                self._note_birth(tensor)
+        self._note_operator(func, args, result)
+        return result
+
+    def _note_birth(self, tensor: torch.Tensor) -> None:
+        pass
+
+    def _note_operator(self, func, args: tuple, result) -> None:
+        pass
+
+    def alive(self) -> list[int]:
+        """Bytes of each storage that was born inside and is still there, as large as it is now."""
+        gc.collect(1)  # circles of the last calls; looking through everything would take long
+        found = (torch.UntypedStorage._new_with_weak_ptr(memory.cdata) for memory in self._made)
+        return [storage.nbytes() for storage in found if storage is not None and storage.nbytes()]
+
+
+class Peak(Born):
+    """What is made inside: `most`, the bytes of it that are there at the fullest instant; `largest`, the numbers in its largest
+    tensor; `products`, the multiplications in all products of matrices and vectors.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.most = self.largest = self.products = 0
+
+    def _note_birth(self, tensor: torch.Tensor) -> None:
+        self.largest = max(self.largest, tensor.untyped_storage().nbytes() // tensor.itemsize)
+
+    def _note_operator(self, func, args: tuple, result) -> None:
         if func.overloadpacket in _PRODUCTS:
             left = [each for each in args if isinstance(each, torch.Tensor)][-2]
             self.products += result.numel() * left.shape[-1]
-        self._alive = {memory: size for memory, size in self._alive.items() if not memory.expired()}
-        self.most = max(self.most, sum(self._alive.values()))
-        return result
+        self._made = {memory: size for memory, size in self._made.items() if not memory.expired()}
+        self.most = max(self.most, sum(self._made.values()))
 
 
 def reachable(root: object) -> Iterator[object]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
 
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.distributed import Traffic, counted, launch
 from course_utils.grading.compare import at_most
@@ -74,14 +73,14 @@ def asked_for(values: dict, exact_or_most: Mapping, counted: Collection[str] = _
     return {**kept, **{name: max(kept[name], limit) for name, limit in most.items()}}
 
 
-def counts(ledger: Traffic, partners: list[int]) -> dict:
+def counts(ledger: Traffic) -> dict:
     """Numbers of messages and collectives, bytes, and to whom messages went; a collective's own messages are not counted."""
     sends = [entry for entry in ledger.entries if entry.collective == "send"]
     collectives = [entry for entry in ledger.entries if entry.collective not in ("send", "receive")]
     return {
         MESSAGES: len(sends),
         BYTES: ledger.sent,
-        PARTNERS: sorted(set(partners)),
+        PARTNERS: sorted({entry.to for entry in sends}),
         COLLECTIVES: len(collectives),
     }
 
@@ -116,24 +115,11 @@ def watched(seconds: float, work: Callable, *arguments):
 def _called(use: Callable, answer, given: dict, in_place: tuple[str, ...]) -> dict:
     mine = copy.deepcopy(given)
     dist.barrier()  # else a fast rank of the next call could be taken for a slow one of this
-    with counted() as ledger, _Partners() as partners:
+    with counted() as ledger:
         result = use(answer, **mine)
     values = plain(result if type(result) is dict else {"result": result})
     left = all(same(given[name], mine[name]) for name in given if name not in in_place)
-    return {**values, **{name: plain(mine[name]) for name in in_place}, LEFT: left, **counts(ledger, partners.ranks)}
-
-
-class _Partners(TorchDispatchMode):
-    """Notes to which ranks messages go."""
-
-    def __init__(self):
-        super().__init__()
-        self.ranks: list[int] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "c10d" and func.overloadpacket.__name__ == "send":
-            self.ranks.append(args[2])
-        return func(*args, **(kwargs or {}))
+    return {**values, **{name: plain(mine[name]) for name in in_place}, LEFT: left, **counts(ledger)}
 
 
 def _traceback(frame: FrameType | None) -> TracebackType | None:

@@ -17,7 +17,7 @@ _FILE = "<the step>"
 
 
 @dataclass(frozen=True)
-class Row:
+class LineUsage:
     """What is in use after a line: its number, 0 for the beginning, its phase, and bytes by kind."""
 
     line: int
@@ -42,7 +42,7 @@ class Measured:
     fault: tuple[str, str]
     names: Callable[[], dict]
 
-    def rows(self, faulty: bool = True) -> list[Row]:
+    def rows(self, faulty: bool = True) -> list[LineUsage]:
         """A row for the beginning and for each line that is run, in order; lines that open a block have none.
 
         Bytes are those of a `memory.Meter`.
@@ -71,7 +71,7 @@ class Measured:
         return "\n".join([*head, *(f"| {line} | {what} | {size / 2**20:.2f} |" for line, what, size in shown)])
 
 
-def _run_by_line(source: str, names: dict) -> list[Row]:
+def _run_by_line(source: str, names: dict) -> list[LineUsage]:
     lines, rows, at, phase = source.splitlines(), [], [0], ["forward"]
     tensors = [each for each in tree_iter(list(names.values())) if isinstance(each, torch.Tensor)]
     models = [each for each in names.values() if isinstance(each, nn.Module)]
@@ -86,7 +86,7 @@ def _run_by_line(source: str, names: dict) -> list[Row]:
             return None
         if event in ("line", "return"):
             if not (at[0] and lines[at[0] - 1].rstrip().endswith(":")):
-                rows.append(Row(at[0], phase[0], _in_use(meter)))
+                rows.append(LineUsage(at[0], phase[0], _in_use(meter)))
             at[0] = frame.f_lineno
         return trace
 

@@ -4,7 +4,7 @@ from course_utils.hardware.calibration import calibrate
 from course_utils.hardware.exchange import process_bandwidth
 from course_utils.hardware.machine import Curve, Machine, Work
 from course_utils.hardware.named import MACHINES, OFFERED, known_as, machine
-from course_utils.hardware.operators import Operator, OperatorWatch, Prediction, work_of
+from course_utils.hardware.operators import Operator, OperatorWatch, Prediction, Watch, count_flops, flop_formula
 
 __all__ = [
     "MACHINES",
@@ -14,10 +14,12 @@ __all__ = [
     "Operator",
     "OperatorWatch",
     "Prediction",
+    "Watch",
     "Work",
     "calibrate",
+    "count_flops",
+    "flop_formula",
     "known_as",
     "machine",
     "process_bandwidth",
-    "work_of",
 ]

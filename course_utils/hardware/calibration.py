@@ -9,13 +9,13 @@ from functools import cache
 import psutil
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.benchmark import Timer
 
 from course_utils.errors import CourseError
 from course_utils.hardware import kernels
 from course_utils.hardware.exchange import process_bandwidth
 from course_utils.hardware.machine import BY_ROWS, Curve, Machine
+from course_utils.hardware.operators import OperatorWatch
 from course_utils.settings import settings
 from course_utils.units import MiB
 
@@ -133,14 +133,6 @@ def seconds_of(call: Callable[[], object]) -> float:
     return timer.blocked_autorange(min_run_time=0.001 if settings().scale.name == "smoke" else 0.012).median
 
 
-class _Count(TorchDispatchMode):
-    calls = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.calls += 1
-        return function(*args, **kwargs or {})
-
-
 def _seconds_per_operator(device: torch.device) -> float:
     """Of a training step so small that it is nothing but calls: Python, dispatch, autograd, the optimizer's loop."""
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
@@ -153,9 +145,9 @@ def _seconds_per_operator(device: torch.device) -> float:
         optimizer.zero_grad()
 
     step()
-    with _Count() as count:
+    with OperatorWatch() as watch:
         step()
-    return seconds_of(step) / count.calls
+    return seconds_of(step) / len(watch.operators)
 
 
 def _copy_bandwidth(source: torch.device, target: torch.device) -> float:

@@ -1,7 +1,8 @@
 """What the operators of a step ask of a machine, counted from shapes; and the seconds in which a machine does it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod, sqrt
 from typing import NamedTuple
 
@@ -51,7 +52,22 @@ _NO_OPERATORS = ("profiler.", "prim.")  # marks for a profiler, and questions th
 _FAR = 256 * MiB  # beyond any cache
 
 
-class OperatorWatch(TorchDispatchMode):
+class Watch(TorchDispatchMode):
+    """A context that hands each operator within it, once it has run, to `note`, which a subclass writes."""
+
+    def note(self, function, args: tuple, kwargs: dict, answer) -> None:
+        """`function(*args, **kwargs)` gave `answer`."""
+        raise NotImplementedError
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # it comes again with the tensors inside
+        answer = function(*args, **(kwargs or {}))
+        self.note(function, args, kwargs or {}, answer)
+        return answer
+
+
+class OperatorWatch(Watch):
     """Counts the work of every operator within it; what touches a tensor on `host` goes at the pace of the link to it."""
 
     def __init__(self, host: torch.device | None = None):
@@ -60,18 +76,16 @@ class OperatorWatch(TorchDispatchMode):
         self._moved, self._touched = 0, {}  # bytes so far, and by storage how many there were when it was last touched
         self._host = host
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented
-        kwargs = kwargs or {}
-        answer, name = function(*args, **kwargs), str(function.overloadpacket)
-        if not name.startswith(_NO_OPERATORS):
-            inputs, outputs = _tensors((args, kwargs)), _tensors(answer)
-            work = work_of(function, args, kwargs, answer)
-            if any(t.device == self._host and t.dim() for t in (*inputs, *outputs)):
-                work = replace(work, kernel=ON_HOST, flops=0)
-            self.operators.append(Operator(name, replace(work, reach=self._reach(work, inputs, outputs))))
-        return answer
+    def note(self, function, args: tuple, kwargs: dict, answer) -> None:
+        """List the operator, unless it only marks something."""
+        name = str(function.overloadpacket)
+        if name.startswith(_NO_OPERATORS):
+            return
+        inputs, outputs = _tensors((args, kwargs)), _tensors(answer)
+        work = work_of(function, args, kwargs, answer)
+        if any(t.device == self._host and t.dim() for t in (*inputs, *outputs)):
+            work = replace(work, kernel=ON_HOST, flops=0)
+        self.operators.append(Operator(name, replace(work, reach=self._reach(work, inputs, outputs))))
 
     def _reach(self, work: Work, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
         """Bytes moved since the inputs were touched, their mean by size; what was last touched in another step is far away."""
@@ -83,7 +97,6 @@ class OperatorWatch(TorchDispatchMode):
 
 
 _ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
-_IN_4_BITS = {"gemm_4bit", "gemv_4bit"}  # bitsandbytes', of the input, the codes and the shape of the weight
 _OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
 # They allocate and leave the memory as it is.
 _NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -96,8 +109,6 @@ _GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"
 # Products, and the place of their first factor; convolutions, and the place of their filters.
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _FILTERS = {"convolution": 1, "convolution_backward": 2}
-# FLOPs for each input row and each weight.
-_RECURRENT = {"mkldnn_rnn_layer": 2, "mkldnn_rnn_layer_backward": 4}
 
 
 def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
@@ -109,10 +120,11 @@ def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
     changed = _find_changed(function, args, kwargs)
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
     kernel, side, rows = _kernel(short, args)
+    formula = flop_formula(function.overloadpacket)
     work = Work(
         kernel=kernel,
         dtype=str(floating[0] if floating else torch.float32).removeprefix("torch."),
-        flops=_flops(function, short, args, kwargs, answer),
+        flops=int(formula(*args, **kwargs, out_val=answer)) if formula else 0,
         pieces=max(1, len(fresh)),
         side=side,
         rows=rows,
@@ -162,30 +174,59 @@ def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(sizes.values())
 
 
-def _flops(function, short: str, args: tuple, kwargs: dict, answer) -> int:
-    """By torch's own counter, which knows every product but recurrent layers, grouped products, and attention in which several
-    heads share a key (from PyTorch 2.13 on it does).
-    """
-    if short in _RECURRENT:
-        rows = args[0].numel() // args[0].shape[-1]
-        return _RECURRENT[short] * rows * (args[1].numel() + args[2].numel())
-    if short in _IN_4_BITS:
-        return 2 * args[0].numel() * answer.shape[-1]
-    if short == "_grouped_mm":
-        first, second = args[:2]
-        of_groups = second.dim() == 2 < first.dim()
-        return 2 * (answer.numel() * first.shape[-1] if of_groups else first.numel() * second.shape[-1])
-    if short.startswith("_scaled_dot_product_"):
-        backward = short.endswith("_backward")
-        return _attention_flops(*args[backward : backward + 3], backward)
-    counter = flop_counter.flop_registry.get(function.overloadpacket)
-    return int(counter(*args, **kwargs, out_val=answer)) if counter else 0
+def count_flops() -> flop_counter.FlopCounterMode:
+    """A context: torch's counter, whose `get_total_flops()` knows the products too of which torch has no formula."""
+    places = torch.ops.aten, torch.ops.bitsandbytes
+    ours = {getattr(at, name): formula for at in places for name, formula in _FORMULAS.items() if hasattr(at, name)}
+    return flop_counter.FlopCounterMode(display=False, custom_mapping=ours)
 
 
-def _attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, backward: bool) -> int:
-    """Two products forward, five backward: scores once more, and the gradients of probabilities, values, queries and keys."""
-    of_scores, of_values = (3, 2) if backward else (1, 1)
-    return 2 * query.shape[:-1].numel() * key.shape[-2] * (of_scores * query.shape[-1] + of_values * value.shape[-1])
+@cache
+def flop_formula(packet: torch._ops.OpOverloadPacket) -> Callable[..., int] | None:
+    """`formula(*args, out_val=answer, **kwargs)`, the FLOPs of one call of an operator; None where it is no product."""
+    ours = _FORMULAS.get(packet.__name__)
+    return flop_counter.shape_wrapper(ours) if ours else flop_counter.flop_registry.get(packet)
+
+
+def _recurrent(flops: int) -> Callable[..., int]:
+    """Of a layer that takes so many FLOPs for each input row and each weight."""
+    return lambda x, of_input, of_state, *_, **__: flops * prod(x[:-1]) * (prod(of_input) + prod(of_state))
+
+
+def _grouped(first: torch.Size, second: torch.Size, *_, out_shape: torch.Size, **__) -> int:
+    of_groups = len(second) == 2 < len(first)
+    return 2 * (prod(out_shape) * first[-1] if of_groups else prod(first) * second[-1])
+
+
+def _in_4_bits(x: torch.Size, *_, out_shape: torch.Size, **__) -> int:
+    """The weight is given as its codes and its shape."""
+    return 2 * prod(x) * out_shape[-1]
+
+
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) -> int:
+    """Two products: scores and values."""
+    return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def _attention_backward(_, query: torch.Size, key: torch.Size, value: torch.Size, *__, **___) -> int:
+    """Five products: scores once more, and the gradients of probabilities, values, queries and keys."""
+    return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
+
+
+_ATTENTIONS = [
+    f"_scaled_dot_product_{kind}"
+    for kind in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+]
+# Torch lacks the formulas, or (before PyTorch 2.13) those of attention in which several heads share a key.
+_FORMULAS = {
+    "mkldnn_rnn_layer": _recurrent(2),
+    "mkldnn_rnn_layer_backward": _recurrent(4),
+    "_grouped_mm": _grouped,
+    "gemm_4bit": _in_4_bits,
+    "gemv_4bit": _in_4_bits,
+    **dict.fromkeys(_ATTENTIONS, _attention),
+    **{f"{name}_backward": _attention_backward for name in _ATTENTIONS},
+}
 
 
 def _kernel(short: str, args: tuple) -> tuple[str, float, int]:

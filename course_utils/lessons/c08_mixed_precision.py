@@ -13,12 +13,11 @@ from ipywidgets import Box, Button, Dropdown, FloatText, IntSlider, VBox
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 from traitlets import Tuple
 
-from course_utils.hardware import Machine, OperatorWatch, Prediction
+from course_utils.hardware import Machine, OperatorWatch, Prediction, Watch
 from course_utils.hardware.calibration import seconds_of
 from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
@@ -162,18 +161,17 @@ def underflow_in(tensors: Iterable[torch.Tensor], number: Format, scale: float =
     return RoundingLoss(vanished / max(1, total), subnormal / max(1, total), overflowed / max(1, total))
 
 
-class OperatorTypes(TorchDispatchMode):
+class OperatorTypes(Watch):
     """While it is entered, counts every operator by the floating-point types that go in and that come out."""
 
     def __init__(self):
         super().__init__()
         self.calls: Counter = Counter()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__.removeprefix("_")
-        self.calls[name, self._types_in((args, kwargs)), self._types_in(result)] += 1
-        return result
+    def note(self, function, args: tuple, kwargs: dict, answer) -> None:
+        """Count one call."""
+        name = function.overloadpacket.__name__.removeprefix("_")
+        self.calls[name, self._types_in((args, kwargs)), self._types_in(answer)] += 1
 
     def frame(self) -> pd.DataFrame:
         """A row per operator and types, with its calls; operators without floating-point numbers are left out."""

@@ -83,7 +83,7 @@ def _median_seconds(call: Callable[[], object], times: int) -> float:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """How a rank trains: `optimizer(parameters)`, so many `steps`, and a `way` to keep ranks together.
 
     The way is `DDP`, or `LocalSGD` or `QSGD` with their options, as `partial(LocalSGD, sync_every=20)`. Every `look` steps we
@@ -103,7 +103,7 @@ class Plan:
 
 
 @dataclass
-class Run:
+class RankHistory:
     """What came of a plan on one rank: after `steps` the mean of the ranks had `losses`, and each rank had sent `sent` bytes
     in `messages`. `drifts` are (step, distance to the mean), before and after averages; `own` is this rank's loss at the end.
     """
@@ -116,11 +116,11 @@ class Run:
     own: float = 0.0
 
 
-def train_on_rank(build: Callable, kinds: Mapping, judged_on: tuple, plans: Mapping[str, Plan]) -> dict:
+def train_on_rank(build: Callable, kinds: Mapping, judged_on: tuple, plans: Mapping[str, RunPlan]) -> dict:
     """To be launched: on each kind of data every plan from the same beginning, on this rank's share.
 
     `kinds` are shares by name, one for each rank: (inputs, labels), with a row each, as is `judged_on`. `build` gives a
-    classifier, the same on all ranks. Returns a `Run` by kind and plan.
+    classifier, the same on all ranks. Returns a `RankHistory` by kind and plan.
     """
     rank = dist.get_rank()
     return {
@@ -129,9 +129,9 @@ def train_on_rank(build: Callable, kinds: Mapping, judged_on: tuple, plans: Mapp
     }
 
 
-def follow(plan: Plan, model: nn.Module, share: tuple, judged_on: tuple) -> Run:
+def follow(plan: RunPlan, model: nn.Module, share: tuple, judged_on: tuple) -> RankHistory:
     """Train `model` on this rank as the plan says."""
-    run, draw = Run(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
+    run, draw = RankHistory(), torch.Generator().manual_seed(plan.seed * dist.get_world_size() + dist.get_rank())
     optimizer = plan.optimizer(model.parameters())
     with uncounted():
         forward, after_backward, after_update, finish = keep_together(plan, model, optimizer)
@@ -165,7 +165,7 @@ def follow(plan: Plan, model: nn.Module, share: tuple, judged_on: tuple) -> Run:
     return run
 
 
-def keep_together(plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Callable, ...]:
+def keep_together(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Callable, ...]:
     """The forward pass, and what is to be done after backward, after an update, and at the end."""
     way, nothing = getattr(plan.way, "func", plan.way), lambda: False
     if way is LocalSGD:
@@ -181,7 +181,7 @@ def step_seconds_on_rank(
 ) -> dict[str, float]:
     """To be launched: seconds of a step by way, with its part of the averages; and those of one "average", by itself.
 
-    A way is as in `Plan`, or None for a rank that trains alone. The median of three runs of `steps` steps, in turns.
+    A way is as in `RunPlan`, or None for a rank that trains alone. The median of three runs of `steps` steps, in turns.
     """
     share, found = shares[dist.get_rank()], {name: [] for name in (*ways, "average")}
     for _ in range(4):
@@ -190,7 +190,7 @@ def step_seconds_on_rank(
             optimizer = optimizer_of(model.parameters())
             alone = (model, lambda: False, lambda: False, lambda: False)
             forward, after_backward, after_update, finish = (
-                keep_together(Plan(optimizer_of, steps, way), model, optimizer) if way else alone
+                keep_together(RunPlan(optimizer_of, steps, way), model, optimizer) if way else alone
             )
             dist.barrier()
             start = time.perf_counter()
@@ -405,7 +405,7 @@ def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -
     return figure, f"Distance of a rank to the mean of all ranks against steps: {said}."
 
 
-def cost_of_a_loss(run: Run, level: float) -> tuple[int, int, int]:
+def cost_of_a_loss(run: RankHistory, level: float) -> tuple[int, int, int]:
     """Steps, bytes sent and messages of a rank when the ranks, who have just sent, first had a loss of `level` or below."""
     before = [0, *run.sent]
     first = next(i for i, loss in enumerate(run.losses) if loss <= level and run.sent[i] > before[i])
@@ -413,7 +413,7 @@ def cost_of_a_loss(run: Run, level: float) -> tuple[int, int, int]:
 
 
 def losses_of_ways_figure(
-    runs: Mapping[str, Run], computing: float, network: tuple[float, float], name: str
+    runs: Mapping[str, RankHistory], computing: float, network: tuple[float, float], name: str
 ) -> tuple[Figure, str]:
     """Loss of the ranks' mean against steps; beside it the bytes and seconds to the highest of the last losses.
 

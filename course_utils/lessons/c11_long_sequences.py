@@ -15,15 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
 
-from course_utils.attention import attention, visible
 from course_utils.distributed import counted
 from course_utils.distributed.ring_attention import RingAttention, stretches, two_ends
-from course_utils.hardware import Machine
+from course_utils.hardware import Machine, count_flops
 from course_utils.memory import distinct_bytes
 from course_utils.memory.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
+from course_utils.techniques.attention import attention, visible
 from course_utils.units import format_bytes
 from course_utils.viz.parts import byte_unit, second_unit, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
@@ -82,7 +81,7 @@ def handed_over(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
 
 def operations(function: Callable[..., Tensor], *inputs) -> int:
     """Floating point operations of the matrix products of `function(*inputs)` and its backward pass."""
-    with FlopCounterMode(display=False) as counter:
+    with count_flops() as counter:
         function(*inputs).sum().backward()
     return counter.get_total_flops()
 

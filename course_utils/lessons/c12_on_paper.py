@@ -287,7 +287,7 @@ def meshes_figure(found: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
 # Published runs.
 
 
-class Run(NamedTuple):
+class PublishedRun(NamedTuple):
     """A row of table 1 of Narayanan et al. (2021), on A100s: the model, its mesh, the `batch` in examples, FLOP/s a card."""
 
     model: Decoder
@@ -309,16 +309,17 @@ _ROWS = (
     (12288, 80, 96, 8, 8, 1536, 2304, 148), (16384, 96, 128, 8, 16, 1920, 2160, 155),
     (20480, 105, 128, 8, 35, 2520, 2520, 163), (25600, 128, 160, 8, 64, 3072, 3072, 163),
 )  # fmt: skip
-PUBLISHED = [Run(gpt(*row[:3]), *row[3:7], 1e12 * row[7]) for row in _ROWS]
+PUBLISHED = [PublishedRun(gpt(*row[:3]), *row[3:7], 1e12 * row[7]) for row in _ROWS]
 WITH_ZERO_3 = [
-    Run(gpt(12288, 96, 96), 1, 1, cards, 1536, 1e12 * flops) for cards, flops in ((384, 144), (768, 88), (1536, 44))
+    PublishedRun(gpt(12288, 96, 96), 1, 1, cards, 1536, 1e12 * flops)
+    for cards, flops in ((384, 144), (768, 88), (1536, 44))
 ]
 """Their GPT-3 under ZeRO-3 alone: table 2."""
 SELENE = Cluster(A100, LINKS["NVLink 3"], LINKS["200 Gb/s"])
 """The machines of those runs (Narayanan et al. 2021, section 5)."""
 
 
-def predicted_flops(run: Run, stage: int = 0) -> float:
+def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
     """FLOP/s a card of a published run by `step_on_mesh`, an example a micro-batch.
 
     Counted as there: what is computed again counts too.
@@ -328,7 +329,7 @@ def predicted_flops(run: Run, stage: int = 0) -> float:
     return tokens * run.model.operations(run.model.blocks, recompute=True) / run.cards / step.total
 
 
-def published_figure(runs: Sequence[Run] = PUBLISHED) -> tuple[Figure, str]:
+def published_figure(runs: Sequence[PublishedRun] = PUBLISHED) -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters."""
     figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
     sizes = [run.model.parameters for run in runs]

@@ -110,7 +110,7 @@ _TOO_HIGH = 1.1
 
 
 @dataclass(frozen=True)
-class Row:
+class Option:
     """A change, or several, beside what is: differences in bytes, seconds and bytes on the wire. `fits` on this card."""
 
     names: tuple[str, ...]
@@ -144,13 +144,13 @@ class Plan:
     trial: Trial = field(repr=False)
     need: tuple[int, int]
     verdict: str
-    rows: tuple[Row, ...]
+    rows: tuple[Option, ...]
     helpless: tuple[str, ...]
     largest: dict[str, int | None]
     unrated: tuple[str, ...] = ()
     why_no_seconds: str = ""
     most_cards: int = 0
-    nearest: Row | None = None
+    nearest: Option | None = None
 
     def __str__(self):
         least, most = map(format_bytes, self.need)
@@ -242,7 +242,7 @@ class Plan:
         }
 
 
-def plain_row(row: Row) -> dict:
+def plain_row(row: Option) -> dict:
     """All of it as plain values."""
     return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
 
@@ -265,7 +265,7 @@ def _asked(recipe: Recipe) -> Iterator[str]:
             yield name if value is True else f"{name}={getattr(value, '__name__', value)}"
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Sequence[Option]) -> Iterator[str]:
     """Rows as text, in columns; what is not known of any of them has none."""
 
     def signed(size: int) -> str:
@@ -352,7 +352,7 @@ def plan(
     return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0), nearest)
 
 
-def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Row | None, tuple, tuple]:
+def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Option | None, tuple, tuple]:
     unrated = []
     tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
@@ -382,7 +382,7 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Row 
             tight.append((changes, needed[1]))
         return verdict == FITS
 
-    def row_of(changes: tuple[Change, ...]) -> Row:
+    def row_of(changes: tuple[Change, ...]) -> Option:
         recipe = replace(base.recipe, **_fields(base.recipe, changes))
         return _row(base, changes, attempt(source, recipe, machine), memory, tried)
 
@@ -416,13 +416,13 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Row 
     return tuple(shown or lower[:5]), nearest, helpless, tuple(unrated)
 
 
-def _two_of_each_level_and_the_gentlest(rows: list[Row]) -> list[Row]:
+def _two_of_each_level_and_the_gentlest(rows: list[Option]) -> list[Option]:
     first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
     more = [row for row in rows if row not in first][: _SHOWN - len(first)]
     return sorted(first + more, key=_disturbance)
 
 
-def _disturbance(row: Row) -> tuple:
+def _disturbance(row: Option) -> tuple:
     places = {change.name: place for place, change in enumerate(CHANGES)}
     return row.level, _total(row.names), len(row.names), [places[name] for name in row.names]
 
@@ -532,10 +532,10 @@ def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
     return any(then.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in base.by_phase.items())
 
 
-def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int, tried: dict[str, Trial]) -> Row:
+def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int, tried: dict[str, Trial]) -> Option:
     need = needs(trial.log, trial.recipe.device)
     verdict = verdict_of(need, memory)
-    return Row(
+    return Option(
         names=tuple(change.name for change in changes),
         level=max(change.level for change in changes),
         costs="; ".join(dict.fromkeys(_costs(base, changes, trial, verdict, tried))),

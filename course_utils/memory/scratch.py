@@ -29,7 +29,7 @@ class _Shape(NamedTuple):
     dtype: torch.dtype
 
 
-class Trial(NamedTuple):
+class Footprint(NamedTuple):
     """Bytes at the peak inside an operator, what it returns included, and the bytes of memory behind each tensor it returns."""
 
     peak: int
@@ -57,7 +57,7 @@ def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
     return found.peak if found else 0
 
 
-def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Trial | None:
+def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Footprint | None:
     """Run `operator` once on zeros, for each set of shapes; None off the CPU, where it is too large, or profiled already."""
     flat = not kwargs and all(isinstance(leaf, torch.Tensor) for leaf in args)
     leaves, structure = (args, None) if flat else tree_flatten((args, kwargs))
@@ -96,7 +96,7 @@ def _describe_argument(leaf):
 
 
 @cache
-def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Trial:
+def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Footprint:
     allocator = CpuAllocator()
     # LAPACK takes what it needs, sees that these are no numbers, and spares us the time.
     value = nan if operator is _SVD else 0
@@ -107,7 +107,7 @@ def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple
         with allocator.recording(), allocator.measured(), suppress(torch.linalg.LinAlgError):
             answer = operator(*args, **kwargs)
         returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
-    return Trial(allocator.account().above_start, returned)
+    return Footprint(allocator.account().above_start, returned)
 
 
 def _fill(like: _Shape, value: float) -> torch.Tensor:

@@ -29,10 +29,10 @@ class Adam8bit(AdamW):
         state = {"step": 0}
         for number, codebook in self.codebooks(parameter.device).items():
             if parameter.numel() < group["min_8bit_size"]:
-                state[f"state{number}"] = torch.zeros_like(parameter, dtype=_wide(parameter.dtype))
+                state[f"state{number}"] = parameter.new_zeros(parameter.shape, dtype=_wide(parameter.dtype))
             else:
                 blocks = -(-parameter.numel() // group["block_size"])
-                state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.uint8)
+                state[f"state{number}"] = parameter.new_zeros(parameter.shape, dtype=torch.uint8)
                 state[f"absmax{number}"] = torch.zeros(blocks, device=parameter.device)
                 state[f"qmap{number}"] = codebook
         return state
@@ -43,13 +43,12 @@ class Adam8bit(AdamW):
 
     def update(self, parameter, gradient, state, group):
         """Adam's update on 32-bit averages: a small tensor's own, or those of one stretch after the other."""
-        theta, gradient, block = parameter.view(-1), gradient.reshape(-1), group["block_size"]
+        theta, gradient, block = parameter.reshape(-1), gradient.reshape(-1), group["block_size"]
         if "qmap1" not in state:
             averages = {name: state[f"state{number}"].view(-1) for number, name in self.names.items()}
             self.update_wide(theta, gradient, {"step": state["step"], **averages}, group)
-            return
         blocks = max(1, stretch_on(theta.device.type) // block)
-        for first in range(0, len(state["absmax1"]), blocks):
+        for first in range(0, len(state.get("absmax1", ())), blocks):
             part = slice(first * block, (first + blocks) * block)
             scales = slice(first, first + blocks)
             averages = {"step": state["step"]}
@@ -61,6 +60,8 @@ class Adam8bit(AdamW):
                 # Handed over, it is gone as soon as it is scaled.
                 codes, absmax = quantize(averages.pop(name), state[f"qmap{number}"], block)
                 state[f"state{number}"].view(-1)[part], state[f"absmax{number}"][scales] = codes, absmax
+        if not parameter.is_contiguous():  # such as a convolution's in channels_last: θ is a copy
+            parameter.copy_(theta.view(parameter.shape))
 
     def update_wide(self, theta, gradient, averages, group):
         """AdamW's own equations in the averages' dtype, also where θ has 16 bits."""

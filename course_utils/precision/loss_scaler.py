@@ -24,6 +24,8 @@ class LossScaler:
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self._finite_in_a_row = self.skipped = 0
         self._overflowed: dict[int, bool] = {}  # by optimizer, in this update
+        self._stepped: set[int] = set()
+        self._scaled = False  # whether a loss was, ever
 
     def get_scale(self) -> float:
         """S as it is now."""
@@ -31,12 +33,24 @@ class LossScaler:
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """S times the loss; by the chain rule every gradient becomes S times as large."""
+        self._scaled = True
         return loss * self._scale
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients by S, in place, and note whether all are finite. Clip after it, not before."""
+        """Divide the gradients by S, in place, and note whether all are finite. Clip after it, not before.
+
+        Raises, as torch's does, before any loss was scaled, for a second time in an update, and for gradients of float16.
+        """
+        if not self._scaled:
+            raise RuntimeError("No loss has been scaled; call scale(loss).backward() first.")
+        if id(optimizer) in self._overflowed:
+            raise RuntimeError("unscale_ has divided these gradients already; call it once before each update().")
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
+        if any(gradient.dtype == torch.float16 for gradient in gradients):
+            raise ValueError(
+                "Gradients of float16 would underflow again; keep the parameters in float32 and use autocast."
+            )
         self._overflowed[id(optimizer)] = not all(gradient.isfinite().all() for gradient in gradients)
         for gradient in gradients:
             gradient.div_(self._scale)
@@ -49,7 +63,11 @@ class LossScaler:
 
     def step(self, optimizer: torch.optim.Optimizer):
         """The optimizer's step, or nothing if a gradient is not finite."""
-        return None if self.overflowed(optimizer) else optimizer.step()
+        overflowed = self.overflowed(optimizer)
+        if id(optimizer) in self._stepped:
+            raise RuntimeError("This update has made its step already; call update() before the next one.")
+        self._stepped.add(id(optimizer))
+        return None if overflowed else optimizer.step()
 
     def update(self) -> None:
         """Adapt S at the end of an update."""
@@ -64,7 +82,7 @@ class LossScaler:
         new_scale = torch.tensor(self.get_scale() * factor, dtype=torch.float32)
         if new_scale.isfinite():
             self._scale = new_scale
-        self._overflowed = {}
+        self._overflowed, self._stepped = {}, set()
 
     def state_dict(self) -> dict:
         """What a checkpoint keeps, with the names of PyTorch's scaler, and the number of skipped updates."""

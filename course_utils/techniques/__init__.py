@@ -1,5 +1,5 @@
-"""Techniques by hand, one file each: gradient checkpointing, blocks of a model in segments, saved tensors on disk,
-cross-entropy by pieces of its logits, several documents in a row, low-rank adapters, weights in 4 bits, distillation."""
+"""Techniques by hand, one file each: gradient checkpointing, blocks of a model in segments, saved tensors on disk, attention by
+tiles, cross-entropy by pieces of its logits, several documents in a row, low-rank adapters, weights in 4 bits, distillation."""
 
 from course_utils.techniques.checkpointing import checkpoint, checkpoint_by_hooks
 from course_utils.techniques.chunked_loss import LossByTiles, LossWithGradients

@@ -9,7 +9,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from course_utils.attention import pieces, wide
+from course_utils.techniques.attention import pieces, wide
 
 IGNORED = -100
 

@@ -5,10 +5,12 @@ Tᵢ the terms of micro-batch i; the plain mean of the means is that only where 
 """
 
 from collections.abc import Sequence
+from inspect import unwrap
 
 import torch
 from torch import nn
 
+from course_utils.errors import CourseError
 from course_utils.training.callbacks import Callback
 from course_utils.training.loop import Run
 
@@ -18,16 +20,46 @@ def num_loss_tokens(model: nn.Module, batch: dict) -> int:
 
     Labels of whole numbers count unless they are -100: one for each example, or one for each token. A causal language model
     predicts the next token, so the first label of each row is no target and does not count. Labels that are not whole numbers
-    (regression, several classes at once) count all. For a loss of another kind it is not right.
+    (regression, several classes at once) count all. For a loss of another kind it is not right. A wrapper (PEFT's, DDP's,
+    `torch.compile`'s, your own) counts as the model in it. Raises `CourseError` for a model that may or may not shift labels.
     """
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    labels, causal = batch["labels"], set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    labels = batch["labels"]
     if labels.is_floating_point():
         return labels.numel()
-    if any(kind.__name__ in causal for kind in type(model).__mro__):  # also a class that inherits from such a model
+    if _shifts_labels(model):
         labels = labels[..., 1:]
     return int((labels != -100).sum())
+
+
+def _shifts_labels(model: nn.Module) -> bool:
+    """Whether the loss compares each token's logits with the next label, as Transformers' loss of causal models does."""
+    from transformers import PreTrainedModel
+
+    inner = model
+    while not isinstance(inner, PreTrainedModel) and len(children := list(inner.children())) == 1:
+        inner = children[0]
+    if isinstance(inner, PreTrainedModel):
+        answer = _has_causal_loss(inner)
+    else:
+        parts = [module for module in inner.modules() if isinstance(module, PreTrainedModel)]
+        answer = None if any(_has_causal_loss(part) is not False for part in parts) else False
+    if answer is None:
+        raise CourseError(
+            f"The loss of {type(model).__name__} may or may not count the first label of each row; accumulate with a model that "
+            "calls Transformers' `loss_function`, alone or in a wrapper that holds nothing else."
+        )
+    return answer
+
+
+def _has_causal_loss(model: nn.Module) -> bool | None:
+    """Whether a Transformers model calls the library's loss for causal models; None if it has its own loss, shifted or not."""
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    forwards = [unwrap(vars(kind)["forward"]) for kind in type(model).__mro__ if "forward" in vars(kind)]
+    if any("loss_function" in forward.__code__.co_names for forward in forwards):
+        return model.loss_function is ForCausalLMLoss
+    generates = model.loss_type in ("ForCausalLM", "ForConditionalGeneration")
+    return None if generates and not model.config.is_encoder_decoder else False
 
 
 def num_updates(batches: int, k: int, epochs: int = 1) -> int:

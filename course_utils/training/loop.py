@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.errors import CourseError
+from course_utils.hardware import count_flops
 from course_utils.memory import phase
 from course_utils.settings import settings
 from course_utils.training.callbacks import Callback
@@ -193,7 +193,7 @@ class Run:
     def _compute_and_count(self, batch: dict) -> tuple[torch.Tensor, int]:
         """The loss, and the operations of forward and backward, counted once for each shape: counting is slow."""
         examples, *shape = batch["input_ids"].shape
-        with nullcontext() if tuple(shape) in self._flops else FlopCounterMode(display=False) as counter:
+        with nullcontext() if tuple(shape) in self._flops else count_flops() as counter:
             loss = self.forward_backward(batch)
         if counter is not None:  # products of matrices grow with the rows
             self._flops[tuple(shape)] = counter.get_total_flops() // examples

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils.attention import attention
 from course_utils.distributed import counted, launch
 from course_utils.distributed.ring_attention import RingAttention, stretches, two_ends
+from course_utils.techniques.attention import attention
 
 LENGTH = 24
 

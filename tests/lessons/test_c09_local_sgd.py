@@ -12,7 +12,7 @@ from torch import nn
 
 from course_utils.distributed import DDP, QSGD, LocalSGD, launch
 from course_utils.lessons import c09_local_sgd as lesson
-from course_utils.lessons.c09_local_sgd import Plan, Run, accelerate_on_rank, train_on_rank
+from course_utils.lessons.c09_local_sgd import RankHistory, RunPlan, accelerate_on_rank, train_on_rank
 
 SGD = partial(torch.optim.SGD, lr=0.5)
 ELEMENTS = 6 * 4 + 4 * 3 + 3
@@ -32,13 +32,13 @@ def share(rank):
 @pytest.fixture(scope="module")
 def paths():
     plans = {
-        "DDP": Plan(SGD, 12, look=4, watch=True),
-        "H = 1": Plan(SGD, 12, partial(LocalSGD, sync_every=1), look=4),
-        "H = 5": Plan(SGD, 12, partial(LocalSGD, sync_every=5), look=4, watch=True),
-        "H = 5, unfinished": Plan(SGD, 12, partial(LocalSGD, sync_every=5), finish=False),
-        "8 bits": Plan(SGD, 12, QSGD),
-        "unlike": Plan(SGD, 12, watch=True, same_start=False),
-        "another seed": Plan(SGD, 12, partial(LocalSGD, sync_every=1), look=4, seed=1),
+        "DDP": RunPlan(SGD, 12, look=4, watch=True),
+        "H = 1": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4),
+        "H = 5": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), look=4, watch=True),
+        "H = 5, unfinished": RunPlan(SGD, 12, partial(LocalSGD, sync_every=5), finish=False),
+        "8 bits": RunPlan(SGD, 12, QSGD),
+        "unlike": RunPlan(SGD, 12, watch=True, same_start=False),
+        "another seed": RunPlan(SGD, 12, partial(LocalSGD, sync_every=1), look=4, seed=1),
     }
     return [
         found["one kind"]
@@ -247,16 +247,16 @@ def test_ranks_that_begin_apart_are_seen_from_afar_and_near_0():
 
 
 def test_a_loss_costs_what_was_spent_when_it_was_first_reached():
-    run = Run([10, 20, 30], [2.0, 1.0, 1.1], [0, 100, 200], [0, 2, 4])
+    run = RankHistory([10, 20, 30], [2.0, 1.0, 1.1], [0, 100, 200], [0, 2, 4])
     assert lesson.cost_of_a_loss(run, 1.5) == (20, 100, 2)
     assert lesson.cost_of_a_loss(run, 1.0) == (20, 100, 2)
-    between = Run([10, 20, 30], [2.0, 1.0, 1.0], [100, 100, 200], [2, 2, 4])
+    between = RankHistory([10, 20, 30], [2.0, 1.0, 1.0], [100, 100, 200], [2, 2, 4])
     assert lesson.cost_of_a_loss(between, 1.0) == (30, 200, 4), "nobody had that mean at step 20"
 
 
 def test_ways_are_drawn_against_steps_and_what_one_loss_costs_them():
-    ddp = Run([10, 20], [1.0, 0.9], [1000, 2000], [20, 40])
-    paths = {"DDP": ddp, "H = 20": Run([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
+    ddp = RankHistory([10, 20], [1.0, 0.9], [1000, 2000], [20, 40])
+    paths = {"DDP": ddp, "H = 20": RankHistory([10, 20], [2.1, 1.1], [0, 100], [0, 2])}
     figure, alt = lesson.losses_of_ways_figure(paths, computing=0.1, network=(1000, 0.5), name="string")
     curves, bytes_, seconds = figure.axes
     assert title(curves) == "loss; marks at 1.10"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_utils import hardware, models
-from course_utils.attention import TILE
 from course_utils.distributed import launch
 from course_utils.lessons import c11_long_sequences as lesson
+from course_utils.techniques.attention import TILE
 
 CPU = torch.device("cpu")
 

@@ -151,6 +151,39 @@ def test_thirty_steps_stay_near_the_library(by_hand, oracle, decades, bound):
         assert torch.equal(state[f"qmap{number}"], other[f"qmap{number}"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(40, 40, 3, 3), (8, 4, 3, 3)], ids=["8 bits", "32 bits"])
+@pytest.mark.parametrize("layout", ["channels_last", "transposed", "strided"])
+def test_a_parameter_that_is_not_contiguous_steps_as_a_contiguous_one_and_as_in_the_library(layout, shape, dtype):
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = (torch.randn(shape, generator=generator).to(dtype) for _ in range(4))
+
+    def lay(tensor):
+        if layout == "channels_last":
+            return tensor.clone(memory_format=torch.channels_last)
+        if layout == "transposed":
+            return tensor.transpose(0, 1).contiguous().transpose(0, 1)
+        return tensor.repeat_interleave(2, -1)[..., ::2]
+
+    ends, states = [], []
+    for kind, put in ((AdamW8bit, torch.clone), (AdamW8bit, lay), (bitsandbytes.optim.AdamW8bit, lay)):
+        parameter = put(start).requires_grad_()
+        optimizer = kind([parameter], lr=1e-2)
+        strides = parameter.stride()
+        for gradient in gradients[: 1 if kind is not AdamW8bit else 3]:
+            parameter.grad = put(gradient)
+            optimizer.step()
+            if len(ends) == 1 and gradient is gradients[0]:
+                first = parameter.detach().clone()
+        assert kind is not AdamW8bit or parameter.stride() == strides
+        ends.append(parameter.detach())
+        states.append(optimizer.state[parameter])
+    plain, laid, theirs = ends
+    assert torch.equal(plain, laid)
+    assert all(torch.equal(states[0][f"state{number}"], states[1][f"state{number}"]) for number in (1, 2))
+    torch.testing.assert_close(first, theirs, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (4095,), (4096,), (4097,), (64, 64), (80, 80), (33, 5, 41)])
 def test_state_is_the_library_s_by_name_type_shape_and_bytes(shape):
     _, ours, _ = trained(Adam8bit, 1, shape)

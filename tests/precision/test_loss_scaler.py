@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,3 +82,47 @@ def test_two_optimizers_step_by_themselves_but_share_the_scale():
             scaler.step(optimizer)
         scaler.update()
         assert (healthy.item(), broken.item(), scaler.get_scale()) == (0.5, 1.0, 4.0)
+
+
+MISUSES = {
+    "unscale_ before any scale": ["unscale_"],
+    "step before any scale": ["step"],
+    "unscale_ twice": ["scale", "unscale_", "unscale_"],
+    "unscale_ after step": ["scale", "step", "unscale_"],
+    "step twice": ["scale", "unscale_", "step", "step"],
+}
+
+
+@pytest.mark.parametrize("calls", MISUSES.values(), ids=MISUSES)
+@pytest.mark.parametrize("again", [False, True], ids=["first update", "second"])
+def test_calls_out_of_order_are_refused_where_torch_refuses_them(calls, again):
+    for kind in (LossScaler, lambda: torch.amp.GradScaler("cpu")):
+        weight, scaler = torch.nn.Parameter(torch.ones(3)), kind()
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+
+        def call(name, weight=weight, scaler=scaler, optimizer=optimizer):
+            scaler.scale((2 * weight).sum()).backward() if name == "scale" else getattr(scaler, name)(optimizer)
+
+        weight.grad = torch.ones(3)
+        if again and "scale" in calls:
+            call("scale")
+            call("step")
+            scaler.update()
+            optimizer.zero_grad()
+        for name in calls[:-1]:
+            call(name)
+        before = weight.grad.clone(), weight.detach().clone()
+        with pytest.raises((RuntimeError, AssertionError)):
+            call(calls[-1])
+        assert torch.equal(weight.grad, before[0])
+        assert torch.equal(weight, before[1])
+
+
+def test_gradients_of_float16_are_refused_as_torch_refuses_them():
+    for scaler in (LossScaler(), torch.amp.GradScaler("cpu")):
+        weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        scaler.scale(weight.float().sum()).backward()
+        for call in (scaler.unscale_, scaler.step):
+            with pytest.raises(ValueError, match=r"(?i)float16|fp16"):
+                call(optimizer)

@@ -2,17 +2,21 @@
 
 from types import SimpleNamespace
 
+import peft
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 
 from course_utils import data, memory, models, optim, training
+from course_utils.errors import CourseError
 from course_utils.training import Accumulate, Autocast, ClipGradients, SaveCheckpoints
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+GPT2 = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
 WORDS, LENGTH = 30, 7
 
 
@@ -266,3 +270,104 @@ def test_a_class_of_the_readers_own_shifts_labels_like_the_class_it_extends():
     batch = {"labels": torch.arange(6).view(2, 3)}
     model.__class__ = own
     assert training.num_loss_tokens(model, batch) == 4
+
+
+class Wrapper(nn.Module):
+    """Hands its batch on to the module in it."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, **batch):
+        return self.module(**batch)
+
+
+def with_adapters(model):
+    options = {"r": 4, "target_modules": "all-linear", "init_lora_weights": False}
+    return peft.get_peft_model(model, peft.LoraConfig(**options))
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        with_adapters,
+        nn.parallel.DistributedDataParallel,
+        Wrapper,
+        lambda model: torch.compile(model, backend="eager"),
+        lambda model: Wrapper(with_adapters(model)),
+    ],
+    ids=["PEFT", "DDP", "module", "compile", "module around PEFT"],
+)
+def test_a_wrapped_causal_model_accumulates_to_the_update_of_the_whole_batch(wrap, process_group):
+    ids = torch.randint(5, 100, (6, 12), generator=torch.Generator().manual_seed(1))
+    labels = ids.clone()
+    for row, length in enumerate([12, 3, 2, 9, 4, 12]):
+        labels[row, length:] = -100
+    parts, ends = [slice(0, 3), slice(3, 4), slice(4, 6)], []
+    for at_once in (True, False):
+        torch.manual_seed(0)
+        model = wrap(models.build("gpt2", **GPT2).double())
+        trained = [p for p in model.parameters() if p.requires_grad]
+        start = nn.utils.parameters_to_vector(trained).detach().clone()
+        optimizer = torch.optim.SGD(trained, lr=0.5)
+        if at_once:
+            model(input_ids=ids, labels=labels).loss.backward()
+            optimizer.step()
+        else:
+            training.accumulated_step(model, optimizer, [{"input_ids": ids[p], "labels": labels[p]} for p in parts])
+        ends.append(nn.utils.parameters_to_vector(trained).detach())
+    whole, accumulated = ends
+    assert (accumulated - whole).norm() < 3e-7 * (whole - start).norm()  # the loss itself is made in float32
+
+
+def vision_language(name):
+    text = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    text |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    if name == "Llava":
+        parts = {"text_config": transformers.LlamaConfig(**text)}
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+        vision = transformers.CLIPVisionConfig(**sizes)
+    else:
+        rotary = {"type": "mrope", "mrope_section": [2, 3, 3], "rope_type": "default", "rope_theta": 10000.0}
+        parts = {"text_config": {**text, "rope_parameters": rotary}}
+        vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 32}
+    config = getattr(transformers, f"{name}Config")(vision_config=vision, **parts)
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config)
+
+
+@pytest.mark.parametrize("name", ["Llava", "Qwen2_5_VL"])
+def test_a_vision_language_model_predicts_the_next_token_too(name):
+    model, ids = vision_language(name).eval(), torch.randint(5, 90, (3, 9))
+    batch = {"input_ids": ids, "labels": torch.where(torch.rand(3, 9) < 0.4, -100, ids)}
+    with torch.no_grad():
+        answer = model(**batch)
+    targets = batch["labels"][:, 1:].flatten()
+    total = nn.functional.cross_entropy(answer.logits[:, :-1].flatten(0, 1), targets, reduction="sum")
+    assert total.item() == pytest.approx(training.num_loss_tokens(model, batch) * answer.loss.item(), rel=1e-5)
+
+
+def encoder_decoder():
+    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+
+
+def test_an_encoder_and_decoder_is_told_every_label():
+    assert training.num_loss_tokens(Wrapper(encoder_decoder()), {"labels": torch.arange(6).view(2, 3)}) == 6
+
+
+def test_a_model_of_which_it_is_not_known_whether_labels_shift_is_refused():
+    own_loss = transformers.BartForCausalLM(
+        transformers.BartConfig(vocab_size=50, d_model=16, decoder_layers=1, decoder_attention_heads=2)
+    )
+    with_a_head = nn.ModuleDict({"language": models.build("gpt2"), "head": nn.Linear(4, 2)})
+    for model in (own_loss, with_a_head):
+        with pytest.raises(CourseError, match="may or may not count the first label"):
+            training.num_loss_tokens(model, {"labels": torch.arange(6).view(2, 3)})

@@ -272,7 +272,7 @@ def accumulated(batches, w, tokens):
     return out, (q @ k.mT).logsumexp(-1)
 """,
             """import types
-import course_utils.attention as theirs
+import course_utils.techniques.attention as theirs
 def tiled_attention(q, k, v, is_causal, tile):
     theirs.TILE, saved = tile, []
     context = types.SimpleNamespace(save_for_backward=lambda *tensors: saved.extend(tensors))

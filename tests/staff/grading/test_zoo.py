@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from course_staff.grading.source import load_solutions, mistaken
-from course_staff.grading.zoo import Trial
+from course_staff.grading.zoo import CaseRunner
 from course_utils.grading import Mistake
 from course_utils.grading.released import load_set, question_from
 from course_utils.grading.run import is_untouched
@@ -53,14 +53,14 @@ def takes_long(name: str, authored) -> bool:
 @pytest.mark.parametrize(("name", "authored"), slow_where(takes_long, QUESTIONS))
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
-    found = Trial(authored, seed).result(authored.solution, entry(name, authored))
+    found = CaseRunner(authored, seed).result(authored.solution, entry(name, authored))
     assert found.points == found.of, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
     assert found.diagnosis == found.hint == ""
 
 
 @for_all("", QUESTIONS)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
-    found = Trial(authored).result(authored.stub, entry(name, authored))
+    found = CaseRunner(authored).result(authored.stub, entry(name, authored))
     assert found.points == 0
     assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
     for verdict in (verdict for verdict in found.verdicts if not verdict.passed):  # a bug need not show in every case
@@ -75,7 +75,7 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
     """Slow, since a release asks the same: `test_every_generated_file_is_what_the_solutions_say`."""
-    found = Trial(authored).result(mistaken(authored.solution, mistake), entry(name, authored))
+    found = CaseRunner(authored).result(mistaken(authored.solution, mistake), entry(name, authored))
     assert not found.passed
     assert found.points < found.of
     assert found.mistake == mistake.name
@@ -86,7 +86,7 @@ def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
 @pytest.mark.slow
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
-    found = Trial(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
+    found = CaseRunner(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
     assert found.mistake == mistake.name
 
 
@@ -108,7 +108,9 @@ AGAIN = "the sum is summed again in the backward pass"
 def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, told):
     name = "12_scaling_out"
     authored = next(each for each in SETS[name][0] if each.question.id == question)
-    found = Trial(authored).result(mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored))
+    found = CaseRunner(authored).result(
+        mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
+    )
     assert told in found.diagnosis
     assert not found.mistake
 
@@ -119,7 +121,7 @@ def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patch
 )
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
-    found = Trial(authored, seed).result(variant.source, entry(name, authored))
+    found = CaseRunner(authored, seed).result(variant.source, entry(name, authored))
     assert found.passed, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
 
 

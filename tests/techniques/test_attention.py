@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from course_utils import attention, memory
-from course_utils.attention import TiledAttention
+from course_utils import memory
+from course_utils.techniques import attention
+from course_utils.techniques.attention import TiledAttention
 
 
 @pytest.fixture(autouse=True)
