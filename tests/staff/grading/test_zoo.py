@@ -1,5 +1,6 @@
 """Every question against its author's own answers: the solution, the stub, each known mistake, each right variant."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ SETS = {
 QUESTIONS = [(name, each) for name, (authored, _) in SETS.items() for each in authored]
 MISTAKES = [(name, each, mistake) for name, each in QUESTIONS for mistake in each.question.mistakes]
 VARIANTS = [(name, each, variant) for name, each in QUESTIONS for variant in each.question.variants]
+
+
+@cache
+def trial(name: str, question: str, seed: int | None = None) -> Trial:
+    """One for all tests of a question, since what is expected is worked out once."""
+    return Trial(next(each for each in SETS[name][0] if each.question.id == question), seed)
 
 
 def called(value) -> str:
@@ -53,14 +60,14 @@ def takes_long(name: str, authored) -> bool:
 @pytest.mark.parametrize(("name", "authored"), slow_where(takes_long, QUESTIONS))
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
-    found = Trial(authored, seed).result(authored.solution, entry(name, authored))
+    found = trial(name, authored.question.id, seed).result(authored.solution, entry(name, authored))
     assert found.points == found.of, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
     assert found.diagnosis == found.hint == ""
 
 
 @for_all("", QUESTIONS)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
-    found = Trial(authored).result(authored.stub, entry(name, authored))
+    found = trial(name, authored.question.id, SEED).result(authored.stub, entry(name, authored))
     assert found.points == 0
     assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
     for verdict in (verdict for verdict in found.verdicts if not verdict.passed):  # a bug need not show in every case
@@ -75,7 +82,7 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
     """Slow, since a release asks the same: `test_every_generated_file_is_what_the_solutions_say`."""
-    found = Trial(authored).result(mistaken(authored.solution, mistake), entry(name, authored))
+    found = trial(name, authored.question.id).result(mistaken(authored.solution, mistake), entry(name, authored))
     assert not found.passed
     assert found.points < found.of
     assert found.mistake == mistake.name
@@ -86,7 +93,7 @@ def test_a_known_mistake_is_rejected_and_named(name, authored, mistake):
 @pytest.mark.slow
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
-    found = Trial(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
+    found = trial(name, authored.question.id, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
     assert found.mistake == mistake.name
 
 
@@ -108,7 +115,9 @@ AGAIN = "the sum is summed again in the backward pass"
 def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, told):
     name = "12_scaling_out"
     authored = next(each for each in SETS[name][0] if each.question.id == question)
-    found = Trial(authored).result(mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored))
+    found = trial(name, authored.question.id).result(
+        mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
+    )
     assert told in found.diagnosis
     assert not found.mistake
 
@@ -119,7 +128,7 @@ def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patch
 )
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
-    found = Trial(authored, seed).result(variant.source, entry(name, authored))
+    found = trial(name, authored.question.id, seed).result(variant.source, entry(name, authored))
     assert found.passed, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
 
 
