@@ -332,7 +332,8 @@ def test_without_a_sandbox_a_test_that_needs_one_fails_under_ci(ci, ends, monkey
         tiny_set.need_sandbox()
 
 
-def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch, safe):
+@pytest.mark.usefixtures("warm")
+def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
     def faulty(question, *rest, **more):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
             raise KeyError("step")
@@ -341,7 +342,7 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch, sa
     judge_room = grade.judge
     monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "grade": faulty}))
     submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
-    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), safe)["a"]
+    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), tiny_set.best_kind())["a"]
     assert points(record) == [0, 1]
     assert "failed" not in record
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
