@@ -31,28 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=_seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)"
     )
-    parser.add_argument(
-        "--due",
-        metavar="TIME",
-        help="when it was due, such as 2026-05-04T23:59, in this machine's time zone (default: as before)",
-    )
-    parser.add_argument(
-        "--late-days",
-        type=_count,
-        metavar="N",
-        help="days that a student may be late in all (default: as before, or 0)",
-    )
-    parser.add_argument(
-        "--per-day",
-        type=_percent,
-        metavar="P",
-        help="%% of the points that each further day costs (default: as before, or 10)",
-    )
     parser.add_argument("--again", action="store_true", help="grade anew what an earlier run has graded")
     parser.add_argument(
         "--only", metavar="STUDENT", help="grade this one anew, called as in the results; the others' records stay"
     )
-    parser.add_argument("--names", action="store_true", help="show on the leaderboard, where there is one, who is who")
     parser.add_argument(
         "--trust", action="store_true", help="grade without a sandbox where there is none: authors you know"
     )
@@ -60,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; 1 where the grader itself failed on a submission, or nobody is in the gradebook."""
-    from course_staff.grading.amend import read_amendments
+    from course_staff.grading.by_hand import FILE, read_by_hand, with_points_by_hand
     from course_staff.grading.earlier import check_place, check_set, plan
     from course_staff.grading.grade import find_submissions, identify, prepare
     from course_staff.grading.gradebook import FILE_NAMES, read_gradebook
@@ -93,25 +75,19 @@ def run(arguments: argparse.Namespace) -> int:
     if folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(submitted.items())), earlier)
     worth = {paper.question.id: paper.question.points for paper in papers.papers}
-    rule = arguments.due, arguments.late_days, arguments.per_day
-    amendments = read_amendments(out, [*{**earlier, **submitted}], worth, *rule)  # before hours of grading, too
-    remarks += [amendments.rule.in_words()] if amendments.rule else []
+    given = read_by_hand(out / FILE, [*{**earlier, **submitted}], worth)  # before hours of grading, too
     planned = plan(submitted, earlier, papers.seed, arguments.only, arguments.again)
     _describe(planned, submitted, out, name)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
-        for record in planned.saved:
-            if record != earlier[record["student"]]:
-                results.save(record["student"], record)
         private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
         records = [*planned.saved, *_grade(planned, papers, kind, results, arguments.jobs, private)]
     except KeyboardInterrupt:
         print(f"\nWhat is graded is saved in {out}; the same command goes on from there.", file=sys.stderr)
         raise
     others = _other_files(folder, set(paths.values()), out)
-    amendments.keep(records)
-    records = amendments.laid_over(records)
-    print(results.finish(records, others, remarks, arguments.names), end="")
+    records = [with_points_by_hand(record, given) for record in records]
+    print(results.finish(records, others, remarks), end="")
     said, filled = results.fill(gradebook, records) if gradebook else ([], True)
     written = gradebook.file_name if gradebook and filled else None
     for older in (each for each in FILE_NAMES if each != written and (out / each).exists()):
@@ -184,8 +160,7 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
         def done(student: str, record: dict) -> None:
             begun.add(student)
             one = todo[student]
-            of_file = {"key": one.key, "file": one.digest, "handed_in": one.handed_in, "seed": papers.seed}
-            saved = results.save(student, {**record, **of_file})
+            saved = results.save(student, {**record, "key": one.key, "file": one.digest, "seed": papers.seed})
             if not record.get("open"):
                 records.append(saved)
                 bar.update()
@@ -200,9 +175,11 @@ def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) 
 
 def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
     """Files beside the notebooks, such as a script submitted by mistake."""
+    from course_staff.grading.grade import is_of_the_system
+
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in notebooks]
     names = [path.relative_to(folder) for path in paths if not path.is_relative_to(out)]
-    return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)]
+    return [name.as_posix() for name in names if not (name.name.startswith(".") or is_of_the_system(name))]
 
 
 def _seconds(text: str) -> float:
@@ -213,22 +190,6 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 20")
     return seconds
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is no number of days; give a whole number from 0 on")
-    return int(text)
-
-
-def _percent(text: str) -> float:
-    try:
-        percent = float(text)
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is no share of the points; give a number from 0 to 100, in %")
-    return percent
 
 
 def _jobs(text: str) -> int:

@@ -55,7 +55,6 @@ def main() -> None:
 def preload() -> None:
     """Import what every question needs; nothing is computed, because a process that has computed with torch cannot be forked."""
     import cloudpickle  # noqa: F401
-    import IPython.core.interactiveshell  # noqa: F401
     import torch  # noqa: F401
 
     for room in ("check", "kinds", "run", "streams", "subjects"):
@@ -276,14 +275,12 @@ _UNDEFINED = object()
 @functools.cache
 def _quiet_shell():
     """An IPython shell in which the notebook's own `check(...)` says nothing: the set is not there to be asked."""
-    from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
-
     import course_utils.grading.check
+    from course_utils.grading.shell import notebook_shell
 
     for room in (course_utils.grading, course_utils.grading.check):
         room.exercise = lambda *_, **__: _say_nothing
-    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    shell = notebook_shell()
     shell.showtraceback = shell.showsyntaxerror = _say_nothing
     shell.user_ns["check"] = _say_nothing
     return shell

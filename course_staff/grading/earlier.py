@@ -1,8 +1,7 @@
 """What an earlier run of `course grade` left, and what is therefore still to be graded. Nothing that was graded is lost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -10,21 +9,18 @@ from course_utils.errors import CourseError
 
 @dataclass(frozen=True)
 class Submitted:
-    """A submission: its file, a digest of what the file holds, the `key` that a record must have to be its own, and when the
-    file was last changed, in ISO's form."""
+    """A submission: its file, a digest of what the file holds, and the `key` that a record must have to be its own."""
 
     path: Path
     digest: str
     key: str
-    handed_in: str = ""
 
 
 @dataclass(frozen=True)
 class Worklist:
-    """`todo`, student to what is graded now; `saved`, the records that stay, but for the time of a file that was found again;
-    `waiting`, students that are new or changed and are not graded now, because another one was requested; `begun`, records of
-    `todo` whose hidden cases are to be run yet; `outdated`, students of `todo` who handed in the same file before, which was
-    graded by other questions or limits."""
+    """`todo`, student to what is graded now; `saved`, the records that stay; `waiting`, students that are new or changed and are
+    not graded now, because another one was requested; `begun`, records of `todo` whose hidden cases are to be run yet;
+    `outdated`, students of `todo` who handed in the same file before, which was graded by other questions or limits."""
 
     todo: Mapping[str, Submitted]
     saved: tuple[dict, ...]
@@ -38,22 +34,16 @@ def plan(
 ) -> Worklist:
     """What to do with the submissions `submitted`, where `earlier` are the records of the results' folder.
 
-    `only` grades this student alone, `again` everybody. Of the times at which the same file was found the earliest is kept: a
-    copy is younger than what was handed in. Raises `CourseError` for a student that is not there, and where grades of another
-    seed would come to stand in the class's table.
+    `only` grades this student alone, `again` everybody. Raises `CourseError` for a student that is not there, and where grades
+    of another seed would come to stand in the class's table.
     """
     if only and only not in submitted:
         raise CourseError(f"No submission is called {only!r}; they are: {', '.join(submitted)}.")
-    submitted = {student: _as_first_found(one, earlier.get(student)) for student, one in submitted.items()}
     anew = {only} if only else set(submitted if again else ())
     _check_seed([record for student, record in earlier.items() if student not in anew], seed)
     open_ = [student for student, one in submitted.items() if student in anew or not _holds(earlier.get(student), one)]
     todo = {student: submitted[student] for student in open_ if not only or student == only}
-    saved = tuple(
-        {**record, "handed_in": submitted[student].handed_in} if _is_file(record, submitted.get(student)) else record
-        for student, record in earlier.items()
-        if student not in todo and not record.get("open")
-    )
+    saved = tuple(record for student, record in earlier.items() if student not in todo and not record.get("open"))
     begun = {name: earlier[name] for name, one in todo.items() if name not in anew and _is_of(earlier.get(name), one)}
     outdated = tuple(name for name, one in todo.items() if name not in anew and _is_outdated(earlier.get(name), one))
     return Worklist(todo, saved, tuple(student for student in open_ if student not in todo), begun, outdated)
@@ -84,17 +74,9 @@ def _is_of(record: Mapping | None, one: Submitted) -> bool:
     return record is not None and record["key"] == one.key and not record.get("failed")
 
 
-def _as_first_found(one: Submitted, record: Mapping | None) -> Submitted:
-    times = [one.handed_in, record.get("handed_in") if _is_file(record, one) else ""]
-    return replace(one, handed_in=min(filter(None, times), key=datetime.fromisoformat, default=""))
-
-
-def _is_file(record: Mapping | None, one: Submitted | None) -> bool:
-    return record is not None and one is not None and record["file"] == one.digest
-
-
 def _is_outdated(record: Mapping | None, one: Submitted) -> bool:
-    return _is_file(record, one) and record["key"] != one.key and not record.get("failed")
+    is_same_file = record is not None and record["file"] == one.digest
+    return is_same_file and record["key"] != one.key and not record.get("failed")
 
 
 def _check_seed(staying: list[dict], seed: int | None) -> None:

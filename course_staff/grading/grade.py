@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from threading import Lock
 
@@ -133,7 +132,8 @@ def _pickled(inputs: dict) -> bytes:
 def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     """Student to notebook, for every notebook in `folder` and below it, `out` left aside; a file stands for itself.
 
-    A student is called as the file is, with its folders. Raises `CourseError` where there is none.
+    A student is called as the file is, with its folders. What systems lay beside files is nobody's: Jupyter's checkpoints, and
+    a Mac's `__MACOSX` and `._name.ipynb`. Raises `CourseError` where there is none.
     """
     if folder.is_file():
         return {folder.stem: folder}
@@ -142,8 +142,8 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     found = {}
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in place.parts[:-1])
-        if _NOTEBOOK.search(path.name) and not hidden and not (out and path.is_relative_to(out)):
+        left = is_of_the_system(place)
+        if _NOTEBOOK.search(path.name) and not left and not (out and path.is_relative_to(out)):
             name = os.fsencode(place.as_posix().removesuffix(".ipynb")).decode("utf-8", "backslashreplace")
             while name in found:  # nobody takes another's place, whatever a file is called
                 name += " (another)"
@@ -151,6 +151,12 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
     if not found:
         raise CourseError(f"There is no notebook in {folder}; give the folder that the submissions lie in.")
     return found
+
+
+def is_of_the_system(place: Path) -> bool:
+    """Whether a file of this name within a class's folder is none of a student's."""
+    *folders, name = place.parts
+    return name.startswith("._") or any(part.startswith(".") or part == "__MACOSX" for part in folders)
 
 
 def identify(path: Path, papers: Papers, kind: str) -> Submitted:
@@ -162,15 +168,7 @@ def identify(path: Path, papers: Papers, kind: str) -> Submitted:
         content = str(error).encode()
     digest = hashlib.sha256(content).hexdigest()
     key = hashlib.sha256(f"{papers.fingerprint} {kind in SAFE} {digest}".encode()).hexdigest()
-    return Submitted(path, digest, key, _last_changed(path))
-
-
-def _last_changed(path: Path) -> str:
-    """When the file was, in ISO's form with this machine's time zone; empty where the system does not say."""
-    try:
-        return datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(timespec="seconds")
-    except (OSError, ValueError, OverflowError):
-        return ""
+    return Submitted(path, digest, key)
 
 
 def grade_all(

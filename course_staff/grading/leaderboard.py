@@ -1,30 +1,20 @@
 """The leaderboard: what right answers cost in bytes and operations, and how accurate they are; which of them nobody beats.
 
 Students are called by letters, which a hash of their submissions puts in order, so that neither names nor files can be told from
-them. A letter once given stays: whoever comes later gets the next ones.
+them. Each run gives them anew, and each student's page says its own.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 
 from course_utils.viz.tradeoff import Board, Entry
 
 _MOST = 1e30  # a figure from here on is none
 
 
-def give_letters(records: Iterable[Mapping], given: Mapping[str, str]) -> dict[str, str]:
-    """Student to letter: those `given`, and new ones for others that have an entry somewhere."""
-    new = [one for one in records if one["student"] not in given and any(map(_figures, one["questions"]))]
-    new.sort(
-        key=lambda record: hashlib.sha256(f"{record['key']} {record['student']}".encode("utf-8", "replace")).digest()
-    )
-    free = (letter for letter in map(_letter, count()) if letter not in given.values())
-    return {**given, **{record["student"]: letter for record, letter in zip(new, free, strict=False)}}
-
-
-def boards(records: Sequence[Mapping], letters: Mapping[str, str]) -> list[Board]:
+def boards(records: Sequence[Mapping]) -> list[Board]:
     """A board for each question for which any record has figures, passed or not."""
+    letters = _give_letters(records)
     titles = {
         question["id"]: question["title"]
         for record in records
@@ -32,6 +22,15 @@ def boards(records: Sequence[Mapping], letters: Mapping[str, str]) -> list[Board
         if question.get("figures") is not None
     }
     return [_board(name, title, records, letters) for name, title in titles.items()]
+
+
+def _give_letters(records: Sequence[Mapping]) -> dict[str, str]:
+    """Student to letter, for those that have an entry somewhere."""
+    there = [one for one in records if any(map(_figures, one["questions"]))]
+    there.sort(
+        key=lambda record: hashlib.sha256(f"{record['key']} {record['student']}".encode("utf-8", "replace")).digest()
+    )
+    return {record["student"]: _letter(number) for number, record in enumerate(there)}
 
 
 def _board(name: str, title: str, records: Sequence[Mapping], letters: Mapping[str, str]) -> Board:

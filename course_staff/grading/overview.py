@@ -73,12 +73,11 @@ class Fates:
 
 
 def fates_by_question(records: Sequence[Mapping]) -> list[Fates]:
-    """The fates of every question that the grader judged, in the set's order."""
+    """The fates of every question, in the set's order."""
     found: dict[str, list[Mapping]] = {}
     for record in records:
         for question in record["questions"]:
-            if question["state"] != "given":
-                found.setdefault(question["id"], []).append(question)
+            found.setdefault(question["id"], []).append(question)
     return [_fates(name, questions) for name, questions in found.items()]
 
 
@@ -91,28 +90,15 @@ def _fates(name: str, questions: Sequence[Mapping]) -> Fates:
 
 
 def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Titles, each with rows of 0 and a text: notes, answers to look at, points by hand that were for an older file, equal
-    files, and `others`, which are no notebooks. What would be empty is left out."""
+    """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks.
+    What would be empty is left out."""
     more = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
         "Answers to look at, since they ended their process or gave what cannot be judged": _to_look_at(records),
-        "Points by hand that were given to an older file": _older(records),
         "The same file, handed in more than once": _copies(records),
         "Left aside, because they are no notebooks": [(0, name) for name in others],
     }
     return [(title, rows) for title, rows in more.items() if rows]
-
-
-def _older(records: list[dict]) -> list[tuple[int, str]]:
-    return [
-        (
-            0,
-            f"{record['student']}, {question['id']}: look again, and change the row's comment once it holds for the new file.",
-        )
-        for record in records
-        for question in record["questions"]
-        if question.get("by_hand", {}).get("older")
-    ]
 
 
 def _to_look_at(records: list[dict]) -> list[tuple[int, str]]:

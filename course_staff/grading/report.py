@@ -5,15 +5,13 @@
 | `students/NAME.html` | the student | verdicts on public cases, how many hidden ones passed, the diagnosis |
 | `records/NAME.json` | the instructor | everything, hidden cases too; a later run takes it up |
 | `results.csv`, `results.json` | the instructor | points by student and question; all records |
-| `by_hand.csv`, `late.csv` | the instructor, to fill in | points and comments by hand; late days. What stands there stays |
-| `by_hand.json`, `late.json` | the next run | which file each row by hand was given to; the rule on late days |
+| `by_hand.csv` | the grader | points and comments by hand, where the instructor wrote some |
 | `canvas.csv`, `moodle.csv` | the platform | points in its own export, where one was given |
 | `summary.html`, `summary.txt` | the instructor | the class in a table and a picture, each question's fate, common mistakes |
 | `leaderboard.html`, `leaderboard.csv` | the class | what right answers cost, where a question has figures |
-| `letters.json` | the instructor | who is called by which letter there |
 | `.gitignore` | git | that the folder is nobody's to commit. Another one that stands there stays |
 
-`students` may be handed on as it is, and so may the leaderboard where it has no names; nothing else in the folder may.
+`students` and the leaderboard may be handed on as they are; nothing else in the folder may.
 """
 
 import hashlib
@@ -28,13 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_staff.grading.cells import csv_text
-from course_staff.grading.late import late_words
-from course_staff.grading.leaderboard import boards, give_letters
+from course_staff.grading.leaderboard import boards
 from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
 from course_staff.grading.picture import class_figure
 from course_staff.grading.source import LEVELS
 from course_utils.errors import CourseError
-from course_utils.files import exercises_of, keep_copies, read_json, replacing
+from course_utils.files import exercises_of, keep_copies, replacing
 from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines
@@ -61,7 +58,6 @@ _STATES = {
     "untouched": "not written yet",
     "missing": "no answer found",
     "failed": "not right yet",
-    "given": "not given yet",
 }
 _WRONG = "Not right yet: its cases below say where."
 _MOST_STEPS = 3
@@ -98,11 +94,10 @@ class Results:
             _write(self._page(student), page(whole, title=self.title))
         return whole
 
-    def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = (), names: bool = False) -> str:
+    def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = ()) -> str:
         """Write the class's files and every student's page; returns the summary as text.
 
-        `others` names files that were left aside; `remarks` say what holds for all these grades; `names` shows on the
-        leaderboard who is who.
+        `others` names files that were left aside; `remarks` say what holds for all these grades.
         """
         records = sorted(records, key=lambda record: record["student"])
         self._keep_if_edited()
@@ -111,28 +106,22 @@ class Results:
         text = summary(records, self.set_name, others, remarks)
         _write(self.folder / "summary.txt", text)
         _write(self.folder / "summary.html", summary_page(records, self.set_name, others, remarks, self.title))
-        ranked = self._rank(records, names)
+        ranked = self._rank(records)
         for record in records:
             student = record["student"]
             _write(self._page(student), page(record, ranked.get(student, ""), self.title))
         return text
 
-    def _rank(self, records: list[dict], names: bool) -> dict[str, str]:
+    def _rank(self, records: list[dict]) -> dict[str, str]:
         """Write the leaderboard, or remove one that is no longer true; returns the letters of those who are on it."""
-        path = self.folder / "letters.json"
-        given = read_json(path, _letters) or {}
-        letters = give_letters(records, given)
-        found = boards(records, letters)
-        if not found:
+        found, (html_name, csv_name) = boards(records), _BOARD
+        if found:
+            _write(self.folder / html_name, board_page(found, self.title))
+            _write(self.folder / csv_name, board_table(found))
+        else:
             for name in _BOARD:
                 (self.folder / name).unlink(missing_ok=True)
-            return {}
-        if letters != given:
-            _write(path, _json(letters))
-        html_name, csv_name = _BOARD
-        _write(self.folder / html_name, board_page(found, self.title, names))
-        _write(self.folder / csv_name, board_table(found, names))
-        return {one.student: letters[one.student] for board in found for one in board.entries}
+        return {one.student: one.letter for board in found for one in board.entries}
 
     def fill(self, gradebook: "Gradebook", records: list[dict]) -> tuple[list[str], bool]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
@@ -171,22 +160,16 @@ def file_name(student: str) -> str:
 
 
 def table(records: list[dict]) -> str:
-    """CSV: a row per student with points, of how many, points by question, what late days took, and notes. No cell is taken for a
-    formula.
-    """
-    ids, late = list(_maxima(records)), any("late" in record for record in records)
-    rows = [["student", "points", "of", *ids, *(["days late", "before late days"] if late else []), "notes"]]
+    """CSV: a row per student with points, of how many, points by question, and notes. No cell is taken for a formula."""
+    ids = list(_maxima(records))
+    rows = [["student", "points", "of", *ids, "notes"]]
     for record in records:
         points = {question["id"]: question["points"] for question in record["questions"]}
         notes = " ".join(record["notes"] + [note for question in record["questions"] for note in question["notes"]])
-        of_late = record.get("late") or {"days": 0, "earned": record["points"]}
-        days = [of_late["days"], of_late["earned"]] if late else []
         if record.get("failed"):  # nothing is known, which is not the same as no points
-            rows.append([record["student"], "", record["of"], *("" for _ in ids), *("" for _ in days), notes])
+            rows.append([record["student"], "", record["of"], *("" for _ in ids), notes])
             continue
-        rows.append(
-            [record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), *days, notes]
-        )
+        rows.append([record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), notes])
     return csv_text(rows)
 
 
@@ -200,8 +183,7 @@ def page(record: Mapping, letter: str = "", title: str = "") -> str:
         record=record,
         letter=letter,
         graded=_day(record.get("graded")),
-        late=late_words(record["late"]) if "late" in record else "",
-        found_any=any(one["state"] not in ("missing", "given") or one.get("by_hand") for one in record["questions"]),
+        found_any=any(one["state"] != "missing" or one.get("by_hand") for one in record["questions"]),
         rule=RULE,
         rule_of_tests=RULE_OF_TESTS,
         notebook=Path(exercises_of(record["set"])).name,
@@ -216,7 +198,7 @@ def page(record: Mapping, letter: str = "", title: str = "") -> str:
 
 def _next_steps(record: Mapping) -> list[tuple[str, str]]:
     """(question's id, what to do there) for the first few that lack points: those that are wrong, then those not written."""
-    lacking = [one for one in record["questions"] if one["state"] != "given" and one["points"] < one["of"]]
+    lacking = [one for one in record["questions"] if one["points"] < one["of"]]
     comments = {one["id"]: one["by_hand"]["comment"] for one in lacking if one.get("by_hand")}
     written = [one for one in lacking if one["state"] in ("failed", "passed") or one["id"] in comments]
     steps = [(one["id"], _advice(one, comments.get(one["id"], ""))) for one in written]
@@ -277,7 +259,6 @@ def summary_page(
         anchors={one.id for one in fates},
         sections=[*commonest(records), *oddities(records, others)],
         file_name=file_name,
-        late_words=late_words,
     )
 
 
@@ -307,8 +288,8 @@ def _drawn(draw: Callable, *given) -> tuple[str, str]:
         return svg_address(figure), alt
 
 
-def board_page(found: Sequence[Board], title: str, names: bool) -> str:
-    """The leaderboard for a browser: of each question a picture of the trade-off and a table; with `names` also who is who."""
+def board_page(found: Sequence[Board], title: str) -> str:
+    """The leaderboard for a browser: of each question a picture of the trade-off and a table."""
     pictures = {board.id: _drawn(tradeoff_figure, board) for board in found if board.entries}
     return _render(
         "leaderboard.html.j2",
@@ -316,33 +297,24 @@ def board_page(found: Sequence[Board], title: str, names: bool) -> str:
         title=f"{title}: leaderboard",
         boards=found,
         pictures=pictures,
-        names=names,
         format_bytes=format_bytes,
         format_operations=format_operations,
     )
 
 
-def board_table(found: Sequence[Board], names: bool) -> str:
+def board_table(found: Sequence[Board]) -> str:
     """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
-    rows = [["question", "entry", *(["student"] if names else []), "front", "bytes", "operations", "accuracy"]]
+    rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
     for board in found:
         for place, one in enumerate(board.entries):
-            who = [one.letter, *([one.student] if names else [])]
             on_front = "yes" if place < board.front else "no"
-            rows.append([board.id, *who, on_front, one.bytes, one.operations, one.accuracy])
+            rows.append([board.id, one.letter, on_front, one.bytes, one.operations, one.accuracy])
     return csv_text(rows)
 
 
 def _maxima(records: Sequence[Mapping]) -> dict[str, float]:
     """Id of each question, in order, to its maximum."""
     return {question["id"]: question["of"] for record in records for question in record["questions"]}
-
-
-def _letters(value) -> dict[str, str]:
-    """What `letters.json` holds; raises `ValueError` where two would be called the same, or anything but capitals."""
-    if len({*value.values()}) < len(value) or not all(re.fullmatch("[A-Z]{1,4}", letter) for letter in value.values()):
-        raise ValueError("a letter belongs to one student")
-    return value
 
 
 def _public_lines(question: Mapping, words: bool) -> list[Line]:

@@ -37,10 +37,13 @@ KINDS = ("namespaces", "bwrap", "fork", "fresh")
 SAFE = KINDS[:2]
 """The kinds that strangers' code can be run in."""
 
-UNSAFE = (
-    "This machine has no sandbox for strangers' code (bwrap on Linux), so that grades assume honest students: a submission "
-    "could read the solutions, change results or delete files. Install bubblewrap, or add --trust if you know the authors."
+UNSAFE = "Without a sandbox for strangers' code these grades assume honest students."
+_REFUSED = (
+    "There is no sandbox here for strangers' code: {}. A submission could read the solutions, change results or delete files; "
+    "add --trust if you know the authors."
 )
+_NO_BWRAP = "bubblewrap is not installed; install it (on Debian and Ubuntu the package `bubblewrap`)"
+_NO_LINUX = "bubblewrap needs Linux; docs/instructors.md has a container for other systems"
 _NOT_SEEN = (
     "It sees the packages that lie in this Python's own environment, and none that PYTHONPATH or a `.pth` file leads to; "
     f"so {HOW_TO_INSTALL}."
@@ -59,30 +62,24 @@ class SandboxError(Exception):
 
 def best_kind(trust: bool) -> str:
     """The safest kind that this machine can have; raises `CourseError` where that is not safe and `trust` is False."""
-    if sys.platform == "linux":
-        kind = _find_kind()
-        if kind in SAFE:
-            return kind
-    if not trust:
-        raise CourseError(UNSAFE)
-    return own_kind()
+    kind, why = _find_kind() if sys.platform == "linux" else ("fresh", _NO_LINUX)
+    if kind not in SAFE and not trust:
+        raise CourseError(_REFUSED.format(why))
+    return kind
 
 
-def own_kind() -> str:
-    """The kind for code of the machine's own user: another process, and nothing kept from it."""
-    return "fork" if sys.platform == "linux" else "fresh"
-
-
-def _find_kind() -> str:
-    """The kind that works, found by doing it: a machine may have `bwrap` and not allow it."""
+def _find_kind() -> tuple[str, str]:
+    """The kind that works, found by doing it, and why it is no safe one: a machine may have `bwrap` and not allow it."""
     if not shutil.which("bwrap"):
-        return "fork"
+        return "fork", _NO_BWRAP
     command = [*_bwrap(), sys.executable, "-m", "course_staff.grading.isolate"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_START_SECONDS, env=_environment(True), check=False)
-    except (subprocess.TimeoutExpired, OSError):
-        return "fork"
-    return {0: "namespaces", 3: "bwrap"}.get(done.returncode, "fork")
+    with tempfile.TemporaryFile() as said:
+        try:
+            done = subprocess.run(command, stderr=said, timeout=_START_SECONDS, env=_environment(True), check=False)
+        except (subprocess.TimeoutExpired, OSError) as error:
+            return "fork", f"bubblewrap fails ({error})"
+        kind = {0: "namespaces", 3: "bwrap"}.get(done.returncode, "fork")
+        return kind, f"bubblewrap fails{_last_words(said)}"
 
 
 class NotStartedError(SandboxError):
@@ -334,12 +331,13 @@ def _visible(private: set[Path]) -> list[str]:
     """Arguments that show the system's libraries, Python, its packages and the course, and cover what is `private` among them.
 
     From the outermost place inwards: one within a shown place is shown with it, one within a covered place has to be shown, or
-    is hidden with it. Links stay links, as `/bin` mostly is one.
+    is hidden with it. Links stay links, as `/bin` mostly is one, and what they lead to is shown.
     """
     packages = [*site.getsitepackages(), site.getusersitepackages()]
     rooms = [Path(room.__file__).resolve().parent for room in (course_utils, course_staff)]
     python = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    public = {*map(Path, (*_LIBRARIES, *python, *packages)), *rooms}
+    named = *_LIBRARIES, *python, os.path.dirname(os.__file__), *packages
+    public = {step for path in (*map(Path, named), *rooms) for step in _steps(path)}
     private = private - public
     arguments, shown, covered = [], {}, []
     for path in sorted((path for path in public | private if path.exists()), key=lambda path: len(path.parts)):
@@ -356,6 +354,19 @@ def _visible(private: set[Path]) -> list[str]:
             arguments += ["--ro-bind", str(path), str(path)]
         shown[path] = path not in private
     return arguments + covered
+
+
+def _steps(path: Path) -> Iterator[Path]:
+    """Every link on the way to `path`, and what `path` is at last; nothing of a way that leads nowhere."""
+    if not path.exists():
+        return
+    for place in (*reversed(path.parents), path):
+        if place.is_symlink():
+            yield place
+            target = Path(os.path.normpath(place.parent / os.readlink(place)))
+            yield from _steps(target / path.relative_to(place))
+            return
+    yield path
 
 
 def _environment(safe: bool) -> dict[str, str]:
@@ -383,13 +394,11 @@ def _environment(safe: bool) -> dict[str, str]:
 
 def _main() -> None:
     """What `course doctor` runs: whether a submission could be graded here, and if not the reason on stderr."""
-    lane = Lane(best_kind(trust=False))
     try:
-        lane.try_out()
+        with contextlib.closing(Lane(best_kind(trust=False))) as lane:
+            lane.try_out()
     except CourseError as error:
         sys.exit(str(error))
-    finally:
-        lane.close()
 
 
 if __name__ == "__main__":

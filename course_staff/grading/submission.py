@@ -55,10 +55,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Submission:
-    """The code cells of a file, in order, without checks; `notes` are sentences on what was odd about it."""
+    """The code cells of a file, in order, without checks; `notes` are sentences on what was odd about it, `texts` the numbers of
+    cells that carry a question's marker and are no code."""
 
     cells: tuple[Cell, ...] = ()
     notes: tuple[str, ...] = ()
+    texts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,14 @@ def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> S
 def read_text(text: str, parse: Callable[[list[str]], list[Parsed]]) -> Submission:
     """As `read_submission`, from the file's text."""
     try:
-        cells = list(_cells(_notebook(text)["cells"]))
+        raw = _notebook(text)["cells"]
+        cells = list(_cells(raw))
     except UnreadableError as error:
         return Submission(notes=(str(error),))
     found = zip(cells, parse([cell.source for cell in cells]), strict=True)
-    return Submission(tuple(replace(cell, parsed=each) for cell, each in found if not each.is_check))
+    marked = [(number, _source(each)) for number, each in enumerate(raw, 1) if _is_text(each)]
+    texts = {name: number for number, source in marked for name in _ANSWER.findall(source)}
+    return Submission(tuple(replace(cell, parsed=each) for cell, each in found if not each.is_check), (), texts)
 
 
 def parsed(source: str) -> Parsed:
@@ -130,13 +135,17 @@ def content_of(path: Path) -> bytes:
 
 def answer_to(submission: Submission, entry: Mapping) -> Answer:
     """The answer to the question of a set's `entry` (its `id`, `stub` and `answer` are used)."""
-    own = [cell for cell in submission.cells if entry["id"] in cell.answers]
+    marked = [cell for cell in submission.cells if entry["id"] in cell.answers]
+    own = [cell for cell in marked if _may_define(cell, entry["answer"])]
     notes = []
     if not own and (own := _unmarked(submission, entry)):
-        notes.append(
-            f"No cell begins with # EXERCISE {entry['id']}; cell {own[-1].number} was graded, which defines the answer."
-        )
-    if not own and submission.cells:
+        marker = f"# EXERCISE {entry['id']}"
+        where = f"Cell {marked[-1].number} has {marker} and no answer" if marked else f"No cell begins with {marker}"
+        notes.append(f"{where}; cell {own[-1].number} was graded, which defines the answer.")
+    own = own or marked
+    if not own and entry["id"] in submission.texts:
+        notes.append(f"Cell {submission.texts[entry['id']]} holds the answer as text: turn it into a code cell.")
+    elif not own and submission.cells:
         notes.append(f"No cell begins with # EXERCISE {entry['id']}, and none defines {entry['answer']}: add one.")
     if not own:
         return Answer("missing", notes=tuple(notes))
@@ -204,6 +213,10 @@ def _cells(raw: list):
             yield Cell(number, source, tuple(dict.fromkeys(_ANSWER.findall(source))))
 
 
+def _is_text(cell) -> bool:
+    return isinstance(cell, dict) and cell.get("cell_type") in ("markdown", "raw")
+
+
 def _source(cell: dict) -> str:
     """A source is a string or a list of strings."""
     source = cell.get("source", "")
@@ -219,6 +232,14 @@ def _is_check(node: ast.stmt) -> bool:
         and isinstance(node.value.func, ast.Name)
         and node.value.func.id == "check"
     )
+
+
+def _may_define(cell: Cell, name: str) -> bool:
+    """Whether a marked cell may be the answer: a marker alone is none, as where a cell was split below it. One that somebody has
+    begun may be what the parser does not understand, and may give what it does not see, as by a magic."""
+    is_code = any(line.strip() and not line.lstrip().startswith("#") for line in cell.source.splitlines())
+    unseen = cell.parsed == Parsed() or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
+    return is_code and (unseen or name in cell.parsed.gives)
 
 
 def _unmarked(submission: Submission, entry: Mapping) -> list[Cell]:

@@ -272,15 +272,15 @@ def _digest(source: str) -> str:
 def _own_shell() -> Iterator:
     """An IPython shell for a notebook that runs here; afterwards everything is as it was."""
     from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
+
+    from course_utils.grading.shell import NotebookShell, notebook_shell
 
     before = sys.modules["__main__"]
     InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     try:
-        yield shell
+        yield notebook_shell()
     finally:
-        InteractiveShell.clear_instance()
+        NotebookShell.clear_instance()
         sys.modules["__main__"] = before
 
 

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import re
 import tempfile
 import time
@@ -36,7 +35,6 @@ for attempt in (lambda: subprocess.run(["touch", "/tmp/was-here"]), lambda: path
         pass
 print('{"points": 25, "of": 25}')
 os._exit(0)"""
-_DAY = 24 * 60 * 60
 ENDLESS = "while True:\n    pass"
 
 
@@ -49,7 +47,6 @@ def write_class(folder: Path) -> dict[str, str]:
         told[name] = what
         if name != LATE:
             (folder / f"{name}.ipynb").write_text(text, encoding="utf-8")
-            os.utime(folder / f"{name}.ipynb", (time.time() - _DAY,) * 2)  # the late one comes now
     return told
 
 

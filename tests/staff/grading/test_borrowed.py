@@ -9,9 +9,9 @@ from types import BuiltinFunctionType
 import pytest
 import torch
 from borrowed_answers import ANSWERS, PATCHED
-from tiny_set import grade_class, notebook, write_class
+from tiny_set import best_kind, grade_class, notebook, write_class
 
-from course_staff.grading import grade, sandbox
+from course_staff.grading import grade
 from course_staff.grading.source import load_solutions
 from course_staff.grading.zoo import outcomes
 from course_utils.grading import judge
@@ -93,7 +93,7 @@ def graded(tmp_path, name, question, sources):
     papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
     preamble = AUTHORED[name][question].preamble
     texts = {str(i): notebook(preamble, f"# EXERCISE {question}\n{source}") for i, source in enumerate(sources)}
-    records = grade_class(write_class(tmp_path / "class", texts), papers, sandbox.best_kind(trust=True), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", texts), papers, best_kind(), jobs=1)
     return [records[str(i)]["questions"][0] for i in range(len(sources))]
 
 
@@ -145,7 +145,7 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     papers = replace(papers, papers=tuple(paper for paper in papers.papers if paper.question.id == question))
     cells = [authored.preamble, experiment]
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
-    records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, sandbox.best_kind(trust=True), jobs=1)
+    records = grade_class(write_class(tmp_path / "class", {"a": text}), papers, best_kind(), jobs=1)
     [found] = records["a"]["questions"]
     assert found["points"] == found["of"], found
 

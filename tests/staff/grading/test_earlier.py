@@ -1,7 +1,6 @@
 """What a run of the grading takes up of an earlier one: nothing is lost, and nothing of another seed or set comes in between."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,32 +55,6 @@ def test_a_file_that_is_the_same_and_was_graded_otherwise_is_outdated():
     assert plan({"a": A, "b": B}, earlier, 7, None, False).outdated == ("a",)
     assert plan({"a": A, "b": B}, earlier, 7, None, True).outdated == (), "whoever asks for it need not be told"
     assert plan({"a": A}, {"a": {**OF_A, "key": "other", "failed": True}}, 7, None, False).outdated == ()
-
-
-@pytest.mark.parametrize(
-    ("kept", "found", "counts"),
-    [
-        ("2026-05-04T20:00:00+02:00", "2026-05-06T09:00:00+02:00", "2026-05-04T20:00:00+02:00"),  # a copy
-        ("2026-05-06T09:00:00+02:00", "2026-05-04T20:00:00+02:00", "2026-05-04T20:00:00+02:00"),  # set right
-        (
-            "2026-05-04T20:00:00+02:00",
-            "2026-05-04T19:00:00+00:00",
-            "2026-05-04T20:00:00+02:00",
-        ),  # in another zone, and later
-        ("", "2026-05-04T20:00:00+02:00", "2026-05-04T20:00:00+02:00"),
-        ("2026-05-04T20:00:00+02:00", "", "2026-05-04T20:00:00+02:00"),
-    ],
-)
-@pytest.mark.parametrize("again", [False, True])
-def test_of_the_times_of_the_same_file_the_earliest_counts(kept, found, counts, again):
-    def time_of(file):
-        now = plan({"a": replace(A, handed_in=found)}, {"a": {**OF_A, "file": file, "handed_in": kept}}, 7, None, again)
-        return [*(one.handed_in for one in now.todo.values()), *(one["handed_in"] for one in now.saved)]
-
-    assert time_of(A.digest) == [counts]
-    assert time_of("another") == [found if again else kept], (
-        "the record is of another file, which has a time of its own"
-    )
 
 
 def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():

@@ -8,7 +8,22 @@ import sys
 
 import psutil
 import pytest
-from tiny_set import ANSWER, NEXT, SEED, SET, SETUP, answer_with, grade_class, notebook, points, submission, write_class
+from tiny_set import (
+    ANSWER,
+    NEXT,
+    SEED,
+    SET,
+    SETUP,
+    answer_with,
+    best_kind,
+    cell,
+    grade_class,
+    need_sandbox,
+    notebook,
+    points,
+    submission,
+    write_class,
+)
 from wrapper_answers import DDP
 
 from course_staff.grading import asking, grade, isolate, sandbox
@@ -17,6 +32,33 @@ from course_staff.grading.submission import Cell
 from course_utils.cli import main
 from course_utils.errors import CourseError
 
+MAGICS = """%load_ext autoreload
+%autoreload 2
+%matplotlib inline
+%matplotlib notebook
+%matplotlib widget
+%matplotlib qt
+%pylab --no-import-all
+%gui qt
+%config InlineBackend.figure_format = "retina"
+%load_ext an_extension_that_only_the_learner_has
+%its_magic on
+%autosave 60
+%precision 3
+%xmode Plain
+%env A_NAME=1
+%time shown = 1
+!true
+import matplotlib.pyplot as plt
+from IPython.display import clear_output, display
+from ipywidgets import IntSlider
+plt.plot([1, 2])
+plt.show()
+clear_output(wait=True)
+display(IntSlider(), get_ipython())
+"""
+PRODUCT = "def product(a, b):\n    return a * b"
+USES_PRODUCT = "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, factor)"
 HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "right": (submission(ANSWER), [2, 1], ""),
     "-leading dash": (submission(ANSWER), [2, 1], ""),
@@ -30,12 +72,7 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
         "as it was handed out",
     ),
     "needs a helper below": (
-        notebook(
-            SETUP,
-            "# EXERCISE q1\ndef scale(x, factor):\n    return product(x, factor)",
-            "def product(a, b):\n    return a * b",
-            NEXT,
-        ),
+        notebook(SETUP, USES_PRODUCT, PRODUCT, NEXT),
         [2, 1],
         "",
     ),
@@ -69,6 +106,18 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
         "",
     ),
     "magics": (notebook("%matplotlib inline\n%time 1 + 1", "%%time\n" + ANSWER, NEXT), [2, 1], ""),
+    "a helper below magics": (notebook(MAGICS + PRODUCT, USES_PRODUCT, NEXT), [2, 1], ""),
+    "a helper below what a cell's magic runs": (notebook("%%capture said\n" + PRODUCT, USES_PRODUCT, NEXT), [2, 1], ""),
+    "split below the marker": (
+        notebook(SETUP, *ANSWER.replace("def", "CUT\ndef").split("CUT\n"), NEXT),
+        [2, 1],
+        "Cell 2 has # EXERCISE q1 and no answer; cell 3 was graded",
+    ),
+    "turned into text": (
+        json.dumps({"cells": [{"cell_type": "markdown", "source": ANSWER}, cell(SETUP), cell(NEXT)]}),
+        [0, 1],
+        "Cell 1 holds the answer as text",
+    ),
     "duplicate": (notebook(SETUP, ANSWER.replace("*", "-"), ANSWER, NEXT), [2, 1], "all answer q1"),
     "missing": (notebook(SETUP, NEXT), [0, 1], "no `scale`"),
     "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], ""),
@@ -102,14 +151,14 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
 def test_honest_and_broken_submissions(tiny, tmp_path):
     papers = grade.prepare(SET, tiny, SEED)
     submissions = write_class(tmp_path / "class", {name: text for name, (text, *_) in HONEST.items()})
-    records = grade_class(submissions, papers, sandbox.best_kind(trust=True))
+    records = grade_class(submissions, papers, best_kind())
     assert {name: points(record) for name, record in records.items()} == {
         name: right for name, (_, right, _) in HONEST.items()
     }
     for name, (_, _, said) in HONEST.items():
         assert said in json.dumps(records[name], ensure_ascii=False), name
     last = dict(reversed(list(submissions.items())[:5]))
-    again = grade_class(last, papers, sandbox.best_kind(trust=True), jobs=1)
+    again = grade_class(last, papers, best_kind(), jobs=1)
     assert again == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
 
 
@@ -119,7 +168,7 @@ def test_cells_that_never_end_take_only_their_own_time(tiny, tmp_path, monkeypat
     monkeypatch.setattr(asking, "CELLS_SECONDS", 1.5)
     loop = "while True: globals()"  # it might give what the answers use
     endless = write_class(tmp_path / "class", {"loop": notebook(loop, loop, loop, SETUP, ANSWER, NEXT)})
-    (record,) = grade_class(endless, grade.prepare(SET, tiny, SEED), sandbox.best_kind(trust=True)).values()
+    (record,) = grade_class(endless, grade.prepare(SET, tiny, SEED), best_kind()).values()
     assert points(record) == [2, 1]
     assert "Cell 1 stopped" in json.dumps(record)
     assert "Cell 3 was not run: the cells above it took all their 1.5 s." in json.dumps(record)
@@ -145,7 +194,7 @@ def test_what_was_starved_is_run_once_more_alone_and_with_more_time(tiny, tmp_pa
         tmp_path / "class", {"slow": answer_with("import time\ntime.sleep(1)\nreturn x * factor")}
     )
     papers = grade.prepare(SET, tiny, seconds=0.5)
-    (record,) = grade_class(submissions, papers, sandbox.best_kind(trust=True)).values()
+    (record,) = grade_class(submissions, papers, best_kind()).values()
     assert points(record) == [2 * wins, 1]
 
 
@@ -181,13 +230,8 @@ def test_each_kind_of_process_gives_the_same_verdicts(tiny, tmp_path):
     chosen = ("right", "named mistake")
     submissions = write_class(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
     papers = grade.prepare(SET, tiny, SEED, seconds=3)
-    usable = {
-        sandbox.best_kind(trust=True),
-        *(["bwrap"] if sandbox.best_kind(trust=True) in sandbox.SAFE else []),
-        "fork",
-        "fresh",
-    }
-    records = [grade_class(submissions, papers, kind) for kind in sorted(usable)]
+    usable = sandbox.KINDS[sandbox.KINDS.index(best_kind()) :]
+    records = [grade_class(submissions, papers, kind) for kind in usable]
     assert all(record == records[0] for record in records)
 
 
@@ -205,9 +249,7 @@ question = sharded(
 @pytest.mark.parametrize("kind", ["namespaces", "bwrap", "fork", "fresh"])
 def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
-    best = sandbox.best_kind(trust=True)
-    if sandbox.KINDS.index(kind) < sandbox.KINDS.index(best):
-        pytest.skip(f"the best that this machine has is {best}")
+    need_sandbox(kind)
     right = "# EXERCISE q1\n### BEGIN SOLUTION\n" + DDP.replace("answer", "wrap") + "### END SOLUTION\n"
     solutions = release(notebook(SETUP, RANKS, right))
     wrong = right.replace("fresh / dist.get_world_size()", "fresh")
@@ -231,9 +273,7 @@ def test_another_wording_grades_nobody_anew_and_other_code_does(tiny):
 
 @pytest.mark.parametrize("kind", ["namespaces", "fork", "fresh"])
 def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(tiny, tmp_path, monkeypatch, kind):
-    best = sandbox.best_kind(trust=True)
-    if sandbox.KINDS.index(kind) < sandbox.KINDS.index(best):
-        pytest.skip(f"the best that this machine has is {best}")
+    need_sandbox(kind)
     monkeypatch.setattr(sandbox, "_CHILD", "there_is_none.here")
     paths, graded = write_class(tmp_path / "class", {"right": HONEST["right"][0]}), []
     with pytest.raises(CourseError, match=r"\(.*No module named 'there_is_none'\)+\. It sees the packages") as caught:
@@ -263,17 +303,9 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, m
     page = (out / "students" / f"{file_name('bo')}.html").read_text("utf-8")
     assert "Not graded yet" in page
     assert "0 of" not in page
-    by_hand = (out / "by_hand.csv").read_text("utf-8-sig")
-    assert "bo" not in by_hand
-
-    (out / "by_hand.csv").write_text(by_hand.replace('"ann","q1",2,"",""', '"ann","q1",2,1,"Half."'))
     monkeypatch.setattr(grade, "read_submission", whole)
     assert main(command) == 0
-    added = (out / "by_hand.csv").read_text("utf-8")
-    assert added.startswith(by_hand.replace('"ann","q1",2,"",""', '"ann","q1",2,1,"Half."'))
-    assert added.count('"bo"') == 2
-    assert main(command) == 0
-    assert (out / "by_hand.csv").read_text("utf-8") == added
+    assert "2 submissions, 100% of all points\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -391,10 +423,11 @@ def test_an_interrupted_run_keeps_what_is_finished_and_leaves_nothing_running(ti
 
 def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, monkeypatch):
     write_class(tmp_path / "class", {"right": HONEST["right"][0]})
-    monkeypatch.setattr(sandbox, "_find_kind", lambda: "fork")
+    monkeypatch.setattr(sandbox, "_find_kind", lambda: ("fork", "bubblewrap fails (bwrap: no, thanks)"))
     command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]
     assert main(command) == 2
-    assert "honest students" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no sandbox here for strangers' code: bubblewrap fails (bwrap: no, thanks). A submission" in said
     assert main([*command, "--trust"]) == 0
     assert "honest students" in capsys.readouterr().err
     for file in ("summary.txt", "summary.html"):
@@ -510,10 +543,19 @@ def test_check_runs_the_public_checks_of_a_notebook(tiny, tmp_path, capsys):
     assert "Your product is a sum." in said
     assert said.startswith("Checking the file as it was saved on ")
     assert "1 of 2 answers is right." in said
-    (tmp_path / "mine.ipynb").write_text(HONEST["right"][0])
-    assert main(["check", str(tmp_path / "mine.ipynb"), "--set", SET]) == 0
-    assert "passed here; a grade would draw further cases" in capsys.readouterr().out
+    for name in ("right", "a helper below magics", "split below the marker"):
+        (tmp_path / "mine.ipynb").write_text(HONEST[name][0])
+        assert main(["check", str(tmp_path / "mine.ipynb"), "--set", SET]) == 0
+        assert "passed here; a grade would draw further cases" in capsys.readouterr().out
     assert main(["check", str(tmp_path / "none.ipynb")]) == 2
+
+
+def test_what_a_mac_or_jupyter_lays_beside_notebooks_is_nobodys(tmp_path):
+    for name in ("ann", "._ann", "__MACOSX/._ann", "__MACOSX/ann", "bo/x", "bo/.ipynb_checkpoints/x", "bo/__MACOSX/y"):
+        path = tmp_path / f"{name}.ipynb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    assert [*grade.find_submissions(tmp_path)] == ["ann", "bo/x"]
 
 
 def test_two_students_never_share_a_file():

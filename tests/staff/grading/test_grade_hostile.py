@@ -1,5 +1,6 @@
 """A class of strangers who mean harm: they get what their answers are worth, nobody else is touched, nothing is left running."""
 
+import json
 import math
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tiny_set
 import torch
 from tiny_set import SEED, SET, answer_with, grade_class, kinds, points, submission, write_class
 
@@ -20,6 +22,7 @@ import course_utils
 from course_staff.grading import asking, encoding, grade, isolate, sandbox
 from course_staff.grading.report import Results, file_name
 from course_staff.grading.submission import Parsed
+from course_utils.errors import CourseError
 from course_utils.grading.released import SETS
 
 RIGHT = "return x * factor"
@@ -271,7 +274,66 @@ def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monke
         shutil.rmtree(place)
 
 
-def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch, safe):
+WHERE = """import json, os, site, sys
+print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, os.__file__, site.getsitepackages()]))"""
+
+
+@pytest.mark.parametrize("behind", ["the environment", "the project's folder", "the base interpreter"])
+def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeypatch):
+    """As that Python sees itself; what it imports within the sandbox is the course and the libraries."""
+    real, link = Path(sys.prefix), tmp_path / "link"
+    if behind == "the base interpreter":
+        (tmp_path / "store").symlink_to(sys.base_prefix)
+        link.symlink_to("store")
+        prefix = tmp_path / "environment"
+        packages = Path("lib", *Path(site.getsitepackages()[0]).parts[-2:])
+        (prefix / packages).parent.mkdir(parents=True)
+        (prefix / packages).symlink_to(real / packages)
+        (prefix / "pyvenv.cfg").write_text(f"home = {link / 'bin'}\ninclude-system-site-packages = false\n")
+        (prefix / "bin").mkdir()
+        (prefix / "bin" / "python").symlink_to(link / "bin" / Path(os.path.realpath(sys.executable)).name)
+    elif behind == "the environment":
+        link.symlink_to(real)
+        prefix = link
+    else:
+        link.symlink_to(real.parent)
+        prefix = link / real.name
+    said = subprocess.check_output([prefix / "bin" / "python", "-c", WHERE], text=True, timeout=60)
+    executable, own, base, library, packages = json.loads(said)
+    assert str(tmp_path) in executable
+    for name, value in (("executable", executable), ("prefix", own), ("base_prefix", base)):
+        monkeypatch.setattr(sandbox.sys, name, value)
+    monkeypatch.setattr(sandbox.os, "__file__", library)
+    monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: packages)
+    command = [*sandbox._bwrap(), executable, "-c", "import course_staff.grading.isolate, numpy"]
+    done = subprocess.run(command, env=sandbox._environment(True), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sandbox._find_kind()[0] == safe
+
+
+def test_where_bubblewrap_fails_its_own_words_are_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox.sys, "platform", "linux")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CourseError, match="code: bubblewrap is not installed; install it"):
+        sandbox.best_kind(trust=False)
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    cause = r"code: bubblewrap fails \(bwrap: setting up uid map: Permission denied\)\. (?!.*nstall)"
+    with pytest.raises(CourseError, match=cause):
+        sandbox.best_kind(trust=False)
+    assert sandbox.best_kind(trust=True) == "fork"
+
+
+@pytest.mark.parametrize(("ci", "ends"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_without_a_sandbox_a_test_that_needs_one_fails_under_ci(ci, ends, monkeypatch):
+    monkeypatch.setattr(tiny_set, "best_kind", lambda: "fork")
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(ends, match="the best that this machine has is fork"):
+        tiny_set.need_sandbox()
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
     def faulty(question, *rest, **more):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
             raise KeyError("step")
@@ -280,7 +342,7 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch, sa
     judge_room = grade.judge
     monkeypatch.setattr(grade, "judge", SimpleNamespace(**{**vars(judge_room), "grade": faulty}))
     submissions = write_class(tmp_path / "class", {"a": answer_with(RIGHT)})
-    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), safe)["a"]
+    record = grade_class(submissions, grade.prepare(SET, tiny, SEED), tiny_set.best_kind())["a"]
     assert points(record) == [0, 1]
     assert "failed" not in record
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]

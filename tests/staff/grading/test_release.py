@@ -10,10 +10,10 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from tiny_set import notebook, write_class
+from tiny_set import best_kind, notebook, write_class
 
 import course_utils
-from course_staff.grading import grade, sandbox
+from course_staff.grading import grade
 from course_staff.grading.release import (
     allowed,
     differing,
@@ -243,8 +243,14 @@ def checkout(tmp_path, monkeypatch):
 
 
 @QUICK_KINDS
-def test_a_new_question_can_be_released_as_it_is(kind, checkout, capsys):
-    assert main(["new", "question", "99_test", "--kind", kind]) == 0
+def test_a_new_question_can_be_released_as_it_is(kind, tmp_path):
+    made, _ = with_question(empty_notebook("99_test", ""), kind)
+    write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
+    assert len(write(released(tmp_path / "99_test.ipynb", tmp_path, tmp_path))) == 2
+
+
+def test_the_command_releases_new_questions_once_and_keeps_a_copy_of_what_it_replaces(checkout, capsys):
+    assert main(["new", "question", "99_test", "--kind", "choice"]) == 0
     assert main(["new", "question", "99_test"]) == 0
     assert main(["release", "--check"]) == 1
     assert main(["release"]) == 0
@@ -270,6 +276,7 @@ def test_there_is_a_skeleton_of_every_kind():
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in KINDS]
 )
+@pytest.mark.usefixtures("warm")
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(kind, tmp_path, monkeypatch):
     made, _ = with_question(empty_notebook("99_test", ""), kind)
     write_notebook(nbformat.from_dict(made), tmp_path / "99_test.ipynb")
@@ -284,9 +291,7 @@ def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     answers |= {variant.name: f"# EXERCISE q1\n{variant.source}" for variant in question.variants}
     papers, found = grade.prepare("99_test", tmp_path / "99_test.ipynb", 7), {}
     folder = write_class(tmp_path / "class", {name: notebook(answer) for name, answer in answers.items()})
-    grade.grade_all(
-        folder, papers, sandbox.own_kind(), 1, lambda name, record: found.update({name: record["questions"][0]})
-    )
+    grade.grade_all(folder, papers, best_kind(), 1, lambda name, record: found.update({name: record["questions"][0]}))
     assert found["stub"]["state"] == "untouched"
     for right in ("solution", *(variant.name for variant in question.variants)):
         assert found[right]["state"] == "passed", found[right]

@@ -87,16 +87,6 @@ def test_the_page_of_the_class_says_who_made_a_mistake():
     assert "q1: A.<details><summary>Who</summary>ada, bo</details>" in page
 
 
-def test_points_by_hand_beside_the_questions_leave_no_gap_where_nobody_had_to_do_anything():
-    bonus = question(2, of=0, points=1, state="given", by_hand={"given": 1})
-    page = report.summary_page(
-        [record("ada", question(), bonus), record("bo", question(state="missing"))], "03_adamw", []
-    )
-    ada, bo = (row for row in page.split("<tr>") if row.startswith("<th scope='row' class='name'>"))
-    assert re.findall(r"<td class='number (\w*)'>(.*?)</td>", ada) == [("failed", "0"), ("", "1 h")]
-    assert re.findall(r"<td class='number (\w*)'>(.*?)</td>", bo) == [("failed", "–"), ("", "")]
-
-
 @pytest.mark.parametrize("name", set_names())
 def test_points_come_about_as_the_guide_says(name):
     for entry in load_set(name)["questions"]:
@@ -105,11 +95,10 @@ def test_points_come_about_as_the_guide_says(name):
         assert entry["parts"] == (kind is not None and kind[1] in in_parts), entry["id"]
         assert not (entry["parts"] and entry["has_hidden"]) or kind[1] == "kills", "a guide that says so would be wrong"
         asked = question_from(entry)
-        if kind is None or kind[1] != "kills":
-            cases = asked.cases()
-            expected, passed = [asked.expected(case.inputs) for case in cases], [False, *[True] * (len(cases) - 1)]
-            one_wrong = round(asked.points * (len(cases) - 1) / len(cases), 2) if entry["parts"] else 0
-            assert points(asked, expected, passed) == one_wrong
+        if asked.share is None:
+            count = len(entry["cases"])
+            one_wrong = round(asked.points * (count - 1) / count, 2) if entry["parts"] else 0
+            assert points(asked, [], [False, *[True] * (count - 1)]) == one_wrong
 
 
 def test_the_guides_examples_of_points_are_those_of_the_set():
@@ -148,20 +137,12 @@ def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
     assert report.RULE_OF_TESTS.partition("accepting")[2] in GUIDE.replace("\n", " ")
 
 
-def test_a_question_that_only_others_have_points_for_is_no_answer_that_is_missing():
-    free = question(2, state="given", kind="given", title="by hand", public=[])
-    page = report.page(record("s", question(state="passed", points=2), free))
-    assert re.findall("<h2.*?>(.*?)</h2>", page) == ["q1 · T", "Graded by hand"]
-
-
 def test_a_page_says_what_to_do_about_each_answer():
     assert "It is so." in report.page(record("s", question(state="untouched", kind="untouched")))
     nothing = report.page(record("s", question(state="missing"), question(2, state="missing"), notes=["Why."]))
     assert "Hand in the notebook 03_exercises_adamw.ipynb" in nothing
     assert "Why." in nothing
     assert "q1" not in nothing
-    free = question(2, state="given", kind="given", public=[])
-    assert "Hand in the notebook" in report.page(record("s", question(state="missing"), free)), "others' points by hand"
 
 
 def test_of_many_cases_that_are_right_a_page_says_how_many():
@@ -204,7 +185,7 @@ def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_writt
 
 
 def test_a_comment_by_hand_stands_beside_the_diagnosis():
-    said = {"was": 0, "comment": "Look at page 3.", "older": False, "given": False}
+    said = {"was": None, "comment": "Look at page 3."}
     wrong = question(1, shown={"diagnosis": "The decay is left out.", "hint": ""}, by_hand=said)
     unsaid = question(2, by_hand=said)
     steps = re.findall("<li><a href='#q.'>q.</a>: (.*?)</li>", report.page(record("s", wrong, unsaid)))
