@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,12 @@ ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 60
 LAB = r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*token=\w+"
 DEMO = r"http://127\.0\.0\.1:\d+/"
+
+
+def copy_course(into: Path, *folders: str) -> None:
+    """These folders of the course."""
+    for name in folders:
+        shutil.copytree(ROOT / name, into / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @contextmanager

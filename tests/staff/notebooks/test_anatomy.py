@@ -127,16 +127,6 @@ CHANGES = {
         18,
         "leads nowhere",
     ),
-    "waived without reason": (
-        lambda n: (
-            n.metadata.course.update(waived={"By hand": " "}),
-            replace(section(n, "By hand"), "## By", "### By"),
-        ),
-        0,
-        "without saying why",
-    ),
-    "waived and there": (lambda n: n.metadata.course.update(waived={"By hand": "none"}), 0, "remove the waiver"),
-    "waived and unknown": (lambda n: n.metadata.course.update(waived={"By foot": "far"}), 0, "not a section"),
     "old format": (lambda n: (n.update(nbformat_minor=4), [cell.pop("id") for cell in n.cells]), 0, "4.5"),
     "same id twice": (lambda n: n.cells[4].update(id=n.cells[3].id), 5, "is that of cell 4 too"),
     "output of no known kind": (
@@ -158,12 +148,6 @@ def test_one_broken_rule_is_reported_and_nothing_else(name, chapter, save):
     assert words in violations[0].remark
     assert str(violations[0]).startswith("07_topic.ipynb")
     assert violations[0].remark.endswith(".")
-
-
-def test_a_section_can_be_waived_with_a_reason(chapter, save):
-    chapter.metadata.course["waived"] = {"By hand": "This chapter only looks around."}
-    replace(section(chapter, "By hand"), "## By", "### By")
-    assert violations_in(save(chapter)) == []
 
 
 def test_a_link_to_existing_exercises_is_required(chapter, save, tmp_path):

@@ -204,8 +204,8 @@ def test_of_outputs_only_results_are_stored(name):
 
 
 def test_what_the_notebook_says_of_itself_stays():
-    notebook = notebook_showing(course={"waived": {"Play": "why"}, "scale": "smoke"}, widgets={"state": {}})
-    assert clean(notebook, "a", "laptop").metadata.course == {"waived": {"Play": "why"}, "scale": "laptop"}
+    notebook = notebook_showing(course={"unlinked": ["rank"], "scale": "smoke"}, widgets={"state": {}})
+    assert clean(notebook, "a", "laptop").metadata.course == {"unlinked": ["rank"], "scale": "laptop"}
 
 
 @pytest.mark.parametrize("text", ["saved to /home/ada/x", r"C:\Users\ada", "/tmp/tmpx1"])
