@@ -37,10 +37,14 @@ def runs(python: str, version: str) -> bool:
     return done.stdout.strip() == version
 
 
+@cache
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
 def required() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras["lab"], *extras["dev"], *extras["site"]]
+    extras = project()["optional-dependencies"]
+    return [*project()["dependencies"], *extras["lab"], *extras["dev"], *extras["site"]]
 
 
 def constrained() -> dict[str, str]:
@@ -71,23 +75,26 @@ def distributions(module: str) -> set[str]:
     return {canonicalize_name(name) for name in installed().get(module, [module])}
 
 
+@cache
+def modules_in(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")}
+
+
 def third_party_imports(path: Path) -> set[str]:
     """Top-level modules of other projects that a file imports, at its top or inside a function."""
-    beside = {neighbor.stem for folder in (path.parent, ROOT / "tests") for neighbor in folder.glob("*.py")}
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    return (
-        {name.partition(".")[0] for name in names}
-        - sys.stdlib_module_names
-        - {"benchmarks", "course_utils", "course_staff"}
-        - beside
-    )
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    ours = {"benchmarks", "course_utils", "course_staff"}
+    return names - sys.stdlib_module_names - ours - modules_in(path.parent) - modules_in(ROOT / "tests")
 
 
+@cache
 def declared(*extras: str) -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    groups = [project()["dependencies"], *(project()["optional-dependencies"][extra] for extra in extras)]
     return {canonicalize_name(Requirement(entry).name) for group in groups for entry in group}
 
 

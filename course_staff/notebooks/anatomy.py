@@ -108,29 +108,22 @@ def set_up(chapter: Chapter) -> Remarks:
 
 
 def sections(chapter: Chapter) -> Remarks:
-    """The sections in their order, each once, less those that are waived."""
+    """The sections in their order, each once."""
     found = [
         (number, heading.text)
         for number, text in chapter.prose
         for heading in markdown.headings(text)
         if heading.level == 2
     ]
-    names, waived = [name for _, name in found], chapter.about.get("waived", {})
-    for name, reason in waived.items():
-        if name not in SECTIONS:
-            yield 0, f"it waives {name!r}, which is not a section; correct the name in the metadata."
-        elif name in names:
-            yield 0, f"it waives '## {name}' and has it all the same; remove the waiver."
-        elif not str(reason).strip():
-            yield 0, f"it waives '## {name}' without saying why; give the reason in the metadata."
+    names = [name for _, name in found]
     for number, name in found:
         if name not in SECTIONS:
             yield number, f"'## {name}' is not a section of a chapter; make it '### {name}' or use a section's name."
     for name in SECTIONS:
         if names.count(name) > 1:
             yield 0, f"the section '## {name}' comes more than once; join them or use '###'."
-        elif name not in names and name not in waived:
-            yield 0, f"the section '## {name}' is missing; write it, or waive it with a reason in the metadata."
+        elif name not in names:
+            yield 0, f"the section '## {name}' is missing; write it."
     order = [name for name in dict.fromkeys(names) if name in SECTIONS]
     if order != sorted(order, key=SECTIONS.index):
         yield 0, f"the sections come in the wrong order; put them in this one: {', '.join(SECTIONS)}."

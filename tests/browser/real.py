@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -31,6 +32,12 @@ def kept_in(home: Path, section: str, key: str):
     with closing(sqlite3.connect(home / NAME)) as store:
         found = store.execute("SELECT value FROM kept WHERE section = ? AND key = ?", (section, key))
         return json.loads(found.fetchone()[0])
+
+
+def copy_course(into: Path, *folders: str) -> None:
+    """These folders of the course."""
+    for name in folders:
+        shutil.copytree(ROOT / name, into / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @contextmanager

@@ -1,11 +1,9 @@
 """A reader bets in the copy that `course lab` opens: nothing below gives the answer away, and what is typed counts."""
 
-import shutil
-
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from real import LAB, ROOT, kept_in, save_picture, served
+from real import LAB, copy_course, kept_in, save_picture, served
 
 from course_staff.notebooks.setup_cell import setup_source
 
@@ -18,8 +16,7 @@ ANSWER = "it is 43.3 % of the peak"
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of the course whose first chapter is a bet, executed and stored."""
-    for name in ("notebooks", "course_utils"):
-        shutil.copytree(ROOT / name, tmp_path / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_course(tmp_path / "course", "notebooks", "course_utils")
     told = [new_output("display_data", {"text/html": f"<details><p>{ANSWER}</p></details>", "text/plain": ANSWER})]
     cells = [new_code_cell(source) for source in (setup_source(), BET)]
     cells += [

@@ -33,20 +33,16 @@ def printed(notebook):
     return [output.text for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
-def test_cells_run_in_this_python_in_the_notebooks_folder_at_the_requested_scale(tmp_path):
+def test_chapters_run_in_this_python_in_their_folder_until_a_cell_fails(tmp_path):
     (tmp_path / "beside.txt").write_text("here")
     show = "import os, sys; print(open('beside.txt').read(), sys.executable, os.environ['COURSE_SCALE'])"
-    done = execute_chapter(write(tmp_path, show), scale="laptop")
-    assert printed(done) == [f"here {sys.executable} laptop\n"]
-
-
-def test_a_failing_cell_is_named_and_ends_the_run(tmp_path):
-    good, bad = write(tmp_path, "1"), write(tmp_path, "x = 1", "1 / 0", name="02_b.ipynb")
+    good, bad = write(tmp_path, show), write(tmp_path, "x = 1", "1 / 0", name="02_b.ipynb")
     never = write(tmp_path, "1", name="03_c.ipynb")
     copies = []
     with pytest.raises(CourseError, match=r"02_b.ipynb, cell 3, failed with ZeroDivisionError: division by zero"):
-        copies.extend(run_chapters([good, bad, never], tmp_path / "runs"))
+        copies.extend(run_chapters([good, bad, never], tmp_path / "runs", scale="laptop"))
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["01_a.ipynb"]
+    assert printed(read_notebook(tmp_path / "runs" / "01_a.ipynb")) == [f"here {sys.executable} laptop\n"]
 
 
 def left_open():
@@ -121,7 +117,8 @@ def wait_for(path):
     pytest.fail(f"{path.name} never came")
 
 
-@pytest.mark.parametrize("python", [pytest.param("false", marks=pytest.mark.slow), "no-such-python"])
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["false", "no-such-python"])
 def test_a_python_that_starts_no_kernel_is_named(python, tmp_path):
     """In a process of its own, because the libraries would have their say at its end."""
     path = write(tmp_path, "1")
@@ -207,8 +204,8 @@ def test_of_outputs_only_results_are_stored(name):
 
 
 def test_what_the_notebook_says_of_itself_stays():
-    notebook = notebook_showing(course={"waived": {"Play": "why"}, "scale": "smoke"}, widgets={"state": {}})
-    assert clean(notebook, "a", "laptop").metadata.course == {"waived": {"Play": "why"}, "scale": "laptop"}
+    notebook = notebook_showing(course={"unlinked": ["rank"], "scale": "smoke"}, widgets={"state": {}})
+    assert clean(notebook, "a", "laptop").metadata.course == {"unlinked": ["rank"], "scale": "laptop"}
 
 
 @pytest.mark.parametrize("text", ["saved to /home/ada/x", r"C:\Users\ada", "/tmp/tmpx1"])

@@ -109,31 +109,6 @@ def test_without_an_address_the_cell_installs_the_wheel_that_lies_beside_the_not
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_without_the_package_the_cell_fetches_it_and_leaves_the_rest_alone(tmp_path):
-    """In an environment that sees this one's packages but not ours, as in Colab: what is there stays at its version."""
-    clone = tmp_path / "origin"
-    _commit_a_copy(clone)
-    environment = tmp_path / "venv"
-    venv.create(environment, with_pip=True)
-    python = next(path for path in (environment / "bin/python", environment / "Scripts/python.exe") if path.exists())
-    _share_packages(python)
-    before = _versions(python)
-    said = run_cell(
-        tmp_path,
-        setup_source(clone.as_uri().replace("file://", "file://localhost")),
-        "hide",
-        python=str(python),
-        timeout=500,
-    )
-    assert "smoke scale on cpu, seed 0" in said, said
-    after = _versions(python)
-    assert after.pop("course-utils")
-    before.pop("course-utils", None)
-    assert {name: after[name] for name in before} == before
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_in_colab_the_cell_fetches_the_course_and_moves_nothing(tmp_path, monkeypatch):
     """`google.colab` is there, numpy of another version, a torch that says it is older, an empty folder, a remote of git."""
     monkeypatch.delenv("COURSE_HOME")
@@ -143,12 +118,6 @@ def test_in_colab_the_cell_fetches_the_course_and_moves_nothing(tmp_path, monkey
     before = _versions(python)
     assert (before["numpy"], before["torch"]) == (OTHER_NUMPY, OTHER_TORCH)
 
-    remote.rename(tmp_path / "away")
-    said = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder)
-    assert "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in said
-    assert "Traceback (most recent call last)" not in said.partition("AssertionError")[0]
-
-    (tmp_path / "away").rename(remote)
     said = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder, timeout=400)
     assert said.count("smoke scale on cpu, seed 0\nColab forgets this machine's files.") == 2, said
     assert "RESULT NoneType None" in said
