@@ -18,6 +18,12 @@ _ARXIV = re.compile(r"/abs/\d\d(?:0[1-9]|1[0-2])\.\d{4,5}")
 _PLACEHOLDER = ("TODO", "FIXME", "XXX", "...", "…")
 
 
+def documents_in(root: Path) -> list[Path]:
+    """Whatever beside the chapters is read with its links: guides, and the notebooks of the exercises."""
+    folders = [root, *(root / name for name in ("docs", "solutions", "exercises"))]
+    return [path for folder in folders for kind in ("*.md", "*.ipynb") for path in sorted(folder.glob(kind))]
+
+
 def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset()) -> Iterator[str]:
     """A sentence for every link in `text`, prose of the document at `path`, that leads nowhere or cannot lead anywhere.
 
@@ -29,12 +35,8 @@ def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset())
     for target in sorted(targets):
         if not re.match(r"(?:https?|mailto):", target) and not _leads_somewhere(path, target, attachments):
             yield f"the link to {target} leads nowhere; correct or remove it."
-    yield from bad_addresses("\n".join([plain, *targets]))
-
-
-def bad_addresses(text: str) -> Iterator[str]:
-    """A sentence for every web address in `text` that is not of the form that the course writes addresses in."""
-    for address in sorted({found.rstrip(".,;:!?") for found in _ADDRESS.findall(text)}):
+    written = _ADDRESS.findall("\n".join([plain, *targets]))
+    for address in sorted({found.rstrip(".,;:!?") for found in written}):
         if reason := _what_is_wrong(address):
             yield f"the address {address} {reason}."
 

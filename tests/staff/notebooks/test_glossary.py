@@ -1,4 +1,4 @@
-"""One glossary and one table of symbols for the course; chapters link to the first where they first use a term."""
+"""The glossary is read, and chapters link to it where they first use a term."""
 
 import re
 from pathlib import Path
@@ -10,45 +10,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.glossary import GLOSSARY, Term, linked, read_glossary, stamp_links, unlinked
 from course_utils.errors import CourseError
-from course_utils.files import chapters_in
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / GLOSSARY).read_text(encoding="utf-8")
-TERMS = read_glossary(ROOT / GLOSSARY)
-CHAPTERS = {path.stem.partition("_")[0]: path for path in chapters_in(ROOT / "notebooks")}
-OTHERWISE = {"rank", "unit"}
-"""Terms whose word means something else in chapters before the one where they come first."""
 INTO = re.compile(r'\[([^\[\]]*)\]\(\.\./docs/glossary\.md#([\w-]+) "([^"]*)"\)')
 BATCH = Term("batch", "batch", "What is taken together.", "00", ("batches",))
 MICRO = Term("micro-batch", "micro-batch", 'A "piece" | of it. More.', "06")
-
-
-def prose_of(number: str) -> list[str]:
-    return [cell.source for cell in read_notebook(CHAPTERS[number]).cells if cell.cell_type == "markdown"]
-
-
-@pytest.mark.parametrize("number", CHAPTERS)
-def test_a_chapters_links_are_those_that_the_glossary_asks_for(number, tmp_path):
-    copy = tmp_path / CHAPTERS[number].name
-    copy.write_bytes(CHAPTERS[number].read_bytes())
-    assert not stamp_links(copy, TERMS), "run `course stamp`"
-
-
-def test_the_chapter_named_is_the_first_that_uses_the_term():
-    used = {}
-    for number in CHAPTERS:
-        text = "\n".join(unlinked(source) for source in prose_of(number))
-        for link in INTO.findall("\n".join(linked([text], TERMS))):
-            used.setdefault(link[1], number)
-    terms = {term.id: term for term in TERMS}
-    assert used.keys() == terms.keys(), "every term is used in some chapter"
-    assert {name for name, number in used.items() if number != terms[name].first} == OTHERWISE
-    assert all(used[name] < terms[name].first for name in OTHERWISE)
-
-
-def test_no_spelling_belongs_to_two_terms():
-    spellings = [name.lower() for term in TERMS for name in (term.name, *term.also)]
-    assert len(spellings) == len(set(spellings))
 
 
 def test_the_longest_term_wins_and_only_its_first_use_is_linked():
