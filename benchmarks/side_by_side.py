@@ -5,8 +5,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from greenlet import getcurrent, greenlet
-
 from course_utils.units import format_seconds
 
 
@@ -21,39 +19,6 @@ def compare(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, 
             if round_:  # the first round warms up
                 seconds[name].append(time.perf_counter() - start)
     return seconds
-
-
-def take_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way in each round, where the ways advance together: whoever calls `hand_over` lets the next one go.
-
-    For ways that run long and hand over at every step. What drifts within seconds, and what a way finds left behind in
-    caches and in the allocator by the one before it, then weighs on all of them alike. The first round warms up.
-    """
-    seconds = {name: [] for name in ways}
-    for round_ in range(rounds + 1):
-        order = list(ways) if round_ % 2 else list(ways)[::-1]
-        spent = _one_round({name: greenlet(ways[name]) for name in order})
-        for name in ways if round_ else ():
-            seconds[name].append(spent[name])
-    return seconds
-
-
-def hand_over() -> None:
-    """Let the other ways of `take_turns` make their step; does nothing elsewhere."""
-    if getcurrent().parent is not None:
-        getcurrent().parent.switch()
-
-
-def _one_round(runs: dict[str, greenlet]) -> dict[str, float]:
-    spent = dict.fromkeys(runs, 0.0)
-    while runs:
-        for name, run in list(runs.items()):
-            start = time.perf_counter()
-            run.switch()
-            spent[name] += time.perf_counter() - start
-            if run.dead:
-                del runs[name]
-    return spent
 
 
 def report(seconds: Mapping[str, list[float]], unit: int = 1) -> None:

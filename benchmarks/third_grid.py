@@ -15,10 +15,9 @@ from benchmarks.grids import Case
 from course_utils.memory.recipe import Recipe
 
 
-def _sized(config: type, architecture: str, **sizes):
-    made = config(**sizes)
-    made.architectures = [architecture]
-    return made
+def _sized(family: str, task: str, **sizes):
+    """The configuration of Transformers' `{family}For{task}`."""
+    return getattr(tf, f"{family}Config")(**sizes, architectures=[f"{family}For{task}"])
 
 
 _LLAMA_LIKE = {
@@ -43,14 +42,14 @@ _VISION = {
 
 def _t5():
     return _sized(
-        tf.T5Config, "T5ForConditionalGeneration", d_model=192, d_ff=600, d_kv=32, num_layers=3, num_decoder_layers=4,
+        "T5", "ConditionalGeneration", d_model=192, d_ff=600, d_kv=32, num_layers=3, num_decoder_layers=4,
         num_heads=6, vocab_size=3000, decoder_start_token_id=0, pad_token_id=0,
     )  # fmt: skip
 
 
 def _bart():
     return _sized(
-        tf.BartConfig, "BartForConditionalGeneration", d_model=128, encoder_layers=2, decoder_layers=2, vocab_size=2000,
+        "Bart", "ConditionalGeneration", d_model=128, encoder_layers=2, decoder_layers=2, vocab_size=2000,
         encoder_ffn_dim=300, decoder_ffn_dim=300, encoder_attention_heads=4, decoder_attention_heads=4,
         max_position_embeddings=512,
     )  # fmt: skip
@@ -58,7 +57,7 @@ def _bart():
 
 def _whisper():
     return _sized(
-        tf.WhisperConfig, "WhisperForConditionalGeneration", d_model=128, encoder_layers=2, decoder_layers=2, vocab_size=2000,
+        "Whisper", "ConditionalGeneration", d_model=128, encoder_layers=2, decoder_layers=2, vocab_size=2000,
         encoder_ffn_dim=400, decoder_ffn_dim=400, encoder_attention_heads=4, decoder_attention_heads=4, num_mel_bins=40,
         max_source_positions=200, max_target_positions=128, pad_token_id=0, bos_token_id=1, eos_token_id=2,
         decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
@@ -74,9 +73,8 @@ def _clip():
         "vocab_size": 2000,
     }
     vision = {**_VISION, "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4}
-    made = tf.CLIPConfig(text_config={**text, "eos_token_id": 1999}, vision_config=vision, projection_dim=96)
-    made.architectures = ["CLIPModel"]
-    return made
+    text |= {"eos_token_id": 1999}
+    return tf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=96, architectures=["CLIPModel"])
 
 
 class _UNet(nn.Module):
@@ -172,43 +170,26 @@ def _pictures(side: int) -> Callable:
 
 
 THIRD = [
-    Case(
-        "BERT, padded",
-        _sized(tf.BertConfig, "BertForMaskedLM", **_BERT_LIKE),
-        Recipe(batch=6, sequence=120),
-        _masked(3000, False),
-    ),
-    Case("BERT", _sized(tf.BertConfig, "BertForMaskedLM", **_BERT_LIKE), Recipe("adamw-foreach", "autocast", 6, 120)),
-    Case(
-        "ALBERT",
-        _sized(tf.AlbertConfig, "AlbertForMaskedLM", **_BERT_LIKE),
-        Recipe(precision="bf16", batch=5, sequence=144),
-    ),
-    Case("DeBERTa", _sized(tf.DebertaV2Config, "DebertaV2ForMaskedLM", **_BERT_LIKE), Recipe(batch=3, sequence=100)),
-    Case(
-        "ModernBERT",
-        _sized(tf.ModernBertConfig, "ModernBertForMaskedLM", **_BERT_LIKE, pad_token_id=0),
-        Recipe(batch=3, sequence=200),
-    ),
+    Case("BERT, padded", _sized("Bert", "MaskedLM", **_BERT_LIKE), Recipe(batch=6, sequence=120), _masked(3000, False)),
+    Case("BERT", _sized("Bert", "MaskedLM", **_BERT_LIKE), Recipe("adamw-foreach", "autocast", 6, 120)),
+    Case("ALBERT", _sized("Albert", "MaskedLM", **_BERT_LIKE), Recipe(precision="bf16", batch=5, sequence=144)),
+    Case("DeBERTa", _sized("DebertaV2", "MaskedLM", **_BERT_LIKE), Recipe(batch=3, sequence=100)),
+    Case("ModernBERT", _sized("ModernBert", "MaskedLM", **_BERT_LIKE, pad_token_id=0), Recipe(batch=3, sequence=200)),
     Case("T5", _t5(), Recipe(batch=4, sequence=90)),
     Case("T5", _t5(), Recipe("adafactor-transformers", batch=4, sequence=90, checkpointing=True, accumulation=2)),
     Case("BART", _bart(), Recipe("adamw8bit", batch=4, sequence=110)),
     Case("Whisper", _whisper(), Recipe(batch=3, sequence=64)),
+    Case("Mixtral", _sized("Mixtral", "CausalLM", **_GROUPED, num_local_experts=4), Recipe(batch=2, sequence=128)),
     Case(
         "Mixtral",
-        _sized(tf.MixtralConfig, "MixtralForCausalLM", **_GROUPED, num_local_experts=4),
-        Recipe(batch=2, sequence=128),
-    ),
-    Case(
-        "Mixtral",
-        _sized(tf.MixtralConfig, "MixtralForCausalLM", **_GROUPED, num_local_experts=4),
+        _sized("Mixtral", "CausalLM", **_GROUPED, num_local_experts=4),
         Recipe(precision="autocast", batch=2, sequence=128),
     ),
     Case(
         "Qwen3-MoE",
         _sized(
-            tf.Qwen3MoeConfig,
-            "Qwen3MoeForCausalLM",
+            "Qwen3Moe",
+            "CausalLM",
             **_GROUPED,
             head_dim=32,
             num_experts=6,
@@ -219,53 +200,35 @@ THIRD = [
     ),
     Case(
         "Mistral, window 64",
-        _sized(tf.MistralConfig, "MistralForCausalLM", **_GROUPED, sliding_window=64),
+        _sized("Mistral", "CausalLM", **_GROUPED, sliding_window=64),
         Recipe(batch=2, sequence=256),
     ),
     Case(
         "Gemma 3",
-        _sized(tf.Gemma3TextConfig, "Gemma3ForCausalLM", **_GROUPED, head_dim=32, sliding_window=48),
+        tf.Gemma3TextConfig(**_GROUPED, head_dim=32, sliding_window=48, architectures=["Gemma3ForCausalLM"]),
         Recipe(batch=2, sequence=160, clipping=True),
     ),
-    Case(
-        "Qwen2, full mask",
-        _sized(tf.Qwen2Config, "Qwen2ForCausalLM", **_GROUPED),
-        Recipe(batch=1, sequence=512),
-        _masked(3000),
-    ),
-    Case("Qwen2", _sized(tf.Qwen2Config, "Qwen2ForCausalLM", **_GROUPED), Recipe(batch=2, sequence=256, lora=8)),
+    Case("Qwen2, full mask", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=1, sequence=512), _masked(3000)),
+    Case("Qwen2", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, lora=8)),
     Case(
         "Qwen2",
-        _sized(tf.Qwen2Config, "Qwen2ForCausalLM", **_GROUPED),
+        _sized("Qwen2", "CausalLM", **_GROUPED),
         Recipe(precision="bf16", batch=2, sequence=256, lora=8, quantized="nf4", checkpointing=True),
     ),
-    Case("Qwen2", _sized(tf.Qwen2Config, "Qwen2ForCausalLM", **_GROUPED), Recipe(batch=2, sequence=256, packed=True)),
-    Case(
-        "Qwen2", _sized(tf.Qwen2Config, "Qwen2ForCausalLM", **_GROUPED), Recipe(batch=2, sequence=256, in_backward=True)
-    ),
-    Case(
-        "GPT-NeoX",
-        _sized(tf.GPTNeoXConfig, "GPTNeoXForCausalLM", **_BERT_LIKE),
-        Recipe("adamw-fused", batch=4, sequence=128),
-    ),
+    Case("Qwen2", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, packed=True)),
+    Case("Qwen2", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, in_backward=True)),
+    Case("GPT-NeoX", _sized("GPTNeoX", "CausalLM", **_BERT_LIKE), Recipe("adamw-fused", batch=4, sequence=128)),
     Case(
         "Falcon",
-        _sized(
-            tf.FalconConfig,
-            "FalconForCausalLM",
-            hidden_size=192,
-            num_hidden_layers=4,
-            num_attention_heads=6,
-            vocab_size=3000,
-        ),
+        _sized("Falcon", "CausalLM", hidden_size=192, num_hidden_layers=4, num_attention_heads=6, vocab_size=3000),
         Recipe("momentum", batch=4, sequence=128),
     ),
-    Case("ViT", _sized(tf.ViTConfig, "ViTForImageClassification", **_VISION), Recipe(batch=6)),
+    Case("ViT", _sized("ViT", "ImageClassification", **_VISION), Recipe(batch=6)),
     Case(
         "ConvNeXt",
         _sized(
-            tf.ConvNextConfig,
-            "ConvNextForImageClassification",
+            "ConvNext",
+            "ImageClassification",
             hidden_sizes=[32, 64, 96, 128],
             depths=[2, 2, 3, 2],
             image_size=96,
@@ -276,13 +239,7 @@ THIRD = [
     Case(
         "Swin",
         _sized(
-            tf.SwinConfig,
-            "SwinForImageClassification",
-            image_size=64,
-            embed_dim=48,
-            depths=[2, 2],
-            num_heads=[2, 4],
-            window_size=4,
+            "Swin", "ImageClassification", image_size=64, embed_dim=48, depths=[2, 2], num_heads=[2, 4], window_size=4
         ),
         Recipe(batch=6, precision="autocast"),
     ),
@@ -293,7 +250,7 @@ THIRD = [
     Case("GRU cell by token", lambda: _Recurrent("cell"), Recipe(batch=8, sequence=40), _ids()),
     Case(
         "Mamba",
-        _sized(tf.MambaConfig, "MambaForCausalLM", hidden_size=128, num_hidden_layers=2, vocab_size=2000),
+        _sized("Mamba", "CausalLM", hidden_size=128, num_hidden_layers=2, vocab_size=2000),
         Recipe(batch=2, sequence=48),
     ),
     Case("nn.TransformerEncoder", _Encoder, Recipe(batch=8, sequence=64), _ids()),

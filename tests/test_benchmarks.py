@@ -1,4 +1,4 @@
-"""The benchmarks' clock: whom it lets run when; what it reads is not tested. And the document into which they write."""
+"""The document into which the benchmarks write; what their clock reads is not tested."""
 
 import re
 from statistics import median
@@ -6,28 +6,6 @@ from statistics import median
 import pytest
 
 from benchmarks import document
-from benchmarks.side_by_side import hand_over, take_turns
-
-
-def test_ways_advance_step_by_step_in_turn_and_each_round_in_the_other_order():
-    seen = []
-
-    def way(name, steps):
-        def run():
-            for step in range(steps):
-                hand_over()
-                seen.append(f"{name}{step}")
-
-        return run
-
-    seconds = take_turns({"a": way("a", 2), "b": way("b", 3)}, rounds=1)
-    assert seen == ["b0", "a0", "b1", "a1", "b2", "a0", "b0", "a1", "b1", "b2"]
-    assert {name: len(times) for name, times in seconds.items()} == {"a": 1, "b": 1}
-
-
-def test_handing_over_alone_goes_on():
-    hand_over()
-
 
 MARKED = "before\n<!-- written by benchmarks/a.py -->\nold\n<!-- end of what benchmarks/a.py writes -->\nafter\n"
 

@@ -56,7 +56,7 @@ def _has_causal_loss(model: nn.Module) -> bool | None:
     from transformers.loss.loss_utils import ForCausalLMLoss
 
     forwards = [unwrap(vars(kind)["forward"]) for kind in type(model).__mro__ if "forward" in vars(kind)]
-    if any("loss_function" in forward.__code__.co_names for forward in forwards):
+    if any("loss_function" in forward.__code__.co_names for forward in forwards if hasattr(forward, "__code__")):
         return model.loss_function is ForCausalLMLoss
     generates = model.loss_type in ("ForCausalLM", "ForConditionalGeneration")
     return None if generates and not model.config.is_encoder_decoder else False

@@ -15,27 +15,6 @@ Runs = Mapping[str, Sequence[History]]
 """Names to runs that differ in their seed alone: all of them have the same number of steps."""
 
 
-def compare_losses(
-    runs: Mapping[str, History], window: int = 1, level: tuple[str, float] | None = None
-) -> tuple[Figure, str]:
-    """The loss of runs against steps, each the mean of its last `window` steps; `level` names a loss to compare with.
-
-    Later runs are drawn thinner, so that one that lies on another leaves it visible. Raises `CourseError` for more than seven.
-    """
-    _require_few(runs)
-    figure, axes = subplots()
-    said = []
-    for number, (name, history) in enumerate(runs.items()):
-        smooth = _smooth([history], window)[0]
-        width = 0.8 + 2.4 * (1 - number / len(runs))
-        axes.plot(smooth.index, smooth, color=COLORS[SERIES[number]], linewidth=width, label=name)
-        said.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
-    said += _draw_level(axes, level)
-    axes.set(xlabel="step", ylabel="training loss")
-    axes.legend()
-    return figure, f"Training loss against steps: {'; '.join(said)}."
-
-
 def losses_over_seeds(
     runs: Runs,
     window: int = 5,
@@ -50,7 +29,8 @@ def losses_over_seeds(
     the reference, seed by seed. `level` names a loss to compare with, `title` stands above. Raises `CourseError` for more than
     seven names, and for runs of a name that are not equally long.
     """
-    _require_few(runs)
+    if not 0 < len(runs) <= len(SERIES):
+        raise CourseError(f"One figure compares 1 to {len(SERIES)} runs, not {len(runs)}; draw several figures.")
     for name, histories in runs.items():
         if len({len(history.steps) for history in histories}) != 1:
             raise CourseError(f"The runs of {name} are not equally long; train each for the same number of steps.")
@@ -102,9 +82,3 @@ def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:
     """A column per run, a row per step: the mean loss of the last `window` steps."""
     losses = pd.concat([history.frame()["loss"] for history in histories], axis=1, ignore_index=True)
     return losses.rolling(window, min_periods=1).mean()
-
-
-def _require_few(runs: Mapping) -> None:
-    """Raise `CourseError` unless there are as many as there are colors to tell them apart, and at least one."""
-    if not 0 < len(runs) <= len(SERIES):
-        raise CourseError(f"One figure compares 1 to {len(SERIES)} runs, not {len(runs)}; draw several figures.")

@@ -13,6 +13,7 @@ from torch import nn
 
 from course_utils import data, memory, models, optim, training
 from course_utils.errors import CourseError
+from course_utils.memory.distilled import learn_from
 from course_utils.training import Accumulate, Autocast, ClipGradients, SaveCheckpoints
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
@@ -269,6 +270,8 @@ def test_a_class_of_the_readers_own_shifts_labels_like_the_class_it_extends():
     own = type("Mine", (type(model),), {})
     batch = {"labels": torch.arange(6).view(2, 3)}
     model.__class__ = own
+    assert training.num_loss_tokens(model, batch) == 4
+    learn_from(model, models.build("llama"))  # another class, whose forward is no plain function
     assert training.num_loss_tokens(model, batch) == 4
 
 

@@ -32,17 +32,15 @@ def history(losses=(2.0, 1.0, 0.5)):
     return History(steps=steps, evaluations=[{"epoch": 1, "step": 3, "accuracy": 0.7}])
 
 
-def test_losses_are_compared_in_windows():
-    figure, alt = viz.compare_losses({"a": history(), "b": history((3.0, 3.0, 3.0))}, window=2)
+def test_losses_are_means_of_a_window_beside_a_level():
+    figure, alt = viz.losses_over_seeds({"a": [history()]}, window=2, level=("knowing nothing", 2.3))
     assert list(figure.axes[0].lines[0].get_ydata()) == [2.0, 1.5, 0.75]
-    assert "a from 2.00 to 0.75; b from 3.00 to 3.00" in alt
-    _, alt = viz.compare_losses({"a": history()}, level=("knowing nothing", 2.3))
-    assert alt.endswith("knowing nothing is at 2.30.")
+    assert alt.endswith("a ends at 0.75 (0.75 to 0.75); knowing nothing is at 2.30.")
 
 
 def test_more_runs_than_colors_are_refused():
     with pytest.raises(CourseError, match="1 to 7 runs, not 8"):
-        viz.compare_losses({name: history() for name in "abcdefgh"})
+        viz.losses_over_seeds({name: [history()] for name in "abcdefgh"})
 
 
 def test_bands_reach_from_the_least_to_the_most_of_the_runs():
