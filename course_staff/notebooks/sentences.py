@@ -46,21 +46,15 @@ def broken_claims(chapter: Chapter, claims: list[dict]) -> Remarks:
 
 
 def notes(chapter: Chapter, claims: list[dict]) -> Remarks:
-    """What an author should look at: claims without evidence, long sentences, paragraphs with several parentheses.
-
-    A cell whose id stands in the metadata's `"course": {"kept": {"the-id": "why"}}` was looked at.
-    """
-    kept = chapter.about.get("kept", {})
+    """What an author should look at: claims without evidence, long sentences, paragraphs with several parentheses."""
     known = [_plain(one["says"]) for one in claims]
     for number, sentence in _sentences(chapter):
-        if chapter.notebook["cells"][number - 1].get("id") in kept:
-            continue
         if (found := _CLAIM.search(sentence)) and not any(one in sentence or sentence in one for one in known):
             yield number, f"'{found[0]}' without evidence in {CLAIMS}: {_short(sentence)}"
         if (words := markdown.count_words(sentence)) > MOST_WORDS:
             yield number, f"a sentence of {words} words: {_short(sentence)}"
     for number, paragraph in _paragraphs(chapter):
-        if chapter.notebook["cells"][number - 1].get("id") not in kept and len(re.findall(r"(?<=\s)\(", paragraph)) > 1:
+        if len(re.findall(r"(?<=\s)\(", paragraph)) > 1:
             yield number, f"several parentheses in a paragraph: {_short(paragraph)}"
 
 

@@ -7,13 +7,12 @@ from course_staff.notebooks.anatomy import Chapter
 from course_staff.notebooks.sentences import broken_claims, notes
 
 
-def chapter(*texts, **about):
-    cells = [new_markdown_cell(text, id=f"text-{number}") for number, text in enumerate(texts, start=1)]
-    return Chapter("07_topic.ipynb", new_notebook(cells=cells, metadata={"course": about}))
+def chapter(text):
+    return Chapter("07_topic.ipynb", new_notebook(cells=[new_markdown_cell(text, id="text-1")]))
 
 
-def noted(*texts, claims=(), **about):
-    return [remark for _, remark in notes(chapter(*texts, **about), list(claims))]
+def noted(text, claims=()):
+    return [remark for _, remark in notes(chapter(text), list(claims))]
 
 
 ROOT = {"id": "07-root", "says": "Four segments are best", "evidence": "cell text-1"}
@@ -56,10 +55,6 @@ def test_sentences_that_are_read_twice_are_noted():
     assert "41 words" in noted(f"{'word ' * 40}end.")[0]
     assert "several parentheses" in noted("One (this) and another (that).")[0]
     assert noted("One (this).\n\nAnother (that), and f(x) with g(y).") == []
-
-
-def test_an_author_may_answer():
-    assert noted("It is always so.", kept={"text-1": "a definition"}) == []
 
 
 @pytest.mark.parametrize(
