@@ -46,14 +46,13 @@ class Violation:
 
 
 class Chapter:
-    """A notebook as the rules see it: its cells with their numbers, and what it says about itself to the course."""
+    """A notebook as the rules see it: its cells with their numbers."""
 
     def __init__(self, path: Path, notebook: dict[str, Any]):
         self.path, self.notebook = path, notebook
         self.cells = list(enumerate(notebook["cells"], start=1))
         self.code = [(number, cell) for number, cell in self.cells if cell["cell_type"] == "code"]
         self.prose = [(number, cell["source"]) for number, cell in self.cells if cell["cell_type"] == "markdown"]
-        self.about = notebook["metadata"].get("course", {})
 
 
 Remarks = Iterator[tuple[int, str]]
@@ -201,7 +200,7 @@ def stored_run(chapter: Chapter) -> Remarks:
         if count != position:
             yield number, f"the cell has the number {count}, and is code cell {position}; run `course run --save`."
             break
-    if chapter.about.get("scale") != STORED_SCALE:
+    if chapter.notebook["metadata"].get("course", {}).get("scale") != STORED_SCALE:
         yield 0, f"its outputs are not marked as those of the {STORED_SCALE} scale; run `course run --save`."
     if chapter.notebook["metadata"].get("kernelspec", {}).get("name") != "python3":
         yield 0, "its kernel must be python3; run `course run --save`."

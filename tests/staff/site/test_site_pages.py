@@ -20,7 +20,7 @@ TITLE = "# One\n\nText.\n\n**Time:** about 20 minutes. See [the plan](../docs/pl
 STILLS = {NAME: [Picture(f"01-{n}.webp", f"seen {n}", 600, 300, f"setting {n}") for n in (1, 2, 3)]}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def png() -> bytes:
     figure, axes = plt.subplots()
     axes.plot([0, 1], [1, 3])
