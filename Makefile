@@ -87,6 +87,8 @@ endif
 lint: $(STAMP)
 	@$(VENV) -m ruff check --quiet .
 	@$(VENV) -m ruff format --quiet --check .
+	@$(VENV) -m codespell_lib
+	@$(COURSE) lint
 
 # Written last, so that an interrupted installation is taken up again by the next call.
 $(STAMP): pyproject.toml constraints.txt

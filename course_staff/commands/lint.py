@@ -6,26 +6,29 @@ from course_utils.chapters import chapters_in, find_place
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
-HELP = (
-    "check that notebooks have the anatomy of a chapter, that their demos fit them, and that they show the code by hand"
-)
+HELP = "check that notebooks are chapters, that demos fit them, that links lead somewhere, and that the code by hand is shown"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The chapters to check."""
     parser.add_argument("chapters", nargs="*", help="chapters (03_adamw, 03 or 3), or paths; by default every one")
-    parser.add_argument("--notes", action="store_true", help="also list sentences that an author should look at again")
+    parser.add_argument(
+        "--notes",
+        action="store_true",
+        help="also list sentences that an author should look at again, and how much of each file by hand is shown",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per violation, and, of all chapters, how much of each file by hand they show; 1 where there is any.
+    """Print one line per violation; 1 where there is any. Notes are counted, and refuse nothing.
 
-    Notes are told and counted, and refuse nothing.
+    Without a chapter's name the links of all documents are followed too, and the lines by hand that are shown are counted.
     """
     from course_staff.demos import demos_in, read_demo
     from course_staff.demos.needs import plan
     from course_staff.notebooks.anatomy import Chapter, Violation, violations_in
     from course_staff.notebooks.files import read_notebook
+    from course_staff.notebooks.links import dead_links, documents_in, prose
     from course_staff.notebooks.sentences import broken_claims, claims_of, notes
     from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
 
@@ -45,8 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
                 list(plan(read_demo(demo)))
         except CourseError as error:
             violations.append(str(error))
+    if not arguments.chapters:
+        for path in documents_in(place.root):
+            for number, text in prose(path):
+                violations += [str(Violation(path.name, number, remark)) for remark in dead_links(path, text)]
     if not arguments.chapters and (counts := shown_lines(place.root)):
-        for name, (shown, total) in counts.items():
+        for name, (shown, total) in counts.items() if arguments.notes else ():
             print(f"{name:36} {shown:4} of {total:4} lines shown")
         print(f"The chapters show {share(counts):.1%} of the code by hand; at least {SHOWN_AT_LEAST:.0%} is required.")
         if share(counts) < SHOWN_AT_LEAST:

@@ -13,6 +13,7 @@ from typing import Any
 from course_staff.notebooks import markdown, setup_cell, traces
 from course_staff.notebooks.clean import STORED_SCALE, leaks
 from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.glossary import GLOSSARY, read_glossary, with_links
 from course_staff.notebooks.links import dead_links
 from course_staff.notebooks.successor import with_successor, without_successor
 from course_utils.chapters import exercises_of
@@ -163,6 +164,16 @@ def successor(chapter: Chapter) -> Remarks:
             yield number, "the link to the next chapter is not today's; run `course stamp`."
 
 
+def glossary_links(chapter: Chapter) -> Remarks:
+    """The first use of each term leads into the glossary, as that is today."""
+    glossary = chapter.path.parents[1] / GLOSSARY
+    if glossary.is_file():
+        today = with_links(chapter.notebook, chapter.path.stem, read_glossary(glossary))
+        for (number, text), wanted in zip(chapter.prose, today, strict=True):
+            if text != wanted:
+                yield number, "the links into the glossary are not today's; run `course stamp`."
+
+
 def length_of_prose(chapter: Chapter) -> Remarks:
     """A chapter is read in one sitting."""
     read = [re.sub(r"^### Problems$.*?(?=^### |\Z)", "", text, flags=re.M | re.S) for _, text in chapter.prose]
@@ -245,6 +256,7 @@ RULES: tuple[Callable[[Chapter], Remarks], ...] = (
     sections,
     summary,
     successor,
+    glossary_links,
     length_of_prose,
     length_of_code,
     no_empty_cells,

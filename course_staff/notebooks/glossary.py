@@ -4,7 +4,7 @@ A link carries the term's first sentence as its title, so that it helps where th
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,18 +74,23 @@ def unlinked(text: str) -> str:
     return _LINK.sub(r"\1", text)
 
 
-def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
-    """Write today's links into the notebook at `path`; True where that changed the file.
+def with_links(notebook: Mapping, stem: str, terms: Sequence[Term]) -> list[str]:
+    """The Markdown of the chapter called `stem`, cell by cell, with today's links.
 
     Before the chapter where a term comes first, its word means something else, as a matrix's rank does: there it is not linked.
     Neither is a term whose anchor stands in the metadata's `"course": {"unlinked": ["rank"]}`.
     """
+    others = notebook["metadata"].get("course", {}).get("unlinked", [])
+    known = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in others]
+    return linked([unlinked(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"], known)
+
+
+def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
+    """Write today's links into the notebook at `path`; True where that changed the file."""
 
     def edit(notebook) -> None:
-        others = notebook.metadata.get("course", {}).get("unlinked", [])
-        known = [term for term in terms if term.first <= path.stem.partition("_")[0] and term.id not in others]
         cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
-        for cell, source in zip(cells, linked([unlinked(cell.source) for cell in cells], known), strict=True):
+        for cell, source in zip(cells, with_links(notebook, path.stem, terms), strict=True):
             cell.source = source
 
     return edit_notebook(path, edit)

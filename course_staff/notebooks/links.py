@@ -18,6 +18,12 @@ _ARXIV = re.compile(r"/abs/\d\d(?:0[1-9]|1[0-2])\.\d{4,5}")
 _PLACEHOLDER = ("TODO", "FIXME", "XXX", "...", "…")
 
 
+def documents_in(root: Path) -> list[Path]:
+    """Whatever beside the chapters is read with its links: guides, and the notebooks of the exercises."""
+    folders = [root, *(root / name for name in ("docs", "solutions", "exercises"))]
+    return [path for folder in folders for kind in ("*.md", "*.ipynb") for path in sorted(folder.glob(kind))]
+
+
 def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset()) -> Iterator[str]:
     """A sentence for every link in `text`, prose of the document at `path`, that leads nowhere or cannot lead anywhere.
 

@@ -24,10 +24,16 @@ def chapter():
     return notebook
 
 
+TERM = '### <a id="quokka"></a>quokka\n\nA small animal.\n\n*First in [chapter 00](../notebooks/00_a.ipynb)*\n'
+
+
 @pytest.fixture
 def save(tmp_path):
+    """Stores a notebook as a chapter, beside a glossary of one term."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "glossary.md").write_text(TERM)
 
     def write(notebook, name="07_topic.ipynb"):
         nbformat.write(notebook, folder / name)

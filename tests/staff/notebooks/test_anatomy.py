@@ -84,6 +84,7 @@ CHANGES = {
         18,
         "course stamp",
     ),
+    "a term that is not linked": (lambda n: n.cells.insert(3, new_markdown_cell("A quokka.")), 4, "course stamp"),
     "too many words": (lambda n: n.cells.insert(3, new_markdown_cell("word " * 2_300)), 0, "2,3"),
     "very long cell": (lambda n: insert_code(n, "\n".join(["x = 1"] * 16)), 18, "16 lines"),
     "too many long cells": (long_cells(2), 18, "2 of 11"),

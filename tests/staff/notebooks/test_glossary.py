@@ -1,4 +1,4 @@
-"""One glossary and one table of symbols for the course; chapters link to the first where they first use a term."""
+"""The glossary is read, and chapters link to it where they first use a term."""
 
 import re
 from pathlib import Path
@@ -9,121 +9,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.glossary import GLOSSARY, Term, linked, read_glossary, stamp_links, unlinked
-from course_staff.notebooks.markdown import count_words
-from course_utils.chapters import chapters_in
 from course_utils.errors import CourseError
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / GLOSSARY).read_text(encoding="utf-8")
-TERMS = read_glossary(ROOT / GLOSSARY)
-_ROW = re.compile(r"^\| ([^|]+?) \| ([^|]+?) \| ([\w, ]+) \|$", re.MULTILINE)
-SYMBOLS = [
-    (symbol, meaning, number)
-    for symbol, meaning, numbers in _ROW.findall(TEXT.partition("\n## Symbols\n")[2])[1:]
-    for number in numbers.split(", ")
-]
-"""A letter of the formulas, what it stands for, and a chapter where it does."""
-CHAPTERS = {path.stem.partition("_")[0]: path for path in chapters_in(ROOT / "notebooks")}
-OTHERWISE = {"rank", "unit"}
-"""Terms whose word means something else in chapters before the one where they come first."""
 INTO = re.compile(r'\[([^\[\]]*)\]\(\.\./docs/glossary\.md#([\w-]+) "([^"]*)"\)')
 BATCH = Term("batch", "batch", "What is taken together.", "00", ("batches",))
 MICRO = Term("micro-batch", "micro-batch", 'A "piece" | of it. More.', "06")
-
-
-def prose_of(number: str) -> list[str]:
-    return [cell.source for cell in read_notebook(CHAPTERS[number]).cells if cell.cell_type == "markdown"]
-
-
-@pytest.mark.parametrize("number", CHAPTERS)
-def test_a_chapters_links_are_those_that_the_glossary_asks_for(number, tmp_path):
-    copy = tmp_path / CHAPTERS[number].name
-    copy.write_bytes(CHAPTERS[number].read_bytes())
-    assert not stamp_links(copy, TERMS), "run `course stamp`"
-
-
-@pytest.mark.parametrize("number", CHAPTERS)
-def test_a_term_is_linked_once_where_its_spelling_first_stands(number):
-    """Found here by another way than the stamp's: no link into the glossary stands behind a plain use of the same words."""
-    text = re.split(r"^### Sources$", "\n\n".join(prose_of(number)), flags=re.MULTILINE)[0]
-    found = list(INTO.finditer(text))
-    terms = {term.id: term for term in TERMS}
-    assert len({link[2] for link in found}) == len(found)
-    for link in found:
-        assert link[3] == terms[link[2]].title
-        before = INTO.sub(lambda other: "~" * len(other[0]), text[: link.start()])
-        names = (terms[link[2]].name, *terms[link[2]].also)
-        plain = re.sub(r"```.*?```|`[^`\n]*`|^#+ .*$|\]\([^)]*\)|\$[^$]*\$", "", before, flags=re.DOTALL | re.MULTILINE)
-        longer = [other for term in TERMS for other in (term.name, *term.also) if any(name in other for name in names)]
-        for other in sorted(set(longer) - set(names), key=len, reverse=True):
-            plain = re.sub(re.escape(other), "~", plain, flags=re.IGNORECASE)
-        assert not [name for name in names if re.search(rf"(?<![\w\[-]){re.escape(name)}(?![\w\]-])", plain)], link[0]
-
-
-def test_the_chapter_named_is_the_first_that_uses_the_term():
-    used = {}
-    for number in CHAPTERS:
-        text = "\n".join(unlinked(source) for source in prose_of(number))
-        for link in INTO.findall("\n".join(linked([text], TERMS))):
-            used.setdefault(link[1], number)
-    terms = {term.id: term for term in TERMS}
-    assert used.keys() == terms.keys(), "every term is used in some chapter"
-    assert {name for name, number in used.items() if number != terms[name].first} == OTHERWISE
-    assert all(used[name] < terms[name].first for name in OTHERWISE)
-
-
-def test_there_are_enough_terms_in_order_each_with_a_sentence_that_ends():
-    names = [term.name.lower() for term in TERMS]
-    assert 60 <= len(names) == len(set(names))
-    assert names == sorted(names)
-    assert all(term.text.endswith(".") and 5 <= count_words(term.text) <= 45 for term in TERMS)
-    spellings = [name.lower() for term in TERMS for name in (term.name, *term.also)]
-    assert len(spellings) == len(set(spellings)), "no spelling belongs to two terms"
-
-
-def test_the_chapters_of_the_glossary_are_those_it_names():
-    for number, stem in re.findall(r"\[chapter (\w+)\]\(\.\./notebooks/(\w+)\.ipynb\)", TEXT):
-        assert CHAPTERS[number].stem == stem
-
-
-def symbol_in(symbol: str, text: str) -> bool:
-    """Whether a cell has it: in emphasis or in a formula where it is a small letter, as a word of its own elsewhere."""
-    if symbol.startswith("*"):
-        return symbol in text or bool(re.search(rf"\$[^$]*(?<![a-z\\]){symbol[1:-1]}(?![a-z])[^$]*\$", text))
-    return bool(re.search(rf"(?<![^\W\d_²³]){re.escape(symbol)}(?![a-zA-Z])", text))
-
-
-@pytest.mark.parametrize("number", CHAPTERS)
-def test_a_symbol_stands_in_its_chapters_together_with_what_it_means(number):
-    """Some cell of the chapter has both the symbol and a word of the table's meaning."""
-    prose = list(map(unlinked, prose_of(number)))
-    for symbol, meaning, _ in (one for one in SYMBOLS if one[2] == number):
-        words = {word.rstrip("s")[:6] for word in re.findall(r"[a-z]{4,}", meaning.lower())}
-        words -= {"chapte", "number", "that"}
-        cells = [text.lower() for text in prose if symbol_in(symbol, text)]
-        assert [text for text in cells if any(word in text for word in words)], (symbol, words)
-
-
-def test_a_letter_has_one_meaning_in_a_chapter():
-    pairs = [(symbol, number) for symbol, _, number in SYMBOLS]
-    assert 20 < len(pairs) == len(set(pairs))
-
-
-def test_what_chapters_say_of_symbols_is_what_the_table_says():
-    """The sentence `Symbols, here and in every chapter: …` where a chapter has it."""
-    meanings = {}
-    for symbol, meaning, _ in SYMBOLS:
-        meanings.setdefault(symbol, []).append(meaning)
-    said = [
-        found
-        for number in CHAPTERS
-        for text in prose_of(number)
-        for found in re.findall(r"here and in every chapter: ([^.]+)", unlinked(text))
-    ]
-    assert len(said) >= 2
-    for sentence in said:
-        for symbol, words in re.findall(r"(\*?[^\s*,]\*?) (?:is )?(?:the |a |its )([\w ]+)", sentence):
-            assert any(words.split(" and ")[0].strip() in meaning for meaning in meanings[symbol]), (symbol, words)
 
 
 def test_the_longest_term_wins_and_only_its_first_use_is_linked():
