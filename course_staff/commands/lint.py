@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--notes",
         action="store_true",
-        help="also list sentences that an author should look at again, and how much of each file by hand is shown",
+        help="also list claims without evidence, and how much of each file by hand is shown",
     )
 
 

@@ -35,12 +35,8 @@ def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset())
     for target in sorted(targets):
         if not re.match(r"(?:https?|mailto):", target) and not _leads_somewhere(path, target, attachments):
             yield f"the link to {target} leads nowhere; correct or remove it."
-    yield from bad_addresses("\n".join([plain, *targets]))
-
-
-def bad_addresses(text: str) -> Iterator[str]:
-    """A sentence for every web address in `text` that is not of the form that the course writes addresses in."""
-    for address in sorted({found.rstrip(".,;:!?") for found in _ADDRESS.findall(text)}):
+    written = _ADDRESS.findall("\n".join([plain, *targets]))
+    for address in sorted({found.rstrip(".,;:!?") for found in written}):
         if reason := _what_is_wrong(address):
             yield f"the address {address} {reason}."
 

@@ -1,4 +1,4 @@
-"""What a chapter's sentences claim and how they are built: what `course lint` notes for the author, and what it refuses.
+"""What a chapter's sentences claim: what `course lint` notes for the author, and what it refuses.
 
 `docs/claims.json` holds, for each chapter, the sentences that say why, or that something always holds, with what they rest on:
 
@@ -13,12 +13,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import shorten
 
-from course_staff.notebooks import markdown
 from course_staff.notebooks.anatomy import Chapter, Remarks
 
 CLAIMS = "docs/claims.json"
-MOST_WORDS = 40
 _CLAIM = re.compile(
     r"\b(because|causes?|caused|best|always|never)\b|\bso\b(?! (?:that|far|many|much|few|little|often|on)\b)",
     re.IGNORECASE,
@@ -46,42 +45,23 @@ def broken_claims(chapter: Chapter, claims: list[dict]) -> Remarks:
 
 
 def notes(chapter: Chapter, claims: list[dict]) -> Remarks:
-    """What an author should look at: claims without evidence, long sentences, paragraphs with several parentheses.
-
-    A cell whose id stands in the metadata's `"course": {"kept": {"the-id": "why"}}` was looked at.
-    """
-    kept = chapter.about.get("kept", {})
+    """Sentences that claim something, and have no evidence."""
     known = [_plain(one["says"]) for one in claims]
     for number, sentence in _sentences(chapter):
-        if chapter.notebook["cells"][number - 1].get("id") in kept:
-            continue
         if (found := _CLAIM.search(sentence)) and not any(one in sentence or sentence in one for one in known):
-            yield number, f"'{found[0]}' without evidence in {CLAIMS}: {_short(sentence)}"
-        if (words := markdown.count_words(sentence)) > MOST_WORDS:
-            yield number, f"a sentence of {words} words: {_short(sentence)}"
-    for number, paragraph in _paragraphs(chapter):
-        if chapter.notebook["cells"][number - 1].get("id") not in kept and len(re.findall(r"(?<=\s)\(", paragraph)) > 1:
-            yield number, f"several parentheses in a paragraph: {_short(paragraph)}"
-
-
-def _paragraphs(chapter: Chapter) -> Iterator[tuple[int, str]]:
-    """Prose as one reads it, paragraph by paragraph with its cell; without headings, tables, code, quoted output and sources."""
-    for number, text in chapter.prose:
-        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text.partition("### Sources")[0]):
-            if not re.match(r"\s*(?:#|\||```|<|\$\$)", paragraph):
-                yield number, _plain(paragraph)
+            shown = shorten(sentence, 90, placeholder="…")
+            yield number, f"'{found[0]}' without evidence in {CLAIMS}: {shown}"
 
 
 def _sentences(chapter: Chapter) -> Iterator[tuple[int, str]]:
-    for number, paragraph in _paragraphs(chapter):
-        yield from ((number, sentence) for sentence in _END.split(paragraph) if sentence)
+    """Sentences as one reads them, with their cells; without headings, tables, code, quoted output and sources."""
+    for number, text in chapter.prose:
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text.partition("### Sources")[0]):
+            if not re.match(r"\s*(?:#|\||```|<|\$\$)", paragraph):
+                yield from ((number, sentence) for sentence in _END.split(_plain(paragraph)) if sentence)
 
 
 def _plain(text: str) -> str:
     """As one reads it: links as their words, no marks of emphasis, single spaces."""
     text = re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^()]*(?:\([^()]*\)[^()]*)*\)", r"\1", text)
     return " ".join(re.sub(r"\*+|^\s*(?:[-*]|\d+\.) ", "", text).split())
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 90 else f"{text[:87].rstrip()}…"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,13 @@ ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 60
 LAB = r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*token=\w+"
 DEMO = r"http://127\.0\.0\.1:\d+/"
+
+
+def copy_course(folder: Path, *names: str) -> Path:
+    """The folders of the course that are named, in `folder`."""
+    for name in names:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 @contextmanager

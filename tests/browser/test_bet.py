@@ -1,12 +1,11 @@
 """A reader bets in the copy that `course lab` opens: nothing below gives the answer away, and what is typed counts."""
 
 import json
-import shutil
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from real import LAB, ROOT, save_picture, served
+from real import LAB, copy_course, save_picture, served
 
 from course_staff.notebooks.setup_cell import setup_source
 
@@ -19,8 +18,7 @@ ANSWER = "it is 43.3 % of the peak"
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of the course whose first chapter is a bet, executed and stored."""
-    for name in ("notebooks", "course_utils"):
-        shutil.copytree(ROOT / name, tmp_path / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_course(tmp_path / "course", "notebooks", "course_utils")
     told = [new_output("display_data", {"text/html": f"<details><p>{ANSWER}</p></details>", "text/plain": ANSWER})]
     cells = [new_code_cell(source) for source in (setup_source(), BET)]
     cells += [
@@ -34,38 +32,14 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def page(browser, checkout):
-    with served(
-        "-m",
-        "course_utils.cli",
-        "lab",
-        "00",
-        "--port",
-        "0",
-        address=LAB,
-        home=checkout.parent,
-        cwd=checkout,
-        COURSE_STRICT="0",
-    ) as address:
+    command = ("-m", "course_utils.cli", "lab", "00", "--port", "0")
+    with served(*command, address=LAB, home=checkout.parent, cwd=checkout, COURSE_STRICT="0") as address:
         page = browser.new_page(viewport={"width": 1000, "height": 1000})
         page.goto(address)
         page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
         yield page
         page.close()
-
-
-def test_in_a_whole_chapter_no_output_is_stored_anywhere(page):
-    """From the top to the end, a page at a time, because JupyterLab holds only what can be seen."""
-    server = page.url.partition("/lab")[0]
-    page.goto(f"{server}/lab/workspaces/whole/tree/notebooks/07_gradient_checkpointing.ipynb")
-    page.locator(".jp-RenderedMarkdown h1").first.wait_for(timeout=60_000)
-    panel = page.locator(".jp-WindowedPanel-outer")
-    seen, before = set(), -1
-    while before != (before := panel.evaluate("panel => panel.scrollTop += 600")):
-        page.wait_for_timeout(150)
-        seen |= set(panel.locator(".jp-CodeCell .cm-content").all_inner_texts())
-        assert panel.locator(".jp-OutputArea-output").count() == 0
-    assert len(seen) > 20, "the chapter was read to its end"
 
 
 def test_a_notebook_that_is_opened_again_and_saved_shows_its_boxes_as_they_were(page):

@@ -1,13 +1,12 @@
 """Light and dark in JupyterLab: figures, controls and source, on a page long enough to be scrolled, in a real browser."""
 
 import json
-import shutil
 from urllib.request import Request, urlopen
 
 import pytest
 from nbformat import write
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from real import LAB, ROOT, save_picture, served
+from real import LAB, copy_course, save_picture, served
 from test_lab import at, await_all_cells, choose_theme
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -41,8 +40,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def opened(browser, folder):
     """The page with the notebook, every cell run, in JupyterLab as it takes cells out of the page that are out of sight."""
-    for name in ("notebooks", "exercises", "course_utils"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_course(folder, "notebooks", "exercises", "course_utils")
     cells = [new_code_cell(BEGIN), new_code_cell(FIGURE), new_code_cell(OWN)]
     cells += [new_code_cell("viz.source(optim.AdamW)")]
     cells += [new_markdown_cell("\n\n".join(["One line of many."] * 12)) for _ in range(12)] + [new_code_cell(PLAY)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
-from real import LAB, ROOT, save_picture, served
+from real import LAB, ROOT, copy_course, save_picture, served
 from test_lab import at, choose_theme
 
 from course_utils.chapters import exercises_of
@@ -30,9 +30,7 @@ GRAY, RED, GREEN = "#888888", "#D55E00", "#009E73"
 def checkout(tmp_path_factory):
     """The course with its first chapter and set. JupyterLab does not save by itself, so that the test knows what is saved."""
     folder = tmp_path_factory.mktemp("exercise")
-    shutil.copytree(
-        ROOT / "course_utils", folder / "course" / "course_utils", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    copy_course(folder / "course", "course_utils")
     for name in (f"notebooks/{SET}.ipynb", EXERCISE, f"solutions/{SET}.ipynb"):
         (folder / "course" / name).parent.mkdir()
         shutil.copy(ROOT / name, folder / "course" / name)

@@ -2,14 +2,13 @@
 
 import json
 import re
-import shutil
 import time
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import nbformat
 import pytest
-from real import LAB, ROOT, save_picture, served
+from real import LAB, ROOT, copy_course, save_picture, served
 
 from course_staff.notebooks.plays import needed
 from course_utils.chapters import chapters_in
@@ -36,8 +35,7 @@ STOPS = ".widget-vbox :is([role=slider], select, input, button):visible"
 def checkout(tmp_path_factory):
     """A copy of the course; in all chapters but one only what the figure needs."""
     folder = tmp_path_factory.mktemp("lab") / "course"
-    for name in ("notebooks", "course_utils"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_course(folder, "notebooks", "course_utils")
     for chapter in CHAPTERS:
         shorten(folder / "notebooks" / f"{chapter}.ipynb", whole=chapter.startswith(RUN_WHOLE))
     return folder

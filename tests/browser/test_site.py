@@ -213,18 +213,3 @@ def test_axe_finds_nothing_serious_on_any_page(theme, opened, site):
         ]
         page.context.close()
     assert found == []
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_a_page_loads_at_most_one_mebibyte_of_its_own(theme, opened, site):
-    """HTML, and every figure of this theme, after the reader has scrolled through all of it."""
-    for name in names(site):
-        page = opened(name, theme)
-        show_everything(page)
-        page.evaluate("document.querySelectorAll('img').forEach((one) => { one.loading = 'eager'; })")
-        page.wait_for_function("[...document.images].every((one) => one.complete)")
-        shown = "[...document.images].filter((one) => one.offsetParent).map((one) => one.currentSrc)"
-        own = "[...document.scripts].map((one) => one.src).filter((one) => one.includes('planner'))"
-        files = {Path(address.removeprefix("file://")) for address in page.evaluate(shown) + page.evaluate(own)}
-        assert sum(path.stat().st_size for path in {site / name, *files}) <= 2**20, name
-        page.context.close()

@@ -1,11 +1,14 @@
 """`course lab` without a name: the first page, and where its links lead, in a real browser."""
 
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
-from real import LAB, ROOT, save_picture, served
+from playwright.sync_api import expect
+from real import LAB, copy_course, save_picture, served
+from test_lab import at
 
 from course_utils.settings import environment_for_child
 
@@ -19,8 +22,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(folder):
-    for name in ("notebooks", "exercises", "course_utils", "docs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_course(folder, "notebooks", "exercises", "course_utils", "docs")
     command = ("-m", "course_utils.cli", "lab", "--port", "0")
     with served(*command, address=LAB, home=folder.parent, cwd=folder) as address:
         yield address
@@ -62,6 +64,20 @@ def test_its_links_open_the_chapter_its_exercises_and_the_glossary_beside_it(pag
         for each in before:
             now.remove(each)
         assert opened in now[0]
+
+
+def test_a_term_leads_to_its_entry(address, browser):
+    """Shown, not opened to be edited."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(at(address, "/lab/workspaces/term/tree/notebooks/00_start_here.ipynb"))
+    # A kernel that still starts outlives Ctrl-C.
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+    link = page.locator('.jp-MarkdownOutput a[href*="glossary.md"]', has_text="gradients").first
+    expect(link).to_have_attribute("title", re.compile("^The derivative of the loss"), timeout=90_000)
+    link.click()
+    expect(page.locator('.jp-MarkdownViewer h3[data-jupyter-id="gradient"]')).to_be_in_viewport(timeout=30_000)
+    assert page.locator(".jp-FileEditor").count() == 0
+    page.close()
 
 
 def test_who_types_it_again_is_told_where_it_is_open_and_nothing_is_merged(address, folder, page):

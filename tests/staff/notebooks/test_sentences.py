@@ -7,13 +7,13 @@ from course_staff.notebooks.anatomy import Chapter
 from course_staff.notebooks.sentences import broken_claims, notes
 
 
-def chapter(*texts, **about):
+def chapter(*texts):
     cells = [new_markdown_cell(text, id=f"text-{number}") for number, text in enumerate(texts, start=1)]
-    return Chapter("07_topic.ipynb", new_notebook(cells=cells, metadata={"course": about}))
+    return Chapter("07_topic.ipynb", new_notebook(cells=cells))
 
 
-def noted(*texts, claims=(), **about):
-    return [remark for _, remark in notes(chapter(*texts, **about), list(claims))]
+def noted(*texts, claims=()):
+    return [remark for _, remark in notes(chapter(*texts), list(claims))]
 
 
 ROOT = {"id": "07-root", "says": "Four segments are best", "evidence": "cell text-1"}
@@ -50,16 +50,6 @@ def test_what_claims_nothing_is_left_alone(text):
 
 def test_a_claim_with_evidence_is_known_by_how_it_reads():
     assert noted("Four [segments](a.md) are *best* where r is 2.", claims=[ROOT]) == []
-
-
-def test_sentences_that_are_read_twice_are_noted():
-    assert "41 words" in noted(f"{'word ' * 40}end.")[0]
-    assert "several parentheses" in noted("One (this) and another (that).")[0]
-    assert noted("One (this).\n\nAnother (that), and f(x) with g(y).") == []
-
-
-def test_an_author_may_answer():
-    assert noted("It is always so.", kept={"text-1": "a definition"}) == []
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,13 @@
 import base64
 import re
 import tomllib
-from collections import Counter
 from io import BytesIO
 
-import matplotlib.pyplot as plt
 import pytest
 from PIL import Image, ImageChops
 
-from course_staff.demos.controls import press
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.plays import catch, play_cells
+from course_staff.notebooks.plays import play_cells
 from course_staff.site import stills
 from course_staff.site.stills import SETTINGS, draw, settings_of, stored
 from course_utils.chapters import chapters_in, find_place
@@ -47,24 +44,6 @@ def test_each_chapter_has_the_starting_values_and_two_other_settings():
         start, first, second = settings_of(chapter)
         assert start.set == {}
         assert {} != first.set != second.set != {}
-
-
-def test_no_two_labels_are_the_same_and_each_is_whole_sentences():
-    labels = Counter(setting.label for chapter in NAMES for setting in settings_of(chapter))
-    assert labels.most_common(1)[0][1] == 1
-    assert all(len(label.split()) > 8 and label.endswith(".") for label in labels)
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
-def test_every_value_is_one_that_the_control_can_have_and_not_where_it_starts(chapter):
-    with plt.rc_context():
-        controls = catch(chapter).controls
-    start = {name: control.value for name, control in controls.items()}
-    for setting in settings_of(chapter.stem)[1:]:
-        press(setting.set, controls)
-        for name in setting.set:
-            argument = name.partition(".")[0]
-            assert controls[argument].value != start[argument], name
 
 
 def test_a_chapter_is_drawn_into_files_and_other_settings_are_other_pictures(tmp_path, write):
