@@ -87,7 +87,7 @@ endif
 lint: $(STAMP)
 	@$(VENV) -m ruff check --quiet .
 	@$(VENV) -m ruff format --quiet --check .
-	@$(VENV) -m codespell_lib
+	@$(VENV) -m codespell_lib $(wildcard $(HANDED_OUT) solutions)
 	@$(COURSE) lint
 
 # Written last, so that an interrupted installation is taken up again by the next call.

@@ -85,6 +85,7 @@ def third_party_imports(path: Path) -> set[str]:
     )
 
 
+@cache
 def declared(*extras: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
