@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -46,11 +48,23 @@ def contrast(one: str, other: str) -> float:
 
 def faint_texts(figure: Figure) -> Iterator[tuple[str, float]]:
     """Texts of `figure` with less contrast than can be read, and how much they have."""
-    for text in figure.findobj(Text):
+    for text in _texts_in(figure):
         if text.get_text().strip() and text.get_visible():
             ratio = contrast(to_hex(text.get_color()), _ground(text, figure))
             if ratio < READABLE:
                 yield text.get_text(), ratio
+
+
+def _texts_in(artist: Artist) -> Iterator[Text]:
+    """As `findobj` finds them, which makes every tick that was not drawn yet, and without its words."""
+    if isinstance(artist, Text):
+        yield artist
+    elif isinstance(artist, Axis):
+        ticks = [tick for kind in ("majorTicks", "minorTicks") for tick in vars(artist).get(kind, ())]
+        yield from (artist.label, artist.offsetText, *(text for tick in ticks for text in (tick.label1, tick.label2)))
+    else:
+        for child in artist.get_children():
+            yield from _texts_in(child)
 
 
 def _ground(text: Text, figure: Figure) -> str:
