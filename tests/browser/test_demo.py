@@ -22,7 +22,7 @@ pytest.importorskip("voila")
 DEMOS = {path.stem: path for path in demos_in(find_place(ROOT).notebooks)}
 PAGED = "03_adamw"
 TOUCHED = "09_local_sgd"  # its figure has sliders and a checkbox
-SIZES = [(800, 700), (1400, 900)]
+SIZES = [(800, 700), (1024, 768), (1400, 900)]
 ROOMS = [(1280, 720), (1920, 1080)]
 LETTERS = """
 import json

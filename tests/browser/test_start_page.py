@@ -1,6 +1,5 @@
 """`course lab` without a name: the first page, and where its links lead, in a real browser."""
 
-import re
 import shutil
 import subprocess
 import sys

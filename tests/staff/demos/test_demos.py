@@ -188,12 +188,6 @@ def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_printed(write, cap
     assert said[4].endswith("Cell 'broken' failed: ZeroDivisionError: division by zero.")
 
 
-@pytest.mark.parametrize("scale", ["smoke", "laptop"])
-def test_the_presentation_begins_at_the_demos_scale(scale, write):
-    demo = read_demo(write(("minutes = 3", f'scale = "{scale}"\nminutes = 3')))
-    assert f"live({scale!r})" in presentation(demo).cells[1].source
-
-
 WRONG = {
     "no steps": ([(DEMO[DEMO.index("[[steps]]") :], "")], "it has no steps"),
     "minutes": ([("minutes = 3", "minutes = 4")], "its steps take 3 minutes together, but it says 4"),

@@ -5,11 +5,13 @@ import re
 import tomllib
 from io import BytesIO
 
+import matplotlib.pyplot as plt
 import pytest
 from PIL import Image, ImageChops
 
+from course_staff.demos.controls import press
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.plays import play_cells
+from course_staff.notebooks.plays import catch, play_cells
 from course_staff.site import stills
 from course_staff.site.stills import SETTINGS, draw, settings_of, stored
 from course_utils.errors import CourseError
