@@ -1,5 +1,6 @@
 """Every test gets its own home folder and the smallest scale, whatever the machine's environment says."""
 
+import gc
 import shutil
 import sys
 
@@ -18,6 +19,12 @@ QUIET = (
 def pytest_configure(config):
     if getattr(config.option, "nbval_kernel_name", None) == kernels.NAME and not hasattr(config, "workerinput"):
         config.add_cleanup(kernels.offer())
+
+
+def pytest_collection_finish():
+    """All that was imported stays: no search for garbage, with which each measurement begins, need look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

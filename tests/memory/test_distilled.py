@@ -67,13 +67,11 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        (LLAMA, {}),
         (LLAMA, {"precision": "bf16", "attention": "eager"}),
         (LLAMA, {"precision": "autocast", "checkpointing": True, "accumulation": 2}),
         (LLAMA, {"keeps_outputs": False, "in_backward": True}),
         (LLAMA, {"lora": 4}),
         (LLAMA, {"galore": 8, "packed": True}),
-        (LLAMA, {"saved_on_disk": True}),
         (TIED, {}),
         (DEEP, {}),
         (classifier(2, 64), {}),

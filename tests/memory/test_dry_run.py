@@ -19,7 +19,6 @@ SMALL = SCALES["smoke"]
 @pytest.mark.parametrize(
     ("name", "recipe"),
     [
-        ("distilbert", Recipe(batch=8, sequence=32)),
         ("distilbert", Recipe("adafactor", batch=2, sequence=32, accumulation=2, clipping=True)),
         ("gpt2", Recipe("adamw-foreach", batch=4, sequence=32, checkpointing=True)),
         ("llama", Recipe("adafactor-transformers", batch=4, sequence=32, attention="eager")),

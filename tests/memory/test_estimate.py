@@ -76,8 +76,8 @@ def test_the_first_answer_is_what_the_allocator_counts(what, recipe, batch):
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe("sgd"),
         ON_CUDA,
+        pytest.param(Recipe("sgd"), marks=pytest.mark.slow),
         pytest.param(Recipe("adafactor", checkpointing=True, accumulation=2), marks=pytest.mark.slow),
         pytest.param(Recipe("sgd", zero_stage=3, ranks=4, device="cuda"), marks=pytest.mark.slow),
     ],
@@ -204,9 +204,7 @@ def layers_in_4_bits(model):
     }
 
 
-@pytest.mark.parametrize(
-    "family", ["llama", "gpt2", "bloom", "falcon"]
-)  # with Linear, Conv1D, and a class made from Linear
+@pytest.mark.parametrize("family", ["llama", "gpt2", "falcon"])  # with Linear, Conv1D, and a class made from Linear
 def test_the_layers_in_4_bits_are_those_that_transformers_chooses(family, tmp_path):
     from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -224,23 +222,12 @@ def test_the_layers_in_4_bits_are_those_that_transformers_chooses(family, tmp_pa
     assert bool(theirs) == (family != "falcon")
 
 
-def test_in_4_bits_gpt_2_takes_less_too():
-    config = models.configuration("gpt2-small", n_embd=64, n_head=4, n_layer=2, vocab_size=100)
-    ways = (Recipe(batch=1, sequence=16, lora=4), Recipe(batch=1, sequence=16, lora=4, quantized="nf4"))
-    whole, codes = (estimate(config, recipe).by_instant()["update"]["parameters"] for recipe in ways)
-    weights = 2 * 12 * 64 * 64  # of two blocks
-    assert whole - codes == 4 * weights - weights // 2
-
-
 def test_of_blocks_that_repeat_as_a_pattern_the_pattern_is_named():
-    from transformers import Gemma3TextConfig, SmolLM3Config
+    from transformers import SmolLM3Config
 
-    for blocks in (20, 23):  # every fourth has no positions, and three may be left over
-        pattern = SmolLM3Config(**SMALL, num_hidden_layers=blocks, pad_token_id=0)
-        assert attempt(source_of(pattern), ON_CUDA).how == "a dry run of 3 of its 5 groups of 4 blocks"
-    gemma = Gemma3TextConfig(**SMALL, head_dim=16, num_hidden_layers=35)  # of six, and five left over
-    assert attempt(source_of(gemma), ON_CUDA).how == "a dry run of 3 of its 5 groups of 6 blocks"
-    assert attempt(source_of(LLAMA), ON_CUDA).how == "a dry run of 3 of its 5 blocks"
+    # Every fourth has no positions, and three are left over.
+    pattern = SmolLM3Config(**SMALL, num_hidden_layers=23, pad_token_id=0)
+    assert attempt(source_of(pattern), Recipe("sgd")).how == "a dry run of 3 of its 5 groups of 4 blocks"
 
 
 def test_a_config_json_is_enough(tmp_path):

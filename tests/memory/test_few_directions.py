@@ -19,7 +19,6 @@ RECIPE = Recipe(batch=2, sequence=16, galore=8)
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        (LLAMA, {}),
         (LLAMA, {"precision": "bf16"}),
         (LLAMA, {"precision": "autocast", "checkpointing": True}),
         (LLAMA, {"in_backward": True}),

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import MistralConfig
 
-from course_utils.memory import Recipe, dry_run, estimate, measure, plan
-from course_utils.memory.finder import fit, powers
+from course_utils.memory import Recipe, dry_run, estimate, measure
+from course_utils.memory.finder import finder_of, fit, powers
 from course_utils.memory.log import Log
 from course_utils.memory.model import source_of
-from course_utils.memory.plan import needs
+from course_utils.memory.plan import most_that_fits
 from course_utils.memory.trial import attempt
 
 POSITIONS = 40
@@ -104,10 +104,11 @@ def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
     config = MistralConfig(**sizes, num_hidden_layers=5, max_position_embeddings=600, sliding_window=300)
     config.architectures = ["MistralForCausalLM"]
     recipe = Recipe("adamw-foreach", batch=1, sequence=512, precision="bf16", lora=4, checkpointing=True, device="cuda")
-    needed = [needs(attempt(source_of(config), replace(recipe, batch=batch)).log, "cuda")[1] for batch in (2, 3)]
-    assert needed[0] < needed[1]
-    found = plan(config, needed[0], recipe, cards=())
-    assert (found.verdict, found.largest["largest batch"]) == ("fits", 2)
+    two, three = (attempt(source_of(config), replace(recipe, batch=batch)).log.reserved for batch in (2, 3))
+    assert two < three
+    finder = finder_of(source_of(config), recipe)
+    finder.attempt(1, 512)
+    assert most_that_fits(finder, lambda b: (b, 512), 1, 8, lambda log: log.reserved <= two) == 2
 
 
 def test_of_a_function_that_makes_a_model_formulas_are_found_too():

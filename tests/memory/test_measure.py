@@ -48,7 +48,6 @@ def test_the_peak_of_one_layer_is_known_exactly():
 @pytest.mark.parametrize(
     ("name", "recipe"),
     [
-        ("distilbert", Recipe(batch=8, sequence=32)),
         ("distilbert", Recipe("adamw-foreach", batch=2, sequence=32, accumulation=3, clipping=True)),
         ("distilbert", Recipe(batch=8, sequence=32, checkpointing=True)),
         ("gpt2", Recipe("adafactor", batch=4, sequence=32)),

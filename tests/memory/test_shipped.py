@@ -56,8 +56,9 @@ def test_a_shipped_answer_is_a_dry_run_to_the_byte(config, recipe):
     assert found.peak_instant.by_kind == usage.split
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw-foreach", "adafactor"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "autocast"])
+@pytest.mark.parametrize(
+    ("optimizer", "precision"), [("adamw", "fp32"), ("adamw-foreach", "bf16"), ("adafactor", "autocast")]
+)
 def test_the_allocator_reserves_what_it_would_for_a_dry_run(optimizer, precision):
     """It gives what dies to what is born next: gradients that nobody sees die stay its own."""
     recipe = Recipe(optimizer, precision, batch=2, sequence=512, checkpointing=True, device="cuda")
