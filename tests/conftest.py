@@ -36,14 +36,28 @@ def pytest_terminal_summary(terminalreporter):
         )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _fork_ranks_from_here(tmp_path_factory):
+    """Ranks find every module of the tests imported; else each imports the one that its work is in, for a second or more.
+
+    And no collection of garbage looks through those modules again: each measurement of memory begins with one.
+    """
+    gc.collect()
+    gc.freeze()
+    torch = sys.modules.get("torch")
+    # With several threads, a module that computed while it was imported has left some, and a fork would wait for them.
+    if torch is None or torch.get_num_threads() > 1:
+        return
+    from course_utils.distributed.launch import fork_server
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _set_environment(monkeypatch, tmp_path_factory.mktemp("ranks"))
+        fork_server()
+
+
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COURSE_SCALE", "smoke")
-    monkeypatch.setenv("COURSE_DEVICE", "cpu")
-    monkeypatch.setenv("COURSE_SEED", "0")
-    monkeypatch.setenv("COURSE_STRICT", "0")
-    monkeypatch.setenv("COURSE_READER", "1")
+    _set_environment(monkeypatch, tmp_path)
     settings_room.settings.cache_clear()
     yield
     settings_room.settings.cache_clear()
@@ -68,3 +82,12 @@ def browser():
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=60_000)
         yield browser
         browser.close()
+
+
+def _set_environment(monkeypatch, folder):
+    monkeypatch.setenv("COURSE_HOME", str(folder / "home"))
+    monkeypatch.setenv("COURSE_SCALE", "smoke")
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    monkeypatch.setenv("COURSE_SEED", "0")
+    monkeypatch.setenv("COURSE_STRICT", "0")
+    monkeypatch.setenv("COURSE_READER", "1")

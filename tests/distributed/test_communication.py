@@ -1,16 +1,9 @@
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import pytest
-import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from course_utils.distributed.communication import METHODS, communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
@@ -159,69 +152,6 @@ def test_the_shards_of_all_ranks_hold_everything(parameters, ranks, stage):
         for own in owned
     ]
     assert zero_bytes_per_rank(parameters, ranks, stage) == max(kept)
-
-
-@pytest.fixture
-def four_ranks():
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    yield 4
-    dist.destroy_process_group()
-
-
-def layers(count=3):
-    return nn.Sequential(*[nn.Linear(64, 64) for _ in range(count)]), count * (64 * 64 + 64)
-
-
-class Collectives(TorchDispatchMode):
-    """Notes the whole tensor of every collective of torch's."""
-
-    def __init__(self):
-        super().__init__()
-        self.bytes = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "c10d":
-            self.bytes.append(max(a.nbytes for a in tree_leaves(args) if isinstance(a, torch.Tensor)))
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.slow
-def test_full_sharding_of_torch_does_these_collectives(four_ranks):
-    from torch.distributed.fsdp import fully_shard
-
-    model, parameters = layers()
-    for module in [*model, model]:
-        fully_shard(module, reshard_after_forward=True)
-    with Collectives() as seen:
-        for _ in range(2):
-            model(torch.ones(2, 64)).sum().backward()
-    traffic = communication("zero3", parameters, four_ranks, accumulation=2, buckets=3)
-    assert traffic.bytes == 3 / 4 * sum(seen.bytes)
-    assert traffic.rounds == 3 * len(seen.bytes)
-
-
-@pytest.mark.parametrize(("no_sync", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
-def test_data_parallel_of_torch_reduces_these_bytes(four_ranks, no_sync, dtype):
-    model, parameters = layers()
-    model, seen = DistributedDataParallel(model.to(dtype)), []
-
-    def reduce(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        seen.append(bucket.buffer().nbytes)
-        done = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
-    model.register_comm_hook(None, reduce)
-    for last in (False, True):
-        with model.no_sync() if no_sync and not last else nullcontext():
-            model(torch.ones(2, 64, dtype=dtype)).sum().backward()
-    traffic = communication(
-        "ddp", parameters, four_ranks, accumulation=2, no_sync=no_sync, gradient_bytes=dtype.itemsize
-    )
-    assert traffic.bytes == 2 * 3 / 4 * sum(seen)
-    assert traffic.rounds == 2 * 3 * len(seen)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,12 @@ def leaving():
     dist.barrier()
 
 
+def vanishing():
+    if dist.get_rank() == 1:
+        os._exit(7)
+    dist.barrier()
+
+
 def done_early():
     if dist.get_rank() == 0:
         dist.barrier()
@@ -73,6 +79,7 @@ def at_a_taken_port(port):
 FAULTS = {
     killed: "Rank 1 of 2 was killed by SIGKILL, as the system does where memory runs out",
     leaving: r"Rank 1 of 2 stopped with SystemExit: 3, at line \d+",
+    vanishing: r"Rank 1 of 2 died without a word \(exit code 7\)",
     done_early: r"Rank 0 of 2 .* still waited in a collective when another rank had ended \(rank 1\), which called fewer",
     gone: r"Rank 0 of 2 ended before its work was done \(exit code 0\)",
     lists_of_other_sizes: r"Rank \d of 2 stopped with RuntimeError: .*invalid tensor size",
@@ -114,7 +121,8 @@ def apart():
 
 @pytest.mark.usefixtures("leaves_nothing")
 def test_ranks_that_hang_are_told_with_the_line_of_each():
-    said = r"rank 0 in all_reduce at line \d+ of .*, rank 1 at line \d+ of .*, rank 2 gives no answer; look for a collective"
+    sums = apart.__code__.co_firstlineno + 3
+    said = rf"rank 0 in all_reduce at line {sums} of .*, rank 1 at line \d+ of .*, rank 2 gives no answer; look for a collective"
     with pytest.raises(CourseError, match=r"The 3 ranks were not done after 4 s and were ended: " + said):
         launch(apart, 3, seconds=4)
 
@@ -224,9 +232,14 @@ def waiting(folder):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.parametrize(
-    "send", [pytest.param("kill", marks=pytest.mark.slow), "killpg"], ids=["the process", "all of a terminal"]
+    ("send", "sent"),
+    [
+        pytest.param("kill", signal.SIGINT, id="an interrupt of the process", marks=pytest.mark.slow),
+        pytest.param("killpg", signal.SIGINT, id="an interrupt of all of a terminal"),
+        pytest.param("kill", getattr(signal, "SIGKILL", None), id="its end"),
+    ],
 )
-def test_an_interrupt_ends_the_ranks(tmp_path, send):
+def test_ranks_end_with_the_process_that_asked_for_them(tmp_path, send, sent):
     """Jupyter interrupts the kernel, Ctrl-C in a terminal all processes at once."""
     code = (
         "import signal, sys; from pathlib import Path; sys.path[:0] = [sys.argv[2]]; import test_faults as here\n"
@@ -238,12 +251,12 @@ def test_an_interrupt_ends_the_ranks(tmp_path, send):
     try:
         wait_for(lambda: len(pids(tmp_path)) == 2)
         everything = psutil.Process(asking.pid).children(recursive=True)
-        getattr(os, send)(asking.pid, signal.SIGINT)
+        getattr(os, send)(asking.pid, sent)
         said = asking.communicate(timeout=30)[1]
     finally:
         asking.kill()
         asking.wait()
-    assert "KeyboardInterrupt" in said.splitlines()[-1]
+    assert sent != signal.SIGINT or "KeyboardInterrupt" in said.splitlines()[-1]
     assert set(pids(tmp_path)) <= {each.pid for each in everything}
     wait_for(lambda: not any(each.is_running() for each in everything))
 

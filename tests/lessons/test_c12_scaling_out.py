@@ -106,10 +106,9 @@ def test_without_the_sum_what_lies_below_the_last_cut_is_wrong(work, truth):
     assert lesson.error_of("model.layers.3.post_attention_layernorm.weight", seen, truth) > 0.01
 
 
-@pytest.mark.parametrize(("width", "tokens"), [(32, 32), (64, 16)])
-def test_a_stage_holds_what_is_in_flight(width, tokens):
+def test_a_stage_holds_what_is_in_flight():
     """A message may still be on its way: b·s·h numbers."""
-    work = lesson.Work(llama(width), 6, examples=4, tokens=tokens, dtype=torch.float32)
+    work = lesson.Work(llama(), 6, examples=4, tokens=32, dtype=torch.float32)
     updates = {"one": (gpipe, 1), "gpipe": (gpipe, 6), "1F1B": (one_f_one_b, 6)}
     for rank, found in enumerate(launch(lesson.measure_held, 2, work, updates, 8)):
         for name, (orders, count) in updates.items():

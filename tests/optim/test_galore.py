@@ -125,16 +125,6 @@ def test_apollo_draws_for_each_matrix_of_its_own():
     assert not torch.equal(*pair)
 
 
-def test_apollo_keeps_no_projection():
-    parameter = torch.nn.Parameter(torch.ones(5, 8))
-    parameter.grad = torch.ones(5, 8)
-    optimizer = APOLLO([parameter], rank=2)
-    optimizer.step()
-    assert sum(
-        t.nbytes for t in optimizer.state[parameter].values() if isinstance(t, torch.Tensor)
-    ) == APOLLO.state_bytes((5, 8), rank=2)
-
-
 @pytest.mark.parametrize("options", [{"rank": 0}, {"interval": 0}])
 def test_what_is_out_of_range_is_refused_and_an_infinite_rank_projects_nothing(options):
     parameter = torch.nn.Parameter(torch.ones(5, 8))

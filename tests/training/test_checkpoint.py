@@ -34,7 +34,7 @@ class Counts(training.Callback):
         self.seen = state["seen"]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 3, 5, 7, 9])
+@pytest.mark.parametrize("stopped_after", [3, 5, 7])
 def test_a_resumed_run_gives_the_same_losses(run, scheduled, batches, path, stopped_after):
     options = {"build": scheduled, "epochs": 2}
     model, whole = run(evaluate_on=batches, **options)

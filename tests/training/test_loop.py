@@ -49,14 +49,10 @@ def test_evaluation_progress_and_an_early_end_change_nothing(run, batches):
 
 
 @pytest.mark.parametrize("library", ["train_with_accelerate", "train_with_trainer"])
-@pytest.mark.parametrize("kind", ["by hand", "torch"])
-def test_libraries_give_the_same_losses_step_by_step(scheduled, batches, library, kind):
-    from course_utils.optim import AdamW
-
-    kind = AdamW if kind == "by hand" else torch.optim.AdamW
-    model, optimizer, schedule = scheduled(kind)
+def test_libraries_give_the_same_losses_step_by_step(scheduled, batches, library):
+    model, optimizer, schedule = scheduled()
     ours = training.train(model, optimizer, batches, epochs=2, schedule=schedule, progress=False)
-    other, its_optimizer, its_schedule = scheduled(kind)
+    other, its_optimizer, its_schedule = scheduled()
     theirs = getattr(training, library)(other, its_optimizer, batches, epochs=2, schedule=its_schedule)
     assert len(theirs.losses) == len(ours.losses) == 10
     assert theirs.losses == pytest.approx(ours.losses, rel=1e-6)
