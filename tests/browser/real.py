@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -58,7 +59,9 @@ def served(*command: str, address: str, home: Path, cwd: Path = ROOT, **environm
     reader = Thread(target=lambda: [lines.put(line) for line in server.stdout], daemon=True)
     reader.start()
     try:
-        yield _first(address, server, lines)
+        found = _first(address, server, lines)
+        _wait_until_open(found)
+        yield found
         children = psutil.Process(server.pid).children(recursive=True)
     finally:
         _stop(server)
@@ -79,6 +82,16 @@ def _first(pattern: str, server: subprocess.Popen, lines: Queue) -> str:
         if found := re.search(pattern, said[-1]):
             return found.group()
     return pytest.fail("no address was printed:\n" + "".join(said))
+
+
+def _wait_until_open(address: str) -> None:
+    """JupyterLab prints its address a moment before it listens."""
+    parts, deadline = urlsplit(address), time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        with suppress(ConnectionRefusedError), socket.create_connection((parts.hostname, parts.port), timeout=5):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"nobody listens at {address}")
 
 
 def _stop(server: subprocess.Popen) -> None:
