@@ -59,7 +59,7 @@ def run(steps, values, which):
 
 
 @given(programs())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_random_expressions_have_torchs_values_gradients_and_saved_bytes(program):
     leaves, needed, steps, seed = program
     draw = np.random.default_rng(seed)

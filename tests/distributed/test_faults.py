@@ -135,12 +135,13 @@ def taken_port():
 
 @pytest.mark.usefixtures("leaves_nothing")
 def test_ranks_meet_at_a_port_that_nobody_has_and_that_of_a_users_own_is_told(monkeypatch, taken_port):
-    monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", "spawn")  # a fork server has an older environment
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(taken_port))
-    assert launch(lambda: os.environ["MASTER_PORT"], 2) == [str(taken_port)] * 2
     with pytest.raises(RankError, match=rf"Rank 0 of 1 stopped with DistNetworkError: .*{taken_port}.*EADDRINUSE"):
         launch(at_a_taken_port, 1, taken_port, seconds=60)
+    # A fork server has an older environment; and so where there is none, ranks that start afresh are tried, too.
+    monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", "spawn")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(taken_port))
+    assert launch(lambda: (dist.get_rank(), os.environ["MASTER_PORT"]), 2) == [(i, str(taken_port)) for i in range(2)]
 
 
 SCRIPT = """

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from course_utils.distributed import RankError, launch
-from course_utils.distributed import launch as launching
 from course_utils.errors import CourseError
 
 
@@ -29,11 +28,6 @@ def unlucky():
 def test_every_rank_gives_its_result_in_order_though_this_process_has_computed():
     assert torch.ones(300, 300).mm(torch.ones(300, 300)).sum()
     assert launch(together, 3, 10) == [(rank, 3, torch.tensor([16.0])) for rank in range(3)]
-
-
-def test_ranks_start_afresh_where_there_is_no_fork_server(monkeypatch):
-    monkeypatch.setattr(sys.modules[launching.__module__], "_METHOD", "spawn")
-    assert [rank for rank, *_ in launch(together, 2, 0)] == [0, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")

@@ -155,7 +155,7 @@ def test_paths_are_drawn_where_they_went_beside_their_losses():
         lesson.paths_figure(RAVINE, dict.fromkeys("abcde", places))
 
 
-@pytest.mark.parametrize(("surface", "optimizer"), zip(cycle(SURFACES), lesson.STEERED, strict=False))
+@pytest.mark.parametrize(("surface", "optimizer"), [*zip(cycle(SURFACES), lesson.STEERED, strict=False)])
 def test_every_position_of_the_controls_draws(surface, optimizer):
     figure, alt = lesson.steering_figure(surface, optimizer, lr=1.0, beta1=0.0, beta2=0.0, x=-1.0, y=0.5, steps=20)
     assert surface in alt

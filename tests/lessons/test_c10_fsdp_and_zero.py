@@ -90,7 +90,7 @@ def by_formula(way, config, recipe, ranks):
     ],
 )
 def test_the_formula_gives_the_peak_of_a_dry_run(way, ranks, changed):
-    config = models.configuration("llama", **{**WIDTH, "vocab_size": 1000, "num_hidden_layers": 6, **changed})
+    config = models.configuration("llama", **{**WIDTH, "vocab_size": 1000, "num_hidden_layers": 4, **changed})
     recipe = Recipe(batch=1, sequence=32, keeps_outputs=False)
     assert by_formula(way, config, recipe, ranks) == pytest.approx(
         peak_of_dry_run(way, config, recipe, ranks), rel=0.015

@@ -59,7 +59,7 @@ def give_gradients(ours, theirs, generator):
 
 @each
 @given(data=st.data(), seed=st.integers(0, 2**31), reload_at=st.integers(0, 49))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_fifty_steps_equal_torch(by_hand, data, seed, reload_at):
     generator, (oracle, fixed) = torch.Generator().manual_seed(seed), PAIRS[by_hand]
     mine = draw_groups(data, by_hand, generator)

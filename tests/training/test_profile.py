@@ -116,7 +116,7 @@ cuts = st.lists(st.integers(0, 1000), min_size=2, max_size=40, unique=True).map(
 
 
 @given(cuts, st.integers(1, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_work_and_gaps_fill_the_steps_without_overlap(points, shortest):
     """Operators between every other pair of points: gaps of any length are what they leave."""
     operators = [("operator", "op", float(a), float(b)) for a, b in zip(points[::2], points[1::2], strict=False)]
