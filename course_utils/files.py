@@ -1,13 +1,10 @@
 """Files that are read and written whole, so that nobody sees half of one; and where those of the course lie."""
 
 import errno
-import json
-import logging
 import os
 import re
 import secrets
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +13,6 @@ from pathlib import Path
 from course_utils.errors import CourseError, instead
 
 _EXERCISES = "_exercises_"
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -42,52 +38,6 @@ def free_folder(folder: Path) -> Path:
             (folder / name).mkdir(parents=True)
             return folder / name
     raise OSError(errno.EEXIST, "there are a thousand copies")
-
-
-def keep_copies(paths: Sequence[Path], folder: Path) -> Path | None:
-    """Copy those of `paths` that exist into a new folder in `folder`, which is returned; None where none exists.
-
-    Raises `CourseError` where that cannot be done.
-    """
-    found = [path for path in paths if path.is_file()]
-    try:
-        copies = free_folder(folder) if found else None
-        for path in found:
-            shutil.copy2(path, copies)
-    except OSError as error:
-        raise CourseError(f"No copy can be kept in {folder} ({error.strerror}); make room for it there.") from None
-    return copies
-
-
-def read_json(path: Path, build: Callable = lambda value: value):
-    """`build(value)` of the JSON value in `path`, or None where there is no such file.
-
-    Where the text is no JSON, or `build` raises for it, the file is put aside as `….damaged`, and a line says so.
-    """
-    try:
-        return build(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        _log.warning("%s cannot be read (%s); it stays where it is.", path, error.strerror)
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-        aside = path.with_suffix(".damaged")
-        try:
-            path.replace(aside)
-            _log.warning("%s could not be read; it is kept as %s, and a new one is begun.", path, aside.name)
-        except OSError as error:
-            _log.warning("%s could not be read and cannot be moved (%s); remove it.", path, error.strerror)
-    return None
-
-
-def write_json(path: Path, value) -> None:
-    """Write `value` whole or not at all; where nothing can be written, a line says that it will be forgotten."""
-    text = json.dumps(value, indent=1)
-    try:
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        _log.warning("%s cannot be written (%s); this will be forgotten.", path, error.strerror)
 
 
 def free_name(path: Path) -> Path:
@@ -147,7 +97,16 @@ def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
     A name may also be a path to a notebook. Raises `CourseError`, listing the chapters, on a name that fits none.
     """
     every = sorted(folder.glob("*.ipynb"))
-    return [path for name in names for path in _chapters_called(name, every)] if names else every
+    if not names:
+        return every
+    found = []
+    for name in names:
+        if name.endswith(".ipynb") and Path(name).is_file():
+            found.append(Path(name).absolute())
+        else:
+            stems = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
+            found += [path for path in every if path.stem in stems]
+    return found
 
 
 def called(name: str, every: Sequence[str]) -> list[str]:
@@ -183,10 +142,3 @@ def _two_digits(name: str) -> str:
 def _refuse(name: str, every: Sequence[str], what: str):
     known = f"the {what}s are: {', '.join(every) or 'none yet'}."
     raise CourseError(f"No {what} is called {name!r}; {instead(name, every, known)}")
-
-
-def _chapters_called(name: str, every: list[Path]) -> list[Path]:
-    if name.endswith(".ipynb") and Path(name).is_file():
-        return [Path(name).absolute()]
-    found = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
-    return [path for path in every if path.stem in found]

@@ -135,12 +135,8 @@ def _how(recipe: Recipe) -> list[str]:
         words += ["--replicas", str(recipe.replicas)]
     words += ["--optimizer", recipe.optimizer, "--precision", recipe.precision]
     words += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
-    words += [
-        "--steps",
-        str(_STEPS),
-        "--save-every",
-        str(_STEPS // 10),
-    ]  # without checkpoints a restart would begin anew
+    # Without checkpoints a restart would begin again.
+    words += ["--steps", str(_STEPS), "--save-every", str(_STEPS // 10)]
     for name, flag in _NUMBERS.items():
         if getattr(recipe, name):
             words += [flag, str(getattr(recipe, name))]

@@ -165,23 +165,8 @@ def explain_refusals() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        advice = _find_advice(error)
-        said = f"The dry run stopped at {_find_place(error)} ({_first_line(error)})"
-        raise CourseError(f"{said}: {advice}." if advice else f"{said}.") from error
-
-
-def _find_advice(error: Exception) -> str:
-    said = f"{type(error).__name__}: {error}"
-    return next((advice for sign, advice in _ADVICE.items() if re.search(sign, said)), "")
-
-
-def _find_place(error: Exception) -> str:
-    frames = [
-        (f.f_code.co_filename, line, f.f_locals.get("self")) for f, line in traceback.walk_tb(error.__traceback__)
-    ]
-    return describe_place(frames[::-1])
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
+        kind, said = type(error).__name__, str(error).strip()
+        place = describe_place(reversed(list(traceback.walk_tb(error.__traceback__))))
+        reason = f"{kind}: {said.splitlines()[0][:120]}" if said else kind
+        advice = next((f": {advice}" for sign, advice in _ADVICE.items() if re.search(sign, f"{kind}: {said}")), "")
+        raise CourseError(f"The dry run stopped at {place} ({reason}){advice}.") from error

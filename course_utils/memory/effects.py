@@ -55,7 +55,13 @@ def effects(what, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effe
 def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
     """What `change` does, from a dry run of a step without it (`base`) and one with it."""
     most, most_then, lowers = base.log.most_of_kind(), trial.log.most_of_kind(), {}
-    for phase, kind in _that_count(base):
+    counting = (
+        (phase, kind)
+        for phase, sizes in base.by_phase.items()
+        for kind, size in sizes.items()
+        if size >= COUNTS * sum(sizes.values())
+    )
+    for phase, kind in counting:
         at_once = trial.by_phase.get(phase, {}).get(kind, 0) / base.by_phase[phase][kind]
         # The fullest instant may only have moved to where there is less of a kind of which there is as much as before.
         ever = most_then.get((phase, kind), 0) / most[phase, kind]
@@ -65,15 +71,6 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
     at_most = frozenset(kind for kind, phases in lowers.items() if fullest[kind] in phases)
     sent = trial.sent / base.sent if base.sent else 1.0
     return Effect(change, lowers, at_most, trial.seconds / base.seconds, sent)
-
-
-def _that_count(trial: Trial) -> list[tuple[str, str]]:
-    """Phases and the kinds that matter at their fullest instants."""
-    found = []
-    for phase, sizes in trial.by_phase.items():
-        least = COUNTS * sum(sizes.values())
-        found += [(phase, kind) for kind, size in sizes.items() if size >= least]
-    return found
 
 
 def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]]:

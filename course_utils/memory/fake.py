@@ -6,10 +6,12 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from traceback import walk_stack
+from types import FrameType
 from unittest.mock import patch
 
 import torch
@@ -22,7 +24,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -137,7 +139,7 @@ class Answers(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(map(wraps, types)):
+        if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if func.namespace == "prim":  # a question from C++, which could not stand an exception
             return func(*args, **kwargs)
@@ -153,8 +155,9 @@ class Answers(TorchDispatchMode):
             return self._with_values(func, args, kwargs, known)
         for index in _mutated_arguments(func):
             for tensor in tree_leaves(args[index : index + 1]):
-                if isinstance(tensor, torch.Tensor) and _is_small(tensor):
-                    self._mark_overwritten(tensor)
+                is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
+                if is_small and (value := self._value(tensor)) is not None:
+                    self._overwritten.add(StorageWeakRef(value.untyped_storage()))
         if func is _aten.index.Tensor:
             args = args[0], self._without_masks(args[1])
         if func is _aten._grouped_mm.default:
@@ -165,7 +168,7 @@ class Answers(TorchDispatchMode):
         self._operators += 1
         if self._operators % 256 == 0 and time.perf_counter() > self._end:
             raise CourseError(
-                f"The dry run was stopped after {self._seconds:.0f} seconds at {line_at_work()}; "
+                f"The dry run was stopped after {self._seconds:.0f} seconds at {describe_place(walk_stack(sys._getframe()))}; "
                 "give it fewer tokens or examples, or more time (seconds=…)."
             )
 
@@ -174,7 +177,7 @@ class Answers(TorchDispatchMode):
         if value is not None:
             with unset_fake_temporarily():
                 return value.item()
-        line = line_at_work()
+        line = describe_place(walk_stack(sys._getframe()))
         self._questions[line] += 1
         if self._questions[line] > SAME_QUESTION:
             raise CourseError(
@@ -197,11 +200,6 @@ class Answers(TorchDispatchMode):
         """Let go of these."""
         for tensor in tensors:
             self._values.pop(tensor, None)
-
-    def _mark_overwritten(self, tensor: torch.Tensor) -> None:
-        value = self._value(tensor)
-        if value is not None:
-            self._overwritten.add(StorageWeakRef(value.untyped_storage()))
 
     def _find_real_arguments(self, func, args: tuple, kwargs: dict) -> tuple | None:
         """The arguments with real tensors in place of fake ones; None where one of them is not known."""
@@ -256,12 +254,6 @@ def device_of(tensor: torch.Tensor) -> torch.device:
     return tensor.fake_device if type(tensor) is FakeTensor else tensor.device
 
 
-@cache
-def wraps(kind: type) -> bool:
-    """Whether tensors of this kind are made of others, as a `DTensor` is."""
-    return hasattr(kind, "__tensor_flatten__")
-
-
 def _is_small(tensor: torch.Tensor) -> bool:
     most = _FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _WHOLE
     return tensor.numel() <= most and device_of(tensor).type != "meta"
@@ -292,7 +284,7 @@ def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
     norm of mixed types keeps its statistics in the wider one.
     """
     if func in _LOSSES and args[0].device == torch.device("cpu") and answer.dim() == 0:
-        return _put_into_storage(answer, max(args[0].numel(), args[1].numel()) * answer.itemsize)
+        return answer.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
     if func is _aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
         return answer[0], *(one.to(args[2].dtype) for one in answer[1:])
     if func is _aten.mkldnn_rnn_layer.default and (found := try_out(func, args, kwargs)):
@@ -300,31 +292,17 @@ def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
     return answer
 
 
-def _put_into_storage(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """A fake like `tensor`, in memory of `size` bytes."""
-    return tensor.new_empty(size // tensor.itemsize).as_strided(tensor.shape, tensor.stride())
-
-
-def line_at_work() -> str:
-    """The line of the caller's own code that runs just now, and the module inside which that is."""
-    frames, frame = [], sys._getframe(1)
-    while frame is not None:
-        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_locals.get("self")))
-        frame = frame.f_back
-    return describe_place(frames)
-
-
-def describe_place(frames: list[tuple[str, int, object]]) -> str:
-    """Of `frames` (file, line, its `self`), the innermost first: the caller's own line, and the module within it."""
-    own = next((place for place, (file, *_) in enumerate(frames) if not _is_library(file)), len(frames) - 1)
-    file, number, _ = frames[own]
-    text = f"line {number} of {Path(file).name} (`{linecache.getline(file, number).strip()}`)"
-    module = next((one for *_, one in frames[:own] if isinstance(one, nn.Module)), None)
+def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Of `frames` and their lines, the innermost first: the caller's own line, and the module within it."""
+    module = None
+    for frame, number in frames:
+        file, line = frame.f_code.co_filename, number
+        if not file.startswith("<frozen") and not any(Path(file).is_relative_to(place) for place in _LIBRARIES):
+            break
+        if module is None and isinstance(frame.f_locals.get("self"), nn.Module):
+            module = frame.f_locals["self"]
+    text = f"line {line} of {Path(file).name} (`{linecache.getline(file, line).strip()}`)"
     return text if module is None else f"{text}, inside {type(module).__name__}"
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith("<frozen") or any(Path(file).is_relative_to(place) for place in _LIBRARIES)
 
 
 _LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.base_prefix), Path(__file__).parent)

@@ -161,7 +161,11 @@ class Finder:
 
     def _find(self, regime: int, first: tuple[int, int]) -> Formulas | None:
         """Formulas that give what is known of the `first` sizes too."""
-        trial, unit = self.trials[first], self._unit()
+        trial = self.trials[first]
+        parts = (self.source.config, getattr(self.source.config, "text_config", None))
+        positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
+        # A length that suits the model even four times over.
+        unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
         if regime == 1:
             sizes, used = [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
         else:
@@ -183,12 +187,6 @@ class Finder:
         formulas.confirmed = [at for at, log in {**logs, first: trial.log}.items() if log.peak == log.plain.peak]
         formulas.runs, formulas.scratch = runs, known is not trial.log
         return formulas if np.array_equal(formulas.log(*first).totals, known.totals) else None
-
-    def _unit(self) -> int:
-        """A length that suits the model even four times over."""
-        parts = (self.source.config, getattr(self.source.config, "text_config", None))
-        positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
-        return max(2, min(64, min(filter(None, positions), default=256) // 4))
 
     def blocks(self, log: Log) -> dict[str, int]:
         """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""

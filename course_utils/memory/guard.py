@@ -39,19 +39,18 @@ def lengths_of(path: Path) -> list[int]:
     return found
 
 
-def guard(step: Callable[[object], object], batches: Iterable, size: Callable[[object], int] | None = None) -> object:
+def guard(step: Callable[[object], object], batches: Iterable) -> object:
     """Run `step` on the largest of `batches` at the beginning of training, so that a shortage shows then and not at step N.
 
-    `size(batch)` says how large one is, by default its elements. `step` should make a forward and a backward pass and drop the
-    gradients; after a first update the optimizer's state is there too. Returns the batch. Raises `CourseError`, with the sizes,
-    where memory runs out.
+    The largest has the most elements. `step` should make a forward and a backward pass and drop the gradients; after a first
+    update the optimizer's state is there too. Returns the batch. Raises `CourseError`, with the sizes, where memory runs out.
     """
-    largest = max(batches, key=size or _elements)
+    largest = max(batches, key=_elements)
     try:
         step(largest)
     except torch.OutOfMemoryError as error:
         raise CourseError(
-            f"The largest batch, of {(size or _elements)(largest):,} elements, does not fit ({str(error).splitlines()[0]}); "
+            f"The largest batch, of {_elements(largest):,} elements, does not fit ({str(error).splitlines()[0]}); "
             "course plan says what would."
         ) from error
     return largest
@@ -81,11 +80,7 @@ def check(
     rows.append({"kind": "peak", "predicted": estimate.peak, "measured": found.peak})
     frame = pd.DataFrame(rows).set_index("kind")
     more = frame["measured"] - frame["predicted"]
-    frame["differs"] = [
-        "" if abs(more[kind]) <= 0.01 * found.peak else _difference(kind, more[kind]) for kind in more.index
-    ]
-    return frame
-
-
-def _difference(kind: str, more: int) -> str:
-    return "hidden inside operators" if kind == NOT_ATTRIBUTED else format_bytes(more)
+    said = {kind: format_bytes(size) if abs(size) > 0.01 * found.peak else "" for kind, size in more.items()}
+    if said.get(NOT_ATTRIBUTED):
+        said[NOT_ATTRIBUTED] = "hidden inside operators"
+    return frame.assign(differs=pd.Series(said))

@@ -25,7 +25,7 @@ COMPILED = (
 
 @dataclass(frozen=True)
 class Source:
-    """A model that can be made again and again: `make()`, the examples `batch(model, recipe)`, and the loss of what it returns.
+    """A model that can be made again and again: `make()`, one micro-batch `batch(model, recipe)`, the loss of what it returns.
 
     `config` is its configuration, None where there is none, and `configured` says that it is all there is to it; `name` is what
     people call it; `limit`, of a model without `config`, is how many tokens an example may have.
@@ -33,7 +33,7 @@ class Source:
 
     name: str
     make: Callable[[], nn.Module]
-    examples: Callable[[nn.Module, Recipe], Any]
+    batch: Callable[[nn.Module, Recipe], Any]
     config: Any = None
     configured: bool = False
     limit: int | None = None
@@ -43,14 +43,10 @@ class Source:
         """Tokens that an example may have at most; None where nothing says so."""
         return getattr(self.config, "max_position_embeddings", None) or self.limit
 
-    def batch(self, model: nn.Module, recipe: Recipe):
-        """One micro-batch, of random values."""
-        return self.examples(model, recipe)
-
     @property
     def key(self) -> str | None:
         """What tells this model from others, equal for equal configurations; None for a module or a function."""
-        if self.config is None or self.examples is not random_batch or not self.configured:
+        if self.config is None or self.batch is not random_batch or not self.configured:
             return None
         settings = self.config.to_json_string(False) if hasattr(self.config, "to_dict") else repr(self.config)
         return f"{type(self.config).__name__} {settings}"
@@ -83,7 +79,7 @@ class Source:
 
     def with_config(self, config) -> "Source":
         """The same kind of model by another configuration."""
-        return _from_config(config, self.name, self.examples)
+        return _from_config(config, self.name, self.batch)
 
     def with_blocks(self, count: int) -> "Source":
         """The same model with so many of its blocks."""
@@ -163,7 +159,9 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     if "input_ids" in wanted:
         found |= _tokens(config, recipe, type(plain).__name__, wanted)
     elif "input_features" in wanted:
-        found |= _sound(config, recipe)
+        frames = 2 * config.max_source_positions
+        labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
+        found |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
     elif "labels" in wanted:
         found["labels"] = torch.randint(getattr(config, "num_labels", 2), (recipe.batch,))
     return found | ({"return_loss": True} if "return_loss" in wanted else {})
@@ -180,12 +178,6 @@ def _pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tenso
     if isinstance(config, ConvNetConfig):
         pictures = pictures.contiguous(memory_format=torch.channels_last)
     return {"pixel_values": pictures}
-
-
-def _sound(config, recipe: Recipe) -> dict[str, torch.Tensor]:
-    frames = 2 * config.max_source_positions
-    labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
-    return {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
 
 
 def _tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, torch.Tensor]:

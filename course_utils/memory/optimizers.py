@@ -1,6 +1,7 @@
 """The optimizers that a `Recipe` may name: how each is made from parameters."""
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from math import inf
 
 import torch
@@ -13,20 +14,8 @@ from course_utils.optim import GaLore, hidden_matrices
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-def _torch(name: str, **options) -> Make:
-    return lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-4, **options)
-
-
-def _transformers_adafactor(parameters) -> torch.optim.Optimizer:
-    from transformers import Adafactor
-
-    return Adafactor(parameters, lr=1e-3, relative_step=False, scale_parameter=False)
-
-
-def _adamw_8bit(parameters) -> torch.optim.Optimizer:
-    from bitsandbytes.optim import AdamW8bit
-
-    return AdamW8bit(parameters, lr=1e-4)
+def _make(name: str, module: str = "torch.optim", lr: float = 1e-4, **options) -> Make:
+    return lambda parameters: getattr(import_module(module), name)(parameters, lr=lr, **options)
 
 
 class AdamW4bit(torch.optim.Optimizer):
@@ -61,14 +50,14 @@ class AdamW4bit(torch.optim.Optimizer):
 
 
 OPTIMIZERS: dict[str, Make] = {
-    "sgd": _torch("SGD", foreach=False),
-    "momentum": _torch("SGD", momentum=0.9, foreach=False),
-    "adamw": _torch("AdamW", foreach=False),
-    "adamw-foreach": _torch("AdamW", foreach=True),
-    "adamw-fused": _torch("AdamW", fused=True),
-    "adafactor": _torch("Adafactor", foreach=False),
-    "adafactor-transformers": _transformers_adafactor,
-    "adamw8bit": _adamw_8bit,
+    "sgd": _make("SGD", foreach=False),
+    "momentum": _make("SGD", momentum=0.9, foreach=False),
+    "adamw": _make("AdamW", foreach=False),
+    "adamw-foreach": _make("AdamW", foreach=True),
+    "adamw-fused": _make("AdamW", fused=True),
+    "adafactor": _make("Adafactor", foreach=False),
+    "adafactor-transformers": _make("Adafactor", "transformers", 1e-3, relative_step=False, scale_parameter=False),
+    "adamw8bit": _make("AdamW8bit", "bitsandbytes.optim"),
     "adamw4bit": AdamW4bit,
 }
 

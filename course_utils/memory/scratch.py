@@ -28,6 +28,9 @@ class _Shape(NamedTuple):
     stride: tuple[int, ...]
     dtype: torch.dtype
 
+    def make(self, value: float) -> torch.Tensor:
+        return torch.empty_strided(*self[:2], dtype=self.dtype).fill_(value)
+
 
 class Footprint(NamedTuple):
     """Bytes at the peak inside an operator, what it returns included, and the bytes of memory behind each tensor it returns."""
@@ -101,14 +104,10 @@ def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple
     # LAPACK takes what it needs, sees that these are no numbers, and spares us the time.
     value = nan if operator is _SVD else 0
     with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
-        filled = [_fill(leaf, value) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
+        filled = [leaf.make(value) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
         args, kwargs = (filled, {}) if structure is None else tree_unflatten(filled, structure)
         answer = ()
         with allocator.recording(), allocator.measured(), suppress(torch.linalg.LinAlgError):
             answer = operator(*args, **kwargs)
         returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
     return Footprint(allocator.account().above_start, returned)
-
-
-def _fill(like: _Shape, value: float) -> torch.Tensor:
-    return torch.empty_strided(like.shape, like.stride, dtype=like.dtype).fill_(value)

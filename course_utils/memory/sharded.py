@@ -38,11 +38,6 @@ def units_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names] or list(blocks_of(model))
 
 
-def make_zero1(parameters: list[nn.Parameter], make: Make) -> torch.optim.Optimizer:
-    """torch's `ZeroRedundancyOptimizer` around the optimizer that `make` gives; it takes torch's own kinds."""
-    return share_state(make(parameters))
-
-
 def share_state(made: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """`ZeroRedundancyOptimizer` with the parameters and options of `made`. Raises `CourseError` where that is not torch's own."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -63,8 +58,7 @@ class Buckets:
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
         self.groups: list[list[nn.Parameter]] = [[]]
-        limits = iter([MiB])
-        limit = next(limits)
+        limit = MiB
         for parameter in reversed(parameters):
             self.groups[-1].append(parameter)
             if sum(p.nbytes for p in self.groups[-1]) >= limit:

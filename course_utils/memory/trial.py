@@ -83,19 +83,17 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
         four = run_once(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
+    in_pattern = depth_of(found[0]) - depth_of(cut(source.config, 2)[0])
+    what = "blocks" if in_pattern == 1 else f"groups of {in_pattern} blocks"
     return Trial(
         recipe,
         depth.deepen(three.log, blocks),
         below.deepen(three.host, blocks),
         *grown(two, three, blocks - 3),
-        f"a dry run of 3 of its {blocks} {_called(depth_of(found[0]) - depth_of(cut(source.config, 2)[0]))}",
+        f"a dry run of 3 of its {blocks} {what}",
         (two.log, three.log),
         blocks,
     )
-
-
-def _called(blocks: int) -> str:
-    return "blocks" if blocks == 1 else f"groups of {blocks} blocks"
 
 
 def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:

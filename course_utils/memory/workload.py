@@ -16,12 +16,12 @@ from course_utils.memory.chunked import chunk_loss
 from course_utils.memory.context import attend_on_ring, part_of
 from course_utils.memory.distilled import learn_from, own_state
 from course_utils.memory.fake import is_fake
-from course_utils.memory.model import Source, source_of
+from course_utils.memory.model import source_of
 from course_utils.memory.optimizers import make_galore, maker
 from course_utils.memory.phases import phase
 from course_utils.memory.quantized import quantize_linears
 from course_utils.memory.recipe import Recipe
-from course_utils.memory.sharded import Buckets, HostUpdate, make_zero1, shard
+from course_utils.memory.sharded import Buckets, HostUpdate, shard, share_state
 from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
@@ -34,7 +34,7 @@ class Workload:
     """
 
     def __init__(self, what, recipe: Recipe, batch: Callable | None = None):
-        self.source = what if isinstance(what, Source) else source_of(what, batch)
+        self.source = source_of(what, batch)
         self.recipe = recipe
         self.source.require(recipe)
         self.teacher = source_of(recipe.teacher) if recipe.teacher else None
@@ -115,9 +115,9 @@ class Workload:
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Parameters and optimizer state copied to the host, tensor by tensor; of shards each is gathered first."""
         with phase("saving"), torch.no_grad():
-            kept = [
-                (t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in _tensors_to_save(model, optimizer)
-            ]
+            state = (value for values in optimizer.state.values() for value in values.values())
+            tensors = [*own_state(model).values(), *(value for value in state if isinstance(value, torch.Tensor))]
+            kept = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in tensors]
             del kept
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
@@ -140,7 +140,14 @@ class Workload:
         for name, parameter in model.named_parameters():
             if name.startswith(recipe.frozen):
                 parameter.requires_grad_(False)
-        return _with_lora(model, recipe.lora) if recipe.lora else model
+        if not recipe.lora:
+            return model
+        import peft
+
+        adapters = peft.LoraConfig(r=recipe.lora, lora_alpha=2 * recipe.lora, target_modules="all-linear")
+        with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            return peft.get_peft_model(model, adapters)
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
@@ -149,12 +156,18 @@ class Workload:
         if recipe.ranks > 1 and recipe.zero_stage < 2:
             model.buckets = [Buckets(trained)]
         if recipe.zero_stage == 1:
-            return make_zero1(trained, make)
+            return share_state(make(trained))
         if recipe.offload and recipe.zero_stage < 3:
             return HostUpdate(trained, make)
         optimizer = MasterWeights(trained, make) if recipe.precision == "bf16-masters" else make(trained)
         if recipe.in_backward:
-            _update_in_backward(trained, optimizer)
+            # While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO).
+            def update(parameter: torch.Tensor) -> None:
+                optimizer.step()
+                parameter.grad = None
+
+            for parameter in trained:
+                parameter.register_post_accumulate_grad_hook(update)
         return optimizer
 
     def _saved_tensors_hooks(self, model: nn.Module):
@@ -185,35 +198,18 @@ class _SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
         resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
 
         def save(tensor):
-            stays = tensor.untyped_storage()._cdata in resident
-            return tensor.detach() if stays else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            if tensor.untyped_storage()._cdata in resident:
+                return tensor.detach()
+            return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
-        super().__init__(save, lambda saved: saved if isinstance(saved, torch.Tensor) else _make_unseen(*saved))
+        def read(saved):
+            if isinstance(saved, torch.Tensor):
+                return saved
+            # Fake, and such that the meter does not see it.
+            with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
+                return saved()
 
-
-def _make_unseen(shape, stride, dtype, device) -> torch.Tensor:
-    """A fake tensor that the meter does not see."""
-    with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
-        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-
-
-def _with_lora(model: nn.Module, rank: int) -> nn.Module:
-    import peft
-
-    with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
-
-
-def _update_in_backward(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    """While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO)."""
-
-    def update(parameter: torch.Tensor) -> None:
-        optimizer.step()
-        parameter.grad = None
-
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(update)
+        super().__init__(save, read)
 
 
 def _checkpoint(model: nn.Module, segments: int | None) -> None:
@@ -231,11 +227,6 @@ def _attend_eagerly(model: nn.Module) -> None:
     if not hasattr(model, "set_attn_implementation"):
         raise CourseError("attention='eager' is a choice of Transformers' models; leave it out for others.")
     model.set_attn_implementation("eager")
-
-
-def _tensors_to_save(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    yield from own_state(model).values()
-    yield from (v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor))
 
 
 @contextmanager

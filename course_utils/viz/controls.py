@@ -70,12 +70,8 @@ def leaves(control) -> Iterator:
 def in_words(controls: Mapping) -> str:
     """What can be moved, and where it stands: `stage 3; ranks 8`."""
     every = (leaf for control in controls.values() for leaf in leaves(control))
-    shown = (leaf for leaf in every if hasattr(leaf, "value") and not _is_off(leaf))
-    return "; ".join(f"{leaf.description} {_value(leaf)}" for leaf in shown)
-
-
-def _is_off(leaf) -> bool:
-    return leaf.layout.display == "none" or getattr(leaf, "disabled", False)
+    shown = (leaf for leaf in every if hasattr(leaf, "value") and leaf.layout.display != "none")
+    return "; ".join(f"{leaf.description} {_value(leaf)}" for leaf in shown if not getattr(leaf, "disabled", False))
 
 
 def _value(leaf) -> str:

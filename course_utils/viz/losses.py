@@ -18,12 +18,11 @@ Runs = Mapping[str, Sequence[History]]
 def losses_over_seeds(
     runs: Runs,
     window: int = 5,
-    seconds: bool = False,
     reference: str | None = None,
     level: tuple[str, float] | None = None,
     title: str | None = None,
 ) -> tuple[Figure, str]:
-    """Training loss against steps, with `seconds` against seconds too: the mean over the runs of each name, and their range.
+    """Training loss against steps: the mean over the runs of each name, and their range.
 
     A loss is the mean of its last `window` steps. With `reference` it is how far each other name's loss lies above that of
     the reference, seed by seed. `level` names a loss to compare with, `title` stands above. Raises `CourseError` for more than
@@ -34,48 +33,35 @@ def losses_over_seeds(
     for name, histories in runs.items():
         if len({len(history.steps) for history in histories}) != 1:
             raise CourseError(f"The runs of {name} are not equally long; train each for the same number of steps.")
-    figure, panels = subplots(1, 2 if seconds else 1, layout="constrained", sharey=True, squeeze=False)
+    figure, axes = subplots(layout="constrained")
     what = f"training loss less that of {reference}" if reference else "training loss"
     said = []
     for number, (name, histories) in enumerate(runs.items()):
         if name == reference:
             continue
         losses = _smooth(histories, window) - (_smooth(runs[reference], window) if reference else 0)
-        # Each step's median time over the runs, added up: what held up one run for a moment does not count.
-        ends = [history.frame()["seconds"] for history in histories]
-        clock = pd.concat([end.diff().fillna(end) for end in ends], axis=1).median(axis=1).cumsum()
-        for panel, x in zip(panels[0], (losses.index, clock), strict=False):
-            look = {"color": COLORS[SERIES[number]], "linestyle": LINES[number % len(LINES)]}
-            panel.fill_between(x, losses.min(axis=1), losses.max(axis=1), color=look["color"], alpha=0.2, linewidth=0)
-            panel.plot(x, losses.mean(axis=1), label=name if panel is panels[0, 0] else None, **look)
+        steps, color = losses.index, COLORS[SERIES[number]]
+        axes.fill_between(steps, losses.min(axis=1), losses.max(axis=1), color=color, alpha=0.2, linewidth=0)
+        axes.plot(steps, losses.mean(axis=1), label=name, color=color, linestyle=LINES[number % len(LINES)])
         end = losses.iloc[-1]
         if reference:
             said.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
         else:
-            took = f" after {clock.iloc[-1]:.1f} s" if seconds else ""
-            said.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f}){took}")
-    for panel, label in zip(panels[0], ("step", "seconds of training"), strict=False):
-        panel.set(xlabel=label)
-        if reference:
-            panel.axhline(0, color=COLORS["ink"], linewidth=0.8)
-        else:
-            panel.set(ylim=(0, None))
-    said += _draw_level(panels[0, 0], level)
-    panels[0, 0].set(ylabel=what)
+            said.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f})")
+    if reference:
+        axes.axhline(0, color=COLORS["ink"], linewidth=0.8)
+    else:
+        axes.set(ylim=(0, None))
+    if level:
+        at, height = level
+        axes.axhline(height, color=COLORS["ink"], linestyle=":", linewidth=1.2)
+        place = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 9}
+        axes.annotate(f"{at}: {height:.2f}", (1, height), xycoords=axes.get_yaxis_transform(), **place)
+        said.append(f"{at} is at {height:.2f}")
+    axes.set(xlabel="step", ylabel=what)
     figure.legend(loc="outside upper center", ncols=min(len(runs), 3), title=title)
     seeds = format_counted(max(map(len, runs.values())), "seed")
     return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(said)}."
-
-
-def _draw_level(axes, level: tuple[str, float] | None) -> list[str]:
-    """A dotted line with its name on it, and what to say of it."""
-    if level is None:
-        return []
-    name, height = level
-    axes.axhline(height, color=COLORS["ink"], linestyle=":", linewidth=1.2)
-    place = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 9}
-    axes.annotate(f"{name}: {height:.2f}", (1, height), xycoords=axes.get_yaxis_transform(), **place)
-    return [f"{name} is at {height:.2f}"]
 
 
 def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:

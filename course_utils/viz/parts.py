@@ -39,8 +39,8 @@ def box(axes, x: float, y: float, text: str, color: str = "ink", letters: str | 
     return axes.text(x, y, text, ha="center", va="center", **look)
 
 
-def arrow(axes, start, end, color: str = "ink", both_ways: bool = False) -> None:
+def arrow(axes, start, end, color: str = "ink") -> None:
     """An arrow from the edge of one `box` to the edge of another."""
-    shape = {"arrowstyle": "<|-|>" if both_ways else "-|>", "color": COLORS[color], "linewidth": 1.4}
+    shape = {"arrowstyle": "-|>", "color": COLORS[color], "linewidth": 1.4}
     ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 2, "shrinkB": 2}
     axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -93,14 +92,8 @@ def tradeoff_figure(board: Board) -> tuple[Figure, str]:
     return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(said)}.{others}"
 
 
-class _Label(NamedTuple):
-    x: float
-    y: float
-    text: str
-
-
-def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[_Label]:
-    """The letters at each place with the accuracy; of many at one place the first few and how many more."""
+def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
+    """What to write beside each place: its letters with the accuracy; of many the first few and how many more."""
     at: dict[tuple, list[Entry]] = {}
     for place, one in zip(places, board.entries, strict=True):
         at.setdefault((place, one.accuracy), []).append(one)
@@ -108,22 +101,18 @@ def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[_Label]
     for (place, accuracy), there in at.items():
         letters = ", ".join(one.letter for one in there[:_NAMED])
         more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
-        labels.append(_Label(*place, f"{letters}{more}, {accuracy:.1f} %"))
+        labels.append((place, f"{letters}{more}, {accuracy:.1f} %"))
     return labels
 
 
-def _write_labels(figure, axes, labels: Sequence[_Label]) -> None:
+def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]]) -> None:
     """Each label on that side of its point where it covers least of the points and of what is written already."""
-
-    def on_paper(places):
-        return axes.transData.transform(places) * 72 / figure.dpi
-
     figure.draw_without_rendering()  # only now does the layout say where a point lies
-    points = on_paper([(one.x, one.y) for one in labels])
+    points = axes.transData.transform([place for place, _ in labels]) * 72 / figure.dpi
     taken = [_around(one, _DOT, _DOT) for one in points]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
-    for one, point in zip(labels, points, strict=True):
-        half = np.array([_LETTER * len(one.text), _LINE]) / 2
+    for (place, text), point in zip(labels, points, strict=True):
+        half = np.array([_LETTER * len(text), _LINE]) / 2
         sides = [_around(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
 
         def cost(side) -> float:
@@ -134,7 +123,7 @@ def _write_labels(figure, axes, labels: Sequence[_Label]) -> None:
         taken.append(best)
         offset = (best.get_points().mean(axis=0) - point).tolist()
         look = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 9}
-        axes.annotate(one.text, (one.x, one.y), offset, **look)
+        axes.annotate(text, place, offset, **look)
 
 
 def _around(center, half_width: float, half_height: float):
