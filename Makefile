@@ -52,7 +52,7 @@ wheel: $(STAMP)
 # Files as they lie here, so that what was just released goes along; only those that git tracks, so that nothing private does.
 # What holds a line of an answer lies in the two folders that are left out: tests/staff/grading/test_handout.py looks for others.
 # By name, because after `git add -A` a class and its grades are tracked, too.
-HANDED_OUT := .ci .github .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md benchmarks constraints.txt \
+HANDED_OUT := .ci .devcontainer .github .gitignore CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md benchmarks constraints.txt \
 	course_staff course_utils docs environment.yml exercises notebooks pyproject.toml
 TRACKED = git ls-files -z $(1) | xargs -0 -r ls -d 2>/dev/null
 

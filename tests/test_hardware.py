@@ -178,5 +178,6 @@ def test_two_processes_exchange_bytes():
 
 
 def test_an_exchange_that_does_not_finish_says_how_to_do_without():
-    with pytest.raises(CourseError, match=r"not done after 0\.01 s.*calibrate\(exchange=False\)"):
+    """In so short a time either their caller gives up, or one of them while it looks for the other."""
+    with pytest.raises(CourseError, match=r"(not done after 0\.01 s|timed out).*calibrate\(exchange=False\)"):
         process_bandwidth(timeout=0.01)

@@ -11,7 +11,7 @@ import pytest
 
 from course_staff.grading.source import load_solutions, marker
 from course_staff.notebooks.files import read_notebook
-from course_utils.chapters import exercises_of
+from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
 
 ROOT, SET = Path(__file__).parents[3], "03_adamw"
