@@ -3,8 +3,9 @@
 import torch
 import torch.distributed as dist
 
-from course_utils import models, techniques
-from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
+from course_utils import memory, models, techniques
+from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted, fsdp, ring
+from course_utils.memory.model import random_batch
 
 SIZES = {
     "gpt2": {
@@ -93,3 +94,34 @@ def sent():
             trained(model, [rank], optimizer)
         found[method] = ledger.sent
     return found
+
+
+def sharded(stage, sizes, ranks):
+    """A model, its optimizer and its inputs by stage of ZeRO, on one of `ranks`."""
+    recipe = memory.Recipe(batch=4, sequence=64, zero_stage=stage, ranks=ranks)
+    plain = models.from_configuration(models.configuration("gpt2", **sizes), seed=0)
+    inputs = random_batch(plain, recipe)
+    if stage == 1:
+        return plain, ShardedOptimizer(plain.parameters(), torch.optim.AdamW, foreach=False), inputs
+    model = FSDP(plain, techniques.blocks_of(plain), reshard_after_forward=stage == 3)
+    return model, torch.optim.AdamW(model.parameters(), foreach=False), inputs
+
+
+def peaks(stages, sizes):
+    """The allocator's peaks on this rank in two runs, by stage of ZeRO."""
+    ranks = dist.get_world_size()
+    return {
+        stage: [memory.measure(sharded(stage, sizes, ranks), step, timed=0).peak for _ in range(3)] for stage in stages
+    }
+
+
+def peaks_on_the_ring(sizes):
+    """The same of stage 3, where no library's thread has a part in reducing."""
+    fsdp.reduce_scatter = lambda piece, row: piece.copy_(ring.reduce_scatter(row))
+    return peaks([3], sizes)[3]
+
+
+def step(model, optimizer, inputs):
+    model(**inputs).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()

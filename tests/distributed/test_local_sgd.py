@@ -84,7 +84,7 @@ def both(optimizer_of, **options):
     return run(optimizer_of, sync_every=1, **options)[0], run_ddp(optimizer_of)[0]
 
 
-@pytest.mark.parametrize(("ranks", "state"), [(2, "average"), (4, "keep")])
+@pytest.mark.parametrize(("ranks", "state"), [(1, "keep"), (2, "average"), (4, "keep")])
 def test_with_one_local_step_and_sgd_it_is_data_parallelism(ranks, state):
     """Also where each rank keeps its momentum: linear in the gradients, the mean of its steps is the step of the mean."""
     for ours, ddps in launch(partial(both, state=state), ranks, momentum):

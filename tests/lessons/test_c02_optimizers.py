@@ -2,15 +2,18 @@
 
 from functools import partial
 from itertools import cycle
-from math import sqrt
+from math import ceil, log, sqrt
 
 import pytest
 import torch
 from figures import title
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from course_utils.errors import CourseError
 from course_utils.lessons import c02_optimizers as lesson
 from course_utils.lessons.c02_optimizers import (
+    BOWL,
     RAVINE,
     SADDLE,
     SURFACES,
@@ -53,6 +56,14 @@ def test_a_path_is_the_closed_form_of_gradient_descent():
     assert places.shape == (21, 2)
 
 
+def test_noise_is_that_of_the_seed():
+    def places(seed):
+        return path(lambda p: SGD(p, 0.1), BOWL, 5, seed=seed)
+
+    assert torch.equal(places(1), places(1))
+    assert not torch.equal(places(1), places(2))
+
+
 def test_a_path_that_leaves_the_numbers_is_infinitely_high():
     assert heights(SADDLE, path(lambda p: SGD(p, 50.0), SADDLE, 60))[-1] == torch.inf
 
@@ -79,6 +90,24 @@ def test_closed_forms_predict_the_steps_of_all_three(curvature):
     }
     counted = {name: steps_to_shrink(make, curvature, 1e-3) for name, make in makers.items()}
     assert predicted_steps(curvature, 1e-3) == counted
+
+
+@given(curvature=st.floats(2, 300))
+@settings(deadline=None, max_examples=20)
+def test_the_best_gradient_descent_shrinks_by_the_condition_number(curvature):
+    measured = steps_to_shrink(lambda p: SGD(p, 2 / (1 + curvature)), curvature, 1e-3)
+    assert abs(measured - ceil(log(1000) / log((curvature + 1) / (curvature - 1)))) <= 1
+
+
+def test_momentum_needs_the_root_of_the_steps():
+    def steps(k):
+        root = sqrt(k)
+        return steps_to_shrink(
+            lambda p: Momentum(p, 4 / (1 + root) ** 2, momentum=((root - 1) / (root + 1)) ** 2), k, 1e-3
+        )
+
+    assert 8 < steps(4_000) / steps(40) < 14  # the root of 100, and what a double root of the recursion adds
+    assert steps_to_shrink(lambda p: SGD(p, 1.0), 3.0, 1e-3, most=50) is None
 
 
 def test_update_sizes_are_those_of_a_gradient_of_one():

@@ -22,6 +22,13 @@ def test_a_step_is_as_large_as_gradients_agree():
     assert lesson.step_sizes(signals, steps=300).tolist() == pytest.approx(predicted, rel=0.05)
 
 
+def test_the_noise_is_that_of_the_seed():
+    def left(seed):
+        return lesson.left_after_noise(lambda p: Adam(p, lr=0.01, weight_decay=0.1), (1.0,), 20, pairs=5, seed=seed)
+
+    assert left(1) == left(1) != left(2)
+
+
 def test_decay_alone_is_what_the_closed_forms_say():
     """AdamW and SGD with L2 leave (1 - αλ)^steps at every scale; Adam with L2 follows the pencil."""
     scales, options = (0.01, 1.0, 100.0), {"lr": 0.01, "weight_decay": 0.1}
@@ -33,6 +40,13 @@ def test_decay_alone_is_what_the_closed_forms_say():
     torch.testing.assert_close(l2, lesson.predicted_left_l2(scales, 200, **options), rtol=0.02, atol=0.02)
     assert l2[0] < 0.05
     assert l2[2] > 0.99
+
+
+def test_the_decay_figure_follows_its_controls():
+    _, alt = lesson.decay_figure(lr=0.01, weight_decay=0.1, steps=100)
+    _, other = lesson.decay_figure(lr=0.01, weight_decay=0.2, steps=100)
+    assert "after 100 steps" in alt
+    assert alt != other
 
 
 def test_the_correction_figure_names_first_and_largest():

@@ -99,6 +99,12 @@ def test_a_faster_average_does_not_stagnate():
     assert lesson.follow(0.25, 0.01, 200, 0.9, nearest)[-1] < 0.05
 
 
+def test_relative_error_is_at_most_half_a_step():
+    values = torch.linspace(0.1, 1.0, 1000)
+    error = lesson.relative_error(values, dynamic_codebook(False), 1000)
+    assert error.max() <= 0.0352
+
+
 def test_only_values_that_were_not_0_can_vanish():
     v = torch.tensor([[1.0, 0.0, 1e-7, 1e-6], [1e-7, 1e-7, 0.0, 1e-7]])
     assert lesson.vanished(v, 4) == 1  # the second block has a scale of its own

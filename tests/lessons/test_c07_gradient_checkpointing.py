@@ -1,5 +1,7 @@
 """Chapter 07's closed form is the fullest moment of the walk, and its figures draw the data and say it."""
 
+from math import isqrt
+
 import pytest
 from figures import title
 from hypothesis import given
@@ -19,6 +21,12 @@ def test_the_closed_form_is_the_fullest_moment_and_every_block_is_computed_once_
         assert lesson.peak(blocks, count, per_block) == pytest.approx(fullest)
         assert moments[-1] == ((4 if count else 3) * blocks, 0, 0)
         assert [moment[0] for moment in moments] == sorted(moment[0] for moment in moments)
+
+
+@pytest.mark.parametrize("blocks", [4, 9, 16, 25, 36])
+def test_the_root_is_best_where_a_block_saves_as_much_as_a_boundary(blocks):
+    assert lesson.peak(blocks, isqrt(blocks), 1) == 2 * isqrt(blocks)
+    assert min(lesson.peak(blocks, s, 1) for s in range(1, blocks + 1)) >= 2 * isqrt(blocks) - 1
 
 
 @given(st.integers(2, 30))
@@ -51,6 +59,17 @@ def test_every_block_is_best_where_its_gradients_outweigh_a_boundary_but_not_wha
     peaks = {s: lesson.peak(blocks, s, per_block, gradients) for s in range(1, blocks + 1)}
     assert peaks[blocks] <= min(peaks.values()) + 1e-9
     assert peaks[blocks] == pytest.approx(1 + per_block + gradients * (blocks - 1))
+
+
+def test_fewer_segments_are_best_where_a_boundary_is_larger_than_the_gradients():
+    of = {q: [lesson.peak(48, s, 23, q) for s in (33, 48)] for q in (12 * 128 / (64 * 16), 12 * 128 / (64 * 128))}
+    assert list(of.values()) == [[116, 94.5], [64.375, 71]]
+
+
+def test_unequal_segments_do_a_little_better():
+    assert [lesson.peak(36, s, 4) for s in (12, 14, 18)] == [24, 22, 26]
+    assert min(range(1, 65), key=lambda s: lesson.peak(64, s, 16)) == 40
+    assert [lesson.peak(64, s, 16) for s in (32, 40, 64, None)] == [64, 56, 80, 1024]
 
 
 def test_the_curves_mark_the_lowest_point_and_the_root():

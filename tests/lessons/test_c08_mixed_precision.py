@@ -215,7 +215,7 @@ def test_where_no_scale_suits_all_the_figure_says_so():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("value", [-3.3, 1e9, 0.0])
+@pytest.mark.parametrize("value", [-3.3, 1e-9, 1e9, 0.0])
 def test_any_number_can_be_drawn(name, value):
     figure, alt = lesson.number_figure(pattern(name, value))
     assert f"{FORMATS[name].pattern(value):0{FORMATS[name].bits}b}" in alt

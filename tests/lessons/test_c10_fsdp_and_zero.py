@@ -10,11 +10,11 @@ from figures import title
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils import models, viz
+from course_utils import hardware, models, viz
 from course_utils.distributed import communication, launch
 from course_utils.lessons import c10_fsdp_and_zero as lesson
 from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities, step_on_paper
-from course_utils.memory import Recipe, Workload, dry_run
+from course_utils.memory import Recipe, Workload, dry_run, predict_seconds
 
 WIDTH = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}
 LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=3)
@@ -132,6 +132,10 @@ def test_a_trace_is_read_into_lanes():
     assert read[0].start == pytest.approx(10e-6)
     assert read[0].end - read[0].start == pytest.approx(190e-6)
     assert overlap(read) == pytest.approx(100 / 600)
+
+
+def test_nothing_sent_overlaps_with_nothing():
+    assert overlap([Activity("forward", 0, 1)]) == 0
 
 
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -319,6 +323,14 @@ def test_bucket_views_save_a_copy_of_the_gradients():
     assert "sends that: peak 20.0 MiB. As views the gradients are the bucket: peak 16.0 MiB." in alt
 
 
+def test_computing_is_the_passes_and_the_update():
+    machine = hardware.machine("A100-40GB")
+    work, (passes, update) = Workload(SMALL, SHORT), lesson.computing_seconds(SMALL, SHORT, machine)
+    assert passes > 0
+    assert update > 0
+    assert passes + update == pytest.approx(predict_seconds(work.build, work.step, machine).seconds)
+
+
 def test_a_message_and_a_step_in_each_way_take_time():
     def both():
         runs = {"all": ("DDP", {}), "one unit": ("ZeRO-3", {"least": 10**9})}
@@ -341,6 +353,11 @@ def default_play():
 )
 def test_the_playing_figure_follows_each_control(default_play, changed):
     assert default_play != lesson.play_sharding(**changed)[1]
+
+
+def test_one_rank_sends_nothing():
+    assert "1 rank:" in lesson.play_sharding(ranks=1)[1]
+    assert all(what in PHASES for _, what, *_ in step_on_paper(3, ranks=1, units=4).jobs)
 
 
 def test_units_and_networks_are_said():

@@ -334,3 +334,9 @@ def test_the_figure_of_failures_says_how_often_and_how_much():
     for line, dots in zip(figure.axes[0].lines[::3], figure.axes[0].lines[1::3], strict=True):
         expected = np.interp(dots.get_xdata(), line.get_xdata(), line.get_ydata())
         assert dots.get_ydata() == pytest.approx(expected, rel=0.1)
+
+
+def test_every_mesh_takes_all_cards():
+    for cards in (24, 64):
+        found = lesson.steps_on_meshes(SEVEN, UPDATE, CLUSTER, cards)
+        assert {math.prod(step.mesh) for step in found} == {cards}
