@@ -60,24 +60,11 @@ def keep_copies(paths: Sequence[Path], folder: Path) -> Path | None:
 
 
 def read_json(path: Path, build: Callable = lambda value: value):
-    """`build(value)` of the JSON value in `path`, or None where there is no such file.
-
-    Where the text is no JSON, or `build` raises for it, the file is put aside as `….damaged`, and a line says so.
-    """
+    """`build(value)` of the JSON value in `path`, which can be made again; None where there is none, or it is damaged."""
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
         return None
-    except OSError as error:
-        _log.warning("%s cannot be read (%s); it stays where it is.", path, error.strerror)
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-        aside = path.with_suffix(".damaged")
-        try:
-            path.replace(aside)
-            _log.warning("%s could not be read; it is kept as %s, and a new one is begun.", path, aside.name)
-        except OSError as error:
-            _log.warning("%s could not be read and cannot be moved (%s); remove it.", path, error.strerror)
-    return None
 
 
 def write_json(path: Path, value) -> None:
@@ -147,7 +134,16 @@ def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
     A name may also be a path to a notebook. Raises `CourseError`, listing the chapters, on a name that fits none.
     """
     every = sorted(folder.glob("*.ipynb"))
-    return [path for name in names for path in _chapters_called(name, every)] if names else every
+    if not names:
+        return every
+    found = []
+    for name in names:
+        if name.endswith(".ipynb") and Path(name).is_file():
+            found.append(Path(name).absolute())
+        else:
+            stems = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
+            found += [path for path in every if path.stem in stems]
+    return found
 
 
 def called(name: str, every: Sequence[str]) -> list[str]:
@@ -183,10 +179,3 @@ def _two_digits(name: str) -> str:
 def _refuse(name: str, every: Sequence[str], what: str):
     known = f"the {what}s are: {', '.join(every) or 'none yet'}."
     raise CourseError(f"No {what} is called {name!r}; {instead(name, every, known)}")
-
-
-def _chapters_called(name: str, every: list[Path]) -> list[Path]:
-    if name.endswith(".ipynb") and Path(name).is_file():
-        return [Path(name).absolute()]
-    found = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
-    return [path for path in every if path.stem in found]

@@ -37,14 +37,12 @@ def test_a_value_comes_back_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"3"], ids=["empty", "half", "not text", "refused"])
-def test_a_damaged_file_is_put_aside_and_said(tmp_path, caplog, content):
+def test_what_is_damaged_is_none_and_written_again(tmp_path, content):
     path = tmp_path / "value.json"
     path.write_bytes(content)
     assert read_json(path, len) is None
-    assert (tmp_path / "value.damaged").read_bytes() == content
-    assert not path.exists()
-    assert len(caplog.messages) == 1
-    assert "it is kept as value.damaged" in caplog.text
+    write_json(path, [1])
+    assert read_json(path, len) == 1
 
 
 def test_copies_are_kept_beside_each_other_and_only_of_what_is_there(tmp_path):
@@ -58,8 +56,8 @@ def test_copies_are_kept_beside_each_other_and_only_of_what_is_there(tmp_path):
         keep_copies([one], one / "inside")
 
 
-def test_where_nothing_can_be_read_or_written_a_line_says_so(tmp_path, caplog):
+def test_where_nothing_can_be_written_a_line_says_so(tmp_path, caplog):
     (tmp_path / "value.json").mkdir()
     assert read_json(tmp_path / "value.json") is None
     write_json(tmp_path / "value.json" / ".." / ".." / ("n" * 300), 1)
-    assert [word in caplog.text for word in ("it stays where it is", "this will be forgotten")] == [True, True]
+    assert "this will be forgotten" in caplog.text
