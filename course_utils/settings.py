@@ -93,10 +93,13 @@ class Settings:
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Settings from environment variables; raises `CourseError`, naming the variable, on a value it cannot use."""
+    seed = environment.get("COURSE_SEED", "0")
+    if not (seed.isascii() and seed.isdigit()):
+        raise CourseError(f"COURSE_SEED={seed!r} is not a whole number from 0 up; set it to one, such as 0.")
     return Settings(
         scale_name=_one_of("COURSE_SCALE", environment.get("COURSE_SCALE", "auto"), ["auto", *SCALES]),
         device_name=_one_of("COURSE_DEVICE", environment.get("COURSE_DEVICE", "auto"), ["auto", "cpu", "cuda"]),
-        seed=_whole_number("COURSE_SEED", environment.get("COURSE_SEED", "0")),
+        seed=int(seed),
         home=_home(environment.get("COURSE_HOME")),
         strict=_one_of("COURSE_STRICT", environment.get("COURSE_STRICT", "0"), ["0", "1"]) == "1",
         reader=_one_of("COURSE_READER", environment.get("COURSE_READER", "1"), ["0", "1"]) == "1",
@@ -130,12 +133,6 @@ def _one_of(variable: str, value: str, allowed: list[str]) -> str:
             f"{variable}={value!r} is not one of {', '.join(allowed)}; set it to one of them or unset it."
         )
     return value
-
-
-def _whole_number(variable: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit()):
-        raise CourseError(f"{variable}={value!r} is not a whole number from 0 up; set it to one, such as 0.")
-    return int(value)
 
 
 def _home(value: str | None) -> Path:

@@ -70,29 +70,25 @@ def _guarded(model: nn.Module, operations: Operations) -> Iterator[None]:
         if off or operations not in _get_current_dispatch_mode_stack():
             raise CourseError("The operations are no longer counted; leave torch's dispatch modes as they are.")
 
+    to_list = torch.Tensor.tolist
+
+    def list_whole_numbers(tensor: torch.Tensor) -> object:  # a loader needs them to shuffle, and nobody to compute
+        if tensor.is_floating_point():
+            _refuse("tolist leads to work that is not counted")()
+        return to_list(tensor)
+
     with ExitStack() as undo:
         for where, name in _STARTS:
             undo.enter_context(patch.object(where, name, _refuse(f"{name} starts work that is not counted")))
         for where, name in _LEAVES:
             undo.enter_context(patch.object(where, name, _refuse(f"{name} leads to work that is not counted")))
-        undo.enter_context(patch.object(torch.Tensor, "tolist", _only_whole_numbers(torch.Tensor.tolist)))
+        undo.enter_context(patch.object(torch.Tensor, "tolist", list_whole_numbers))
         hooks = [register_module_forward_pre_hook(look), register_optimizer_step_pre_hook(look)]
         hooks += [parameter.register_hook(look) for parameter in model.parameters()]
         for hook in hooks:
             undo.callback(hook.remove)
         yield
         look()
-
-
-def _only_whole_numbers(to_list: Callable) -> Callable:
-    """What a loader needs to shuffle, and nobody to compute."""
-
-    def whole(tensor):
-        if tensor.is_floating_point():
-            _refuse("tolist leads to work that is not counted")()
-        return to_list(tensor)
-
-    return whole
 
 
 def _refuse(what: str) -> Callable:

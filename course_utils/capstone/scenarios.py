@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from threading import Lock
@@ -193,12 +193,7 @@ def choose(
 
 def levels_of(recipe: Recipe) -> dict[str, int]:
     """By field, how much each choice disturbs the training on the ladder of `course plan`: 0 nothing, 3 what is trained."""
-    found, usual = {}, Recipe()
-    for name in (one.name for one in fields(Recipe)):
-        value = getattr(recipe, name)
-        if value != getattr(usual, name):
-            found[name] = _level(name, value)
-    return found
+    return {name: _level(name, value) for name, value in plain_recipe(recipe).items()}
 
 
 def _level(name: str, value) -> int:

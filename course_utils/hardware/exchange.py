@@ -23,17 +23,14 @@ def process_bandwidth(timeout: float = 60.0) -> float:
 
 def _exchange() -> float:
     import torch
-
-    message, answer = torch.ones(_BYTES, dtype=torch.uint8), torch.ones(1)
-    return statistics.median([_one_exchange(message, answer) for _ in range(_TIMES + 1)][1:])
-
-
-def _one_exchange(message, answer) -> float:
     import torch.distributed as dist
 
-    first = dist.get_rank() == 0
-    start = time.perf_counter()
-    (dist.send if first else dist.recv)(message, int(first))
-    # Sending alone may return while the bytes still wait in a buffer; the answer says that they have come.
-    (dist.recv if first else dist.send)(answer, int(first))
-    return time.perf_counter() - start
+    message, answer = torch.ones(_BYTES, dtype=torch.uint8), torch.ones(1)
+    first, seconds = dist.get_rank() == 0, []
+    for _ in range(_TIMES + 1):
+        start = time.perf_counter()
+        (dist.send if first else dist.recv)(message, int(first))
+        # Sending alone may return while the bytes still wait in a buffer; the answer says that they have come.
+        (dist.recv if first else dist.send)(answer, int(first))
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])

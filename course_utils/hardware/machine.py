@@ -92,13 +92,11 @@ class Machine:
             return work.bytes / 2 / self.host_link
         arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
         one_by_one = work.elements / self.measured[work.kernel].at(work.side) if work.kernel in self.measured else 0.0
-        memory = work.bytes / self._byte_rate(work)
-        doing = self._allocation(work) + max(arithmetic, one_by_one, memory)
+        stream, new = self.measured.get("stream" if work.new else "stream in place"), self.measured.get("new memory")
+        memory = work.bytes / (stream.at(max(work.bytes, work.reach)) if stream else self.bandwidth)
+        allocation = work.new / new.at(work.new / work.pieces) if new and work.new else 0.0
+        doing = allocation + max(arithmetic, one_by_one, memory)
         return max(self.seconds_per_operator, doing) if self.asynchronous else self.seconds_per_operator + doing
-
-    def _allocation(self, work: Work) -> float:
-        measured = self.measured.get("new memory")
-        return work.new / measured.at(work.new / work.pieces) if measured and work.new else 0.0
 
     def _flop_rate(self, work: Work) -> float:
         measured = self.measured.get(f"{work.kernel} {work.dtype}")
@@ -110,7 +108,3 @@ class Machine:
                 f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flops)}."
             )
         return self.flops[work.dtype]
-
-    def _byte_rate(self, work: Work) -> float:
-        measured = self.measured.get("stream" if work.new else "stream in place")
-        return self.bandwidth if measured is None else measured.at(max(work.bytes, work.reach))

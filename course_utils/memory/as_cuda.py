@@ -97,19 +97,9 @@ def _autocast_for_cuda(on: Callable) -> Callable:
 
 # CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
 _FLOAT_INPUTS = (
-    *(
-        "layer_norm",
-        "group_norm",
-        "norm.Scalar",
-        "pow.Tensor_Scalar",
-        "pow.Tensor_Tensor",
-        "pow.Scalar",
-        "exp",
-        "log",
-        "log2",
-    ),
-    *("log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus", "l1_loss", "mse_loss", "nll_loss", "kl_div"),
-    *("cosine_similarity", "cosine_embedding_loss", "cdist", "dist"),
+    *("layer_norm", "group_norm", "norm.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
+    *("exp", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus"),
+    *("l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist"),
 )
 _FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
 """Likewise, but the kernel reads halves and writes floats: no copy of what goes in."""
@@ -126,13 +116,10 @@ def _register_kernels(library: Library) -> None:
         (_FLOAT_INPUTS, _widen_inputs),
     ):
         for name in names:
-            kernel = partial(_run_without_autocast, _overload(name), prepare)
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(_aten, packet), overload or "default")
+            kernel = partial(_run_without_autocast, operator, prepare)
             library.impl(name, kernel, "AutocastCPU", allow_override=True)
-
-
-def _overload(name: str):
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(_aten, packet), overload or "default")
 
 
 def _run_without_autocast(operator, prepare: Callable, *args, **kwargs):

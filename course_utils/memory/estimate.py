@@ -106,7 +106,13 @@ class Estimate:
     @cached_property
     def instants(self) -> tuple[Instant, ...]:
         """The fullest moment of each phase, in the order of the step."""
-        return tuple(self._instant(phase, place) for phase, place in self.log.fullest().items())
+        found = []
+        for phase, place in self.log.fullest().items():
+            _, _, module, operator = self.log.labels[place]
+            in_use = self.log.by_kind(place)
+            by_kind = {kind: in_use[kind] for kind in KINDS if kind in in_use}
+            found.append(Instant(phase, by_kind, operator, module, self, place))
+        return tuple(found)
 
     @property
     def peak_instant(self) -> Instant:
@@ -174,11 +180,6 @@ class Estimate:
             lines.append("ranks: each keeps everything (DDP); zero_stage=1, 2 or 3 would share it out")
         away = ", CUDA's context, what its allocator reserves beyond this" * (recipe.device == "cuda")
         return [*lines, f"not counted: the libraries' own workspaces{away}"]
-
-    def _instant(self, phase: str, place: int) -> Instant:
-        _, _, module, operator = self.log.labels[place]
-        in_use = self.log.by_kind(place)
-        return Instant(phase, {kind: in_use[kind] for kind in KINDS if kind in in_use}, operator, module, self, place)
 
     def _terms_at(self, place: int, formulas: Callable[[int], Polynomial]) -> Iterator[Term]:
         blocks = self.finder.blocks(self.log)

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -139,7 +139,7 @@ class Answers(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(map(wraps, types)):
+        if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if func.namespace == "prim":  # a question from C++, which could not stand an exception
             return func(*args, **kwargs)
@@ -252,12 +252,6 @@ class Answers(TorchDispatchMode):
 def device_of(tensor: torch.Tensor) -> torch.device:
     """Its device, without asking the dispatcher, as a fake tensor's own property does."""
     return tensor.fake_device if type(tensor) is FakeTensor else tensor.device
-
-
-@cache
-def wraps(kind: type) -> bool:
-    """Whether tensors of this kind are made of others, as a `DTensor` is."""
-    return hasattr(kind, "__tensor_flatten__")
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

@@ -120,15 +120,11 @@ def in_letters(number: Fraction | int, chosen: Mapping[str, int]) -> Polynomial 
     """
     rest, powers = Fraction(number), {}
     for letter in sorted(chosen, key=lambda letter: -chosen[letter]):
-        large = _large_part(chosen[letter])
+        large = chosen[letter]
+        for small in (2, 3, 5, 7):
+            while large % small == 0:
+                large //= small
         while large > 1 and rest.numerator % large == 0:
             rest /= chosen[letter]
             powers[letter] = powers.get(letter, 0) + 1
     return Polynomial.of(rest, **powers) if rest.numerator < 4096 or not powers else None
-
-
-def _large_part(value: int) -> int:
-    for small in (2, 3, 5, 7):
-        while value % small == 0:
-            value //= small
-    return value

@@ -13,10 +13,14 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_iter, tree_leaves
 
-from course_utils.memory.fake import device_of, wraps
+from course_utils.memory.fake import device_of
 from course_utils.memory.phases import observed_by
 from course_utils.memory.scratch import may_hide, peak_inside
 from course_utils.memory.state import unwrapped
@@ -115,7 +119,7 @@ class Meter(TorchDispatchMode):
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if types and any(map(wraps, types)):
+        if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it comes again with the tensors inside
         result = func(*args, **kwargs) if kwargs else func(*args)
         makes, hides, sends = _KNOWN.get(id(func)) or _what_it_does(func)

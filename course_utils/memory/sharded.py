@@ -58,8 +58,7 @@ class Buckets:
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
         self.groups: list[list[nn.Parameter]] = [[]]
-        limits = iter([MiB])
-        limit = next(limits)
+        limit = MiB
         for parameter in reversed(parameters):
             self.groups[-1].append(parameter)
             if sum(p.nbytes for p in self.groups[-1]) >= limit:

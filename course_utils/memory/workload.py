@@ -140,7 +140,14 @@ class Workload:
         for name, parameter in model.named_parameters():
             if name.startswith(recipe.frozen):
                 parameter.requires_grad_(False)
-        return _with_lora(model, recipe.lora) if recipe.lora else model
+        if not recipe.lora:
+            return model
+        import peft
+
+        adapters = peft.LoraConfig(r=recipe.lora, lora_alpha=2 * recipe.lora, target_modules="all-linear")
+        with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            return peft.get_peft_model(model, adapters)
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
@@ -203,14 +210,6 @@ class _SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
                 return saved()
 
         super().__init__(save, read)
-
-
-def _with_lora(model: nn.Module, rank: int) -> nn.Module:
-    import peft
-
-    with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
 
 def _checkpoint(model: nn.Module, segments: int | None) -> None:
