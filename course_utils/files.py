@@ -1,10 +1,13 @@
 """Files that are read and written whole, so that nobody sees half of one; and where those of the course lie."""
 
 import errno
+import json
+import logging
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +16,7 @@ from pathlib import Path
 from course_utils.errors import CourseError, instead
 
 _EXERCISES = "_exercises_"
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -38,6 +42,39 @@ def free_folder(folder: Path) -> Path:
             (folder / name).mkdir(parents=True)
             return folder / name
     raise OSError(errno.EEXIST, "there are a thousand copies")
+
+
+def keep_copies(paths: Sequence[Path], folder: Path) -> Path | None:
+    """Copy those of `paths` that exist into a new folder in `folder`, which is returned; None where none exists.
+
+    Raises `CourseError` where that cannot be done.
+    """
+    found = [path for path in paths if path.is_file()]
+    try:
+        copies = free_folder(folder) if found else None
+        for path in found:
+            shutil.copy2(path, copies)
+    except OSError as error:
+        raise CourseError(f"No copy can be kept in {folder} ({error.strerror}); make room for it there.") from None
+    return copies
+
+
+def read_json(path: Path, build: Callable = lambda value: value):
+    """`build(value)` of the JSON value in `path`, which can be made again; None where there is none, or it is damaged."""
+    try:
+        return build(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return None
+
+
+def write_json(path: Path, value) -> None:
+    """Write `value` whole or not at all; where nothing can be written, a line says that it will be forgotten."""
+    text = json.dumps(value, indent=1)
+    try:
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _log.warning("%s cannot be written (%s); this will be forgotten.", path, error.strerror)
 
 
 def free_name(path: Path) -> Path:

@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what differs, keep a copy of what stood there, and name both; with `--check`, 1 where something differs."""
-    from course_staff.files import keep_copies
     from course_staff.grading.nbgrader import source_files
     from course_staff.grading.release import differing, file_names, write
     from course_staff.grading.releasing import Stamps
+    from course_utils.files import keep_copies
     from course_utils.settings import settings
 
     root = find_place().root

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import course_utils
-from course_staff.files import read_json, write_json
+from course_utils.files import read_json, write_json
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import course_staff
 import course_utils
-from course_staff.files import read_json, write_json
 from course_staff.grading.source import Authored, load_solutions, marker
 from course_staff.notebooks.files import read_notebook
-from course_utils.files import replacing
+from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
 _MOST = 2  # sets whose questions a process keeps

@@ -25,14 +25,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_staff.files import keep_copies
 from course_staff.grading.cells import csv_text
 from course_staff.grading.leaderboard import boards
 from course_staff.grading.overview import HOW_IT_ENDED, Fates, commonest, fates_by_question, head, oddities, summary
 from course_staff.grading.picture import class_figure
 from course_staff.grading.source import LEVELS
 from course_utils.errors import CourseError
-from course_utils.files import exercises_of, replacing
+from course_utils.files import exercises_of, keep_copies, replacing
 from course_utils.grading.judge import Verdict
 from course_utils.grading.pages import printable, render
 from course_utils.grading.showing import SIGNS, Line, case_lines

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
-from course_staff.files import read_json, write_json
 from course_staff.notebooks.clean import STORED_SCALE
 from course_staff.notebooks.files import make_folder
 from course_staff.notebooks.plays import Play, catch
 from course_staff.site.pages import Picture
 from course_utils.errors import CourseError
-from course_utils.files import replacing
+from course_utils.files import read_json, replacing, write_json
 from course_utils.settings import set_variable
 
 SETTINGS = Path(__file__).parent / "stills.toml"
