@@ -697,7 +697,7 @@ def test_what_a_library_has_no_setting_for_is_refused():
         emit("abacus", "gpt2", RECIPE)
     with pytest.raises(CourseError, match="has no name for 'momentum'"):
         emit("trl", "gpt2", replace(RECIPE, optimizer="momentum"))
-    with pytest.raises(CourseError, match="for 2 nodes choose one of torchrun, slurm"):
+    with pytest.raises(CourseError, match="for 2 nodes choose torchrun or slurm"):
         emit("accelerate", "gpt2", replace(RECIPE, ranks=2), nodes=2)
 
 
