@@ -68,20 +68,10 @@ def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizer, tokenized)
         assert label == given_label
 
 
-def test_pairs_are_tokenized_as_pairs(tokenizer):
-    pair = {"sentence1": ["return self", "def"], "sentence2": ["self", "self self self self self"], "label": [1, 0]}
-    split = data.tokenize(DatasetDict({"train": Dataset.from_dict(pair)}), tokenizer, 7)["train"]
-    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in split["input_ids"]]
-    assert tokens[0] == ["[CLS]", "return", "self", "[SEP]", "self", "[SEP]", "[PAD]"]
-    assert tokens[1] == ["[CLS]", "def", "[SEP]", "self", "self", "self", "[SEP]"]
-    assert split["attention_mask"][0] == [1, 1, 1, 1, 1, 1, 0]
-    assert split["labels"][:] == [1, 0]
-
-
 def test_what_cannot_be_tokenized_or_batched_is_said_in_one_sentence(functions, tokenizer, tokenized):
     with pytest.raises(CourseError, match="use 3 or more"):
         data.tokenize(functions, tokenizer, 2)
-    with pytest.raises(CourseError, match="neither text nor sentence1 and sentence2 among label"):
+    with pytest.raises(CourseError, match="no text among label"):
         data.tokenize(DatasetDict({"train": Dataset.from_dict({"label": [1]})}), tokenizer, 8)
     with pytest.raises(CourseError, match="no input_ids or attention_mask or labels; pass it through"):
         data.batches(functions["train"], 8)
