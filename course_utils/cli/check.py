@@ -30,19 +30,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.reset:
         return _reset(arguments)
     if arguments.notebook is None:
-        print(_where_you_are())
+        from course_utils.desk.start import Desk
+
+        try:
+            folder = find_workspace(find_place())
+        except CourseError:  # the package is installed without the chapters
+            folder = Path.cwd()
+        print(Desk.of(folder))
         return 0
     return _check(arguments)
-
-
-def _where_you_are() -> str:
-    from course_utils.desk.start import Desk
-
-    try:
-        folder = find_workspace(find_place())
-    except CourseError:  # the package is installed without the chapters
-        folder = Path.cwd()
-    return str(Desk.of(folder))
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -69,17 +65,22 @@ def _check(arguments: argparse.Namespace) -> int:
 def _reset(arguments: argparse.Namespace) -> int:
     """Ask, put the records aside, and say where they are."""
     from course_utils.grading import my_progress
-    from course_utils.grading.progress import forget
+    from course_utils.grading.progress import KEPT
 
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
     if requested is not None:
         begun = [one for one in begun if one.name == _known_set(requested)]
     what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
-    if what and not (arguments.yes or _agreed(f"Forget your progress in {what}? A copy is kept. [y/N] ")):
-        print("Nothing is forgotten.")
-        return 1
-    folder = forget([one.name for one in begun])
+    if what and not arguments.yes:
+        try:
+            answer = input(f"Forget your progress in {what}? A copy is kept. [y/N] ")
+        except EOFError:
+            raise CourseError("Nobody answers here; add --yes to forget without being asked.") from None
+        if answer.strip().lower() not in ("y", "yes"):
+            print("Nothing is forgotten.")
+            return 1
+    folder = KEPT.forget([one.name for one in begun])
     if folder is None:
         print("There was no progress to forget.")
     else:
@@ -95,14 +96,6 @@ def _known_set(name: str) -> str:
     from course_utils.grading.released import set_names
 
     return the_one(set_of(name), set_names(), "exercise set")
-
-
-def _agreed(question: str) -> bool:
-    """Whether somebody says yes; where nobody can be asked the command says how to answer."""
-    try:
-        return input(question).strip().lower() in ("y", "yes")
-    except EOFError:
-        raise CourseError("Nobody answers here; add --yes to forget without being asked.") from None
 
 
 def _notebook(name: str) -> Path:
