@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from datasets import Dataset, DatasetDict
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, StackDataset
 
 from course_utils.errors import CourseError
 
@@ -64,7 +64,7 @@ class EpochSampler(Sampler[int]):
         return self.length
 
 
-def batches(split: Dataset, batch_size: int, seed: int | None = None, epoch: int = 0) -> DataLoader:
+def batches(split: Dataset, batch_size: int, seed: int | None = None) -> DataLoader:
     """Batches of `input_ids`, `attention_mask` and `labels` (int64 tensors) from a tokenized split.
 
     With a `seed` the order is that of `EpochSampler(len(split), seed)`, reachable as `loader.sampler` for `set_epoch`;
@@ -76,20 +76,7 @@ def batches(split: Dataset, batch_size: int, seed: int | None = None, epoch: int
         raise CourseError(f"The split has no {' or '.join(missing)}; pass it through data.tokenize() first.")
     if batch_size < 1:
         raise CourseError(f"A batch of {batch_size} examples is none; use a batch size of 1 or more.")
+    rows = StackDataset(**{name: torch.tensor(split[name][:], dtype=torch.int64) for name in _BATCH_COLUMNS})
     sampler = EpochSampler(len(split), seed)
-    sampler.set_epoch(epoch)
     # Without a generator of its own, a loader draws a number from the global state each time it is iterated.
-    return DataLoader(_Rows(split), batch_size, sampler=sampler, generator=torch.Generator().manual_seed(0))
-
-
-class _Rows(torch.utils.data.Dataset):
-    """The tokenized split as tensors held once, indexed a batch at a time."""
-
-    def __init__(self, split: Dataset):
-        self.columns = {name: torch.tensor(split[name][:], dtype=torch.int64) for name in _BATCH_COLUMNS}
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {name: column[index] for name, column in self.columns.items()}
-
-    def __len__(self) -> int:
-        return len(self.columns["labels"])
+    return DataLoader(rows, batch_size, sampler=sampler, generator=torch.Generator().manual_seed(0))

@@ -44,7 +44,8 @@ def test_the_global_random_state_is_untouched(tokenized):
 
 @pytest.mark.parametrize("seed", [None, 5])
 def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizer, seed):
-    loader = data.batches(tokenized["train"], 32, seed=seed, epoch=2)
+    loader = data.batches(tokenized["train"], 32, seed=seed)
+    loader.sampler.set_epoch(2)
     found = list(loader)
     assert [len(batch["labels"]) for batch in found] == [32, 32, 11]
     assert len(loader) == 3
