@@ -105,7 +105,7 @@ def _task(job: Job, source: Source) -> Examples:
     train = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
     functions["train"] = train
     split = data.tokenize(functions, data.tokenizer_for(functions, source.config.vocab_size), job.sequence)["train"]
-    columns = data.batches(split, 1).dataset.columns
+    columns = data.batches(split, 1).dataset.datasets
     weights = torch.ones(len(split))
     return Examples(columns, weights, columns["attention_mask"].sum(1), {}, "the course's own task")
 

@@ -22,19 +22,6 @@ SHARDED = ("fsdp2", "hsdp")
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
 _DEEPSPEED = "0.19"  # in 0.18.0 stage 2 adds up other gradients than one process
 FREE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
-_SAME = (  # what decides parameters and batches
-    "model",
-    "data",
-    "tokenizer",
-    "sequence",
-    "batch",
-    "seed",
-    "optimizer",
-    "options",
-    "precision",
-    "packed",
-    "lora",
-)
 _FLAGS = {"compiled": "--compile", "options": "--option"}
 
 
@@ -43,9 +30,9 @@ def flag_of(name: str) -> str:
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def _asks(default: Any, what: str) -> Any:
-    """A field with its default, and what the help of its flag says."""
-    return field(default=default, metadata={"help": what})
+def _asks(default: Any, what: str, same: bool = False) -> Any:
+    """A field with its default, and what the help of its flag says; `same`: it decides parameters and batches."""
+    return field(default=default, metadata={"help": what, "same": same})
 
 
 @dataclass(frozen=True)
@@ -65,19 +52,23 @@ class Job:
     """
 
     out: Path = field(metadata={"help": "logs and checkpoints; a run there is taken up again"})
-    model: str = _asks("", "a causal language model: a name, a config.json or its folder")
-    data: Path | None = _asks(None, "its text: .txt, documents parted by blank lines, or .jsonl with text")
+    model: str = _asks("", "a causal language model: a name, a config.json or its folder", same=True)
+    data: Path | None = _asks(None, "its text: .txt, documents parted by blank lines, or .jsonl with text", same=True)
     tokenizer: str = _asks(
-        "", "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)"
+        "",
+        "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
+        same=True,
     )
     weights: str = _asks("", "begin with the trained weights of a folder or of the Hub (default: random ones)")
     strategy: str = _asks("none", ", ".join(STRATEGIES))
-    optimizer: str = _asks("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon")
-    options: dict = field(default_factory=dict, metadata={"help": "an argument of the optimizer: weight_decay=0.1"})
-    precision: str = _asks("fp32", ", ".join(PRECISIONS))
-    batch: int = _asks(32, "examples of an update, on all ranks together")
+    optimizer: str = _asks("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
+    options: dict = field(
+        default_factory=dict, metadata={"help": "an argument of the optimizer: weight_decay=0.1", "same": True}
+    )
+    precision: str = _asks("fp32", ", ".join(PRECISIONS), same=True)
+    batch: int = _asks(32, "examples of an update, on all ranks together", same=True)
     micro_batch: int = _asks(0, "examples of a forward pass; 0: a rank's whole share")
-    sequence: int = _asks(128, "tokens of an example")
+    sequence: int = _asks(128, "tokens of an example", same=True)
     steps: int = _asks(100, "updates")
     lr: float = _asks(1e-3, "the highest learning rate")
     warmup: int = _asks(0, "updates over which the learning rate rises")
@@ -85,11 +76,11 @@ class Job:
     clipping: bool = _asks(False, "gradients to norm 1")
     checkpointing: bool = _asks(False, "recompute blocks in backward")
     chunked_loss: int = _asks(0, "the loss by so many tokens at a time, whole logits never; 0: not so")
-    packed: bool = _asks(False, "several documents in a row")
-    lora: int = _asks(0, "train adapters of this rank only; 0: none")
+    packed: bool = _asks(False, "several documents in a row", same=True)
+    lora: int = _asks(0, "train adapters of this rank only; 0: none", same=True)
     compiled: bool = _asks(False, "by torch.compile")
     replicas: int = _asks(1, "groups of hsdp that hold everything each")
-    seed: int = _asks(0, "of the order and of dropout")
+    seed: int = _asks(0, "of the order and of dropout", same=True)
     save_every: int = _asks(0, "updates between two checkpoints; 0: only the last")
     keep: int = _asks(2, "how many checkpoints are kept")
     logs: tuple[str, ...] = _asks(("csv",), ", ".join(LOGS))
@@ -175,7 +166,7 @@ class Job:
     @property
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
-        found = {name: getattr(self, name) for name in _SAME}
+        found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
         if self.weights:
             found["weights"] = self.weights
         if self.strategy.startswith("deepspeed"):  # whose checkpoints nothing else can read

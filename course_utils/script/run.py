@@ -61,7 +61,11 @@ def train(
     names. Raises `CourseError` for what cannot be trained; for files that cannot be written on rank 0 alone.
     """
     here = rank.this_rank()
-    rank.refuse_gpus_that_are_missing(here)
+    if here.device.type == "cuda" and here.local_rank >= torch.cuda.device_count():
+        raise CourseError(
+            f"Rank {here.rank} would use GPU {here.local_rank}, and this machine has {torch.cuda.device_count()}; start fewer "
+            "ranks."
+        )
     if here.agent:
         end_with_parent()
     say = say if here.rank == 0 else lambda _: None
@@ -180,7 +184,11 @@ class TrainingLoop:
         """Inside, updates can be made; the update to go on after."""
         self.first = self._resume()
         self.meter = _Meter(self)
-        with self._bar() as self.bar:
+        from tqdm.auto import tqdm
+
+        is_seen = self.progress and not self.here.rank
+        words = {"unit": "update", "leave": False, "disable": not is_seen}
+        with tqdm(total=self.job.steps, initial=self.first, **words) as self.bar:
             yield self.first
 
     def next(self, step: int) -> int:
@@ -318,13 +326,6 @@ class TrainingLoop:
             return nullcontext()
         return torch.autocast(self.device.type, halves)
 
-    def _bar(self):
-        if not self.progress or self.here.rank:
-            return nullcontext()
-        from tqdm.auto import tqdm
-
-        return tqdm(total=self.job.steps, initial=self.first, unit="update", leave=False)
-
     def _say_end(self, result: Result) -> None:
         if result.resumed_from == result.step:
             self.say(f"All {result.step} updates were made before; give more --steps to go on.")
@@ -379,8 +380,7 @@ class _Meter:
         """Update `step` is made; a row where it is time for one."""
         loop = self.loop
         self.pending.append((step, loss, norm))
-        if bar is not None:
-            bar.update()
+        bar.update()
         if (step + 1) % loop.job.log_every and step + 1 < loop.job.steps:
             return
         losses = [float(loss) for _, loss, _ in self.pending]  # waits for the device
@@ -395,20 +395,16 @@ class _Meter:
             "attempt": loop.reached.attempts if loop.reached else 0,
             "loss": mean,
             "lr": loop.job.lr * _factor(loop.job, step),
+            "gradient_norm": float(norm) if loop.job.clipping else None,
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
+            "flops_per_second": flops or None,
+            "utilization": flops / loop.known.flops if loop.known.flops and flops else None,
             "seconds": now - self.begun,
         }
-        if loop.job.clipping:
-            values["gradient_norm"] = float(norm)
-        if flops:
-            values["flops_per_second"] = flops
-        if loop.known.flops and flops:
-            values["utilization"] = flops / loop.known.flops
         for logger in loop.loggers:
             logger.log(step + 1, values)
-        if bar is not None:
-            bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
+        bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
         self.since, self.pending = time.perf_counter(), []
 
 
