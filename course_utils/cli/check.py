@@ -29,16 +29,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise CourseError("--yes answers the question of --reset; give both, or leave it out.")
     if arguments.reset:
         return _reset(arguments)
-    if arguments.notebook is not None:
-        return _check(arguments)
-    from course_utils.desk.start import Desk
+    if arguments.notebook is None:
+        from course_utils.desk.start import Desk
 
-    try:
-        folder = find_workspace(find_place())
-    except CourseError:  # the package is installed without the chapters
-        folder = Path.cwd()
-    print(Desk.of(folder))
-    return 0
+        try:
+            folder = find_workspace(find_place())
+        except CourseError:  # the package is installed without the chapters
+            folder = Path.cwd()
+        print(Desk.of(folder))
+        return 0
+    return _check(arguments)
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -65,7 +65,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _reset(arguments: argparse.Namespace) -> int:
     """Ask, put the records aside, and say where they are."""
     from course_utils.grading import my_progress
-    from course_utils.grading.progress import forget
+    from course_utils.grading.progress import KEPT
 
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
@@ -80,7 +80,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing is forgotten.")
             return 1
-    folder = forget([one.name for one in begun])
+    folder = KEPT.forget([one.name for one in begun])
     if folder is None:
         print("There was no progress to forget.")
     else:

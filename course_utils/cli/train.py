@@ -6,76 +6,43 @@ import logging
 import os
 import sys
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
-from course_utils.script.choices import LOGS, PRECISIONS, STRATEGIES
+from course_utils.script.job import Job, flag_of
 from course_utils.settings import environment_for_child
 
 if TYPE_CHECKING:
-    from course_utils.script.job import Job
     from course_utils.script.rank import ThisRank
 
 HELP = "train as a script: alone, or on several ranks under torchrun; goes on by itself after it was ended"
-_COUNTS = {
-    "batch": "examples of an update, on all ranks together (default: 32)",
-    "micro-batch": "examples of a forward pass (default: a rank's whole share)",
-    "sequence": "tokens of an example (default: 128)",
-    "steps": "updates (default: 100)",
-    "warmup": "updates over which the learning rate rises (default: 0)",
-    "chunked-loss": "the loss by so many tokens at a time, whole logits never (default: 0, not so)",
-    "lora": "train adapters of this rank only (default: 0, none)",
-    "replicas": "groups of hsdp that hold everything each (default: 1)",
-    "seed": "of the order and of dropout (default: 0)",
-    "save-every": "updates between two checkpoints (default: only the last)",
-    "keep": "how many checkpoints are kept (default: 2)",
-    "log-every": "updates of a row in the log (default: 10)",
-}
-_SWITCHES = {
-    "clipping": "gradients to norm 1",
-    "checkpointing": "recompute blocks in backward",
-    "packed": "several documents in a row",
-    "compile": "by torch.compile",
-    "quick": "no prediction of the peak, no calibration: starts sooner",
+_FORMS = {  # by the type of a field what argparse asks for
+    int: {"type": int, "metavar": "N"},
+    float: {"type": float, "metavar": "X"},
+    bool: {"action": "store_true", "default": None},
+    str: {"metavar": "NAME"},
+    tuple[str, ...]: {"nargs": "*", "metavar": "NAME"},
+    dict: {"action": "append", "metavar": "NAME=VALUE"},
+    Path | None: {"type": Path, "metavar": "FILE"},
+    Path: {"type": Path, "metavar": "FOLDER", "required": True},
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The fields of `script.Job`, and how many ranks to start."""
-    add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FOLDER", help="logs and checkpoints; a run there is taken up again")
-    add("--model", metavar="NAME", help="a causal language model: a name, a config.json or its folder")
-    add(
-        "--data", type=Path, metavar="FILE", help="its text: .txt, documents parted by blank lines, or .jsonl with text"
+    for one in fields(Job):
+        usual = " ".join(one.default) if isinstance(one.default, tuple) else one.default
+        has_default = one.type in (int, float) or isinstance(usual, str) and usual
+        what = one.metadata["help"] + (f" (default: {usual})" if has_default else "")
+        parser.add_argument(flag_of(one.name), dest=one.name, help=what, **_FORMS[one.type])
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="start so many processes on this machine, under torchrun"
     )
-    add(
-        "--tokenizer",
-        metavar="NAME",
-        help="a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
+    parser.add_argument(
+        "--max-restarts", type=int, metavar="N", help="with --ranks: how often ended ranks start again (default: 3)"
     )
-    add(
-        "--weights",
-        metavar="NAME",
-        help="begin with the trained weights of a folder or of the Hub (default: random ones)",
-    )
-    add("--strategy", metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: none)")
-    add("--ranks", type=int, metavar="N", help="start so many processes on this machine, under torchrun")
-    add("--max-restarts", type=int, metavar="N", help="with --ranks: how often ended ranks start again (default: 3)")
-    add(
-        "--optimizer",
-        metavar="NAME",
-        help="adamw and others of course plan, torch.CLASS, course.CLASS, muon (default: adamw)",
-    )
-    add("--option", action="append", metavar="NAME=VALUE", help="an argument of the optimizer: weight_decay=0.1")
-    add("--precision", metavar="NAME", help=f"{', '.join(PRECISIONS)} (default: fp32)")
-    add("--lr", type=float, metavar="X", help="the highest learning rate (default: 0.001)")
-    add("--floor", type=float, metavar="X", help="which share of it is left at the end (default: 0.0)")
-    add("--logs", nargs="*", metavar="NAME", help=f"{', '.join(LOGS)} (default: csv)")
-    for name, what in _COUNTS.items():
-        add(f"--{name}", type=int, metavar="N", help=what)
-    for name, what in _SWITCHES.items():
-        add(f"--{name}", action="store_true", default=None, help=what)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,7 +82,7 @@ class _Lines:
         """Nothing is open."""
 
 
-def _become_torchrun(job: "Job", here: "ThisRank", arguments: argparse.Namespace) -> None:
+def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) -> None:
     """In place of this process, when all is checked that can be; comes back only as an error."""
     from course_utils.memory.command import FRESH_ADDRESSES
     from course_utils.script.run import naming_files, prepare
@@ -135,20 +102,16 @@ def _become_torchrun(job: "Job", here: "ThisRank", arguments: argparse.Namespace
     os.execve(sys.executable, command, environment_for_child(**FRESH_ADDRESSES, **prepared))
 
 
-def _job(arguments: argparse.Namespace) -> "Job":
-    from course_utils.script.job import Job
-
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
-    fields = {name: value for name, value in given.items() if name in Job.__dataclass_fields__}
-    if "compile" in given:
-        fields["compiled"] = True
-    if "logs" in fields:
-        fields["logs"] = tuple(fields["logs"])
-    fields["options"] = dict(map(_option, given.get("option", ())))
-    return Job(**fields)
+def _job(arguments: argparse.Namespace) -> Job:
+    given = {one.name: getattr(arguments, one.name) for one in fields(Job)}
+    fields_given = {name: value for name, value in given.items() if value is not None}
+    fields_given["options"] = dict(map(_read_option, given["options"] or ()))
+    if given["logs"] is not None:
+        fields_given["logs"] = tuple(given["logs"])
+    return Job(**fields_given)
 
 
-def _option(text: str) -> tuple[str, object]:
+def _read_option(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     try:
         return name.strip().replace("-", "_"), ast.literal_eval(value)

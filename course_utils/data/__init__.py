@@ -1,11 +1,10 @@
-"""Real data, as `datasets.Dataset`: the bundled corpus, GLUE's MRPC, a tokenizer trained on the spot, and batches."""
+"""Real data, as `datasets.Dataset`: the bundled corpus, a tokenizer trained on the spot, and batches."""
 
 from course_utils import import_when_used
 
 _HOMES = {
     "batching": ("EpochSampler", "batches", "tokenize"),
-    "functions": ("card", "load_functions", "majority_share"),
-    "mrpc": ("load_mrpc",),
+    "functions": ("load_functions", "majority_share"),
     "scoring": ("metrics",),
     "tokenizer": ("tokenizer_for",),
 }

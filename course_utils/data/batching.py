@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from datasets import Dataset, DatasetDict
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, StackDataset
 
 from course_utils.errors import CourseError
 
@@ -16,34 +16,26 @@ _BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")
 
 
 def tokenize(dataset: DatasetDict, tokenizer: "PreTrainedTokenizerBase", sequence: int) -> DatasetDict:
-    """Every row as `input_ids`, `attention_mask` (both of length `sequence`, truncated or padded) and `labels`.
+    """Every row's `text` as `input_ids`, `attention_mask` (both of length `sequence`, truncated or padded) and `labels`.
 
-    Takes `text`, or the pair `sentence1`, `sentence2`, whose longer member is shortened first; a pair's segment is not
-    kept, since DistilBERT has none. Raises `CourseError` where there is neither, or `sequence` has no room for a token.
+    Raises `CourseError` where there is no `text`, or `sequence` has no room for a token of it.
     """
-    columns = text_columns(dataset["train"])
-    if sequence < len(columns) + 2:
-        raise CourseError(
-            f"A sequence of {sequence} tokens has no room for text beside its marks; use {len(columns) + 2} or more."
-        )
+    if sequence < 3:
+        raise CourseError(f"A sequence of {sequence} tokens has no room for text beside its marks; use 3 or more.")
 
     def tokenize_split(split: Dataset) -> Dataset:
-        texts = [split[name][:] for name in columns]
-        encoded = tokenizer(*texts, max_length=sequence, truncation=True, padding="max_length")
+        encoded = tokenizer(texts_of(split), max_length=sequence, truncation=True, padding="max_length")
         inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
         return Dataset.from_dict({**inputs, "labels": split["label"][:]})
 
     return DatasetDict({name: tokenize_split(split) for name, split in dataset.items()})
 
 
-def text_columns(split: Dataset) -> tuple[str, ...]:
-    """`text`, or the pair `sentence1`, `sentence2`; raises `CourseError` where there is neither."""
-    for columns in (("sentence1", "sentence2"), ("text",)):
-        if set(columns) <= set(split.column_names):
-            return columns
-    raise CourseError(
-        f"There is neither text nor sentence1 and sentence2 among {', '.join(split.column_names)}; load the data anew."
-    )
+def texts_of(split: Dataset) -> list[str]:
+    """The column `text`; raises `CourseError` where there is none."""
+    if "text" not in split.column_names:
+        raise CourseError(f"There is no text among {', '.join(split.column_names)}; load the data anew.")
+    return split["text"][:]
 
 
 class EpochSampler(Sampler[int]):
@@ -72,7 +64,7 @@ class EpochSampler(Sampler[int]):
         return self.length
 
 
-def batches(split: Dataset, batch_size: int, seed: int | None = None, epoch: int = 0) -> DataLoader:
+def batches(split: Dataset, batch_size: int, seed: int | None = None) -> DataLoader:
     """Batches of `input_ids`, `attention_mask` and `labels` (int64 tensors) from a tokenized split.
 
     With a `seed` the order is that of `EpochSampler(len(split), seed)`, reachable as `loader.sampler` for `set_epoch`;
@@ -84,20 +76,7 @@ def batches(split: Dataset, batch_size: int, seed: int | None = None, epoch: int
         raise CourseError(f"The split has no {' or '.join(missing)}; pass it through data.tokenize() first.")
     if batch_size < 1:
         raise CourseError(f"A batch of {batch_size} examples is none; use a batch size of 1 or more.")
+    rows = StackDataset(**{name: torch.tensor(split[name][:], dtype=torch.int64) for name in _BATCH_COLUMNS})
     sampler = EpochSampler(len(split), seed)
-    sampler.set_epoch(epoch)
     # Without a generator of its own, a loader draws a number from the global state each time it is iterated.
-    return DataLoader(_Rows(split), batch_size, sampler=sampler, generator=torch.Generator().manual_seed(0))
-
-
-class _Rows(torch.utils.data.Dataset):
-    """The tokenized split as tensors held once, indexed a batch at a time."""
-
-    def __init__(self, split: Dataset):
-        self.columns = {name: torch.tensor(split[name][:], dtype=torch.int64) for name in _BATCH_COLUMNS}
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {name: column[index] for name, column in self.columns.items()}
-
-    def __len__(self) -> int:
-        return len(self.columns["labels"])
+    return DataLoader(rows, batch_size, sampler=sampler, generator=torch.Generator().manual_seed(0))

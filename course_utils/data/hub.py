@@ -4,15 +4,15 @@ from functools import lru_cache
 
 
 @lru_cache(maxsize=1)
-def answers(timeout: float = 3.0) -> bool:
-    """True when the Hub can be reached within `timeout` seconds; asked once a process. `HF_HUB_OFFLINE` counts as no."""
+def answers() -> bool:
+    """True when the Hub can be reached within three seconds; asked once a process. `HF_HUB_OFFLINE` counts as no."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        get_session().head(constants.ENDPOINT, timeout=timeout)
+        get_session().head(constants.ENDPOINT, timeout=3.0)
     except Exception:  # whatever stands between here and the Hub, the answer is the same
         return False
     return True

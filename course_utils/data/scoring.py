@@ -8,7 +8,7 @@ from course_utils.errors import CourseError
 def metrics(labels: Sequence[int], predictions: Sequence[int], classes: int | None = None) -> dict[str, float]:
     """`{"accuracy": ..., "f1": ...}`, both in 0..1.
 
-    With two `classes`, F1 is that of class 1, as GLUE reports it for MRPC; otherwise it is the mean of the F1 of every
+    With two `classes`, F1 is that of class 1; otherwise it is the mean of the F1 of every
     class that occurs among labels or predictions (macro F1). Without `classes`, two are assumed where only 0 and 1
     occur. An F1 without any positive is 0. Takes lists, arrays or tensors of one dimension; raises `CourseError` where
     they are empty or differ in length.

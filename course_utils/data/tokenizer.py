@@ -4,7 +4,7 @@ from datasets import DatasetDict
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from course_utils.data.batching import text_columns
+from course_utils.data.batching import texts_of
 from course_utils.errors import CourseError
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -20,8 +20,7 @@ def tokenizer_for(dataset: DatasetDict, vocabulary: int) -> PreTrainedTokenizerF
     function is for. The same texts and vocabulary give the same tokenizer, entry by entry. Raises `CourseError` where
     `vocabulary` has no room for the characters of the data.
     """
-    train = dataset["train"]
-    texts = [text for column in text_columns(train) for text in train[column]]
+    texts = texts_of(dataset["train"])
     untrained = _tokenizer({})
     characters = sorted(
         {letter for text in texts for word, _ in untrained.pre_tokenizer.pre_tokenize_str(text) for letter in word}

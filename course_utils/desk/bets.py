@@ -156,17 +156,13 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
     axes.set(xlim=(-1.12 * max(drawn), 1.12 * max(drawn)), ylim=(len(settled) - 0.5, -0.5))
     axes.set_xlabel("your bet, as a multiple of the truth")
     axes.grid(visible=False, axis="y")
-    figure.suptitle(_conclusion(list(settled.values())), x=0.01, ha="left", fontsize=11, parse_math=False)
+    fair = sum(one.fair for one in settled.values())
+    title = f"{fair} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
+    if len(settled) == 1:
+        title = f"Your bet was {one.verdict}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, parse_math=False)
     said = "; ".join(f"{label}, {one.verdict}" for label, one in zip(labels, settled.values(), strict=True))
     return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {said}."
-
-
-def _conclusion(settled: list[Bet]) -> str:
-    if len(settled) == 1:
-        return f"Your bet was {settled[0].verdict}"
-    return (
-        f"{sum(one.fair for one in settled)} of your {len(settled)} bets came within a factor of {_FAIR} of the truth"
-    )
 
 
 def _ask(name: str, now: Bet, question: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +22,11 @@ def keep(model: dict, path: str, contents_manager, **_) -> None:
     ):  # a file that is none yet, or no notebook
         known = _states(content)
         before = _states(json.loads((Path(contents_manager.root_dir) / path.strip("/")).read_text("utf-8")))
-        lost = dict(_with_parts(_shown(content) - known.keys(), before))
+        ahead, lost = list(_shown(content) - known.keys()), {}
+        while ahead:  # these, and all that they are made of: a state names others as `IPY_MODEL_` and their id
+            if (name := ahead.pop()) in before and name not in lost:
+                lost[name] = before[name]
+                ahead += re.findall(r"IPY_MODEL_([\w-]+)", json.dumps(before[name]))
         if lost:
             version = {"version_major": 2, "version_minor": 0}
             content.setdefault("metadata", {})["widgets"] = {_STATE: {"state": {**lost, **known}, **version}}
@@ -38,13 +41,3 @@ def _shown(notebook: dict) -> set[str]:
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", ()))
     views = (output.get("data", {}).get(_VIEW) for output in outputs)
     return {view["model_id"] for view in views if view}
-
-
-def _with_parts(wanted: Iterable[str], states: dict[str, dict]) -> Iterator[tuple[str, dict]]:
-    """Those models and all that they are made of: a state names others as `IPY_MODEL_` and their id."""
-    ahead, seen = list(wanted), set()
-    while ahead:
-        if (name := ahead.pop()) in states and name not in seen:
-            seen.add(name)
-            yield name, states[name]
-            ahead += re.findall(r"IPY_MODEL_([\w-]+)", json.dumps(states[name]))

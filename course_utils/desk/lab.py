@@ -6,7 +6,6 @@ import sys
 import threading
 import warnings
 import webbrowser
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,14 +44,14 @@ def open_course(named: Path | None, folder: Path | None, port: int, browser: boo
     file, browser = notebook, browser and has_display()
     if (place.root / "course_utils").is_dir() and notebook.parent.name in ("notebooks", "exercises"):
         workspace = find_workspace(place, folder)
-        opener = opener_of(workspace)
-        if opener is None:
+        server = _find_server(workspace)
+        if server is None:
             for line in hand_out(place, workspace):
                 print(line, flush=True)
         page = write(workspace)
         file = workspace / notebook.relative_to(place.root) if named else page
-        if opener is not None:
-            address = opener(file)
+        if server is not None:
+            address = f"{server['url']}lab/tree/{file.relative_to(workspace).as_posix()}?token={server['token']}"
             print(f"Your course is open already: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
             return 0 if not browser or webbrowser.open(address) else 1
     settings_folder = stored_defaults(settings().home / "jupyterlab")
@@ -60,17 +59,13 @@ def open_course(named: Path | None, folder: Path | None, port: int, browser: boo
     return 0
 
 
-def opener_of(folder: Path) -> Callable[[Path], str] | None:
-    """Gives the address at which the JupyterLab that serves `folder` opens a file of it; None where none serves it.
-
-    Its windows hold what is not saved yet, and would take a merge on disk for somebody else's change.
+def _find_server(folder: Path) -> dict | None:
+    """The JupyterLab that serves `folder`: its windows hold what is not saved yet, and would take a merge on disk for
+    somebody else's change.
     """
     from jupyter_server.serverapp import list_running_servers
 
-    for server in list_running_servers():
-        if Path(server["root_dir"]).resolve() == folder.resolve():
-            return lambda file: f"{server['url']}lab/tree/{file.relative_to(folder).as_posix()}?token={server['token']}"
-    return None
+    return next((one for one in list_running_servers() if Path(one["root_dir"]).resolve() == folder.resolve()), None)
 
 
 def stored_defaults(folder: Path) -> Path | None:

@@ -72,17 +72,12 @@ class Ledger:
         """The rows that this process recorded."""
         return cls(tuple(sorted(_here.values(), key=lambda row: row.chapter)))
 
-    def frame(self) -> pd.DataFrame:
-        """A row per entry; figures as numbers, `error` as the share of the measurement that was not attributed."""
-        rows = [{**asdict(row), "not_attributed": row.not_attributed, "error": row.error} for row in self.rows]
-        return pd.DataFrame(rows, columns=[*Row.__dataclass_fields__, "not_attributed", "error"])
-
     def table(self) -> pd.DataFrame:
-        """The same for people: each figure with its unit, shares in percent."""
-        frame = self.frame().rename(columns={"not_attributed": "not attributed"})
+        """A row per entry, for people: each figure with its unit, shares in percent."""
+        frame = pd.DataFrame(map(asdict, self.rows), columns=[*Row.__dataclass_fields__])
         for column in ("predicted", "measured", "not_attributed"):
             frame[column.replace("_", " ")] = [row.in_words(getattr(row, column)) for row in self.rows]
-        frame["error"] = frame["error"].map("{:+.1%}".format)
+        frame["error"] = [f"{row.error:+.1%}" for row in self.rows]
         return frame.set_index("chapter")[_SHOWN]
 
     def __str__(self):

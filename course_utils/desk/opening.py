@@ -29,38 +29,27 @@ def begin() -> None:
     In Colab it also says how to keep what the machine would forget. Safe to call again: settings are read and seeds are set
     anew, and the lines are the same. Raises `CourseError` on settings that cannot be used here.
     """
+    import numpy
+    import torch
+    from IPython.display import display
+
     settings.cache_clear()
     chosen = settings()
     line = f"{chosen.scale.name} scale on {chosen.device}, seed {chosen.seed}"
-    _seed_everything(chosen.seed)
+    random.seed(chosen.seed)
+    numpy.random.seed(chosen.seed % 2**32)
+    torch.manual_seed(chosen.seed)
     _quiet_the_libraries()
+    from course_utils.desk.bets import has_kernel
     from course_utils.viz import use_course_style
+    from course_utils.viz.controls import LIVE, naming
 
     use_course_style()
     print(line)
-    _dress_the_page()
+    if has_kernel():  # how figures and source look in a notebook, in the light and in the dark: nothing of it is stored
+        display(naming(), metadata=LIVE, raw=True)
     if "google.colab" in sys.modules and not variables("COURSE_HOME"):
         print(_COLAB)
-
-
-def _dress_the_page() -> None:
-    """In a notebook: how figures and source look there, in the light and in the dark. Nothing of it is stored."""
-    from IPython.display import display
-
-    from course_utils.desk.bets import has_kernel
-    from course_utils.viz.controls import LIVE, naming
-
-    if has_kernel():
-        display(naming(), metadata=LIVE, raw=True)
-
-
-def _seed_everything(seed: int) -> None:
-    import numpy
-    import torch
-
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
 
 
 def _quiet_the_libraries() -> None:

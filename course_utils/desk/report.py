@@ -8,9 +8,10 @@ import html
 import os
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
-from course_utils.capstone.kept import Choice, load
+from course_utils.capstone.kept import load
 from course_utils.desk import bets, doctor
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
@@ -31,7 +32,13 @@ def write(path: Path | None = None) -> Path:
     every = bets.every()
     settled = {name: one for name, one in every.items() if one.truth is not None}
     rows, choices = (Ledger.load() if settings().attended else Ledger.here()).rows, load()
-    summary = _summary(settled, rows, choices)
+    fair = sum(one.fair for one in settled.values())
+    summary = (
+        f"{format_counted(len(settled), 'settled bet')}, {fair} of them within a factor of 2; "
+        f"{format_counted(len(rows), 'row')} in the ledger; "
+        f"choices for {format_counted(len(choices), 'scenario')} of the capstone."
+    )
+    run_of = attrgetter("chapter", "scale", "device")
     text = render(
         "report.html.j2",
         title="Predicted, measured, explained",
@@ -39,10 +46,9 @@ def write(path: Path | None = None) -> Path:
         attended=settings().attended,
         figures=list(_figures(settled)),
         open_bets=[name for name in every if name not in settled],
-        chapters=[(run, list(part)) for run, part in groupby(sorted(rows, key=_run_of), _run_of)],
+        chapters=[(run, list(part)) for run, part in groupby(sorted(rows, key=run_of), run_of)],
         missing=_chapters_without_anything(settled, rows),
         choices=choices,
-        switched_on=_switched_on,
         machine=[found for found in doctor.essentials(settings()) if found.mark != "fix"],
     )
     try:
@@ -52,19 +58,6 @@ def write(path: Path | None = None) -> Path:
         raise CourseError(f"{path} cannot be written ({error.strerror}); name another file with --out.") from None
     _say(path, summary)
     return path
-
-
-def _run_of(row: Row) -> tuple[str, str, str]:
-    return row.chapter, row.scale, row.device
-
-
-def _summary(settled: Mapping[str, bets.Bet], rows: tuple[Row, ...], choices: tuple[Choice, ...]) -> str:
-    fair = sum(one.fair for one in settled.values())
-    scenarios = f"choices for {format_counted(len(choices), 'scenario')} of the capstone"
-    return (
-        f"{format_counted(len(settled), 'settled bet')}, {fair} of them within a factor of 2; "
-        f"{format_counted(len(rows), 'row')} in the ledger; {scenarios}."
-    )
 
 
 def _say(path: Path, summary: str) -> None:
@@ -110,8 +103,3 @@ def _chapters_without_anything(settled: Mapping[str, bets.Bet], rows: tuple[Row,
         return []
     seen = {name.partition("-")[0] for name in settled} | {row.chapter.partition("_")[0] for row in rows}
     return [number for number in every if number not in seen]
-
-
-def _switched_on(fields: Mapping | None) -> list[str]:
-    """The fields of a recipe or a layout, as text."""
-    return [f"{name} = {value}" for name, value in (fields or {}).items()]

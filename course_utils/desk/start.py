@@ -154,25 +154,25 @@ class Desk:
 
     def _table(self) -> Iterator[str]:
         heads = ("", "chapter", "minutes", "exercises", "cells run", "bets within a factor of 2")
-        rows = [self._row(number, chapter) for number, chapter in self.chapters.items()]
+        passed = {one.name.partition("_")[0]: f"{one.passed} of {one.questions} passed" for one in self.board.standings}
+        rows = []
+        for number, chapter in self.chapters.items():
+            own = [one for name, one in self.guesses.items() if name.partition("-")[0] == number]
+            settled = [one for one in own if one.truth is not None]
+            asked = number in passed and number in self.exercises
+            rows.append(
+                (
+                    number,
+                    chapter.link,
+                    str(chapter.minutes or ""),
+                    f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if asked else "",
+                    f"{chapter.run} of {chapter.cells}" if chapter.run else "",
+                    f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
+                )
+            )
         shown = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
         head, *rest = (f"| {' | '.join(row)} |" for row in zip(*shown, strict=True))
         yield from [head, "|---|---|" + "---:|" * (len(shown) - 2), *rest]
-
-    def _row(self, number: str, chapter: Notebook) -> tuple[str, ...]:
-        passed = {one.name.partition("_")[0]: f"{one.passed} of {one.questions} passed" for one in self.board.standings}
-        settled = [
-            one for name, one in self.guesses.items() if name.partition("-")[0] == number and one.truth is not None
-        ]
-        asked = number in passed and number in self.exercises
-        return (
-            number,
-            chapter.link,
-            str(chapter.minutes or ""),
-            f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if asked else "",
-            f"{chapter.run} of {chapter.cells}" if chapter.run else "",
-            f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
-        )
 
 
 def write(folder: Path) -> Path:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from course_utils.files import exercises_of
 from course_utils.grading.progress import Record, recall
-from course_utils.grading.released import SETS, load_set
+from course_utils.grading.released import load_set, set_names
 
 FRESH = "No question passed yet"
 """How the table of somebody who has not begun starts; what the repository stores must start so."""
@@ -72,7 +72,12 @@ class Board:
     def bars(self) -> list[str]:
         """A line for each set."""
         width = max(len(one.name) for one in self.standings)
-        return [f"{one.name:{width}}  {_bar(one.share)}  {_count(one)}" for one in self.standings]
+        lines = []
+        for one in self.standings:
+            count = f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points"
+            seen = f"  {one.seen} seen" if one.seen else ""
+            lines.append(f"{one.name:{width}}  {_bar(one.share)}  {count}{seen}")
+        return lines
 
     def __str__(self):
         where = self.exercises and f", in {self.exercises}"
@@ -88,7 +93,7 @@ class Board:
 
 def my_progress() -> Board:
     """The board of the learner at the settings' home, over all released sets."""
-    return Board(tuple(_standing(path.stem) for path in sorted(SETS.glob("*.json"), key=lambda path: path.stem)))
+    return Board(tuple(map(_standing, set_names())))
 
 
 def _standing(name: str) -> Standing:
@@ -111,8 +116,3 @@ def _bar(share: float) -> str:
     """A bar is full, or empty, only where all, or nothing, is done."""
     full = min(_BLOCKS - (share < 1), max(int(share > 0), round(share * _BLOCKS)))
     return "█" * full + "·" * (_BLOCKS - full)
-
-
-def _count(one: Standing) -> str:
-    seen = f"  {one.seen} seen" if one.seen else ""
-    return f"{one.passed:2} of {one.questions:2} questions  {one.points:4g} of {one.of:2g} points{seen}"

@@ -103,17 +103,14 @@ class Checker:
         names, where = self._found(asked)
         if where is None:
             outcomes = [Outcome("missing")] * len(asked.cases())
+        elif where.source and is_untouched(where.source, entry["stub"]):
+            outcomes = [Outcome("untouched")] * len(asked.cases())
         else:
-            outcomes = self._outcomes(asked, entry, names[asked.answer], where)
+            outcomes = run_cases(asked, names[asked.answer], asked.cases(), self.seconds)
         return self._result(asked, entry, outcomes, where)
 
     def __repr__(self):
         return f"check for {self.name}: {', '.join(self.entries)}"
-
-    def _outcomes(self, question: Question, entry: Mapping, answer, where: Definition) -> list[Outcome]:
-        if where.source and is_untouched(where.source, entry["stub"]):
-            return [Outcome("untouched")] * len(question.cases())
-        return run_cases(question, answer, question.cases(), self.seconds)
 
     def _found(self, question: Question) -> tuple[Mapping, Definition | None]:
         """The learner's names, and where the answer is defined among them, or None where it is not."""
@@ -140,7 +137,7 @@ class Checker:
         newest = newest_failure(self._failed(question.answer), question.id, history, where.cell if where else 0)
         if newest is None:
             return ""
-        failed = f"In [{newest.cell}] failed with {newest.error}"
+        failed = "In [{}] failed with {}".format(*newest)
         if where is None or untouched:
             return f"{failed}, {ending} and run it again."
         return f"Not your newest answer: {failed}, so this is a verdict on the one from In [{where.cell}]."

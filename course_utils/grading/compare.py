@@ -66,7 +66,12 @@ def compare(expected: Values, got: Values, tolerance: Tolerance) -> Difference |
 
 def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | None:
     if isinstance(expected, Rule):
-        return _by_rule(expected, got, path)
+        try:
+            problem = expected.broken(got)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            why = f"{type(error).__name__}: {error}"
+            problem = f"cannot be judged by the rule ({why}); compare its form with the statement"
+        return _wrong(path, problem, got=got) if problem else None
     if isinstance(expected, torch.Tensor):
         return _tensors(expected, got, tolerance, path)
     if type(expected) is not type(got) and _kind(expected) != _kind(got):
@@ -83,14 +88,6 @@ def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | N
             path, f"is {shown} where {_short(expected)} is right", f"is {shown}, which is not right", expected, got
         )
     return None
-
-
-def _by_rule(rule: Rule, got, path) -> Difference | None:
-    try:
-        problem = rule.broken(got)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        problem = f"cannot be judged by the rule ({type(error).__name__}: {error}); compare its form with the statement"
-    return _wrong(path, problem, got=got) if problem else None
 
 
 def _dicts(expected: dict, got: dict, tolerance, path) -> Difference | None:
@@ -163,36 +160,20 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance, path) -> Dif
     if not (expected.is_floating_point() or expected.is_complex()):
         wide = torch.int64
     a, b = expected.to(wide), got.to(wide)
-    differs = ~_agree(a, b, tolerance)
+    differs = a != b
+    if wide != torch.int64:  # equal infinities and two NaNs agree, an infinity and a number never do
+        differs = ~torch.isclose(b, a, rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True)
     count = int(differs.sum())
     if not count:
         return None
     index = tuple(differs.nonzero()[0].tolist())
     right, wrong = a[index].item(), b[index].item()
-    return _element(path, index, right, wrong, count, differs.numel(), tolerance)
-
-
-def _agree(a: torch.Tensor, b: torch.Tensor, tolerance) -> torch.Tensor:
-    """Elementwise; equal infinities and two NaNs agree, an infinity and a number never do."""
-    if a.dtype == torch.int64:
-        return a == b
-    return torch.isclose(b, a, rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True)
-
-
-def _element(path, index, right, wrong, count: int, total: int, tolerance) -> Difference:
-    others = f"; {count} of {total} elements differ" if total > 1 else ""
+    others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
         return _wrong(path, f"is NaN where {_short(right)} is right{others}", "is NaN", right, wrong, inf, index)
     distance = abs(right - wrong) if isinstance(right, complex) else _distance(right, wrong, tolerance)
-    return _wrong(
-        path,
-        _off(right, wrong, distance) + others,
-        f"is {_short(wrong)}, which is not right",
-        right,
-        wrong,
-        distance,
-        index,
-    )
+    told, guarded = _off(right, wrong, distance) + others, f"is {_short(wrong)}, which is not right"
+    return _wrong(path, told, guarded, right, wrong, distance, index)
 
 
 def _off(right, wrong, distance: float) -> str:
@@ -239,9 +220,7 @@ def _short(value) -> str:
         return f"{value:,}" if value.bit_length() <= _MOST_BITS else f"a whole number of {value.bit_length():,} bits"
     if type(value) in (float, complex):
         return f"{value:.10g}"
-    return _string(value) if type(value) is str else repr(value)
-
-
-def _string(text: str) -> str:
-    plain = "".join(letter if letter.isprintable() and letter != "`" else "�" for letter in text)
-    return f"`{plain if len(plain) <= _MOST_LETTERS else f'{plain[:_MOST_LETTERS]}…'}`" if text else "an empty string"
+    if type(value) is not str:
+        return repr(value)
+    plain = "".join(letter if letter.isprintable() and letter != "`" else "�" for letter in value)
+    return f"`{plain if len(plain) <= _MOST_LETTERS else f'{plain[:_MOST_LETTERS]}…'}`" if value else "an empty string"

@@ -45,7 +45,11 @@ def definition(
     what, history = _what(answer), history_in(names)
     code = _code_of(answer)
     if code is None:
-        return _last_assigned(what, name, history, failed)
+        for number in reversed(range(len(history))):
+            line = binding_line(history[number], name)
+            if line and number not in failed:
+                return Definition(what, number, "", line, history[number])
+        return Definition(what)
     file = code.co_filename
     source = "".join(linecache.getlines(file))
     line = binding_line(source, name) or code.co_firstlineno
@@ -120,11 +124,3 @@ def _cell_of(file: str, source: str, history: Sequence[str], compiler: object) -
         return int(named[1])
     same = [i for i, cell in enumerate(history) if source and cell.strip() == source.strip()]
     return same[-1] if same else None
-
-
-def _last_assigned(what: str, name: str, history: Sequence[str], failed: Collection[int]) -> Definition:
-    for number in reversed(range(len(history))):
-        line = binding_line(history[number], name)
-        if line and number not in failed:
-            return Definition(what, number, "", line, history[number])
-    return Definition(what)

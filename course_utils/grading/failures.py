@@ -2,20 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 MARK = re.compile(r"^\s*# EXERCISE (\w+)\s*$", re.MULTILINE)
 """The line by which a cell is marked as the answer to a question."""
 _NOTHING = object()
 _OF_SHELLS: WeakKeyDictionary = WeakKeyDictionary()
-
-
-class Failure(NamedTuple):
-    """A cell's number, and the type of the exception that ended it."""
-
-    cell: int
-    error: str
 
 
 class Failures:
@@ -53,7 +45,11 @@ def failures_in(shell) -> Failures:
     return _OF_SHELLS.setdefault(shell, Failures())
 
 
-def newest_failure(failed: Mapping[int, str], question: str, history: Sequence[str], cell: int) -> Failure | None:
-    """The newest cell after `cell` that is marked as the answer to `question`, if it is among those that `failed`."""
+def newest_failure(
+    failed: Mapping[int, str], question: str, history: Sequence[str], cell: int
+) -> tuple[int, str] | None:
+    """The newest cell after `cell` that is marked as the answer to `question`, if it is among those that `failed`: its number,
+    and the type of the exception that ended it.
+    """
     marked = [number for number in range(cell + 1, len(history)) if question in MARK.findall(history[number])]
-    return Failure(marked[-1], failed[marked[-1]]) if marked and marked[-1] in failed else None
+    return (marked[-1], failed[marked[-1]]) if marked and marked[-1] in failed else None

@@ -202,15 +202,10 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
             each.cache_clear()
         if isinstance(each, FunctionType):
             yield each
-            inner = [_content(cell) for cell in each.__closure__ or ()]
-            waiting += [other for other in inner if getattr(other, "__module__", None) == each.__module__]
-
-
-def _content(cell) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # an empty one
-        return None
+            for cell in each.__closure__ or ():
+                with suppress(ValueError):  # an empty one
+                    if getattr(cell.cell_contents, "__module__", None) == each.__module__:
+                        waiting.append(cell.cell_contents)
 
 
 def _empty(functions: Iterable[FunctionType], where: str, undo: ExitStack) -> None:
@@ -252,16 +247,12 @@ def _take_operator(name: str, undo: ExitStack) -> None:
             full = name if overload == "default" else f"{name}.{overload}"
             library.impl(full, _refusal(f"torch.{name}"), "CPU", allow_override=True)
     _LIBRARIES.append(library)
-    undo.callback(_give_back, library)
+    undo.callback(library._destroy)
+    undo.callback(_LIBRARIES.remove, library)
 
 
 _LIBRARIES: list[torch.library.Library] = []
 """A library's kernels go with it."""
-
-
-def _give_back(library: torch.library.Library) -> None:
-    _LIBRARIES.remove(library)
-    library._destroy()
 
 
 def _called(kind: type) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from course_utils.grading.run import imported_from
 
@@ -142,25 +143,17 @@ def _is_outside(value: object) -> bool:
     """Also where a value cannot say what it is."""
     with suppress(Exception):
         if isinstance(value, type):
-            return _is_installed(value)
+            return value.__module__ in ("builtins", "typing", "abc") or bool(imported_from(value))
         names = type(value) is dict and ("__builtins__" in value or "__build_class__" in value)
         return names or isinstance(value, ModuleType | CodeType)
     return True
-
-
-def _is_installed(kind: type) -> bool:
-    return kind.__module__ in ("builtins", "typing", "abc") or bool(imported_from(kind))
 
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _tensors(tree) -> Iterator[torch.Tensor]:
-    """Those in lists, tuples and dicts that have memory of their own, which tensors on the device `meta` have not."""
-    if isinstance(tree, torch.Tensor):
-        if tree.layout is torch.strided and not tree.is_meta:
-            yield tree
-    elif isinstance(tree, list | tuple | dict):
-        for each in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(each)
+def _tensors(tree: object) -> list[torch.Tensor]:
+    """Those that have memory of their own, which tensors on the device `meta` have not."""
+    tensors = [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
+    return [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_meta]

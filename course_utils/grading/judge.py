@@ -90,7 +90,9 @@ def judge(question: Question, case: Case, outcome: Outcome, expected: dict | Non
     expected = question.expected(case.inputs) if expected is None else expected
     difference = compare(expected, outcome.values, question.tolerance)
     sentences = [difference.sentence(question.reveal)] if difference else []
-    sentences += [_mutation(question, outcome)] if outcome.mutated else []
+    if outcome.mutated:
+        names = ", ".join(f"`{name}`" for name in outcome.mutated)
+        sentences.append(f"`{question.answer}` changed its input {names}: work on a copy, or out of place.")
     said = _cut(" ".join(sentences))
     return Verdict(case.name, not sentences, said, difference, brief=said)
 
@@ -216,8 +218,3 @@ def _recognized(question: Question, verdicts, expected, outcomes) -> str:
             if sentence:
                 return sentence
     return ""
-
-
-def _mutation(question: Question, outcome: Outcome) -> str:
-    names = ", ".join(f"`{name}`" for name in outcome.mutated)
-    return f"`{question.answer}` changed its input {names}: work on a copy, or out of place."

@@ -160,10 +160,7 @@ def collective(
     """
     from course_utils.grading import ranks
 
-    def simply(answer, **inputs):
-        return answer(**inputs)
-
-    used, replaces = use or simply, asked.get("replaces", ())
+    used, replaces = use or (lambda answer, **inputs: answer(**inputs)), asked.get("replaces", ())
 
     def limits(rank, given):
         return sends(rank, given) if sends else {}
@@ -227,7 +224,8 @@ def account(
         return _recognize(name, units[name], value, got.get(name), summands, confusions, tolerance)
 
     def public(_):
-        return [Case(_in_unit(name, unit), {"number": name}) for name, unit in units.items()]
+        said = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
+        return [Case(said[name], {"number": name}) for name in units]
 
     fixed = {"parts": True, "reveal": False, "recognize": recognize, "tolerance": tolerance}
     return Question(run=run, expected=expected, public=public, **{**fixed, **asked})
@@ -268,10 +266,22 @@ def choice(
             raise TypeError("give a pair: one choice and one reason")
         if any(part is ... for part in pair):
             return {"choice": ...}
-        return {name: _option_key(pair[i]) if i < len(pair) else None for i, name in enumerate(("choice", "reason"))}
+        # A reason's key is a digit in quotes; the number without them is meant so.
+        keys = [str(part) if type(part) is int and abs(part) < 100 else part for part in pair]
+        return dict(zip(("choice", "reason"), [*keys, None, None], strict=False))
 
     def recognize(_, got: dict) -> str | None:
-        return _why_wrong(got.get("choice"), got.get("reason"), options, right, reasons, why_not or {})
+        chosen, because = got.get("choice"), got.get("reason")
+        for what, key, known in (("choice", chosen, options), ("reason", because, reasons)):
+            if key is None:
+                return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
+            if type(key) is not str or key not in known:
+                return (
+                    f"The {what} {key!r} is none of {', '.join(map(repr, known))}: answer with a pair of these strings."
+                )
+        if chosen == right:
+            return (why_not or {}).get(because, "The choice is right; the reason is another.")
+        return (why_not or {}).get(chosen)
 
     def expected(_):
         return {"choice": right, "reason": reason}
@@ -353,20 +363,13 @@ def _replacing(oracle: object, **asked) -> dict:
     """What is asked, with the oracle among what is replaced where it is torch's, with what it inherits, by public names."""
     kinds = oracle.__mro__ if isinstance(oracle, type) else [oracle]
     homes = {kind: str(getattr(kind, "__module__", "")) for kind in kinds if kind is not Optimizer}
-    torchs = [_public_name(kind, home) for kind, home in homes.items() if home.startswith("torch.")]
+    torchs = []
+    for kind, home in homes.items():
+        if home.startswith("torch."):  # by the shorter name, where the package has it too
+            package = home.rpartition(".")[0]
+            is_there = getattr(sys.modules[package], kind.__name__, None) is kind
+            torchs.append(f"{package if is_there else home}.{kind.__name__}")
     return {**asked, "replaces": (*torchs, *asked.get("replaces", ()))}
-
-
-def _public_name(value, home: str) -> str:
-    """Of a class the shorter name, where the package has it too."""
-    package = home.rpartition(".")[0]
-    shorter = getattr(sys.modules[package], value.__name__, None) is value
-    return f"{package if shorter else home}.{value.__name__}"
-
-
-def _in_unit(name: str, unit: str) -> str:
-    """A number and its unit, which its name may say already."""
-    return name if name.split()[-1] == unit else f"{name} in {unit}"
 
 
 def _number(value):
@@ -401,24 +404,8 @@ def _recognize(name, unit, right, got, summands, confusions, tolerance) -> str |
     return None
 
 
-def _option_key(given):
-    """A reason's key is a digit in quotes; the number without them is meant so."""
-    return str(given) if type(given) is int and abs(given) < 100 else given
-
-
 def _near(a: float, b: float, tolerance: Tolerance) -> bool:
     try:
         return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
     except OverflowError:  # a whole number beyond every float
         return False
-
-
-def _why_wrong(chosen, because, options, right, reasons, why_not) -> str | None:
-    for what, key, known in (("choice", chosen, options), ("reason", because, reasons)):
-        if key is None:
-            return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
-        if type(key) is not str or key not in known:
-            return f"The {what} {key!r} is none of {', '.join(map(repr, known))}: answer with a pair of these strings."
-    if chosen == right:
-        return why_not.get(because, "The choice is right; the reason is another.")
-    return why_not.get(chosen)

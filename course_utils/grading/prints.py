@@ -28,7 +28,9 @@ def fingerprint(values):
     if isinstance(values, dict):
         return {name: _forms(value) if name == WEIGHTS else fingerprint(value) for name, value in values.items()}
     if isinstance(values, list):
-        return {"length": len(values), "entries": [fingerprint(value) for value in _thinned(values)]}
+        is_simple = all(type(value) in (bool, int, float, str, type(None)) for value in values)
+        chosen = _spread(len(values), MOST_NUMBERS if is_simple else MOST_ENTRIES)
+        return {"length": len(values), "entries": [fingerprint(values[i]) for i in chosen]}
     return _number(values) if type(values) in (int, float) else values
 
 
@@ -92,11 +94,6 @@ def _forms(weights) -> str:
     tensors = [each for each in found if isinstance(each, torch.Tensor)]
     finite = all(bool(each.isfinite().all()) for each in tensors)
     return f"{len(found)} {sum(each.numel() for each in tensors)} {finite}"
-
-
-def _thinned(values: list) -> list:
-    simple = all(type(value) in (bool, int, float, str, type(None)) for value in values)
-    return [values[i] for i in _spread(len(values), MOST_NUMBERS if simple else MOST_ENTRIES)]
 
 
 def _spread(length: int, most: int) -> list[int]:

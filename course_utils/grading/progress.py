@@ -1,8 +1,7 @@
 """What a learner has reached, kept under the settings' home, outside the repository."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from course_utils.store import Section
 
@@ -42,12 +41,12 @@ class Record:
 
 def recall(name: str) -> dict[str, Record]:
     """The records of the set called `name`, by question; what is damaged is put aside, and a line says so."""
-    return _KEPT.get(name) or {}
+    return KEPT.get(name) or {}
 
 
 def remember(name: str, records: Mapping[str, Record]) -> None:
     """Keep these records beside those of the set's other questions; where that is impossible a line says so."""
-    _KEPT.update(name, lambda kept: {**(kept or {}), **records})
+    KEPT.update(name, lambda kept: {**(kept or {}), **records})
 
 
 def amend(name: str, question: str, change: Callable[[Record], Record]) -> dict[str, Record]:
@@ -57,26 +56,17 @@ def amend(name: str, question: str, change: Callable[[Record], Record]) -> dict[
         records = kept or {}
         return {**records, question: change(records.get(question, Record()))}
 
-    return _KEPT.update(name, amended)
-
-
-def forget(names: Sequence[str]) -> Path | None:
-    """Forget the records of these sets; a copy is made before, in the folder that is returned. None where there was nothing.
-
-    Raises `CourseError` where nothing can be copied; then nothing is forgotten.
-    """
-    return _KEPT.forget(names)
+    return KEPT.update(name, amended)
 
 
 def _record(values: dict) -> Record:
-    record, plain = Record(**values), Record()
-    for name, value in asdict(record).items():
-        kind = type(getattr(plain, name))
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise ValueError(f"{name} of a record is no {kind.__name__}")
-        if kind in (int, float) and not 0 <= value < float("inf"):
-            raise ValueError(f"{name} of a record is no count")
+    record = Record(**values)
+    for one in fields(record):
+        value = getattr(record, one.name)
+        is_number = one.type in (int, float) and type(value) in (int, one.type) and 0 <= value < float("inf")
+        if not is_number and (one.type in (int, float) or type(value) is not one.type):
+            raise ValueError(f"{one.name} of a record is damaged")
     return record
 
 
-_KEPT = Section("progress", lambda found: {question: _record(values) for question, values in found.items()})
+KEPT = Section("progress", lambda found: {question: _record(values) for question, values in found.items()})

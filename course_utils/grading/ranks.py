@@ -7,7 +7,7 @@ import copy
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
-from types import FrameType, TracebackType
+from types import TracebackType
 
 import torch.distributed as dist
 
@@ -106,7 +106,11 @@ def watched(seconds: float, work: Callable, *arguments):
             f"not done after {seconds:g} s; look for a loop, for a message that nobody sends or receives, for an `isend` whose "
             "`wait()` is missing, or for collectives that not all ranks call equally often"
         )
-        raise late.with_traceback(_traceback(sys._current_frames().get(thread.ident)))
+        trace, frame = None, sys._current_frames().get(thread.ident)
+        while frame:  # the way to where the thread stands, as an exception raised there would show it
+            trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+            frame = frame.f_back
+        raise late.with_traceback(trace)
     if "error" in ended:
         raise ended["error"]
     return ended["result"]
@@ -120,12 +124,3 @@ def _called(use: Callable, answer, given: dict, in_place: tuple[str, ...]) -> di
     values = plain(result if type(result) is dict else {"result": result})
     left = all(same(given[name], mine[name]) for name in given if name not in in_place)
     return {**values, **{name: plain(mine[name]) for name in in_place}, LEFT: left, **counts(ledger)}
-
-
-def _traceback(frame: FrameType | None) -> TracebackType | None:
-    """The way to where a thread stands, as an exception raised there would show it."""
-    trace = None
-    while frame:
-        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
-        frame = frame.f_back
-    return trace

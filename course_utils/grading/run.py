@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -145,9 +145,7 @@ def learners_line(trace: TracebackType | None) -> str:
         for frame, number in traceback.walk_tb(trace)
         if frame.f_globals.get("__name__") == "__main__" and not _is_installed(frame.f_code.co_filename)
     ]
-    if not lines:
-        return ""
-    return _line(*lines[-1])
+    return _line(*lines[-1]) if lines else ""
 
 
 def _line(file: str, number: int) -> str:
@@ -193,18 +191,12 @@ def _alarm(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        _disarm()
+        is_armed = True
+        while is_armed:  # it may ring in this very moment
+            with suppress(OutOfTime):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                is_armed = False
         signal.signal(signal.SIGALRM, before)
-
-
-def _disarm() -> None:
-    """Stop the alarm, though it may ring in this very moment."""
-    while True:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            return
-        except OutOfTime:
-            continue
 
 
 @contextmanager
@@ -232,13 +224,10 @@ def _copied(inputs: dict) -> dict:
     tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
     shared = Counter(t.untyped_storage().data_ptr() for t in tensors)
     plain_ones = [t for t in tensors if type(t) is torch.Tensor and t.is_contiguous()]
-    plain_ones = [t for t in plain_ones if not t.requires_grad and t.grad is None and _is_whole(t)]
+    plain_ones = [t for t in plain_ones if not t.requires_grad and t.grad is None]
+    plain_ones = [t for t in plain_ones if t.untyped_storage().nbytes() == t.nbytes]
     alone = (t for t in plain_ones if shared[t.untyped_storage().data_ptr()] == 1)
     return copy.deepcopy(inputs, {id(t): t.clone() for t in alone})
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 @contextmanager
@@ -260,11 +249,9 @@ def _is_installed(file: str) -> bool:
 
 def _message(error: BaseException) -> str:
     """The exception's message in one line, cut to a readable length; an exception may fail to say anything."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:
-        return ""
-    return _cut(text)
+    with suppress(Exception):
+        return _cut(" ".join(str(error).split()))
+    return ""
 
 
 def _cut(text: str) -> str:

@@ -5,6 +5,7 @@ but the scale is float64, so that only the decisions count and not the rounding.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from random import Random
 
@@ -57,7 +58,10 @@ def drive(make: Callable, inputs: dict) -> dict:
         if number in inputs["reload_after"]:
             state = scaler.state_dict() if saved is None else saved
             steps[-1]["plain numbers are saved, in a dict"] = isinstance(state, dict) and _is_plain(state)
-            scaler = _reloaded(make, state)
+            scaler = (
+                make()
+            )  # as after a restart: all it knows it learns from the state, which may be loaded once more later
+            scaler.load_state_dict(state)
     return {STEPS: steps}
 
 
@@ -97,13 +101,6 @@ def _step(scaler, optimizer, parameters: dict, gradients: dict, clip: float | No
     }
 
 
-def _reloaded(make: Callable, state: dict):
-    """As after a restart: all it knows it learns from the state, which may be loaded once more later."""
-    fresh = make()
-    fresh.load_state_dict(state)
-    return fresh
-
-
 def _is_plain(state: object) -> bool:
     """Numbers, in a dict; lists, text and None in it do no harm."""
     if isinstance(state, dict | list | tuple):
@@ -126,6 +123,7 @@ def _case(
 ) -> Case:
     """In the steps `large`, whose scale is below 1, gradients are near the largest number of float64; in `zeros` they are 0."""
     generator = torch.Generator().manual_seed(random.getrandbits(31))
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
     growth, backoff = random.choice(_FACTORS)
     options = {
         "init_scale": 0.5 if large else 2.0 ** random.randint(8, 16),
@@ -133,7 +131,7 @@ def _case(
         "backoff_factor": backoff,
         "growth_interval": interval,
     }
-    gradients = [{part: _normal(shape, generator) for part, shape in _SHAPES.items()} for _ in range(steps)]
+    gradients = [{part: draw(shape) for part, shape in _SHAPES.items()} for _ in range(steps)]
     kinds = random.sample(list(product(_SHAPES, _WRONG_NUMBERS)), len(_SHAPES) * len(_WRONG_NUMBERS))
     for number, (part, value) in zip(overflows, kinds, strict=False):
         gradients[number][part].view(-1)[0] = value
@@ -141,10 +139,6 @@ def _case(
         gradients[number]["weight"].fill_(0.9 * torch.finfo(torch.float64).max)
     for number in zeros:
         gradients[number] = {part: torch.zeros(shape, dtype=torch.float64) for part, shape in _SHAPES.items()}
-    parameters = {part: _normal(shape, generator) for part, shape in _SHAPES.items()}
+    parameters = {part: draw(shape) for part, shape in _SHAPES.items()}
     given = {"options": options, "parameters": parameters, "gradients": gradients, "clip": clip}
     return Case(name, {**given, "saved_after": saved_after, "reload_after": list(reload_after)})
-
-
-def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64)

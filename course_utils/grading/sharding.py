@@ -7,8 +7,9 @@ Rajbhandari et al. 2020).
 
 import gc
 import weakref
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from random import Random
 from time import monotonic, sleep
 
@@ -36,7 +37,6 @@ WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed._c
 _RATE, _MOMENTUM = 0.1, 0.9
 _ITEM = 8  # bytes of a float64
 _PATIENCE = 1.0  # seconds
-_NOTHING = nullcontext()
 
 
 def cases(random: Random) -> list[Case]:
@@ -112,7 +112,9 @@ def _kept(module: nn.Module, own: list[weakref.ref], born: Born) -> int:
 
 def alone(inputs: dict) -> dict:
     """The same in one process, on the whole batches."""
-    return {STEPS: trained(module_of(inputs, inputs["state"]), inputs["batches"], inputs["backwards"])[0]}
+    return {
+        STEPS: trained(module_of(inputs, inputs["state"]), inputs["batches"], inputs["backwards"], nullcontext())[0]
+    }
 
 
 def _refuse_libraries(module: nn.Module) -> None:
@@ -141,7 +143,9 @@ class _Joined(nn.Sequential):
         return super().forward(first - sum(others))
 
 
-def trained(module: nn.Module, batches: list, backwards: int, around=_NOTHING) -> tuple[list[dict], list[Traffic]]:
+def trained(
+    module: nn.Module, batches: list, backwards: int, around: AbstractContextManager
+) -> tuple[list[dict], list[Traffic]]:
     """Steps of gradient descent with momentum: the loss of a step is the mean over its batches.
 
     The full state after each step, and what each forward and backward sent; `around` is a context for each of these.
@@ -183,20 +187,17 @@ def elements_kept(tensors: Iterable[torch.Tensor]) -> int:
 
 def _case(random: Random, name: str, sizes: tuple[int, ...], *, frozen=(), backwards=1, other=False, takes=1) -> Case:
     generator = torch.Generator().manual_seed(random.getrandbits(31))
-    state = _state(sizes, generator)
-    given = {"sizes": list(sizes), "state": state, "others": _state(sizes, generator) if other else state}
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    state = _draw_state(sizes, draw)
+    given = {"sizes": list(sizes), "state": state, "others": _draw_state(sizes, draw) if other else state}
     widths = [*takes * [sizes[0]], sizes[-1]]
-    batches = [[_normal((12, width), generator) for width in widths] for _ in range(3 * backwards)]
+    batches = [[draw(12, width) for width in widths] for _ in range(3 * backwards)]
     return Case(name, {**given, "batches": batches, "frozen": list(frozen), "backwards": backwards})
 
 
-def _state(sizes: tuple[int, ...], generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _draw_state(sizes: tuple[int, ...], draw: Callable[..., torch.Tensor]) -> dict[str, torch.Tensor]:
     state = {}
     for i, (wide, narrow) in enumerate(zip(sizes, sizes[1:], strict=False)):
-        state[f"{2 * i}.weight"] = _normal((narrow, wide), generator) / wide**0.5
-        state[f"{2 * i}.bias"] = _normal((narrow,), generator)
+        state[f"{2 * i}.weight"] = draw(narrow, wide) / wide**0.5
+        state[f"{2 * i}.bias"] = draw(narrow)
     return state
-
-
-def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64)

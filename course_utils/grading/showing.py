@@ -84,7 +84,11 @@ def shown(
     lines += [Line("older", older)] if older else []
     lines += [Line("diagnosis", f"Diagnosis: {result.diagnosis}")] if result.diagnosis else []
     told_already = older and result.untouched
-    advice, verdicts = _hint(result), [] if told_already else case_lines(result.verdicts)
+    advice, verdicts = [], [] if told_already else case_lines(result.verdicts)
+    if result.hint:
+        advice.append(Line("hint", f"Hint: {result.hint}"))
+    elif not result.passed:
+        advice.append(Line("fact", f'For a hint: `check("{result.question}", hint=1)`.'))
     lines += [*verdicts, *advice] if result.untouched else [*advice, *verdicts]
     if question.counted and result.passed:
         names = ", ".join(f"`{name}`" for name in question.counted)
@@ -189,21 +193,12 @@ def case_lines(verdicts: Sequence[Verdict]) -> list[Line]:
     if [len(verdicts)] == list(map(len, alike.values())):
         return [Line(kind, sentence) for kind, sentence in alike]
     told = [Line(kind, f"{_SEPARATOR.join(cases)}: {sentence}") for (kind, sentence), cases in alike.items()]
+    told = told[:_TOLD_IN_FULL]
     others = [case for cases in list(alike.values())[_TOLD_IN_FULL:] for case in cases]
-    return told[:_TOLD_IN_FULL] + _named("failed", others) + _passed(verdicts)
-
-
-def _passed(verdicts: Sequence[Verdict]) -> list[Line]:
-    cases = [verdict.case for verdict in verdicts if verdict.passed]
-    return [Line("passed", case) for case in cases] if len(cases) <= _A_LINE_EACH else _named("passed", cases)
-
-
-def _named(kind: str, cases: Sequence[str]) -> list[Line]:
-    more = f"{len(cases)} more: " if kind == "failed" and len(cases) > 1 else ""
-    return [Line(kind, f"{more}{_SEPARATOR.join(cases)}")] if cases else []
-
-
-def _hint(result: Result) -> list[Line]:
-    if result.hint:
-        return [Line("hint", f"Hint: {result.hint}")]
-    return [] if result.passed else [Line("fact", f'For a hint: `check("{result.question}", hint=1)`.')]
+    if others:
+        more = f"{len(others)} more: " if len(others) > 1 else ""
+        told.append(Line("failed", f"{more}{_SEPARATOR.join(others)}"))
+    passed = [verdict.case for verdict in verdicts if verdict.passed]
+    if len(passed) > _A_LINE_EACH:
+        passed = [_SEPARATOR.join(passed)]
+    return [*told, *(Line("passed", case) for case in passed)]

@@ -82,7 +82,8 @@ def drive(answer, inputs: dict) -> dict:
     """
     groups = [_copy_parameters(group["parameters"], inputs.get("transposed", ())) for group in inputs["groups"]]
     made = [
-        {"params": list(group.values()), **_options(given)}
+        {"params": list(group.values())}
+        | {name: tuple(value) if isinstance(value, list) else value for name, value in given["options"].items()}
         for group, given in zip(groups, inputs["groups"], strict=True)
     ]
     later = made[1:] if "added_after" in inputs else []
@@ -92,7 +93,12 @@ def drive(answer, inputs: dict) -> dict:
     }
     steps = values[STEPS] = []
     for number, gradients in enumerate(inputs["gradients"]):
-        _schedule(optimizer, inputs, number)
+        if inputs["rates"]:  # as a scheduler does it
+            name = inputs.get("scheduled") or "lr"
+            for group, given, factor in zip(
+                optimizer.param_groups, inputs["groups"], inputs["rates"][number], strict=True
+            ):
+                group[name] = given["options"][name] * factor
         steps.append(_step(optimizer, groups, _lay_out(gradients, inputs)))
         if number in inputs["reload_after"]:
             groups, optimizer = _reload(answer, groups, optimizer, inputs.get("counted_on", 0))
@@ -175,10 +181,6 @@ def _plain_options(options: dict) -> dict:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def _options(group: dict) -> dict:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in group["options"].items()}
-
-
 def says_gradients_changed(_, got: dict) -> str | None:
     """Of values in which the only fault may be that `p.grad` is not as it was."""
     changed = any(step.get(UNTOUCHED_GRADIENTS) is False for step in got.get(STEPS, ()))
@@ -199,14 +201,6 @@ def _lay_out(gradients: dict, inputs: dict) -> dict:
         name: g.mT.contiguous().mT if turned and name not in turned and g is not None and g.ndim == 2 else g
         for name, g in gradients.items()
     }
-
-
-def _schedule(optimizer, inputs: dict, number: int) -> None:
-    """As a scheduler does it: each group's `lr`, or what is `scheduled`, is set before the step."""
-    name = inputs.get("scheduled") or "lr"
-    if inputs["rates"]:
-        for group, given, factor in zip(optimizer.param_groups, inputs["groups"], inputs["rates"][number], strict=True):
-            group[name] = given["options"][name] * factor
 
 
 def _step(optimizer, groups: list[dict], gradients: dict) -> dict:

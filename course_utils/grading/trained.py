@@ -77,15 +77,11 @@ def _runner(most: int) -> Callable[[object, dict], Values]:
         model = fresh_model(inputs["weights"])
         given = {name: inputs[name] for name in ("ids", "labels")}
         peak, total = measured(lambda: answer(model, **given), model, given.values(), most)
-        return {BYTES: peak, OPERATIONS: total, WEIGHTS: _weights_of(model)}
+        found = nn.Module.named_parameters(model)
+        weights = {name: p.detach().float() if p.is_floating_point() else p.detach() for name, p in found}
+        return {BYTES: peak, OPERATIONS: total, WEIGHTS: weights}
 
     return run
-
-
-def _weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters by name, numbers with a fraction in float32."""
-    found = nn.Module.named_parameters(model)
-    return {name: p.detach().float() if p.is_floating_point() else p.detach() for name, p in found}
 
 
 def reaches(task: Task, target: float) -> Reaches:

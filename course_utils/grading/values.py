@@ -33,22 +33,22 @@ def plain(value, where: str = "", depth: int = 0):
     if type(value) in (list, tuple):
         return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     if type(value) is dict:
-        return {_key(key, where): plain(item, _inside(where, key), depth + 1) for key, item in value.items()}
-    return _scalar(value, where)
+        odd = [type(key).__name__ for key in value if type(key) is not str]
+        if odd:
+            raise UnfitError(f"{_called(where)} has a key of type {odd[0]}; only strings can be keys.")
+        return {key: plain(item, f"{where}[{key!r}]" if where else key, depth + 1) for key, item in value.items()}
+    kind = type(value)
+    if kind.__module__ == "numpy" and hasattr(kind, "item") and not hasattr(kind, "__len__"):
+        number = kind.item(value)
+        if type(number) in _EXACT:
+            return number
+    is_known = kind.__module__ in ("builtins", "__main__")
+    name = kind.__name__ if is_known else f"{kind.__module__}.{kind.__name__}"
+    raise UnfitError(f"{_called(where)} is of type {name}; the check takes {_ALLOWED} only.")
 
 
 def _called(where: str) -> str:
     return f"`{where}`" if where else "The answer"
-
-
-def _inside(where: str, key: str) -> str:
-    return f"{where}[{key!r}]" if where else key
-
-
-def _key(key, where: str) -> str:
-    if type(key) is not str:
-        raise UnfitError(f"{_called(where)} has a key of type {type(key).__name__}; only strings can be keys.")
-    return key
 
 
 def _tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
@@ -62,35 +62,17 @@ def _tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def _scalar(value, where: str):
-    """NumPy's scalars as the numbers that they are; every other type is refused."""
-    kind = type(value)
-    if kind.__module__ == "numpy" and hasattr(kind, "item") and not hasattr(kind, "__len__"):
-        number = kind.item(value)
-        if type(number) in _EXACT:
-            return number
-    raise UnfitError(f"{_called(where)} is of type {_type_name(kind)}; the check takes {_ALLOWED} only.")
-
-
-def _type_name(kind: type) -> str:
-    return kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__name__}"
-
-
 def same(a, b) -> bool:
     """Whether two values are the same to the last bit, NaN included; used to see that inputs were left alone."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return _same_tensor(a, b)
+        if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
+            return False
+        a, b = a.detach(), b.detach()
+        return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return bool(a == b or (a != a and b != b))
-
-
-def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
-        return False
-    a, b = a.detach(), b.detach()
-    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -3,8 +3,7 @@
 from course_utils import import_when_used
 
 _HOMES = {
-    "choices": ("LOGS", "PRECISIONS", "STRATEGIES"),
-    "job": ("Job",),
+    "job": ("LOGS", "PRECISIONS", "STRATEGIES", "Job"),
     "loggers": ("CsvLogger", "Logger", "TensorBoardLogger"),
     "run": ("Result", "train"),
 }

@@ -103,13 +103,13 @@ class Checkpoints:
             if self.ranks > 1:
                 dist.broadcast_object_list(answer)
             path, about, left_out = answer[0]
-            if path is None:
-                break
-            if not (wrong := self._found_wrong(path)):
+            if path is None or not (wrong := self._found_wrong(path)):
                 break
             unreadable[path] = wrong
         if path is None and about:
-            raise CourseError(about["wrong"])
+            raise CourseError(
+                f"{self.folder} has checkpoints of another run ({about['foreign']}); give another --out, or that run's flags."
+            )
         for sentence in left_out:
             say(sentence)
         return about
@@ -164,18 +164,14 @@ class Checkpoints:
         foreign, left_out = [], []
         for path in self.found():
             wrong = unreadable.get(path) or self._torn(path)
-            about = {} if wrong else json.loads((path / _RUN).read_text(encoding="utf-8"))
-            if not wrong and (wrong := self._foreign(path, about)):
-                foreign.append(wrong)
             if not wrong:
-                return path, about, left_out
+                about = json.loads((path / _RUN).read_text(encoding="utf-8"))
+                wrong = self._foreign(path, about)
+                if not wrong:
+                    return path, about, left_out
+                foreign.append(wrong)
             left_out.append(f"The checkpoint {path} is left out: {wrong}.")
-        if not foreign:
-            return None, None, left_out
-        sentence = (
-            f"{self.folder} has checkpoints of another run ({foreign[0]}); give another --out, or that run's flags."
-        )
-        return None, {"wrong": sentence}, left_out
+        return None, {"foreign": foreign[0]} if foreign else None, left_out
 
     def _torn(self, path: Path) -> str:
         try:

@@ -105,7 +105,7 @@ def _task(job: Job, source: Source) -> Examples:
     train = functions["train"].select(range(min(settings().scale.train_rows, len(functions["train"]))))
     functions["train"] = train
     split = data.tokenize(functions, data.tokenizer_for(functions, source.config.vocab_size), job.sequence)["train"]
-    columns = data.batches(split, 1).dataset.columns
+    columns = data.batches(split, 1).dataset.datasets
     weights = torch.ones(len(split))
     return Examples(columns, weights, columns["attention_mask"].sum(1), {}, "the course's own task")
 
@@ -134,9 +134,13 @@ def _text(job: Job, source: Source) -> Examples:
             f"The tokenizer has {vocabulary} entries, and {job.model} only {source.config.vocab_size}; give another --tokenizer."
         )
     tokens = [torch.tensor(ids, dtype=torch.int64) for ids in map(encode, documents) if ids]
-    columns = _packed(tokens, job.sequence) if job.packed else _stream(tokens, job.sequence)
+    if job.packed:
+        columns, real = _pack(tokens, job.sequence)
+    else:  # one document behind the other; what does not fill a row is left out
+        whole = torch.cat(tokens)
+        rows = whole[: len(whole) // job.sequence * job.sequence].view(-1, job.sequence)
+        columns, real = {"input_ids": rows, "labels": rows}, torch.full((len(rows),), job.sequence)
     weights = (columns["labels"][:, 1:] != IGNORED).sum(1).float()
-    real = columns.pop("real").sum(1) if "real" in columns else torch.full((len(weights),), job.sequence)
     return Examples(columns, weights, real, {"use_cache": False}, key)
 
 
@@ -192,23 +196,16 @@ def _tokenizer(model: str, name: str):
     return lambda text: made(text, add_special_tokens=False)["input_ids"] + end, len(made)
 
 
-def _stream(documents: list[torch.Tensor], sequence: int) -> dict[str, torch.Tensor]:
-    """One document behind the other, cut into rows; what does not fill a row is left out."""
-    whole = torch.cat(documents)
-    rows = whole[: len(whole) // sequence * sequence].view(-1, sequence)
-    return {"input_ids": rows, "labels": rows}
-
-
-def _packed(documents: list[torch.Tensor], sequence: int) -> dict[str, torch.Tensor]:
+def _pack(documents: list[torch.Tensor], sequence: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Rows of whole documents that do not see each other: by positions that begin anew, as Transformers understands them.
 
     Longer documents are cut, and a piece of one token has none to tell. What is left of a row is one document more, which no
-    loss counts.
+    loss counts; beside the rows, how many tokens of each are real.
     """
     pieces = [piece for document in documents for piece in document.split(sequence) if len(piece) > 1]
     rows = first_fit([len(piece) for piece in pieces], sequence)
     ids, positions = torch.zeros(2, len(rows), sequence, dtype=torch.int64)
-    labels, real = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
+    labels, real = torch.full_like(ids, IGNORED), torch.zeros(len(rows), dtype=torch.int64)
     for row, numbers in enumerate(rows):
         end = 0
         for number in numbers:
@@ -216,6 +213,6 @@ def _packed(documents: list[torch.Tensor], sequence: int) -> dict[str, torch.Ten
             ids[row, start:end] = pieces[number]
             positions[row, start:end] = torch.arange(end - start)
             labels[row, start + 1 : end] = pieces[number][1:]
-        real[row, :end] = 1
+        real[row] = end
         positions[row, end:] = torch.arange(sequence - end)
-    return {"input_ids": ids, "position_ids": positions, "labels": labels, "real": real}
+    return {"input_ids": ids, "position_ids": positions, "labels": labels}, real

@@ -1,37 +1,38 @@
-"""What `course train` is asked for, and what of it goes together."""
+"""What `course train` is asked for, and what of it goes together. Imports no torch: the command's help is made of it."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
-from course_utils.errors import CourseError, instead, require_count
-from course_utils.memory import Recipe
-from course_utils.script.choices import LOGS, PRECISIONS, SHARDED, STRATEGIES
-from course_utils.script.optimizers import kind_of
+from course_utils.errors import CourseError, instead
 from course_utils.units import format_counted
 
+if TYPE_CHECKING:
+    from course_utils.memory import Recipe
+
+STRATEGIES = ("none", "ddp", "zero1", "fsdp2", "hsdp", "deepspeed-1", "deepspeed-2", "deepspeed-3")
+PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
+LOGS = ("csv", "tensorboard")
+SHARDED = ("fsdp2", "hsdp")
 _STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
 _DEEPSPEED = "0.19"  # in 0.18.0 stage 2 adds up other gradients than one process
 FREE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
-_SAME = (  # what decides parameters and batches
-    "model",
-    "data",
-    "tokenizer",
-    "sequence",
-    "batch",
-    "seed",
-    "optimizer",
-    "options",
-    "precision",
-    "packed",
-    "lora",
-)
+_FLAGS = {"compiled": "--compile", "options": "--option"}
+
+
+def flag_of(name: str) -> str:
+    """The flag of `course train` for a field of `Job`."""
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def _asks(default: Any, what: str, same: bool = False) -> Any:
+    """A field with its default, and what the help of its flag says; `same`: it decides parameters and batches."""
+    return field(default=default, metadata={"help": what, "same": same})
 
 
 @dataclass(frozen=True)
@@ -50,35 +51,41 @@ class Job:
     Raises `CourseError` for values out of range and for what does not go together.
     """
 
-    out: Path
-    model: str = ""
-    data: Path | None = None
-    tokenizer: str = ""
-    weights: str = ""
-    strategy: str = "none"
-    optimizer: str = "adamw"
-    options: dict = field(default_factory=dict)
-    precision: str = "fp32"
-    batch: int = 32
-    micro_batch: int = 0
-    sequence: int = 128
-    steps: int = 100
-    lr: float = 1e-3
-    warmup: int = 0
-    floor: float = 0.0
-    clipping: bool = False
-    checkpointing: bool = False
-    chunked_loss: int = 0
-    packed: bool = False
-    lora: int = 0
-    compiled: bool = False
-    replicas: int = 1
-    seed: int = 0
-    save_every: int = 0
-    keep: int = 2
-    logs: tuple[str, ...] = ("csv",)
-    log_every: int = 10
-    quick: bool = False
+    out: Path = field(metadata={"help": "logs and checkpoints; a run there is taken up again"})
+    model: str = _asks("", "a causal language model: a name, a config.json or its folder", same=True)
+    data: Path | None = _asks(None, "its text: .txt, documents parted by blank lines, or .jsonl with text", same=True)
+    tokenizer: str = _asks(
+        "",
+        "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
+        same=True,
+    )
+    weights: str = _asks("", "begin with the trained weights of a folder or of the Hub (default: random ones)")
+    strategy: str = _asks("none", ", ".join(STRATEGIES))
+    optimizer: str = _asks("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
+    options: dict = field(
+        default_factory=dict, metadata={"help": "an argument of the optimizer: weight_decay=0.1", "same": True}
+    )
+    precision: str = _asks("fp32", ", ".join(PRECISIONS), same=True)
+    batch: int = _asks(32, "examples of an update, on all ranks together", same=True)
+    micro_batch: int = _asks(0, "examples of a forward pass; 0: a rank's whole share")
+    sequence: int = _asks(128, "tokens of an example", same=True)
+    steps: int = _asks(100, "updates")
+    lr: float = _asks(1e-3, "the highest learning rate")
+    warmup: int = _asks(0, "updates over which the learning rate rises")
+    floor: float = _asks(0.0, "which share of it is left at the end")
+    clipping: bool = _asks(False, "gradients to norm 1")
+    checkpointing: bool = _asks(False, "recompute blocks in backward")
+    chunked_loss: int = _asks(0, "the loss by so many tokens at a time, whole logits never; 0: not so")
+    packed: bool = _asks(False, "several documents in a row", same=True)
+    lora: int = _asks(0, "train adapters of this rank only; 0: none", same=True)
+    compiled: bool = _asks(False, "by torch.compile")
+    replicas: int = _asks(1, "groups of hsdp that hold everything each")
+    seed: int = _asks(0, "of the order and of dropout", same=True)
+    save_every: int = _asks(0, "updates between two checkpoints; 0: only the last")
+    keep: int = _asks(2, "how many checkpoints are kept")
+    logs: tuple[str, ...] = _asks(("csv",), ", ".join(LOGS))
+    log_every: int = _asks(10, "updates of a row in the log")
+    quick: bool = _asks(False, "no prediction of the peak, no calibration: starts sooner")
 
     def __post_init__(self):
         for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
@@ -86,12 +93,10 @@ class Job:
                 raise CourseError(f"No {name} is called {getattr(self, name)!r}; {instead(getattr(self, name), known)}")
         if unknown := set(self.logs) - set(LOGS):
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {instead(min(unknown), LOGS)}")
-        for name in ("batch", "sequence", "steps", "replicas", "keep", "log_every"):
-            require_count(f"--{name.replace('_', '-')}", getattr(self, name))
-        for name in ("micro_batch", "warmup", "save_every", "seed", "chunked_loss", "lora"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise CourseError(f"--{name.replace('_', '-')} {value!r} is no count; give a whole number from 0 up.")
+        for one in fields(self):
+            value, least = getattr(self, one.name), 1 if one.default else 0
+            if one.type is int and (type(value) is not int or value < least):
+                raise CourseError(f"{flag_of(one.name)} must be a whole number from {least} on, not {value!r}.")
         if not 0 < self.lr < inf:
             raise CourseError(f"--lr {self.lr} trains nothing; take a learning rate above 0.")
         if not 0 <= self.floor <= 1:
@@ -102,6 +107,8 @@ class Job:
             raise CourseError(sentence)
 
     def _contradictions(self) -> Iterator[str]:
+        from course_utils.script.optimizers import kind_of
+
         kind, is_deepspeed = kind_of(self.optimizer), self.strategy.startswith("deepspeed")
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
@@ -113,18 +120,13 @@ class Job:
             yield "TensorBoard is not installed; pip install tensorboard, or leave it out of --logs."
         if self.data is None and (self.packed or self.chunked_loss):
             yield "Packed rows and a loss by pieces are for language models; add --model and --data, or leave them out."
-        if self.strategy in SHARDED and not kind.by_element:
+        if (is_deepspeed or self.strategy in SHARDED) and not kind.by_element:
             yield (
                 f"{self.optimizer} looks at whole tensors, of which {self.strategy} leaves a rank parts; take an optimizer that "
                 "works element by element (torch.AdamW, course.AdamW), or ddp."
             )
         if self.strategy == "zero1" and not kind.is_torchs:
             yield f"ZeroRedundancyOptimizer wraps torch's own optimizers, not {self.optimizer}; take torch.AdamW, say, or ddp."
-        if is_deepspeed and not kind.by_element:
-            yield (
-                f"{self.strategy} lays all parameters in one row, and {self.optimizer} looks at whole tensors; take an optimizer "
-                "that works element by element (torch.AdamW, course.AdamW), or ddp."
-            )
         if is_deepspeed and self.precision in ("fp64", "fp16"):
             yield f"{self.strategy} is offered in fp32, bf16 and autocast; take one of these, or fsdp2."
         if self.precision == "fp16" and self.strategy not in ("none", "ddp"):
@@ -148,8 +150,10 @@ class Job:
         return BatchSplit(self, world_size)
 
     @property
-    def model_recipe(self) -> Recipe:
+    def model_recipe(self) -> "Recipe":
         """What decides the model that is trained; `BatchSplit.recipe`, which predicts the bytes of a step, adds the rest."""
+        from course_utils.memory import Recipe
+
         return Recipe(
             precision="bf16" if self.precision == "bf16" else "fp32",
             sequence=self.sequence,
@@ -162,7 +166,7 @@ class Job:
     @property
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
-        found = {name: getattr(self, name) for name in _SAME}
+        found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
         if self.weights:
             found["weights"] = self.weights
         if self.strategy.startswith("deepspeed"):  # whose checkpoints nothing else can read
@@ -173,21 +177,14 @@ class Job:
         """The command line that asks for this."""
         words = []
         for one in fields(self):
-            value, flag = getattr(self, one.name), f"--{'compile' if one.name == 'compiled' else one.name}"
-            if value == one.default or value == {}:
-                continue
-            flag = flag.replace("_", "-")
+            value, flag = getattr(self, one.name), flag_of(one.name)
             if isinstance(value, dict):
-                words += [f"--option={name}={option!r}" for name, option in value.items()]
+                words += [f"{flag}={name}={option!r}" for name, option in value.items()]
             elif value is True:
                 words.append(flag)
-            else:
+            elif value != one.default:
                 words += [flag, *(value if isinstance(value, tuple) else [str(value)])]
         return words
-
-    def asdict(self) -> dict:
-        """Plain values, for a file."""
-        return json.loads(json.dumps(asdict(self), default=str))
 
 
 @dataclass(frozen=True)
@@ -222,8 +219,10 @@ class BatchSplit:
         return self.job.batch // self.world_size // self.micro_batch
 
     @property
-    def recipe(self) -> Recipe | None:
+    def recipe(self) -> "Recipe | None":
         """What `course plan` calls this; None where nothing predicts its bytes."""
+        from course_utils.script.optimizers import kind_of
+
         job = self.job
         known = kind_of(job.optimizer).recipe
         if known is None or job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed"):
@@ -243,4 +242,6 @@ class BatchSplit:
 
 
 def _has_deepspeed() -> bool:
+    from packaging.version import Version
+
     return find_spec("deepspeed") is not None and Version(version("deepspeed")) >= Version(_DEEPSPEED)

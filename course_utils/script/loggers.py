@@ -4,25 +4,12 @@ import csv
 from pathlib import Path
 from typing import Protocol
 
-COLUMNS = (
-    "step",
-    "attempt",
-    "loss",
-    "lr",
-    "gradient_norm",
-    "tokens",
-    "tokens_per_second",
-    "flops_per_second",
-    "utilization",
-    "seconds",
-)
-
 
 class Logger(Protocol):
     """What `train` calls, on rank 0 alone."""
 
-    def log(self, step: int, values: dict[str, float]) -> None:
-        """The figures of the updates since the last call, up to update `step`."""
+    def log(self, step: int, values: dict[str, float | None]) -> None:
+        """The figures of the updates since the last call, up to update `step`; None for what this run does not measure."""
 
     def close(self) -> None:
         """After the last."""
@@ -32,15 +19,13 @@ class CsvLogger:
     """A row a call at the end of `log.csv`; each is in the file when `log` returns."""
 
     def __init__(self, folder: Path):
-        path = folder / "log.csv"
-        is_new = not path.is_file() or not path.stat().st_size
-        self.file = path.open("a", newline="", encoding="utf-8")
-        self.rows = csv.DictWriter(self.file, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n")
-        if is_new:
-            self.rows.writeheader()
+        self.file = (folder / "log.csv").open("a", newline="", encoding="utf-8")
 
     def log(self, step, values):
-        self.rows.writerow({"step": step, **values})
+        rows = csv.DictWriter(self.file, ["step", *values], lineterminator="\n")
+        if not self.file.tell():
+            rows.writeheader()
+        rows.writerow({"step": step, **values})
         self.file.flush()
 
     def close(self):
@@ -57,7 +42,8 @@ class TensorBoardLogger:
 
     def log(self, step, values):
         for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+            if value is not None:
+                self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def close(self):

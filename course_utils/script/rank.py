@@ -74,15 +74,6 @@ def sum_over_ranks(value: float, device: torch.device) -> float:
     return total.item()
 
 
-def refuse_gpus_that_are_missing(here: ThisRank) -> None:
-    """Raises `CourseError` where there are more ranks on this machine than GPUs."""
-    if here.device.type == "cuda" and here.local_rank >= torch.cuda.device_count():
-        raise CourseError(
-            f"Rank {here.rank} would use GPU {here.local_rank}, and this machine has {torch.cuda.device_count()}; start fewer "
-            "ranks."
-        )
-
-
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Inside, no other process works in this folder; one that is about to end is waited for. Raises `CourseError`."""

@@ -24,10 +24,9 @@ from course_utils.models import pretrained
 from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
-from course_utils.script.choices import SHARDED
 from course_utils.script.engines import Ddp, Engine, Fsdp2, Zero1
 from course_utils.script.examples import Examples, Order, is_of_bytes, load
-from course_utils.script.job import FREE, BatchSplit, Job
+from course_utils.script.job import FREE, SHARDED, BatchSplit, Job
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.parent import end_with_parent
@@ -62,10 +61,14 @@ def train(
     names. Raises `CourseError` for what cannot be trained; for files that cannot be written on rank 0 alone.
     """
     here = rank.this_rank()
-    rank.refuse_gpus_that_are_missing(here)
+    if here.device.type == "cuda" and here.local_rank >= torch.cuda.device_count():
+        raise CourseError(
+            f"Rank {here.rank} would use GPU {here.local_rank}, and this machine has {torch.cuda.device_count()}; start fewer "
+            "ranks."
+        )
     if here.agent:
         end_with_parent()
-    say = say if here.rank == 0 else _nothing
+    say = say if here.rank == 0 else lambda _: None
     if here.stale:
         [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
@@ -157,8 +160,7 @@ class TrainingLoop:
         self.device = here.device
         self.order = Order(len(examples), job.batch, job.seed)
         self.engine = self._make_engine(source)
-        scaled = job.precision == "fp16"
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=job.precision == "fp16")
         identity = {**job.identity, "data": examples.key}
         self.checkpoints = Checkpoints(job.out / "checkpoints", self.engine, identity, job.keep)
         self.reached = _Reached(job.out / "reached") if here.rank == 0 else None
@@ -172,8 +174,8 @@ class TrainingLoop:
                 step = self.next(step)
             if first < self.job.steps:
                 self._save(self.job.steps)
-        rates = (self.peak, self.known.peak, self.meter.rate)
-        result = Result(max(first, self.job.steps), first, self.meter.losses, *rates, self.engine)
+        figures = (self.meter.losses, self.peak, self.known.peak, self.meter.rate)
+        result = Result(max(first, self.job.steps), first, *figures, self.engine)
         self._say_end(result)
         return result
 
@@ -182,7 +184,11 @@ class TrainingLoop:
         """Inside, updates can be made; the update to go on after."""
         self.first = self._resume()
         self.meter = _Meter(self)
-        with self._bar() as self.bar:
+        from tqdm.auto import tqdm
+
+        is_seen = self.progress and not self.here.rank
+        words = {"unit": "update", "leave": False, "disable": not is_seen}
+        with tqdm(total=self.job.steps, initial=self.first, **words) as self.bar:
             yield self.first
 
     def next(self, step: int) -> int:
@@ -207,7 +213,10 @@ class TrainingLoop:
         plain = Workload(source, job.model_recipe).make_model().to(self.device)
         if job.precision == "fp64":
             plain.double()
-        make = partial(_make, job)
+
+        def make(model: nn.Module) -> torch.optim.Optimizer:
+            return make_optimizer(job.optimizer, model, job.lr, job.options)
+
         if job.strategy.startswith("deepspeed"):
             from course_utils.script.deepspeed import DeepSpeed
 
@@ -229,11 +238,11 @@ class TrainingLoop:
         return engine
 
     def _resume(self) -> int:
-        about = self.checkpoints.load(self.say)
-        step = 0 if about is None else about["step"]
-        if about is not None and self.scaler.is_enabled():
-            self.scaler.load_state_dict(about["more"]["scaler"])
-        for name, before in (about["more"]["flags"] if about is not None else {}).items():
+        about = self.checkpoints.load(self.say) or {"step": 0, "more": {"flags": {}}}
+        step, more = about["step"], about["more"]
+        if step and self.scaler.is_enabled():
+            self.scaler.load_state_dict(more["scaler"])
+        for name, before in more["flags"].items():
             if self._flags()[name] != before:
                 self.say(f"From here on {name.replace('_', ' ')} is {self._flags()[name]} and no longer {before}.")
         if self.reached is not None and self.reached.last and step < self.job.steps:
@@ -249,7 +258,7 @@ class TrainingLoop:
 
     def _flags(self) -> dict:
         """What a run may change on its way, and says so."""
-        return {name: value for name, value in self.job.asdict().items() if name in FREE}
+        return {name: getattr(self.job, name) for name in FREE}
 
     def _update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
         """One update: this rank's part of the loss, and the norm of the gradients where they are clipped."""
@@ -284,8 +293,12 @@ class TrainingLoop:
         return loss, engine.norm
 
     def _seed(self, step: int, micro: int) -> None:
-        """As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it."""
-        seed = _mixed(self.job.seed, step, micro)
+        """A seed of its own for each micro-batch, the same on whatever rank it is computed.
+
+        As `torch.manual_seed`, which notes a whole stack for each kind of device that is not in use, and never forgets it.
+        """
+        mixed = self.job.seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + micro * 0x94D049BB133111EB
+        seed = mixed % 2**63
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -312,13 +325,6 @@ class TrainingLoop:
         if halves is None or self.engine.casts_itself:
             return nullcontext()
         return torch.autocast(self.device.type, halves)
-
-    def _bar(self):
-        if not self.progress or self.here.rank:
-            return nullcontext()
-        from tqdm.auto import tqdm
-
-        return tqdm(total=self.job.steps, initial=self.first, unit="update", leave=False)
 
     def _say_end(self, result: Result) -> None:
         if result.resumed_from == result.step:
@@ -374,8 +380,7 @@ class _Meter:
         """Update `step` is made; a row where it is time for one."""
         loop = self.loop
         self.pending.append((step, loss, norm))
-        if bar is not None:
-            bar.update()
+        bar.update()
         if (step + 1) % loop.job.log_every and step + 1 < loop.job.steps:
             return
         losses = [float(loss) for _, loss, _ in self.pending]  # waits for the device
@@ -390,25 +395,17 @@ class _Meter:
             "attempt": loop.reached.attempts if loop.reached else 0,
             "loss": mean,
             "lr": loop.job.lr * _factor(loop.job, step),
+            "gradient_norm": float(norm) if loop.job.clipping else None,
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
+            "flops_per_second": flops or None,
+            "utilization": flops / loop.known.flops if loop.known.flops and flops else None,
             "seconds": now - self.begun,
         }
-        if loop.job.clipping:
-            values["gradient_norm"] = float(norm)
-        if flops:
-            values["flops_per_second"] = flops
-        if loop.known.flops and flops:
-            values["utilization"] = flops / loop.known.flops
         for logger in loop.loggers:
             logger.log(step + 1, values)
-        if bar is not None:
-            bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
+        bar.set_postfix_str(f"loss {mean:.3f}, {tokens / seconds:,.0f} tokens/s")
         self.since, self.pending = time.perf_counter(), []
-
-
-def _make(job: Job, model: nn.Module) -> torch.optim.Optimizer:
-    return make_optimizer(job.optimizer, model, job.lr, job.options)
 
 
 def _factor(job: Job, step: int) -> float:
@@ -418,18 +415,9 @@ def _factor(job: Job, step: int) -> float:
     return schedules.cosine(step - job.warmup, job.steps - job.warmup, floor=job.floor)
 
 
-def _mixed(seed: int, step: int, micro: int) -> int:
-    """A seed of its own for each micro-batch, the same on whatever rank it is computed."""
-    return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + micro * 0x94D049BB133111EB) % 2**63
-
-
 def _bytes_of(engine: Engine) -> int:
     """Bytes of parameters, buffers and optimizer state on this rank, each memory once."""
     kept = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
     whole = [*engine.plain.parameters(), *engine.plain.buffers(), *kept]
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in whole]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in local}.values())
-
-
-def _nothing(_: str) -> None:
-    """What other ranks than the first have to say."""

@@ -44,7 +44,8 @@ def test_the_global_random_state_is_untouched(tokenized):
 
 @pytest.mark.parametrize("seed", [None, 5])
 def test_batches_hold_every_row_once_with_its_mask(tokenized, tokenizer, seed):
-    loader = data.batches(tokenized["train"], 32, seed=seed, epoch=2)
+    loader = data.batches(tokenized["train"], 32, seed=seed)
+    loader.sampler.set_epoch(2)
     found = list(loader)
     assert [len(batch["labels"]) for batch in found] == [32, 32, 11]
     assert len(loader) == 3
@@ -68,20 +69,10 @@ def test_tokenize_cuts_and_pads_to_the_sequence(functions, tokenizer, tokenized)
         assert label == given_label
 
 
-def test_pairs_are_tokenized_as_pairs(tokenizer):
-    pair = {"sentence1": ["return self", "def"], "sentence2": ["self", "self self self self self"], "label": [1, 0]}
-    split = data.tokenize(DatasetDict({"train": Dataset.from_dict(pair)}), tokenizer, 7)["train"]
-    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in split["input_ids"]]
-    assert tokens[0] == ["[CLS]", "return", "self", "[SEP]", "self", "[SEP]", "[PAD]"]
-    assert tokens[1] == ["[CLS]", "def", "[SEP]", "self", "self", "self", "[SEP]"]
-    assert split["attention_mask"][0] == [1, 1, 1, 1, 1, 1, 0]
-    assert split["labels"][:] == [1, 0]
-
-
 def test_what_cannot_be_tokenized_or_batched_is_said_in_one_sentence(functions, tokenizer, tokenized):
     with pytest.raises(CourseError, match="use 3 or more"):
         data.tokenize(functions, tokenizer, 2)
-    with pytest.raises(CourseError, match="neither text nor sentence1 and sentence2 among label"):
+    with pytest.raises(CourseError, match="no text among label"):
         data.tokenize(DatasetDict({"train": Dataset.from_dict({"label": [1]})}), tokenizer, 8)
     with pytest.raises(CourseError, match="no input_ids or attention_mask or labels; pass it through"):
         data.batches(functions["train"], 8)

@@ -92,16 +92,6 @@ def test_the_first_rows_are_a_fair_sample(functions):
     assert all(abs(first[label] / 600 - whole[label] / len(train)) < 0.05 for label in whole)
 
 
-def test_the_card_counts_what_is_there(functions):
-    card = data.card(functions)
-    label = functions["test"].features["label"].str2int("email")
-    counts = [split["label"][:].count(label) for split in functions.values()]
-    assert "| email | {} | {} | {} |".format(*counts) in card
-    assert "| all | 2908 | 361 | 347 |" in card
-    assert f"{data.majority_share(functions['validation']):.1%}" in card
-    assert "PSF License" in card
-
-
 def test_majority_share_by_hand():
     assert data.majority_share(Dataset.from_dict({"label": [2, 0, 2, 1, 2]})) == 0.6
     with pytest.raises(CourseError, match="at least one row"):
@@ -110,5 +100,5 @@ def test_majority_share_by_hand():
 
 def test_every_public_name_of_the_room_is_there():
     assert all(callable(getattr(data, name)) for name in data.__all__)
-    with pytest.raises(AttributeError, match="it has EpochSampler, batches, card"):
+    with pytest.raises(AttributeError, match="it has EpochSampler, batches, load_functions"):
         data.imdb  # noqa: B018

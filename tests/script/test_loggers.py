@@ -8,7 +8,7 @@ import pytest
 from small_job import SIZES, written
 
 from course_utils.script import Job, train
-from course_utils.script.loggers import COLUMNS, CsvLogger, TensorBoardLogger
+from course_utils.script.loggers import CsvLogger, TensorBoardLogger
 
 
 class Kept:
@@ -67,12 +67,12 @@ def test_rows_of_a_run_that_goes_on_stand_below_those_before(job, tmp_path):
     train(Job(**{**job, "steps": 3, "quick": True}, out=tmp_path), say=len)
     train(Job(**{**job, "quick": True}, out=tmp_path), say=len)
     assert [row["step"] for row in rows_in(tmp_path)] == ["3", "4", "6"]
-    assert tuple(rows_in(tmp_path)[0]) == COLUMNS
+    assert {"gradient_norm", "utilization"} <= set(rows_in(tmp_path)[0])
 
 
 def test_a_row_is_there_at_once(tmp_path):
     logger = CsvLogger(tmp_path)
-    logger.log(7, {"loss": 0.5, "of no column": 1})
+    logger.log(7, {"loss": 0.5, "lr": None})
     [row] = rows_in(tmp_path)
     logger.close()
     assert (row["step"], row["loss"], row["lr"]) == ("7", "0.5", "")

@@ -14,7 +14,7 @@ from torch import nn
 from course_utils.distributed import launch
 from course_utils.errors import CourseError
 from course_utils.script import Job, train
-from course_utils.script.choices import PRECISIONS, STRATEGIES
+from course_utils.script.job import PRECISIONS, STRATEGIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 # What a flag is called, and the fields of a job that it stands for.

@@ -16,7 +16,8 @@ def render(template: str, more: Path | None = None, **values) -> str:
     """
     folders = [Path(__file__).parent, *([more] if more else [])]
     pages = Environment(loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    pages.filters |= {"code": _mark_code, "printable": printable}
+    pages.filters["printable"] = printable
+    pages.filters["code"] = lambda text: do_mark_safe(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text)))
     return pages.get_template(template).render(**values)
 
 
@@ -25,7 +26,3 @@ def printable(text: str) -> str:
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}" for c in text
     )
-
-
-def _mark_code(text: str):
-    return do_mark_safe(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text)))
