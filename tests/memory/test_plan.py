@@ -251,6 +251,7 @@ def test_where_nothing_fits_the_changes_that_lower_the_peak_most_are_not_said_to
     assert "Nothing was found that is sure to fit." in str(plan(LLAMA, 2**20, RECIPE, cards=()))
 
 
+@pytest.mark.slow
 def test_five_changes_go_together_where_no_fewer_of_them_are_enough(monkeypatch):
     """A fused optimizer, which is allowed too, is not among them: what costs next to nothing is taken if it helps."""
     module, needed_ones = import_module("course_utils.memory.plan"), {
@@ -474,9 +475,9 @@ def test_the_most_that_fits_is_one_number_where_not_all_that_is_smaller_fits(sta
 def test_a_function_has_the_positions_of_the_model_that_it_makes():
     small = models.configuration("llama-7b", **{**SMALL_SIZES, "max_position_embeddings": 48})
     recipe, before = Recipe(batch=1, sequence=32), torch.get_rng_state()
-    named, made = (plan(what, 2**30, recipe) for what in (small, lambda: models.from_configuration(small)))
+    found = plan(lambda: models.from_configuration(small), 2**30, recipe)
     assert torch.equal(torch.get_rng_state(), before)
-    assert named.largest["longest sequence"] == made.largest["longest sequence"] == 48
+    assert found.largest["longest sequence"] == 48
     with pytest.raises(CourseError, match="49 tokens is longer than the model's 48 positions"):
         plan(lambda: models.from_configuration(small), 2**30, replace(recipe, sequence=49))
 
