@@ -105,9 +105,11 @@ def _use(what: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
         try:
             with _open(path) as store:
                 return what(store)
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if (
+                type(error) is not sqlite3.DatabaseError
+            ):  # its kinds say what is wrong with a statement, and not with the file
+                raise
             aside = path.with_suffix(".damaged")
             path.replace(aside)
             with suppress(FileNotFoundError):  # an unfinished change of the damaged file must not reach the new one
@@ -129,6 +131,13 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
         if not store.execute("SELECT name FROM sqlite_master WHERE name = 'kept'").fetchone():
             store.execute("CREATE TABLE kept (section TEXT, key TEXT, value TEXT, PRIMARY KEY (section, key))")
             files = [(name, file) for name in _JSON_FOLDERS for file in (path.parent / name).glob("*.json")]
-            rows = [(name, file.stem, file.read_text(encoding="utf-8", errors="replace")) for name, file in files]
+            rows = [
+                (
+                    name,
+                    file.stem.encode("utf-8", "replace").decode(),
+                    file.read_text(encoding="utf-8", errors="replace"),
+                )
+                for name, file in files
+            ]
             store.executemany("INSERT INTO kept VALUES (?, ?, ?)", rows)
         yield store

@@ -53,6 +53,26 @@ def constrained() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
+def test_every_file_of_the_packages_is_packed():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-data"
+    ]
+    packed = {
+        path for name, globs in patterns.items() for one in globs for path in (ROOT / name.replace(".", "/")).glob(one)
+    }
+    listed = subprocess.run(
+        ["git", "ls-files", "course_utils", "course_staff"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    files = [ROOT / line for line in listed.stdout.splitlines() if not line.endswith(".py")]
+    assert len(files) > 20
+    assert [path for path in files if path not in packed] == []
+
+
 def test_conda_installs_what_pyproject_requires():
     conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
     (pip_section,) = [entry["pip"] for entry in conda if isinstance(entry, dict)]

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
     papers = prepare(name, solutions, arguments.seed, arguments.seconds)
-    remarks = [] if kind in SAFE else [UNSAFE.partition(":")[0] + "."]
+    remarks = [] if kind in SAFE else [UNSAFE]
     remarks += [] if papers.seed is not None else [PUBLIC_ONLY]
     for remark in remarks:
         print(remark, file=sys.stderr)
@@ -87,6 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     others = _other_files(folder, set(paths.values()), out)
     records = [with_points_by_hand(record, given) for record in records]
+    there = {(record["student"], question["id"]) for record in records for question in record["questions"]}
+    remarks += [
+        f"{FILE}: {question} of {student} has no grade that points could replace; grade this one again with --only."
+        for student, question in given
+        if (student, question) not in there
+    ]
     print(results.finish(records, others, remarks), end="")
     said, filled = results.fill(gradebook, records) if gradebook else ([], True)
     written = gradebook.file_name if gradebook and filled else None

@@ -134,6 +134,8 @@ def _text(job: Job, source: Source) -> Examples:
             f"The tokenizer has {vocabulary} entries, and {job.model} only {source.config.vocab_size}; give another --tokenizer."
         )
     tokens = [torch.tensor(ids, dtype=torch.int64) for ids in map(encode, documents) if ids]
+    if not tokens:
+        raise CourseError(f"The tokenizer makes no tokens of {job.data}; give another --tokenizer, or a text.")
     if job.packed:
         columns, real = _pack(tokens, job.sequence)
     else:  # one document behind the other; what does not fill a row is left out

@@ -431,6 +431,7 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
     assert main([*command, "--trust"]) == 0
     assert "honest students" in capsys.readouterr().err
     for file in ("summary.txt", "summary.html"):
+        assert "assume honest students.." not in (tmp_path / "class-results" / file).read_text("utf-8")
         assert "assume honest students" in (tmp_path / "class-results" / file).read_text("utf-8")
 
 
