@@ -309,13 +309,14 @@ def _kill(process: subprocess.Popen) -> None:
 
 def _bwrap(private: Iterable[Path] = ()) -> list[str]:
     """The sandbox: no network, no other process; Python, its packages and the course, for reading; one small empty folder."""
-    package, size = Path(course_utils.__file__).resolve().parent, str(isolate.LIMITS["folder"])
+    size = str(isolate.LIMITS["folder"])
+    visible = _visible({*map(Path.resolve, map(Path, private)), *_own_secrets()})
     return [
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session"),
-        *_visible({*map(Path.resolve, map(Path, private)), *_own_secrets()}),
+        *visible,
         *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *("--size", size, "--tmpfs", isolate.BOX, "--dir", isolate.STAGE),
-        *(() if package.is_relative_to("/tmp") else ("--symlink", isolate.BOX, "/tmp")),
+        *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", isolate.BOX, "/tmp")),
         *("--remount-ro", "/", "--chdir", isolate.BOX),
     ]
 
