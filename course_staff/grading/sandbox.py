@@ -337,7 +337,7 @@ def _visible(private: set[Path]) -> list[str]:
     packages = [*site.getsitepackages(), site.getusersitepackages()]
     rooms = [Path(room.__file__).resolve().parent for room in (course_utils, course_staff)]
     python = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    named = *_LIBRARIES, *python, os.path.dirname(os.__file__), *packages
+    named = *_LIBRARIES, *python, sys.executable, os.path.dirname(os.__file__), *packages
     public = {step for path in (*map(Path, named), *rooms) for step in _steps(path)}
     private = private - public
     arguments, shown, covered = [], {}, []
