@@ -70,6 +70,7 @@ def serve(address):
 
     for name in _IMPORTED:
         import_module(name)
+    _measure_once()
     pandas.set_option("display.max_columns", 20)  # its choice where a kernel imports it, and not a terminal
     assert threading.active_count() == 1, threading.enumerate()  # others would not be there after a fork
     gc.collect()
@@ -86,6 +87,16 @@ def serve(address):
             os.setsid()
             _run(connection)
         connection.close()
+
+
+def _measure_once():
+    """The rates of this machine, which nearly every chapter asks for."""
+    from course_utils import hardware
+    from course_utils.settings import settings
+
+    for dtypes in (["float32"], ["float32", "bfloat16"]):
+        hardware.calibrate(dtypes, exchange=False)
+    settings.cache_clear()
 
 
 def _run(connection):

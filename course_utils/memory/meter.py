@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
@@ -29,6 +30,7 @@ from course_utils.memory.usage import Piece, Usage
 _BORN_FOR = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
 _HOST = torch.device("cpu")
 _aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 
 
 class Meter(TorchDispatchMode):
@@ -119,6 +121,8 @@ class Meter(TorchDispatchMode):
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it comes again with the tensors inside
         result = func(*args, **kwargs) if kwargs else func(*args)
