@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_iter, tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
@@ -206,14 +206,16 @@ class Answers(TorchDispatchMode):
         """The arguments with real tensors in place of fake ones; None where one of them is not known."""
         first = args[0] if args else None
         first = first[0] if isinstance(first, list) and first else first
-        if func.namespace != "aten" or (isinstance(first, torch.Tensor) and not _is_small(first)):
+        if func.namespace != "aten" or self._is_unknown(first):
             return None
         if torch.Tag.nondeterministic_seeded in func.tags and not func._schema.name.startswith("aten::randint"):
             return None  # what chance decides is not known, or small models would know more than large ones
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if any(not _is_small(tensor) or self._value(tensor) is None for tensor in tensors):
+        if any(map(self._is_unknown, tree_iter((args, kwargs)))):
             return None
         return tree_map(lambda leaf: self._value(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
+
+    def _is_unknown(self, leaf) -> bool:
+        return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
     def _without_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Each mask of known truths as the lists of places, one for each of its dimensions, that it stands for."""
