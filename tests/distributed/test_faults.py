@@ -190,42 +190,6 @@ def test_a_world_of_one_and_more_ranks_than_cores(ranks):
     assert sum(sent for *_, sent in found) == pytest.approx(2 * (ranks - 1) * 4 * (3 * 2 + 2), abs=ranks)
 
 
-CELLS = [
-    """
-import torch
-import torch.distributed as dist
-from torch import nn
-from course_utils.distributed import DDP, launch
-
-model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(3):
-    model(torch.ones(64, 256)).sum().backward()
-    optimizer.step()
-
-
-def work(scale):
-    wrapped = DDP(nn.Linear(3, 1))
-    wrapped(torch.full((1, 3), scale * dist.get_rank())).sum().backward()
-    return wrapped.module.weight.grad[0, 0].item()
-""",
-    "first = launch(work, 2, 1.0, seconds=60)",
-    "model(torch.ones(64, 256)).sum().backward()\noptimizer.step()",
-    "second = launch(work, 2, 2.0, seconds=60)\nprint(first, second)",
-]
-
-
-@pytest.mark.slow
-def test_twice_from_a_kernel_that_has_trained(tmp_path):
-    import nbformat  # here, because every rank imports this module
-    from nbclient import NotebookClient
-
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
-    (said,) = [output["text"] for output in notebook.cells[-1].outputs if output["output_type"] == "stream"]
-    assert said == "[0.5, 0.5] [1.0, 1.0]\n"
-
-
 def waiting(folder):
     (folder / f"{dist.get_rank()}").write_text(str(os.getpid()))
     time.sleep(60)

@@ -57,16 +57,6 @@ def test_the_correction_figure_names_first_and_largest():
     assert list(predicted.get_ydata()) == pytest.approx(list(measured.get_ydata()))
 
 
-def test_the_flow_charts_join_decay_at_different_places():
-    figure, _ = lesson.decay_paths_figure()
-    for axes, place in zip(figure.axes, (0.16, 0.86), strict=True):
-        assert [t.get_position()[0] for t in axes.texts if t.get_text().startswith("decay λθ")] == [place] * 2
-    assert [t.get_text() for t in figure.axes[0].texts if "takes" in t.get_text()] == [
-        "θ: decay takes 0.1 α",
-        "θ: decay takes 0.00001 α",
-    ]
-
-
 def small_work():
     model = nn.Linear(8, 8, bias=False)
     return model, AdamW(model.parameters()), [torch.ones(8, 8)]

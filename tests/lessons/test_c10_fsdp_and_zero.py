@@ -10,7 +10,7 @@ from figures import title
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils import hardware, models, viz
+from course_utils import hardware, models
 from course_utils.distributed import communication, launch
 from course_utils.lessons import c10_fsdp_and_zero as lesson
 from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities, step_on_paper
@@ -253,23 +253,6 @@ def test_no_unit_is_computed_before_it_is_there():
     assert all(start >= arrived for start, arrived in zip(begun, arrivals, strict=True))
 
 
-def test_a_later_stage_needs_less_memory():
-    peaks = [max(step_on_paper(stage, ranks=8, units=8).memory) for stage in range(4)]
-    assert peaks == sorted(peaks, reverse=True)
-    assert peaks[3] < 0.4 * peaks[0]
-
-
-def test_the_idea_shares_out_one_kind_more_at_each_stage():
-    figure, alt = lesson.sharding_figure(ranks=3)
-    gray = viz.COLORS["grid"]
-    from matplotlib.colors import to_hex
-
-    filled = [to_hex(patch.get_facecolor()).upper() != gray for patch in figure.axes[0].patches]
-    per_stage = [sum(filled[27 * row : 27 * row + 27]) for row in range(4)]
-    assert per_stage == [27, 21, 15, 9]
-    assert "What each of 3 ranks keeps" in alt
-
-
 def test_runs_share_one_time_axis_and_collectives_bear_their_unit():
     one_block = [
         "all-gather",
@@ -381,6 +364,7 @@ def test_the_peak_on_paper_has_every_kind():
 SMALL_GPT2 = models.configuration("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=12)
 
 
+@pytest.mark.slow
 def test_the_ends_of_the_lengths_are_where_dry_runs_begin_and_cease_to_fit():
     def peak(batch, length):
         work = Workload(SMALL_GPT2, Recipe(batch=batch, sequence=length))
@@ -411,8 +395,3 @@ def test_lengths_are_said_and_none_is_none():
     assert [patch.get_width() for patch in figure.axes[0].patches] == [21, 0]
     assert title(figure.axes[0]) == "No one length agrees with every row"
     assert alt.endswith("a: 7: 100 to 120; b: 9: none. Marked: 12 tokens: printed.")
-
-
-def test_lengths_that_overlap_are_said_to():
-    figure, _ = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": (110, 140)}, {})
-    assert title(figure.axes[0]) == "One length agrees with every row"

@@ -43,12 +43,6 @@ def test_an_all_reduce_is_half_latency_where_its_bytes_are_ranks_times_latency_t
     assert lesson.all_reduce_seconds(1e9, 1, link) == 0
 
 
-def test_the_figure_of_links_names_the_bytes():
-    figure, alt = lesson.links_figure(["NVLink 4", "10 Gb/s"])
-    assert "NVLink 4: 12 MB, a gigabyte in 3.94 ms; 10 Gb/s: 0.2 MB" in alt
-    assert "latency" in title(figure.axes[0])
-
-
 # When does a cut pay?
 
 
@@ -334,9 +328,3 @@ def test_the_figure_of_failures_says_how_often_and_how_much():
     for line, dots in zip(figure.axes[0].lines[::3], figure.axes[0].lines[1::3], strict=True):
         expected = np.interp(dots.get_xdata(), line.get_xdata(), line.get_ydata())
         assert dots.get_ydata() == pytest.approx(expected, rel=0.1)
-
-
-def test_every_mesh_takes_all_cards():
-    for cards in (24, 64):
-        found = lesson.steps_on_meshes(SEVEN, UPDATE, CLUSTER, cards)
-        assert {math.prod(step.mesh) for step in found} == {cards}

@@ -142,9 +142,3 @@ def test_the_figure_to_play_with_shows_each_schedule(schedule):
         figure, alt = lesson.play_schedule(schedule, stages, micro_batches, 4, wire)
         assert f"{micro_batches} micro-batch" in alt
         assert len(figure.axes[0].patches) == stages * micro_batches * (3 if schedule == "zero bubble" else 2)
-
-
-def test_each_axis_has_a_picture():
-    figure, alt = lesson.axes_figure()
-    assert [title(axes) or axes.get_title(loc="center") for axes in figure.axes] == list(lesson.AXES)
-    assert all(f"{name}: the model is cut by" in alt for name in lesson.AXES)

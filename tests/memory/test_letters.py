@@ -3,12 +3,11 @@
 from fractions import Fraction
 from math import prod
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils import models
-from course_utils.memory.letters import NAMES, Polynomial, in_letters, siblings, sizes_of
+from course_utils.memory.letters import Polynomial, in_letters, siblings
 
 SIZES = {"b": 3, "s": 5, "h": 64, "V": 100}
 POLYNOMIALS = st.lists(
@@ -38,17 +37,3 @@ def test_factors_say_which_sizes_a_number_is_made_of(powers, constant):
     chosen = next(siblings(models.configuration("llama-7b")))[1]
     number = constant * prod(chosen[letter] ** power for letter, power in powers.items())
     assert in_letters(number, chosen).value(chosen) == number
-
-
-@pytest.mark.parametrize("name", ["llama-7b", "qwen3-8b", "gpt2-small", "bert-base", "mixtral-8x7b"])
-def test_a_sibling_is_a_model_of_the_same_kind(name):
-    config = models.configuration(name)
-    for other, chosen in siblings(config):
-        sizes = sizes_of(other)
-        assert {letter: sizes[letter] for letter in chosen} == chosen
-        assert chosen["a"] % chosen.get("k", chosen["a"]) == 0
-        same = (sizes["a"] * sizes["d"] == sizes["h"]) == (
-            sizes_of(config)["a"] * sizes_of(config)["d"] == sizes_of(config)["h"]
-        )
-        assert same
-    assert set(NAMES) >= set(chosen)

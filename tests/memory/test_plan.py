@@ -168,11 +168,6 @@ def test_a_row_is_what_a_dry_run_says_of_its_recipe_and_is_said(tight):
 
 
 @pytest.mark.slow
-def test_every_row_is_true(tight):
-    assert_rows_are_true(tight)
-
-
-@pytest.mark.slow
 def test_with_all_changes_on_a_smaller_card_too():
     found = planned(0.6)
     assert any(len(row.names) > 1 for row in found.rows)
@@ -181,6 +176,7 @@ def test_with_all_changes_on_a_smaller_card_too():
     assert_no_change_is_spare(found)
 
 
+@pytest.mark.slow
 def test_three_rows_that_fit_do_not_hide_one_that_disturbs_less_than_two_of_them(monkeypatch):
     """By two changes each fit one that costs time, and two by another optimizer; AdamW's averages of 8 bits take a third."""
     some = {"keep only the loss", "micro-batch of 1", "optimizer on the host", "8-bit AdamW", "Adafactor", "SGD"}
@@ -320,6 +316,7 @@ def seconds_by_dtype(recipe, card):
     return found
 
 
+@pytest.mark.slow
 def test_what_takes_longer_with_adapters_is_of_float32(monkeypatch):
     module, card = import_module("course_utils.memory.plan"), hardware.machine("H100")
     monkeypatch.setattr(module, "CHANGES", tuple(change for change in CHANGES if "LoRA" in change.name))
@@ -435,13 +432,6 @@ def test_the_fewest_cards_are_those_found_one_after_the_other():
     for size in (most_needed[8], most_needed[16] - 1):
         found = module._fewest_cards(source, recipe, size, cards, lambda _: None)
         assert found == next((count for count in cards if most_needed[count] <= size), None)
-
-
-def test_bytes_are_the_same_where_traffic_is_not_asked_for():
-    shared = replace(RECIPE, zero_stage=3, ranks=4, accumulation=3)
-    counted, uncounted = (attempt(source_of(llama(256, 1)), shared, traffic=asked) for asked in (True, False))
-    assert counted.log.labels == uncounted.log.labels
-    assert counted.log.changes.tolist() == uncounted.log.changes.tolist()
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(tight):
@@ -616,13 +606,6 @@ def test_the_trainers_galore_narrows_the_linear_layers_of_the_blocks(tmp_path):
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             assert check_target_module_exists(found.optim_target_modules, name) == (module.weight in hidden), name
-
-
-def test_a_loss_by_pieces_is_a_remark_beside_accelerates_settings():
-    plain, by_pieces = (emit("accelerate", "gpt2", replace(RECIPE, chunked_loss=tokens)) for tokens in (0, 512))
-    assert by_pieces.endswith(plain)
-    remark = by_pieces.removesuffix(plain).strip()
-    assert remark.startswith("# No setting: the loss by 512 tokens at a time is techniques.LossWithGradients")
 
 
 @pytest.mark.parametrize(

@@ -172,28 +172,6 @@ def gradient(model):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def test_dropout_is_equal_in_distribution_only():
-    """Other masks, so another gradient; but the mean over many seeds approaches the same one, as fast as chance allows."""
-    batches, seeds = ragged([4, 14, 9]), 300
-
-    def drawn(given_batches, seed):
-        model = Tagger(dropout=0.3)
-        torch.manual_seed(seed)
-        training.accumulated_step(model, Keeping(model.parameters()), given_batches)
-        return gradient(model)
-
-    class Keeping(torch.optim.SGD):
-        def zero_grad(self, set_to_none=True):
-            """Leave the gradients for a look."""
-
-    several, at_once = (torch.stack([drawn(b, s) for s in range(seeds)]) for b in (batches, [joined(batches)]))
-    assert not torch.allclose(several[0], at_once[0], rtol=0, atol=1e-3)
-    apart = several.mean(0) - at_once.mean(0)
-    chance = ((several.var(0) + at_once.var(0)) / seeds).sum().sqrt()  # one standard deviation of `apart`
-    assert apart.norm() < 2 * chance
-    assert chance < 0.15 * several.mean(0).norm()
-
-
 LANGUAGE = {"distilbert": {"dropout": 0.0, "attention_dropout": 0.0}, "gpt2": {}, "llama": {}}
 
 
@@ -304,7 +282,7 @@ def process_group(tmp_path):
         with_adapters,
         nn.parallel.DistributedDataParallel,
         Wrapper,
-        lambda model: torch.compile(model, backend="eager"),
+        pytest.param(lambda model: torch.compile(model, backend="eager"), marks=pytest.mark.slow),
         lambda model: Wrapper(with_adapters(model)),
     ],
     ids=["PEFT", "DDP", "module", "compile", "module around PEFT"],
