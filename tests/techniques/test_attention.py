@@ -84,7 +84,5 @@ def test_peak_and_saved_bytes_are_linear_in_the_length():
         inputs = nn.ParameterList(parts(lengths=(n, n), dtype=torch.float32))
         peaks.append(memory.measure((inputs,), step, timed=0).peak)
         saved.append(memory.saved_bytes(lambda inputs=inputs: TiledAttention.apply(*inputs, True), inputs))
-    assert saved == [
-        n * 8 * 4 + n * 4 for n in (64, 128, 256)
-    ]  # the output and one number a query, beside the inputs
+    assert saved == [n * 8 * 4 + n * 4 for n in (64, 128, 256)]  # the output and one number a query, beside the inputs
     assert peaks[2] - peaks[1] == 2 * (peaks[1] - peaks[0])
