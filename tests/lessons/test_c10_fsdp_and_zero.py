@@ -85,7 +85,7 @@ def by_formula(way, config, recipe, ranks):
     ("way", "ranks", "changed"),
     [
         ("ZeRO-3", 2, {}),
-        ("ZeRO-2", 2, {}),
+        pytest.param("ZeRO-2", 2, {}, marks=pytest.mark.slow),
         ("ZeRO-3", 3, {"num_hidden_layers": 2, "vocab_size": 8000}),  # the root is the largest unit
     ],
 )
@@ -297,6 +297,7 @@ def test_a_gather_and_a_product_take_equally_long_at_the_tokens_that_hide():
     assert alt.endswith("They cross at 10,920 (a network), 455 (NVLink) tokens.")
 
 
+@pytest.mark.slow
 def test_bucket_views_save_a_copy_of_the_gradients():
     seen = launch(lesson.peaks_of_torch_ddp, 2, LLAMA, RECIPE)
     default, view = (min(rank[name] for rank in seen) for name in ("default", "bucket view"))
