@@ -22,13 +22,6 @@ def test_a_step_is_as_large_as_gradients_agree():
     assert lesson.step_sizes(signals, steps=300).tolist() == pytest.approx(predicted, rel=0.05)
 
 
-def test_the_noise_is_that_of_the_seed():
-    def left(seed):
-        return lesson.left_after_noise(lambda p: Adam(p, lr=0.01, weight_decay=0.1), (1.0,), 20, pairs=5, seed=seed)
-
-    assert left(1) == left(1) != left(2)
-
-
 def test_decay_alone_is_what_the_closed_forms_say():
     """AdamW and SGD with L2 leave (1 - αλ)^steps at every scale; Adam with L2 follows the pencil."""
     scales, options = (0.01, 1.0, 100.0), {"lr": 0.01, "weight_decay": 0.1}

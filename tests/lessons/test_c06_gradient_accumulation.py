@@ -288,14 +288,6 @@ def test_groups_show_what_is_left_over():
     assert "wrong: 1, 4, left over 1" in alt
 
 
-def test_noise_stands_beside_its_law():
-    figure, alt = lesson.accumulated_noise_figure([1, 2, 4], [8.0, 4.1, 2.2])
-    law, measured = figure.axes[0].lines
-    assert list(law.get_ydata()) == [8, 4, 2]
-    assert list(measured.get_ydata()) == [8.0, 4.1, 2.2]
-    assert "k = 4: 2.2" in alt
-
-
 def test_peaks_are_bars_and_marks_in_order():
     figure, alt = lesson.peaks_figure({"a": 2**30, "b": 2**31}, {"a": 2**30 + 1, "b": 2**31})
     assert [bar.get_width() for bar in figure.axes[0].patches] == [1, 2]

@@ -315,17 +315,6 @@ def test_computing_is_the_passes_and_the_update():
     assert passes + update == pytest.approx(predict_seconds(work.build, work.step, machine).seconds)
 
 
-def test_a_message_and_a_step_in_each_way_take_time():
-    def both():
-        runs = {"all": ("DDP", {}), "one unit": ("ZeRO-3", {"least": 10**9})}
-        return lesson.seconds_of_message(5), lesson.time_each(runs, SMALL, SHORT, times=2)
-
-    for message, steps in launch(both, 2):
-        assert message > 0
-        assert list(steps) == ["all", "one unit"]
-        assert all(seconds > 0 for seconds in steps.values())
-
-
 @pytest.fixture(scope="module")
 def default_play():
     return lesson.play_sharding()[1]

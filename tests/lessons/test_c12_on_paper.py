@@ -61,17 +61,6 @@ def test_pipeline_wire_takes_the_share_where_width_times_blocks_pays(blocks):
     assert 2 * 2 * tokens * h / bandwidth == pytest.approx(share * blocks * 72 * tokens * h**2 / flops)
 
 
-def test_the_figure_of_cuts_says_which_link_is_enough():
-    figure, alt = lesson.cuts_figure(PEAK / 2, ["NVLink 4", "400 Gb/s", "100 Gb/s"], 4096, 8192, 10)
-    assert (
-        "tensor: width: asked NVLink 4 6,841, 400 Gb/s 61,569, 100 Gb/s 246,276; the model has 8,192, enough on NVLink 4."
-        in alt
-    )
-    assert alt.endswith("the model has 81,920, enough on NVLink 4, 400 Gb/s, 100 Gb/s.")
-    assert title(figure.axes[1]) == "tensor: width"
-    assert "enough on none" in lesson.cuts_figure(PEAK, ["10 Gb/s"], 1, 1, 1)[1]
-
-
 # A step on a mesh.
 
 
