@@ -12,11 +12,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from course_utils.distributed import DDP, RankError, launch, ring
+from course_utils.distributed import RankError, launch, ring
 from course_utils.distributed import launch as launching
-from course_utils.distributed.traffic import counted
 from course_utils.errors import CourseError
 
 
@@ -168,26 +166,6 @@ def test_a_script_needs_no_guard_and_runs_once(tmp_path, method):
     asked = [sys.executable, str(tmp_path / "script.py"), method]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[5, 6]\n", "")
-
-
-def on_one_core():
-    """The sums of the ring and the gradients of DDP, with all ranks on the same core."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    rank = dist.get_rank()
-    ring.all_reduce(numbers := torch.full((7,), float(rank)))
-    wrapped = DDP(nn.Linear(3, 2))
-    with counted() as ledger:
-        wrapped(torch.full((1, 3), float(rank))).sum().backward()
-    return numbers[0].item(), wrapped.module.weight.grad[0, 0].item(), ledger.sent
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
-@pytest.mark.parametrize("ranks", [1, 5])
-def test_a_world_of_one_and_more_ranks_than_cores(ranks):
-    found = launch(on_one_core, ranks, seconds=60)
-    assert [(total, mean) for total, mean, _ in found] == [(sum(range(ranks)), sum(range(ranks)) / ranks)] * ranks
-    # The mean over the ranks, rounded: eight numbers are no multiple of five.
-    assert sum(sent for *_, sent in found) == pytest.approx(2 * (ranks - 1) * 4 * (3 * 2 + 2), abs=ranks)
 
 
 def waiting(folder):

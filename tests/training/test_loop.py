@@ -139,17 +139,6 @@ def test_callbacks_are_called_at_their_moments_in_order(run):
     assert tuple(calls) == MOMENTS
 
 
-def test_a_callback_can_hold_the_update_back(scheduled, batches):
-    class EverySecond(training.Callback):
-        def should_step(self, run):
-            return run.step % 2 == 1
-
-    model, optimizer, schedule = scheduled()
-    training.train(model, optimizer, batches, schedule=schedule, steps=4, callbacks=[EverySecond()], progress=False)
-    assert next(iter(optimizer.state.values()))["step"].item() == 2
-    assert schedule.last_epoch == 2
-
-
 def test_clipping_bounds_the_joint_norm(run):
     norms = []
 
