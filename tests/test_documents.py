@@ -29,7 +29,7 @@ from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_
 from course_utils import cli, models
 from course_utils.desk.ledger import Ledger, record
 from course_utils.errors import CourseError
-from course_utils.files import chapters_in, exercises_of
+from course_utils.files import chapters_in
 from course_utils.settings import SCALES, settings
 from course_utils.units import format_bytes
 
@@ -169,12 +169,6 @@ def test_the_table_lists_exactly_the_chapters_with_their_titles_and_minutes():
         title = headings(read_notebook(path).cells[0].source)[0].text.partition(":")[0]
         expected.append((path.stem.partition("_")[0], title, path.stem, minutes_of(path)))
     assert chapter_rows(README) == expected
-
-
-def test_the_chapters_without_exercises_are_those_it_names():
-    without = [path.stem for path in chapters_in(ROOT / "notebooks") if not (ROOT / exercises_of(path.stem)).is_file()]
-    assert without == ["05b_choosing"]
-    assert "each but 05b has [exercises]" in README
 
 
 @pytest.mark.slow

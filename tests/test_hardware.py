@@ -103,16 +103,6 @@ def test_named_machines_are_consistent(machine):
     assert 75 < machine.flops["float16"] / machine.bandwidth < 450
 
 
-def test_newer_and_larger_machines_are_faster():
-    product, stream = Work("mm NN", "float16", flops=10**12), Work("add", bytes=10**9)
-    order = ["T4", "RTX 3090", "A100-80GB", "H100"]
-    for work in (product, stream):
-        seconds = [hardware.machine(name).seconds(work) for name in order]
-        assert seconds == sorted(seconds, reverse=True)
-    assert hardware.machine("H200").seconds(product) == hardware.machine("H100").seconds(product)
-    assert hardware.machine("H200").seconds(stream) < hardware.machine("H100").seconds(stream)
-
-
 @pytest.fixture(scope="module")
 def calibrated():
     before = torch.random.get_rng_state()

@@ -42,12 +42,6 @@ def flops(operators):
     return sum(operator.work.flops for operator in operators)
 
 
-def test_flops_of_a_perceptron():
-    forward = 2 * B * D * H + 2 * B * H * C
-    backward = 2 * B * D * H + 2 * (2 * B * H * C)  # the input wants no gradient
-    assert flops(count_operators(mlp, train)) == forward + backward
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_flops_of_a_transformer(attention):
     width, inner, layers, heads, vocabulary, batch, length = 32, 48, 2, 4, 64, 3, 16

@@ -23,6 +23,9 @@ UNARY = {
     "from one": (lambda x: 1.0 - x, lambda x: 1.0 - x),
     "half": (lambda x: x / 2.0, lambda x: x / 2.0),
     "small": (lambda x: x / (x * x + 1.0), lambda x: x / (x * x + 1.0)),
+    "from a number": (lambda x: 2.0 / (x * x + 1.0), lambda x: 2.0 / (x * x + 1.0)),
+    "inverse square": (lambda x: (x * x + 1.0) ** -2, lambda x: (x * x + 1.0) ** -2),
+    "no power": (lambda x: x**0, lambda x: x**0),
 }
 BINARY = {
     "add": lambda a, b: a + b,
@@ -117,22 +120,6 @@ def test_an_mlp_in_float32_saves_what_torch_saves_and_has_its_gradients():
     for mine, p in zip(weights, model.parameters(), strict=True):
         assert mine.grad.dtype == np.float32
         np.testing.assert_allclose(mine.grad.T, p.grad.numpy(), rtol=1e-4, atol=1e-6)
-
-
-@given(*[st.floats(-3, 3)] * 5)
-def test_the_quadratic_has_the_gradient_of_its_closed_form(a, b, c, x, y):
-    variables = p, q, r, u, v = [Variable(number) for number in (a, b, c, x, y)]
-    (p * u**2 + q * u * v + r * v**2).backward()
-    closed_form = [x**2, x * y, y**2, 2 * a * x + b * y, b * x + 2 * c * y]
-    assert [float(one.grad) for one in variables] == pytest.approx(closed_form, abs=1e-12)
-
-
-@given(*[st.floats(-3, 3)] * 4)
-def test_the_cost_has_the_gradient_of_its_closed_form(y, w, x, b):
-    variables = [Variable(v) for v in (y, w, x, b)]
-    cost(*variables).backward()
-    on = float(w * x + b > 0)
-    assert [float(v.grad) for v in variables] == pytest.approx([1, -on * x, -on * w, -on], abs=1e-12)
 
 
 def test_the_cost_of_vectors():
@@ -302,46 +289,3 @@ def test_every_leaf_has_a_gradient_of_its_own_to_change():
     assert a.grad.tolist() == [6, 6]
     assert b.grad.tolist() == [1, 1]
     assert isinstance((x := Variable(2.0)).backward() or x.grad, np.ndarray)
-
-
-class ByTheEngine(torch.autograd.Function):
-    """A function of the engine in torch's clothes, so that torch's own gradcheck can judge its backward."""
-
-    @staticmethod
-    def forward(ctx, function, *inputs):
-        ctx.leaves = [Variable(x.detach().numpy().copy()) for x in inputs]
-        ctx.output = function(*ctx.leaves)
-        return torch.tensor(ctx.output.value)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        for leaf in ctx.leaves:
-            leaf.grad = None
-        ctx.output.backward(gradient.numpy(), retain_graph=True)
-        return None, *(torch.tensor(leaf.grad) for leaf in ctx.leaves)
-
-
-FUNCTIONS = {
-    "add": (lambda a, b: a + b, [(2, 3), (3,)]),
-    "subtract": (lambda a, b: a - b, [(2, 1), (1, 3)]),
-    "multiply": (lambda a, b: a * b, [(2, 3), ()]),
-    "divide": (lambda a, b: a / b, [(3,), (2, 3)]),
-    "from a number": (lambda a: 2.0 / a, [(3,)]),
-    "power": (lambda a: a**3, [(2, 3)]),
-    "inverse square": (lambda a: a**-2, [(3,)]),
-    "no power": (lambda a: a**0, [(3,)]),
-    "matrix by vector": (lambda a, b: a @ b, [(2, 3), (3,)]),
-    "matrix by matrix": (lambda a, b: a @ b, [(2, 3), (3, 4)]),
-    "relu": (autodiff.relu, [(5,)]),
-    "exp": (autodiff.exp, [(5,)]),
-    "sum": (lambda a: a.sum(), [(2, 3)]),
-    "mean": (lambda a: a.mean(), [(2, 3)]),
-}
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradcheck_passes_every_function(name):
-    function, shapes = FUNCTIONS[name]
-    torch.manual_seed(0)
-    inputs = [(0.5 + torch.rand(shape, dtype=torch.float64)).requires_grad_() for shape in shapes]
-    assert torch.autograd.gradcheck(lambda *x: ByTheEngine.apply(function, *x), inputs)

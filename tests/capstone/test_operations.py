@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.capstone import Operations
@@ -48,16 +47,6 @@ def test_a_product_counts_the_same_without_autograd(without_autograd):
     a, layer = torch.ones(2, 3), nn.Linear(3, 4)
     with without_autograd():
         assert count(lambda: layer(a)).total == 2 * 2 * 3 * 4
-
-
-def test_attention_counts_its_two_products_and_backward_five():
-    batch, heads, length, width = 2, 3, 8, 4
-    q, k, v = (torch.randn(batch, heads, length, width, requires_grad=True) for _ in range(3))
-    product = 2 * batch * heads * length * length * width
-    assert count(lambda: F.scaled_dot_product_attention(q, k, v)).total == 2 * product
-    y = F.scaled_dot_product_attention(q, k, v)
-    found = count(lambda: y.sum().backward()).by_operator
-    assert found["_scaled_dot_product_flash_attention_for_cpu_backward"] == 5 * product
 
 
 def test_a_product_written_by_elements_costs_as_much():

@@ -128,11 +128,7 @@ WRONG = {  # the line that fails first, and the term at its instant
 }  # fmt: skip
 CONTRADICTORY = {  # what is said of it
     "drops and keeps": (laptop(checkpointing=True, saved_on_disk=True, batch=8), "Checkpointing drops what"),
-    "at once, and in parts": (laptop(in_backward=True, batch=1, accumulation=8), "knows no clipping, accumulation"),
-    "nothing to move": (laptop(offload=True, batch=8), "take device='cuda'"),
     "4 bits, trained": (one_card(quantized="nf4", batch=4), "cannot be trained themselves"),
-    "narrow twice": (one_card(lora=8, galore=128, batch=4), "leave galore or lora out"),
-    "at once, and on the host": (one_card(in_backward=True, offload=True, batch=4), "leave in_backward or offload out"),
     "nobody to share with": (machines((1, 4, 2), zero_stage=3, batch=64), "nothing to shard over"),
     "states that take no shards": (
         machines((8, 1, 1), optimizer="adamw8bit", zero_stage=3, ranks=8, batch=8),

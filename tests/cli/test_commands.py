@@ -12,7 +12,9 @@ from course_utils.cli import COMMANDS, STAFF, main
 from course_utils.files import chapters_in, find_place
 from course_utils.settings import settings
 
-HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "IPython", "nbformat")
+HEAVY = (
+    "torch", "transformers", "datasets", "accelerate", "bitsandbytes", "pandas", "matplotlib", "numpy", "IPython", "nbformat",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -190,7 +190,7 @@ def test_galore_and_a_teacher_are_options_and_another_teacher_is_another_questio
 
 
 def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
-    words = ["plan", config, "--device", "cpu", "--memory", "4GB", "--sequence", "256", "--context-parallel", "4"]
+    words = ["plan", config, "--device", "cpu", "--memory", "1GB", "--sequence", "256", "--context-parallel", "4"]
     assert main([*words, "--json"]) == 0
     found = strict(capsys.readouterr().out)
     assert (found["recipe"]["ranks"], found["recipe"]["context_parallel"]) == (4, 4)

@@ -1,33 +1,20 @@
 """Run by `test_wire.py` in a network of its own: what its loopback interface sends, and what is counted of it."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from course_utils import models
 from course_utils.distributed import DDP, FSDP, QSGD, LocalSGD, ShardedOptimizer, counted, launch, ring
-from course_utils.lessons.c06_gradient_accumulation import WAYS, accumulate_on_rank
 
-K, RANKS = 4, 2
-BUILD = partial(models.build, "llama")
+RANKS = 2
 
 
 def sent() -> int:
     """Bytes that the interface has sent so far, headers included: the tenth column of the kernel's table."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     return int(next(line for line in lines if line.strip().startswith("lo:")).split(":")[1].split()[8])
-
-
-def on_rank(shares):
-    """Bytes that all ranks together send while each makes one update in every way."""
-    dist.barrier()
-    before = sent()
-    reduced = [reduced.payload for _, reduced in accumulate_on_rank(BUILD, shares).values()]
-    dist.barrier()
-    return sent() - before, sum(reduced)
 
 
 def by_hand():
@@ -106,12 +93,6 @@ def by_step():
 
 
 if __name__ == "__main__":
-    ids = torch.randint(1, 100, (4, 16))
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-    total, payload = launch(on_rank, RANKS, [[batch] * K] * RANKS)[0]
-    print(
-        json.dumps({"sent": total, "reduced": payload, "model": 4 * models.parameter_count(BUILD()), "ways": len(WAYS)})
-    )
     ranks = launch(by_hand, RANKS)
     print(json.dumps({"sent": ranks[0][0], "counted": sum(own for _, own in ranks)}))
     ranks = launch(by_step, RANKS)

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from course_utils import memory, models, techniques
-from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted, fsdp, ring
+from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
 from course_utils.memory.model import random_batch
 
 SIZES = {
@@ -113,12 +113,6 @@ def peaks(stages, sizes):
     return {
         stage: [memory.measure(sharded(stage, sizes, ranks), step, timed=0).peak for _ in range(3)] for stage in stages
     }
-
-
-def peaks_on_the_ring(sizes):
-    """The same of stage 3, where no library's thread has a part in reducing."""
-    fsdp.reduce_scatter = lambda piece, row: piece.copy_(ring.reduce_scatter(row))
-    return peaks([3], sizes)[3]
 
 
 def step(model, optimizer, inputs):

@@ -1,4 +1,4 @@
-"""Data parallelism by hand: several ranks on disjoint data beside one process on all of it, and beside torch's DDP."""
+"""Data parallelism by hand: several ranks on disjoint data beside one process on all of it."""
 
 import pytest
 import torch
@@ -52,24 +52,13 @@ def small_buckets(module):
     return DDP(module, bucket_bytes=100)
 
 
-def torchs(module):
-    return nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
-
-
-@pytest.mark.parametrize("wrap", [DDP, small_buckets, torchs])
+@pytest.mark.parametrize("wrap", [DDP, small_buckets])
 def test_two_ranks_are_bit_equal_to_one_process_that_accumulates(wrap):
     expected = alone(2)
     for states in launch(on_rank, 2, wrap):
         for step, (right, state) in enumerate(zip(expected, states, strict=True), start=1):
             for name in right:
                 assert torch.equal(state[name], right[name]), f"step {step}, {name}"
-
-
-def test_four_ranks_are_close_to_one_process():
-    expected = alone(4)[-1]
-    for states in launch(on_rank, 4, DDP):
-        for name, right in expected.items():
-            assert (states[-1][name] - right).norm() <= 1e-6 * right.norm(), name
 
 
 def test_no_sync_adds_up_and_one_backward_averages_the_sum():

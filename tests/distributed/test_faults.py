@@ -12,11 +12,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from course_utils.distributed import DDP, RankError, launch, ring
+from course_utils.distributed import RankError, launch, ring
 from course_utils.distributed import launch as launching
-from course_utils.distributed.traffic import counted
 from course_utils.errors import CourseError
 
 
@@ -168,62 +166,6 @@ def test_a_script_needs_no_guard_and_runs_once(tmp_path, method):
     asked = [sys.executable, str(tmp_path / "script.py"), method]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[5, 6]\n", "")
-
-
-def on_one_core():
-    """The sums of the ring and the gradients of DDP, with all ranks on the same core."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    rank = dist.get_rank()
-    ring.all_reduce(numbers := torch.full((7,), float(rank)))
-    wrapped = DDP(nn.Linear(3, 2))
-    with counted() as ledger:
-        wrapped(torch.full((1, 3), float(rank))).sum().backward()
-    return numbers[0].item(), wrapped.module.weight.grad[0, 0].item(), ledger.sent
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
-@pytest.mark.parametrize("ranks", [1, 5])
-def test_a_world_of_one_and_more_ranks_than_cores(ranks):
-    found = launch(on_one_core, ranks, seconds=60)
-    assert [(total, mean) for total, mean, _ in found] == [(sum(range(ranks)), sum(range(ranks)) / ranks)] * ranks
-    # The mean over the ranks, rounded: eight numbers are no multiple of five.
-    assert sum(sent for *_, sent in found) == pytest.approx(2 * (ranks - 1) * 4 * (3 * 2 + 2), abs=ranks)
-
-
-CELLS = [
-    """
-import torch
-import torch.distributed as dist
-from torch import nn
-from course_utils.distributed import DDP, launch
-
-model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(3):
-    model(torch.ones(64, 256)).sum().backward()
-    optimizer.step()
-
-
-def work(scale):
-    wrapped = DDP(nn.Linear(3, 1))
-    wrapped(torch.full((1, 3), scale * dist.get_rank())).sum().backward()
-    return wrapped.module.weight.grad[0, 0].item()
-""",
-    "first = launch(work, 2, 1.0, seconds=60)",
-    "model(torch.ones(64, 256)).sum().backward()\noptimizer.step()",
-    "second = launch(work, 2, 2.0, seconds=60)\nprint(first, second)",
-]
-
-
-@pytest.mark.slow
-def test_twice_from_a_kernel_that_has_trained(tmp_path):
-    import nbformat  # here, because every rank imports this module
-    from nbclient import NotebookClient
-
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
-    (said,) = [output["text"] for output in notebook.cells[-1].outputs if output["output_type"] == "stream"]
-    assert said == "[0.5, 0.5] [1.0, 1.0]\n"
 
 
 def waiting(folder):

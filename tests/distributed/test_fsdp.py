@@ -1,4 +1,4 @@
-"""Parameters, gradients and state in shards, beside one process that has everything, and beside torch's `fully_shard`."""
+"""Parameters, gradients and state in shards, beside one process that has everything; halves beside torch's."""
 
 import warnings
 
@@ -88,25 +88,6 @@ def test_two_ranks_are_bit_equal_to_one_process_that_accumulates():
             assert_equal(expected, states, name)
             assert elements <= sum(p.numel() for p in Net().parameters()) / 2 + 3
             assert left == 0
-
-
-def torchs():
-    from torch.distributed.fsdp import fully_shard
-
-    warnings.simplefilter("ignore")
-    net = Net()
-    for part in [*parts(net), net]:
-        fully_shard(part)
-
-    def full(model):
-        return {name: getattr(value, "full_tensor", lambda v=value: v)() for name, value in model.state_dict().items()}
-
-    return train(net, [dist.get_rank()], state=full)
-
-
-def test_fully_shard_and_one_process_are_bit_equal_too():
-    for states in launch(torchs, 2):
-        assert_equal(train(Net(), [0, 1]), states)
 
 
 class Block(nn.Module):

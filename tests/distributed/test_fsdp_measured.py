@@ -41,9 +41,3 @@ def test_the_peak_of_a_rank_is_predicted_within_5_percent(ranks, stages):
             build = partial(work.sharded, stage, LARGER, ranks)
             predicted = memory.dry_run(build, work.step, ranks=ranks, rank=rank).peak
             assert predicted == pytest.approx(min(runs), rel=0.05), f"stage {stage}, rank {rank}"
-
-
-@pytest.mark.slow
-def test_what_differs_from_run_to_run_is_held_by_the_library_that_reduces():
-    for runs in launch(work.peaks_on_the_ring, 2, LARGER):
-        assert len(set(runs)) == 1

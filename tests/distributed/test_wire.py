@@ -20,14 +20,10 @@ def possible() -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not possible(), reason="needs Linux, iproute2 and the right to make a network namespace")
 def test_the_interface_sends_what_is_counted():
-    """Around a ring each of 2 ranks sends 2(N-1)/N = 1 times what it reduces; DDP also sends the model once to begin with."""
     command = [*IN_A_NETWORK_OF_ITS_OWN, sys.executable, str(Path(__file__).with_name("counted_wire.py"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    accumulated, by_hand, by_step = map(json.loads, done.stdout.splitlines()[-3:])
-    assert accumulated["reduced"] == (4 + 1 + 1 + 4) * accumulated["model"]  # forward alone decides, chapter 06 finds
-    begun = accumulated["ways"] * accumulated["model"]
-    assert accumulated["sent"] == pytest.approx(2 * accumulated["reduced"] + begun, rel=0.02)
+    by_hand, by_step = map(json.loads, done.stdout.splitlines()[-2:])
     assert by_hand["sent"] == pytest.approx(by_hand["counted"], rel=0.02)
     by_gloo = {name: by_step.pop(name) for name in ("ZeRO-1", "FSDP")}
     for name, (through, counted) in by_step.items():

@@ -20,13 +20,6 @@ def test_learning_curves_stand_beside_chance():
     assert "0.25" in alt
 
 
-def test_a_flat_curve_stays_clear_of_the_frame():
-    figure, _ = lesson.learning_curves(history((2.30, 2.31, 2.29)), chance=0.25)
-    low, high = figure.axes[0].get_ylim()
-    assert low == 0
-    assert high > 1.05 * 2.31
-
-
 def test_learning_curves_need_an_evaluation():
     with pytest.raises(CourseError, match="evaluate_on"):
         lesson.learning_curves(History(steps=history().steps), chance=0.25)

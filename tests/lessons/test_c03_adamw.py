@@ -22,13 +22,6 @@ def test_a_step_is_as_large_as_gradients_agree():
     assert lesson.step_sizes(signals, steps=300).tolist() == pytest.approx(predicted, rel=0.05)
 
 
-def test_the_noise_is_that_of_the_seed():
-    def left(seed):
-        return lesson.left_after_noise(lambda p: Adam(p, lr=0.01, weight_decay=0.1), (1.0,), 20, pairs=5, seed=seed)
-
-    assert left(1) == left(1) != left(2)
-
-
 def test_decay_alone_is_what_the_closed_forms_say():
     """AdamW and SGD with L2 leave (1 - αλ)^steps at every scale; Adam with L2 follows the pencil."""
     scales, options = (0.01, 1.0, 100.0), {"lr": 0.01, "weight_decay": 0.1}
@@ -55,16 +48,6 @@ def test_the_correction_figure_names_first_and_largest():
     assert "3.16 at step 1, a largest value of 6.57 at step 12" in alt
     predicted, measured = figure.axes[0].lines[:2]
     assert list(predicted.get_ydata()) == pytest.approx(list(measured.get_ydata()))
-
-
-def test_the_flow_charts_join_decay_at_different_places():
-    figure, _ = lesson.decay_paths_figure()
-    for axes, place in zip(figure.axes, (0.16, 0.86), strict=True):
-        assert [t.get_position()[0] for t in axes.texts if t.get_text().startswith("decay λθ")] == [place] * 2
-    assert [t.get_text() for t in figure.axes[0].texts if "takes" in t.get_text()] == [
-        "θ: decay takes 0.1 α",
-        "θ: decay takes 0.00001 α",
-    ]
 
 
 def small_work():

@@ -19,13 +19,6 @@ def pictures(figure):
     return [axes.images[0].get_array() for axes in figure.axes if axes.images]
 
 
-def test_the_parts_of_the_idea_have_their_shapes():
-    figure, alt = lesson.factoring_figure(rows=4, columns=7)
-    assert [picture.shape for picture in pictures(figure)] == [(1, 7), (4, 7), (4, 1), (4, 7)]
-    assert "4 by 7" in alt
-    plt.close(figure)
-
-
 def test_the_estimate_stands_beside_the_matrix():
     squares = lesson.random_squares(2, 5, 6, noise=0.5)
     figure, alt = lesson.estimate_figure(squares, "a name", "Stripes")
@@ -51,11 +44,6 @@ def test_a_large_matrix_is_drawn_in_part_and_zeros_stay_blank():
 def test_nothing_to_draw_is_refused(squares):
     with pytest.raises(CourseError, match="matrix of squares"):
         lesson.estimate_figure(squares)
-
-
-def test_play_is_exact_at_rank_one_without_noise_only():
-    assert "error 0" not in lesson.play_estimate(rank=2)[1]
-    assert "e-1" in lesson.play_estimate(rank=1, noise=0.0)[1]
 
 
 def test_schedules_draw_the_formulas():

@@ -275,14 +275,6 @@ def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
     assert "reported, right" in lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)[1]
 
 
-def test_the_idea_draws_every_counted_token():
-    figure, alt = lesson.accumulation_figure([1, 3])
-    drawn = [p for p in figure.axes[0].patches if p.get_width() == 0.85]
-    assert len(drawn) == 6
-    assert len({p.get_facecolor() for p in drawn}) == 2
-    assert "all 4 tokens" in alt
-
-
 def test_groups_show_what_is_left_over():
     figure, alt = lesson.groups_figure({"right": [4, 2], "wrong": [1, 4]}, 6)
     assert len(figure.axes[0].patches) == 12
@@ -294,14 +286,6 @@ def test_groups_show_what_is_left_over():
         "left over",
     ]
     assert "wrong: 1, 4, left over 1" in alt
-
-
-def test_noise_stands_beside_its_law():
-    figure, alt = lesson.accumulated_noise_figure([1, 2, 4], [8.0, 4.1, 2.2])
-    law, measured = figure.axes[0].lines
-    assert list(law.get_ydata()) == [8, 4, 2]
-    assert list(measured.get_ydata()) == [8.0, 4.1, 2.2]
-    assert "k = 4: 2.2" in alt
 
 
 def test_peaks_are_bars_and_marks_in_order():

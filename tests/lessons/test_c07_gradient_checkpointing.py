@@ -1,7 +1,5 @@
 """Chapter 07's closed form is the fullest moment of the walk, and its figures draw the data and say it."""
 
-from math import isqrt
-
 import pytest
 from figures import title
 from hypothesis import given
@@ -21,17 +19,6 @@ def test_the_closed_form_is_the_fullest_moment_and_every_block_is_computed_once_
         assert lesson.peak(blocks, count, per_block) == pytest.approx(fullest)
         assert moments[-1] == ((4 if count else 3) * blocks, 0, 0)
         assert [moment[0] for moment in moments] == sorted(moment[0] for moment in moments)
-
-
-@pytest.mark.parametrize("blocks", [4, 9, 16, 25, 36])
-def test_the_root_is_best_where_a_block_saves_as_much_as_a_boundary(blocks):
-    assert lesson.peak(blocks, isqrt(blocks), 1) == 2 * isqrt(blocks)
-    assert min(lesson.peak(blocks, s, 1) for s in range(1, blocks + 1)) >= 2 * isqrt(blocks) - 1
-
-
-@given(st.integers(2, 30))
-def test_every_block_is_best_where_it_saves_more_than_all_boundaries(blocks):
-    assert min(range(1, blocks + 1), key=lambda s: lesson.peak(blocks, s, blocks + 1.0)) == blocks
 
 
 def test_the_picture_is_the_walk_with_and_without_a_checkpoint():
@@ -103,10 +90,3 @@ def test_the_playing_figure_draws_the_walk():
 @pytest.mark.parametrize("changed", [{"blocks": 6}, {"segments": 12}, {"batch": 1}, {"per_block": 1.0}])
 def test_the_playing_figure_follows_each_control(changed):
     assert lesson.segments_figure()[1] != lesson.segments_figure(**changed)[1]
-
-
-@pytest.mark.parametrize(
-    ("blocks", "per_block", "lowest"), [(36, 1.0, "5 to 8"), (4, 1.0, "2 or 3"), (12, 3.0, "5, 7 or 8"), (12, 24, "12")]
-)
-def test_all_of_the_lowest_are_named(blocks, per_block, lowest):
-    assert f"The lowest peak has {lowest} segments." in lesson.segments_figure(blocks, 2, 1, per_block)[1]

@@ -43,12 +43,6 @@ def test_an_all_reduce_is_half_latency_where_its_bytes_are_ranks_times_latency_t
     assert lesson.all_reduce_seconds(1e9, 1, link) == 0
 
 
-def test_the_figure_of_links_names_the_bytes():
-    figure, alt = lesson.links_figure(["NVLink 4", "10 Gb/s"])
-    assert "NVLink 4: 12 MB, a gigabyte in 3.94 ms; 10 Gb/s: 0.2 MB" in alt
-    assert "latency" in title(figure.axes[0])
-
-
 # When does a cut pay?
 
 
@@ -65,17 +59,6 @@ def test_pipeline_wire_takes_the_share_where_width_times_blocks_pays(blocks):
     flops, bandwidth, share, tokens = 3e14, 5e10, 0.25, 4096
     h = lesson.stage_that_pays(flops, bandwidth, share) / blocks
     assert 2 * 2 * tokens * h / bandwidth == pytest.approx(share * blocks * 72 * tokens * h**2 / flops)
-
-
-def test_the_figure_of_cuts_says_which_link_is_enough():
-    figure, alt = lesson.cuts_figure(PEAK / 2, ["NVLink 4", "400 Gb/s", "100 Gb/s"], 4096, 8192, 10)
-    assert (
-        "tensor: width: asked NVLink 4 6,841, 400 Gb/s 61,569, 100 Gb/s 246,276; the model has 8,192, enough on NVLink 4."
-        in alt
-    )
-    assert alt.endswith("the model has 81,920, enough on NVLink 4, 400 Gb/s, 100 Gb/s.")
-    assert title(figure.axes[1]) == "tensor: width"
-    assert "enough on none" in lesson.cuts_figure(PEAK, ["10 Gb/s"], 1, 1, 1)[1]
 
 
 # A step on a mesh.
@@ -334,9 +317,3 @@ def test_the_figure_of_failures_says_how_often_and_how_much():
     for line, dots in zip(figure.axes[0].lines[::3], figure.axes[0].lines[1::3], strict=True):
         expected = np.interp(dots.get_xdata(), line.get_xdata(), line.get_ydata())
         assert dots.get_ydata() == pytest.approx(expected, rel=0.1)
-
-
-def test_every_mesh_takes_all_cards():
-    for cards in (24, 64):
-        found = lesson.steps_on_meshes(SEVEN, UPDATE, CLUSTER, cards)
-        assert {math.prod(step.mesh) for step in found} == {cards}

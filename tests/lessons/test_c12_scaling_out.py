@@ -84,13 +84,6 @@ def test_torch_s_pipeline_is_ours(work):
             assert any("W" in action for action in order) == (kind == kinds[-1])
 
 
-def test_schedules_are_timed_in_turns(work):
-    orders = {"one at a time": lesson.one_at_a_time, "1F1B": one_f_one_b}
-    for found in launch(lesson.time_schedules, 2, work, orders, 2):
-        assert found.keys() == orders.keys()
-        assert min(found.values()) > 0
-
-
 def test_two_axes_are_the_same_training(work):
     work = replace(work, micro_batches=4)
     truth = lesson.gradients_alone(work)
@@ -134,17 +127,3 @@ def test_an_illegal_schedule_is_not_drawn():
         CourseError, match="stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
     ):
         lesson.Drawn([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
-
-
-@pytest.mark.parametrize("schedule", lesson.SCHEDULES)
-def test_the_figure_to_play_with_shows_each_schedule(schedule):
-    for stages, micro_batches, wire in ((1, 1, 0), (8, 32, 2)):
-        figure, alt = lesson.play_schedule(schedule, stages, micro_batches, 4, wire)
-        assert f"{micro_batches} micro-batch" in alt
-        assert len(figure.axes[0].patches) == stages * micro_batches * (3 if schedule == "zero bubble" else 2)
-
-
-def test_each_axis_has_a_picture():
-    figure, alt = lesson.axes_figure()
-    assert [title(axes) or axes.get_title(loc="center") for axes in figure.axes] == list(lesson.AXES)
-    assert all(f"{name}: the model is cut by" in alt for name in lesson.AXES)

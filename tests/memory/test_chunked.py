@@ -57,14 +57,6 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes):
     assert found.peak_instant.name == measured.peak_phase
 
 
-def test_smaller_pieces_take_less_and_one_piece_is_the_largest():
-    recipe = replace(RECIPE, batch=6)
-    peaks = {tokens: estimate(LLAMA, replace(recipe, chunked_loss=tokens)).peak for tokens in (60, 120, 240, 10_000)}
-    assert peaks[60] < peaks[120] < peaks[240] == peaks[10_000] < estimate(LLAMA, recipe).peak
-    # A piece's logits and their log-softmax.
-    assert peaks[120] - peaks[60] == pytest.approx(2 * 60 * 3000 * 4, rel=0.01)
-
-
 def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
     deep = models.configuration("llama-7b", num_hidden_layers=5, **SIZES)
     first = estimate(deep, replace(RECIPE, chunked_loss=50, batch=2, sequence=20))

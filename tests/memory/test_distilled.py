@@ -69,9 +69,10 @@ def test_an_update_is_that_of_a_plain_loop(config, larger, name, teachers):
     [
         (LLAMA, {"precision": "bf16", "attention": "eager"}),
         (LLAMA, {"precision": "autocast", "checkpointing": True, "accumulation": 2}),
-        (LLAMA, {"keeps_outputs": False, "in_backward": True}),
-        (LLAMA, {"lora": 4}),
-        (LLAMA, {"galore": 8, "packed": True}),
+        *(
+            pytest.param(LLAMA, changes, marks=pytest.mark.slow)
+            for changes in ({"keeps_outputs": False, "in_backward": True}, {"lora": 4}, {"galore": 8, "packed": True})
+        ),
         (TIED, {}),
         (DEEP, {}),
         (classifier(2, 64), {}),

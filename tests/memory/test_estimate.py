@@ -1,6 +1,5 @@
 """The estimate of any model: the first answer is a dry run, the next ones are formulas that equal dry runs."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -241,20 +240,6 @@ def test_a_config_json_is_enough(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{", "could not be read as a model's config.json"),
-        ('{"model_type": "lama"}', "no family 'lama' .nearest: llama"),
-        ('{"model_type": "llama", "hidden_size": "wide"}', "is no configuration of llama"),
-    ],
-)
-def test_a_config_json_that_is_none_is_a_sentence(content, said, tmp_path):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(CourseError, match=said):
-        estimate(tmp_path / "config.json")
-
-
-@pytest.mark.parametrize(
     ("what", "options", "said"),
     [
         ("lama-7b", {}, "No model is called 'lama-7b'; do you mean llama-7b"),
@@ -324,12 +309,3 @@ def test_depth_is_cut_where_blocks_repeat():
     assert smaller.layer_types == gemma.layer_types[:18]
     assert cut(T5Config(num_layers=6, num_decoder_layers=8), 3) is None, "lists of two lengths"
     assert cut(models.ConvNetConfig(), 3) is None
-
-
-def test_what_is_kept_of_a_configuration_is_not_that_of_another():
-    one, other = (
-        source_of(models.configuration("llama-7b", **SMALL, head_dim=16, num_hidden_layers=n)) for n in (2, 3)
-    )
-    assert one.key != other.key
-    assert json.dumps(one.key)
-    assert source_of(Regression, pairs).key is None

@@ -197,21 +197,13 @@ def test_a_run_that_takes_too_long_is_stopped_with_its_line():
 
 
 def test_libraries_are_as_they_were_afterwards():
-    before = (
-        torch.nn.init._no_grad_trunc_normal_,
-        torch.Tensor.__deepcopy__,
-        nn.Parameter.__deepcopy__,
-        torch.get_rng_state(),
-    )
+    def patched():
+        return torch.nn.init._no_grad_trunc_normal_, torch.Tensor.__deepcopy__, nn.Parameter.__deepcopy__
+
+    before, state = patched(), torch.get_rng_state()
     dry_run(with_average, train_and_average, "cuda")
-    after = (
-        torch.nn.init._no_grad_trunc_normal_,
-        torch.Tensor.__deepcopy__,
-        nn.Parameter.__deepcopy__,
-        torch.get_rng_state(),
-    )
-    assert before[:3] == after[:3]
-    assert torch.equal(before[3], after[3])
+    assert before == patched()
+    assert torch.equal(state, torch.get_rng_state())
     halves = torch.ones(4, dtype=torch.bfloat16).softmax(0, dtype=torch.float32)
     assert halves.tolist() == [0.25] * 4, "CUDA's kernels are gone again"
     assert type(torch.ones(2) + 1) is torch.Tensor

@@ -20,9 +20,9 @@ RECIPE = Recipe(batch=2, sequence=16, galore=8)
     ("config", "changes"),
     [
         (LLAMA, {"precision": "bf16"}),
-        (LLAMA, {"precision": "autocast", "checkpointing": True}),
+        pytest.param(LLAMA, {"precision": "autocast", "checkpointing": True}, marks=pytest.mark.slow),
         (LLAMA, {"in_backward": True}),
-        (LLAMA, {"clipping": True, "accumulation": 2}),
+        pytest.param(LLAMA, {"clipping": True, "accumulation": 2}, marks=pytest.mark.slow),
         (TIED, {}),
         (DEEP, {}),
     ],

@@ -92,6 +92,7 @@ def test_where_scratch_space_is_the_peak_no_formula_answers():
     assert found.peak == pytest.approx(truth, rel=0.001)
 
 
+@pytest.mark.slow
 def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
     """Blocks make a mask where a row is longer than the window, and none before: events differ, and no formula knows both."""
     sizes = {

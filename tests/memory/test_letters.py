@@ -1,14 +1,11 @@
 """Sizes as letters: what a product of primes says, and polynomials that keep their value."""
 
 from fractions import Fraction
-from math import prod
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils import models
-from course_utils.memory.letters import NAMES, Polynomial, in_letters, siblings, sizes_of
+from course_utils.memory.letters import Polynomial
 
 SIZES = {"b": 3, "s": 5, "h": 64, "V": 100}
 POLYNOMIALS = st.lists(
@@ -28,27 +25,3 @@ def test_it_is_written_as_people_write_it():
     shown = Polynomial.of(4, h=2) + Polynomial.of(6, h=1, f=1) + Polynomial.of(Fraction(1, 2), s=1) + Polynomial.of(12)
     assert str(shown) == "6·f·h + 4·h² + 1·s/2 + 12"
     assert str(Polynomial()) == "0"
-
-
-@given(
-    st.dictionaries(st.sampled_from(["h", "f", "V", "a", "d"]), st.integers(0, 2)), st.sampled_from([1, 2, 3, 4, 8, 12])
-)
-@settings(deadline=None)
-def test_factors_say_which_sizes_a_number_is_made_of(powers, constant):
-    chosen = next(siblings(models.configuration("llama-7b")))[1]
-    number = constant * prod(chosen[letter] ** power for letter, power in powers.items())
-    assert in_letters(number, chosen).value(chosen) == number
-
-
-@pytest.mark.parametrize("name", ["llama-7b", "qwen3-8b", "gpt2-small", "bert-base", "mixtral-8x7b"])
-def test_a_sibling_is_a_model_of_the_same_kind(name):
-    config = models.configuration(name)
-    for other, chosen in siblings(config):
-        sizes = sizes_of(other)
-        assert {letter: sizes[letter] for letter in chosen} == chosen
-        assert chosen["a"] % chosen.get("k", chosen["a"]) == 0
-        same = (sizes["a"] * sizes["d"] == sizes["h"]) == (
-            sizes_of(config)["a"] * sizes_of(config)["d"] == sizes_of(config)["h"]
-        )
-        assert same
-    assert set(NAMES) >= set(chosen)

@@ -24,12 +24,6 @@ def test_a_public_model_has_the_parameters_that_its_publisher_counts(name):
     assert three + (three - two) * (getattr(config, depth) - 3) == PUBLIC[name].parameters
 
 
-def test_settings_of_a_public_model_can_be_changed_where_it_has_them():
-    assert models.configuration("llama-3.1-8b", num_hidden_layers=2).num_hidden_layers == 2
-    with pytest.raises(CourseError, match="LlamaConfig has no setting 'layers'"):
-        models.configuration("llama-3.1-8b", layers=2)
-
-
 def test_a_config_json_is_the_configuration_that_was_written(tmp_path):
     written = models.configuration("qwen3-0.6b", num_hidden_layers=2)
     written.to_json_file(tmp_path / "config.json")

@@ -1,7 +1,5 @@
 """Codebooks and block-wise quantization against bitsandbytes, and against a search through all entries."""
 
-from itertools import pairwise
-
 import bitsandbytes.functional as oracle
 import pytest
 import torch
@@ -87,22 +85,6 @@ def test_codes_are_exactly_the_nearest(codes, dtype):
 def test_the_look_up_is_used_where_it_can_be():
     usable = {name: lookup_table(codes) is not None for name, codes in BOOKS.items()}
     assert [name for name, yes in usable.items() if not yes] == ["two entries closer than the look-up sees"]
-
-
-@given(values=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=50), signed=st.booleans())
-@settings(deadline=None)
-def test_look_up_and_search_agree_on_any_float(values, signed):
-    codes, values = dynamic_codebook(signed), torch.tensor(values)
-    assert torch.equal(look_up(values, codes), nearest(values, codes))
-
-
-def test_midpoints_divide_exactly():
-    """Of all float32 numbers the midpoint is the last that is not nearer to the upper entry."""
-    codes = dynamic_codebook(True)
-    for (low, high), at in zip(pairwise(codes.double()), quantization.midpoints(codes), strict=True):
-        beyond = at.nextafter(torch.tensor(2.0)).double()
-        assert at.double() - low <= high - at.double()
-        assert beyond - low > high - beyond
 
 
 @books

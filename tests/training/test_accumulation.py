@@ -168,36 +168,7 @@ def test_padding_and_autocast_on_a_real_model(split):
     assert_same(results["accumulated", True], results["whole", True], 2e-3)
 
 
-def gradient(model):
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-def test_dropout_is_equal_in_distribution_only():
-    """Other masks, so another gradient; but the mean over many seeds approaches the same one, as fast as chance allows."""
-    batches, seeds = ragged([4, 14, 9]), 300
-
-    def drawn(given_batches, seed):
-        model = Tagger(dropout=0.3)
-        torch.manual_seed(seed)
-        training.accumulated_step(model, Keeping(model.parameters()), given_batches)
-        return gradient(model)
-
-    class Keeping(torch.optim.SGD):
-        def zero_grad(self, set_to_none=True):
-            """Leave the gradients for a look."""
-
-    several, at_once = (torch.stack([drawn(b, s) for s in range(seeds)]) for b in (batches, [joined(batches)]))
-    assert not torch.allclose(several[0], at_once[0], rtol=0, atol=1e-3)
-    apart = several.mean(0) - at_once.mean(0)
-    chance = ((several.var(0) + at_once.var(0)) / seeds).sum().sqrt()  # one standard deviation of `apart`
-    assert apart.norm() < 2 * chance
-    assert chance < 0.15 * several.mean(0).norm()
-
-
-LANGUAGE = {"distilbert": {"dropout": 0.0, "attention_dropout": 0.0}, "gpt2": {}, "llama": {}}
-
-
-@pytest.mark.parametrize("family", LANGUAGE)
+@pytest.mark.parametrize("family", models.FAMILIES)
 @pytest.mark.parametrize("labels", [None, 3])
 def test_terms_are_those_of_the_models_own_loss(family, labels):
     """A loss that is a mean of T terms, times T, is the sum that its logits give."""
@@ -304,7 +275,7 @@ def process_group(tmp_path):
         with_adapters,
         nn.parallel.DistributedDataParallel,
         Wrapper,
-        lambda model: torch.compile(model, backend="eager"),
+        pytest.param(lambda model: torch.compile(model, backend="eager"), marks=pytest.mark.slow),
         lambda model: Wrapper(with_adapters(model)),
     ],
     ids=["PEFT", "DDP", "module", "compile", "module around PEFT"],
@@ -331,24 +302,12 @@ def test_a_wrapped_causal_model_accumulates_to_the_update_of_the_whole_batch(wra
     assert (accumulated - whole).norm() < 3e-7 * (whole - start).norm()  # the loss itself is made in float32
 
 
-def vision_language(name):
-    text = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    text |= {"num_attention_heads": 2, "num_key_value_heads": 2}
-    if name == "Llava":
-        parts = {"text_config": transformers.LlamaConfig(**text)}
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-        vision = transformers.CLIPVisionConfig(**sizes)
-    else:
-        rotary = {"type": "mrope", "mrope_section": [2, 3, 3], "rope_type": "default", "rope_theta": 10000.0}
-        parts = {"text_config": {**text, "rope_parameters": rotary}}
-        vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 32}
-    config = getattr(transformers, f"{name}Config")(vision_config=vision, **parts)
-    return getattr(transformers, f"{name}ForConditionalGeneration")(config)
-
-
-@pytest.mark.parametrize("name", ["Llava", "Qwen2_5_VL"])
-def test_a_vision_language_model_predicts_the_next_token_too(name):
-    model, ids = vision_language(name).eval(), torch.randint(5, 90, (3, 9))
+def test_a_vision_language_model_predicts_the_next_token_too():
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision, text = transformers.CLIPVisionConfig(**sizes), transformers.LlamaConfig(**sizes, vocab_size=100)
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    ids = torch.randint(5, 90, (3, 9))
     batch = {"input_ids": ids, "labels": torch.where(torch.rand(3, 9) < 0.4, -100, ids)}
     with torch.no_grad():
         answer = model(**batch)

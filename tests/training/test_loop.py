@@ -139,39 +139,6 @@ def test_callbacks_are_called_at_their_moments_in_order(run):
     assert tuple(calls) == MOMENTS
 
 
-def test_a_callback_can_hold_the_update_back(scheduled, batches):
-    class EverySecond(training.Callback):
-        def should_step(self, run):
-            return run.step % 2 == 1
-
-    model, optimizer, schedule = scheduled()
-    training.train(model, optimizer, batches, schedule=schedule, steps=4, callbacks=[EverySecond()], progress=False)
-    assert next(iter(optimizer.state.values()))["step"].item() == 2
-    assert schedule.last_epoch == 2
-
-
-def test_a_loss_scaler_fits_in_as_a_callback(fresh, batches):
-    """Scaling the loss, and an update that is left out where a gradient is infinite: torch's own scaler does both."""
-
-    class Scale(training.Callback):
-        def __init__(self):
-            self.scaler, self.scales = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2), []
-
-        def scale_loss(self, run, loss):
-            return self.scaler.scale(loss) * (float("inf") if run.step == 1 else 1)
-
-        def update(self, run, step):
-            self.scaler.step(run.optimizer)
-            self.scaler.update()
-            self.scales.append(self.scaler.get_scale())
-
-    model, optimizer = fresh()
-    scale = Scale()
-    training.train(model, optimizer, batches, callbacks=[scale], progress=False)
-    assert scale.scales == [4, 2, 2, 4, 4]  # halved at the infinite step, doubled after two good ones
-    assert next(iter(optimizer.state.values()))["step"].item() == 4
-
-
 def test_clipping_bounds_the_joint_norm(run):
     norms = []
 
