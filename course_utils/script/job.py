@@ -59,7 +59,9 @@ class Job:
         "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
         same=True,
     )
-    weights: str = _asks("", "begin with the trained weights of a folder or of the Hub (default: random ones)")
+    weights: str = _asks(
+        "", "begin with the trained weights of a folder or of the Hub (default: random ones)", same=True
+    )
     strategy: str = _asks("none", ", ".join(STRATEGIES))
     optimizer: str = _asks("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
     options: dict = field(
@@ -167,10 +169,8 @@ class Job:
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
-        if self.weights:
-            found["weights"] = self.weights
-        if self.strategy.startswith("deepspeed"):  # whose checkpoints nothing else can read
-            found["strategy"] = self.strategy
+        # Nothing else can read DeepSpeed's checkpoints.
+        found["engine"] = self.strategy if self.strategy.startswith("deepspeed") else "torch"
         return json.loads(json.dumps(found, default=str))
 
     def flags(self) -> list[str]:
