@@ -60,8 +60,6 @@ def examine() -> Iterator[Finding]:
     chosen = read_settings({name: value for name, value in environment.items() if findings[name] is None})
     yield from essentials(chosen)
     yield probe_home(chosen.home)
-    if not has_display():
-        yield Finding("note", "There is no display here: `course lab` prints an address to open elsewhere.")
     if installed_version("bitsandbytes"):
         yield probe_8bit_adam()
     yield probe_sandbox()
