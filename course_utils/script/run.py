@@ -25,7 +25,7 @@ from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
 from course_utils.script.engines import Ddp, Engine, Fsdp2, Zero1
-from course_utils.script.examples import Examples, Order, is_of_bytes, load
+from course_utils.script.examples import Examples, Order, load, tokenizer_of
 from course_utils.script.job import FREE, SHARDED, BatchSplit, Job
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
@@ -73,7 +73,7 @@ def train(
         [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
     split, source, examples = prepare(job, here.world_size)
-    if is_of_bytes(job):
+    if job.data and not job.tokenizer and tokenizer_of(job) == "bytes":
         say("Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own.")
     with ExitStack() as closing:
         logged, known = [], Known()

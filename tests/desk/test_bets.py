@@ -40,8 +40,8 @@ def notebook(monkeypatch):
     return shown
 
 
-def alone(monkeypatch, variable="COURSE_READER", value="0"):
-    monkeypatch.setenv(variable, value)
+def alone(monkeypatch):
+    monkeypatch.setenv("COURSE_READER", "0")
     settings.cache_clear()
 
 
@@ -174,15 +174,14 @@ def test_where_nothing_can_be_kept_the_bet_still_stands(caplog, capsys):
     assert "will be forgotten" in caplog.text
 
 
-@pytest.mark.parametrize("how", [("COURSE_READER", "0"), ("COURSE_STRICT", "1")])
-def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(how, monkeypatch, notebook, capsys, restart):
+def test_where_nobody_reads_along_the_cell_counts_and_the_answer_is_folded(monkeypatch, notebook, capsys, restart):
     bet("07-peak", 50)
     box_of(notebook).value = "70"
     settle("07-peak", 35)
     assert notebook[-1]["text/html"].startswith("<details open>")
     before = Section("bets").load()
     restart()
-    alone(monkeypatch, *how)
+    alone(monkeypatch)
     notebook.clear()
     assert bet("07-peak", 50, "%") == 50
     settle("07-peak", 25)

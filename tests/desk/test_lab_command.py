@@ -51,15 +51,6 @@ def test_a_request_that_was_never_answered_does_not_keep_the_process():
     assert (done.returncode, done.stdout) == (0, "2\n")
 
 
-def test_lab_opens_the_first_page_or_the_chapter_that_is_named(checkout, started):
-    for words, opened in (([], "start.md"), (["1"], "notebooks/01_b.ipynb")):
-        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine"), *words]) == 0
-        assert "--no-browser" in started[-1]
-        assert f"--LabApp.default_url=/lab/tree/{opened}" in started[-1]
-        assert f"--ServerApp.root_dir={checkout / 'mine'}" in started[-1]
-    assert "01_b" in (checkout / "mine" / "start.md").read_text()
-
-
 def test_where_its_defaults_cannot_be_written_lab_says_so(checkout, started, capsys, monkeypatch):
     monkeypatch.setenv("COURSE_HOME", str(checkout / "notebooks" / "01_b.ipynb" / "home"))
     settings.cache_clear()
