@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from course_utils.errors import CourseError
-from course_utils.files import free_folder
+from course_utils.files import free_folder, free_name
 from course_utils.settings import settings
 
 NAME = "course.db"
@@ -106,11 +106,12 @@ def _use(what: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
             with _open(path) as store:
                 return what(store)
         except sqlite3.DatabaseError as error:
-            if (
-                type(error) is not sqlite3.DatabaseError
-            ):  # its kinds say what is wrong with a statement, and not with the file
+            # Its kinds say what is wrong with a statement, and not with the file.
+            if type(error) is not sqlite3.DatabaseError:
                 raise
             aside = path.with_suffix(".damaged")
+            if aside.exists():
+                aside = free_name(aside)
             path.replace(aside)
             with suppress(FileNotFoundError):  # an unfinished change of the damaged file must not reach the new one
                 path.with_name(f"{NAME}-journal").replace(f"{aside}-journal")

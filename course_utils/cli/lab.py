@@ -11,8 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "notebook",
         nargs="?",
-        type=Path,
-        help="a chapter (03_adamw, 03 or 3), or a notebook (default: a page that says where you are and what is next)",
+        help="a chapter (03_adamw, 03 or 3; default: a page that says where you are and what is next)",
     )
     parser.add_argument(
         "--folder", type=Path, help="where your copies lie (default: my-course, in COURSE_HOME or else in the checkout)"

@@ -87,14 +87,12 @@ def _become_torchrun(job: Job, here: "ThisRank", arguments: argparse.Namespace) 
     from course_utils.memory.command import FRESH_ADDRESSES
     from course_utils.script.run import naming_files, prepare
 
-    restarts = 3 if arguments.max_restarts is None else arguments.max_restarts
     if here.world_size > 1 or here.agent:
         raise CourseError("This is a rank already; leave --ranks to what starts it.")
-    if restarts < 0:
-        raise CourseError(f"Ranks cannot start again {restarts} times; give --max-restarts 0 or more.")
     _, _, examples = prepare(job, arguments.ranks)
     with naming_files(job.out):
         prepared = examples.hand_over(job)
+    restarts = 3 if arguments.max_restarts is None else arguments.max_restarts
     words = ["--standalone", "--nproc-per-node", str(arguments.ranks), "--max-restarts", str(restarts)]
     # Behind "--" torchrun leaves every flag alone; else it takes `--logs` for the beginning of one of its own.
     words += ["-m", "--", "course_utils.cli", "train", *job.flags()]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -60,11 +61,10 @@ def examine() -> Iterator[Finding]:
     chosen = read_settings({name: value for name, value in environment.items() if findings[name] is None})
     yield from essentials(chosen)
     yield probe_home(chosen.home)
-    if not has_display():
-        yield Finding("note", "There is no display here: `course lab` prints an address to open elsewhere.")
     if installed_version("bitsandbytes"):
         yield probe_8bit_adam()
-    yield probe_sandbox()
+    if find_spec("course_staff"):
+        yield probe_sandbox()
 
 
 def essentials(chosen: Settings) -> Iterator[Finding]:
@@ -239,9 +239,7 @@ def run_python(*arguments: str, timeout: float = 120.0) -> str:
 
 
 def probe_sandbox() -> Finding:
-    """Whether `course grade` can run a submission in its sandbox, and if not the cause; only the staff's package has one."""
-    if not (Path(__file__).parents[2] / "course_staff").is_dir():
-        return Finding("note", "`course grade` is not here: it belongs to course_staff.")
+    """Whether `course grade` can run a submission in its sandbox, and if not the cause."""
     if trouble := run_python("-m", "course_staff.grading.sandbox"):
         remedy = "Only `course grade` needs it: docs/instructors.md says what it takes."
         return Finding("note", f"Grading: submissions cannot be run in a sandbox. {trouble}", remedy)

@@ -1,8 +1,6 @@
 """JupyterLab on a learner's own copy of the course, as `course lab` opens it."""
 
 import json
-import os
-import sys
 import threading
 import warnings
 import webbrowser
@@ -12,9 +10,9 @@ from pathlib import Path
 
 from course_utils.desk.doctor import has_display
 from course_utils.desk.start import write
-from course_utils.desk.workspace import HANDED_OUT, find_workspace, hand_out
+from course_utils.desk.workspace import find_workspace, hand_out
 from course_utils.errors import CourseError
-from course_utils.files import Place, chapters_in, find_place, replacing
+from course_utils.files import chapters_in, find_place, replacing
 from course_utils.settings import settings
 
 _RENEWED = (
@@ -34,28 +32,28 @@ _DEFAULTS = {
 }
 
 
-def open_course(named: Path | None, folder: Path | None, port: int, browser: bool) -> int:
+def open_course(named: str | None, folder: Path | None, port: int, browser: bool) -> int:
     """Hand out the learner's copy in `folder` and serve it until interrupted, unless it is open already; the exit code.
 
-    Raises `CourseError` without the notebook that is `named`.
+    It opens the chapter that is `named`, or else the page that says what is next. Raises `CourseError` where there is none.
     """
     import_module("jupyterlab")  # where it is missing, that is said before anything is handed out
-    place, notebook = _find_notebook(named)
-    file, browser = notebook, browser and has_display()
-    if (place.root / "course_utils").is_dir() and notebook.parent.name in ("notebooks", "exercises"):
-        workspace = find_workspace(place, folder)
-        server = _find_server(workspace)
-        if server is None:
-            for line in hand_out(place, workspace):
-                print(line, flush=True)
-        page = write(workspace)
-        file = workspace / notebook.relative_to(place.root) if named else page
-        if server is not None:
-            address = f"{server['url']}lab/tree/{file.relative_to(workspace).as_posix()}?token={server['token']}"
-            print(f"Your course is open already: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
-            return 0 if not browser or webbrowser.open(address) else 1
-    settings_folder = stored_defaults(settings().home / "jupyterlab")
-    _start(server_arguments(file, settings_folder, port, browser))
+    place, browser = find_place(), browser and has_display()
+    notebook = chapters_in(place.notebooks, [named])[0] if named else None
+    workspace = find_workspace(place, folder)
+    server = _find_server(workspace)
+    if server is None:
+        for line in hand_out(place, workspace):
+            print(line, flush=True)
+    page = write(workspace)
+    file = workspace / notebook.parent.name / notebook.name if notebook else page
+    if not file.is_file():
+        raise CourseError(f"{named} is no chapter of {workspace}; open it with `jupyter lab`.")
+    if server is not None:
+        address = f"{server['url']}lab/tree/{file.relative_to(workspace).as_posix()}?token={server['token']}"
+        print(f"Your course is open already: {address}\n{_RENEWED}\n{_END_FIRST}", flush=True)
+        return 0 if not browser or webbrowser.open(address) else 1
+    _start(server_arguments(workspace, file, store_defaults(settings().home / "jupyterlab"), port, browser))
     return 0
 
 
@@ -68,33 +66,27 @@ def _find_server(folder: Path) -> dict | None:
     return next((one for one in list_running_servers() if Path(one["root_dir"]).resolve() == folder.resolve()), None)
 
 
-def stored_defaults(folder: Path) -> Path | None:
+def store_defaults(folder: Path) -> Path:
     """`folder`, with the defaults that JupyterLab reads there: it neither asks about news nor looks for updates.
 
-    None, with a line on stderr that says so, where nothing can be written there.
+    Raises `CourseError` where nothing can be written there.
     """
     try:
         with replacing(folder / "overrides.json") as draft:
             draft.write_text(json.dumps(_DEFAULTS), encoding="utf-8")
     except OSError as error:
-        reason = error.strerror or error
-        print(
-            f"course lab: {folder} cannot be written ({reason}), so JupyterLab starts with its own defaults; "
-            "set COURSE_HOME to a folder of your own.",
-            file=sys.stderr,
-        )
-        return None
+        raise CourseError(
+            f"{folder} cannot be written ({error.strerror}); set COURSE_HOME to a folder of your own."
+        ) from None
     return folder
 
 
-def server_arguments(file: Path, settings_folder: Path | None, port: int, browser: bool) -> list[str]:
-    """JupyterLab's command line: it serves the folder that the file belongs to, opens that, and logs but problems."""
-    # The learner's folder, or the checkout, so that the notebook's links to other folders work; or else its own folder.
-    whole = (each for each in file.parents if any((each / mark).is_dir() for mark in (HANDED_OUT, "course_utils")))
-    root = next(whole, file.parent)
+def server_arguments(workspace: Path, file: Path, settings_folder: Path, port: int, browser: bool) -> list[str]:
+    """JupyterLab's command line: it serves the learner's folder, opens the file, and logs but problems."""
     arguments = [
-        f"--ServerApp.root_dir={root}",
-        f"--LabApp.default_url=/lab/tree/{file.relative_to(root).as_posix()}",
+        f"--ServerApp.root_dir={workspace}",
+        f"--LabApp.default_url=/lab/tree/{file.relative_to(workspace).as_posix()}",
+        f"--LabApp.app_settings_dir={settings_folder}",
         f"--ServerApp.port={port}",
         "--ServerApp.log_level=ERROR",
         "--LabApp.log_level=ERROR",
@@ -103,28 +95,9 @@ def server_arguments(file: Path, settings_folder: Path | None, port: int, browse
         "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
         "--KernelManager.transport_encryption=auto",
         "--ContentsManager.pre_save_hook=course_utils.desk.boxes.keep",
+        "--allow-root",  # as in a container
     ]
-    if settings_folder is not None:
-        arguments.append(f"--LabApp.app_settings_dir={settings_folder}")
-    return arguments + ([] if browser else ["--no-browser"]) + (["--allow-root"] if _is_root() else [])
-
-
-def _find_notebook(named: Path | None) -> tuple[Place, Path]:
-    """The notebook that is meant, by default the first, and the checkout that it may belong to."""
-    if named is not None and (named.suffix or named.exists()):
-        notebook = Path(os.path.abspath(named))
-        place = Place(notebook.parent.parent)
-    else:  # a chapter's number or name
-        place = find_place()
-        notebook = chapters_in(place.notebooks, [str(named)])[0] if named else place.start
-    if not notebook.is_file():
-        raise CourseError(f"There is no notebook at {notebook}; check the name, or restore it with `git checkout`.")
-    return place, notebook
-
-
-def _is_root() -> bool:
-    """Whether this is the system's administrator, as in a container; Jupyter then wants to be told that it may start."""
-    return hasattr(os, "geteuid") and os.geteuid() == 0
+    return arguments if browser else [*arguments, "--no-browser"]
 
 
 def _start(arguments: list[str]) -> None:

@@ -115,27 +115,24 @@ class Desk:
         begun = [one for one in (*self.chapters.values(), *self.exercises.values()) if one.changed]
         return max(begun, key=lambda one: one.changed, default=None)
 
-    def ahead(self) -> list[str]:
-        """What is next, and where they were last: the one that is not finished comes first."""
+    def ahead(self) -> Iterator[str]:
+        """Where they were last, and what is next."""
+        last = self._last
         if not self.chapters:
-            been = ["- Your own copy of the chapters is not there yet: `course lab` makes it."]
-        elif (last := self._last) is None:
-            been = []
-        else:
+            yield "- Your own copy of the chapters is not there yet: `course lab` makes it."
+        elif last is not None:
             kind = "the exercises of" if last.path.parent.name == "exercises" else "chapter"
             done = f"{last.run} of its {last.cells} cells were run when you saved it"
-            been = [f"- You were last in {kind} {last.number}, {last.link}: {done}."]
-        found = []  # a chapter comes before its questions
-        if (fresh := next((one for one in self.chapters.values() if not one.run), None)) is not None:
+            yield f"- You were last in {kind} {last.number}, {last.link}: {done}."
+        fresh = next((one for one in self.chapters.values() if not one.run), None)
+        if fresh is not None:
             which = f"{fresh.number}, {fresh.link}: about {fresh.minutes} minutes"
-            found.append((fresh.number, 0, f"- The next chapter that you have not run is {which}."))
+            yield f"- The next chapter that you have not run is {which}."
         if self.board.exercises:
-            name = Path(self.board.exercises).name
-            where = f"[{name.removesuffix('.ipynb')}]({self.board.exercises})"
-            found.append((name.partition("_")[0], 1, f"- Your next question is {self.board.next}, in {where}."))
-        said = [line for *_, line in sorted(found)] or ["- You have run every chapter and passed every question."]
-        finished = self._last is not None and self._last.run == self._last.cells
-        return [*said, *been] if finished else [*been, *said]
+            name = Path(self.board.exercises).stem
+            yield f"- Your next question is {self.board.next}, in [{name}]({self.board.exercises})."
+        elif fresh is None:
+            yield "- You have run every chapter and passed every question."
 
     def so_far(self) -> Iterator[str]:
         """What they have done."""

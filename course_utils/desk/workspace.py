@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from course_utils.errors import CourseError
@@ -27,7 +26,6 @@ SOURCES = (
 )
 
 _OLD = "the old file is kept as "
-_NAMED = 4  # files with new text; of more their number is enough
 _BESIDE = """\
 **New from the course.** You changed or removed the older version of this cell, and your choice stands. This text does not run:
 take over what you like, then delete it.
@@ -66,8 +64,7 @@ def hand_out(place: Place, folder: Path) -> Iterator[str]:
     if fresh:
         yield f"Your own chapters and exercises are in {folder}."
     elif renewed:
-        more = f" and {len(renewed) - _NAMED} more" if len(renewed) > _NAMED else ""
-        yield f"New text in {', '.join(renewed[:_NAMED])}{more}, in {folder}; what you wrote stands."
+        yield f"New text in {', '.join(renewed)}, in {folder}; what you wrote stands."
 
 
 def merge(mine: list[dict], base: list[dict], new: list[dict]) -> tuple[list[dict], int]:
@@ -118,8 +115,6 @@ def _renew(path: Path, handed: Path, new: bytes) -> tuple[bool, str]:
         remark += f"{copy.name}."
     if merged != mine:
         _write(path, merged)
-    if mine not in (None, merged) and path.suffix == ".ipynb":
-        _trust_as_before(mine, merged)
     if new != base:
         _write(handed, new)
     return merged != mine, remark
@@ -139,21 +134,6 @@ def _merge_notebooks(mine: bytes, base: bytes | None, new: bytes) -> tuple[bytes
     cells, both = merge(notebook["cells"], before, _parse(new)["cells"])
     remark = f"you and the course both changed {format_counted(both, 'cell')}: yours stays, and the course's follows as text."
     return mine if cells == notebook["cells"] else _dump(notebook | {"cells": cells}), remark * bool(both)
-
-
-def _trust_as_before(before: bytes, after: bytes) -> None:
-    """Let JupyterLab trust a merged notebook where it trusted the one before: a merge adds no output.
-
-    It cuts the style and the scripts out of outputs unless it wrote the file itself, or a signature vouches for it. Where nothing
-    can be signed the notebook opens as any copy does, not trusted.
-    """
-    with suppress(Exception):
-        from nbformat import reads
-        from nbformat.sign import NotebookNotary
-
-        notary = NotebookNotary()
-        if notary.check_signature(reads(before.decode(), as_version=4)):
-            notary.sign(reads(after.decode(), as_version=4))
 
 
 def without_outputs(source: Path) -> bytes:

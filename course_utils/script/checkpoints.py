@@ -94,36 +94,58 @@ class Checkpoints:
     def load(self, say: Callable[[str], None]) -> dict | None:
         """Put model and optimizer where the newest good checkpoint has them; what `run.json` says, or None where there is none.
 
-        A torn or foreign one is named by `say`, and the one before it is taken. Raises `CourseError` where all there are belong
-        to another run.
+        A torn or foreign one is named by `say`, and the one before it is taken. Raises `CourseError` where there are some, and
+        none can be taken: reading may have changed the model already.
         """
-        unreadable: dict[Path, str] = {}
-        while True:
-            answer = [self._choose(unreadable)] if self.rank == 0 else [None]
-            if self.ranks > 1:
-                dist.broadcast_object_list(answer)
-            path, about, left_out = answer[0]
-            if path is None or not (wrong := self._found_wrong(path)):
-                break
-            unreadable[path] = wrong
-        if path is None and about:
+        paths = [self.found()]
+        if self.ranks > 1:
+            dist.broadcast_object_list(paths)
+        left_out = {}
+        for path in paths[0]:
+            wrong = self._agree(self._misfit(path)) or self._agree(self._try_to_read(path))
+            if not wrong:
+                for torn, why in left_out.items():
+                    say(f"The checkpoint {torn} is left out: {why}.")
+                return json.loads((path / _RUN).read_text(encoding="utf-8"))
+            left_out[path] = wrong
+        if left_out:
+            newest, why = next(iter(left_out.items()))
             raise CourseError(
-                f"{self.folder} has checkpoints of another run ({about['foreign']}); give another --out, or that run's flags."
+                f"None of the checkpoints in {self.folder} can be taken up (of {newest.name}: {why}); give another --out to "
+                "begin from the first update, or the flags of the run that is there."
             )
-        for sentence in left_out:
-            say(sentence)
-        return about
+        return None
 
-    def _found_wrong(self, path: Path) -> str:
-        """Read it; what one of the ranks found wrong with it, or nothing."""
-        wrong = [""] * self.ranks
+    def _agree(self, wrong: str) -> str:
+        """What one of the ranks found wrong, or nothing."""
+        every = [wrong] * self.ranks
+        if self.ranks > 1:
+            dist.all_gather_object(every, wrong)
+        return max(every)
+
+    def _misfit(self, path: Path) -> str:
+        """Why a checkpoint is not whole or not of this run, as far as `run.json` tells; or nothing."""
+        try:
+            about = json.loads((path / _RUN).read_text(encoding="utf-8"))
+            short = [name for name, size in about["files"].items() if (path / name).stat().st_size < size]
+        except Exception as error:  # reading what is damaged raises many kinds
+            return f"it cannot be read ({type(error).__name__})"
+        if short:
+            return f"{short[0]} is shorter than it was"
+        for name, here in self.identity.items():
+            there = about["identity"].get(name)
+            if there != here:
+                return f"its {name.replace('_', ' ')} is {there!r}, here {here!r}"
+        if self.engine.opaque and about["ranks"] != self.ranks:
+            return f"{about['ranks']} ranks wrote it, and only as many can read it, not {self.ranks}"
+        return ""
+
+    def _try_to_read(self, path: Path) -> str:
         try:
             self._read(path)
         except _ERRORS as error:
-            wrong[self.rank] = f"it cannot be read ({type(error).__name__})"
-        if self.ranks > 1:
-            dist.all_gather_object(wrong, wrong[self.rank])
-        return max(wrong)
+            return f"it cannot be read ({type(error).__name__})"
+        return ""
 
     def _read(self, path: Path) -> None:
         if self.engine.opaque:
@@ -158,47 +180,6 @@ class Checkpoints:
             return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
         is_count_on_host = about.size == torch.Size() and not self.engine.keeps_counts_on_device
         return torch.empty(about.size, dtype=dtype, device="cpu" if is_count_on_host else parameter.device)
-
-    def _choose(self, unreadable: dict[Path, str]) -> tuple[Path | None, dict | None, list[str]]:
-        """The newest that is whole and of this run, its `run.json`, and what is left out; or why there are others only."""
-        foreign, left_out = [], []
-        for path in self.found():
-            wrong = unreadable.get(path) or self._torn(path)
-            if not wrong:
-                about = json.loads((path / _RUN).read_text(encoding="utf-8"))
-                wrong = self._foreign(path, about)
-                if not wrong:
-                    return path, about, left_out
-                foreign.append(wrong)
-            left_out.append(f"The checkpoint {path} is left out: {wrong}.")
-        return None, {"foreign": foreign[0]} if foreign else None, left_out
-
-    def _torn(self, path: Path) -> str:
-        try:
-            sizes = json.loads((path / _RUN).read_text(encoding="utf-8"))["files"]
-            if ".metadata" in sizes:
-                FileSystemReader(path).read_metadata()
-            short = [name for name, size in sizes.items() if (path / name).stat().st_size < size]
-        except Exception as error:  # reading what is damaged raises many kinds
-            return f"it cannot be read ({type(error).__name__})"
-        return f"{short[0]} is shorter than it was" if short else ""
-
-    def _foreign(self, path: Path, about: dict) -> str:
-        for name in self.identity | about["identity"]:
-            there, here = (_shown(values.get(name)) for values in (about["identity"], self.identity))
-            if there != here:
-                return f"its {name.replace('_', ' ')} is {there}, here {here}"
-        if self.engine.opaque:
-            known = about["ranks"]
-            return (
-                "" if known == self.ranks else f"{known} ranks wrote it, and only as many can read it, not {self.ranks}"
-            )
-        saved = FileSystemReader(path).read_metadata().state_dict_metadata
-        for name, tensor in self.engine.plain.state_dict().items():
-            known = saved.get(f"model.{name}")
-            if not isinstance(known, TensorStorageMetadata) or known.size != tensor.size():
-                return f"it has no {name} of shape {tuple(tensor.shape)}"
-        return ""
 
     def _meet(self) -> None:
         if self.ranks > 1:
@@ -235,7 +216,3 @@ def _synced(folder: Path) -> dict[str, int]:
             os.fsync(file.fileno())
             sizes[path.relative_to(folder).as_posix()] = os.fstat(file.fileno()).st_size
     return sizes
-
-
-def _shown(value) -> str:
-    return "another" if value is None else repr(value)

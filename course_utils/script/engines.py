@@ -23,7 +23,8 @@ class Engine:
     `plain` is the module by its own names, `model` what is called. `averages`: the library takes the mean of the ranks'
     gradients. `opaque`: the library keeps the state in a form of its own, so it writes and reads checkpoints itself, by `write`
     and `read`, and nobody else counts its bytes. `casts_itself`: it needs no `torch.autocast` around the model. `norm` is that
-    of the last update's gradients before they were clipped, nan where they are not.
+    of the last update's gradients before they were clipped, nan where they are not. `stateful` is the optimizer that keeps
+    this rank's state.
     """
 
     averages, opaque, casts_itself = False, False, False
@@ -31,7 +32,7 @@ class Engine:
 
     def __init__(self, plain: nn.Module, make: Make):
         self.plain = self.model = plain
-        self.optimizer = make(plain)
+        self.optimizer = self.stateful = make(plain)
 
     @property
     def keeps_counts_on_device(self) -> bool:
@@ -57,12 +58,12 @@ class Engine:
 
     def state(self) -> Iterator[tuple[nn.Parameter, dict]]:
         """By parameter what the optimizer keeps on this rank."""
-        kept = self.optimizer.state
-        return ((p, kept.get(p, {})) for group in self.optimizer.param_groups for p in group["params"])
+        kept = self.stateful.state
+        return ((p, kept.get(p, {})) for group in self.stateful.param_groups for p in group["params"])
 
     def set_state(self, parameter: nn.Parameter, kept: dict) -> None:
         """Put back what was kept for a parameter."""
-        for each in getattr(self.optimizer, "optimizers", [self.optimizer]):
+        for each in getattr(self.stateful, "optimizers", [self.stateful]):
             if any(parameter is one for group in each.param_groups for one in group["params"]):
                 each.state[parameter] = kept
 
@@ -85,13 +86,7 @@ class Zero1(Ddp):
 
     def __init__(self, plain: nn.Module, make: Make):
         super().__init__(plain, lambda model: share_state(make(model)))
-
-    def state(self):
-        own = self.optimizer.optim
-        return ((p, own.state.get(p, {})) for group in own.param_groups for p in group["params"])
-
-    def set_state(self, parameter, kept):
-        self.optimizer.optim.state[parameter] = kept
+        self.stateful = self.optimizer.optim
 
 
 class Fsdp2(Engine):

@@ -76,7 +76,7 @@ class Order:
 
 def load(job: Job) -> tuple[Source, Examples]:
     """The model to be trained, and what it is trained on: as it was handed over to this process, or else prepared here."""
-    source = _source_of_task(job) if job.data is None else _source_of_text(job)
+    source = _source(job)
     path = Path(variables(_PREPARED).get(_PREPARED, ""))
     if path.name == f"examples-{_key(job)}.pt":
         return source, Examples(**torch.load(path, mmap=True))  # ranks of one machine share this memory
@@ -87,16 +87,6 @@ def _key(job: Job) -> str:
     """Tells jobs apart that do not train on the same examples."""
     fields = (job.model, job.data, job.tokenizer, job.weights, job.sequence, job.packed)
     return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
-
-
-def _source_of_task(job: Job) -> Source:
-    config = models.configuration("distilbert", labels=data.load_functions()["train"].features["label"].num_classes)
-    if job.sequence > config.max_position_embeddings:
-        raise CourseError(
-            f"The model of the course's own task has {config.max_position_embeddings} positions, not {job.sequence}; take a "
-            "smaller --sequence, or a larger COURSE_SCALE."
-        )
-    return source_of(config)
 
 
 def _task(job: Job, source: Source) -> Examples:
@@ -110,10 +100,14 @@ def _task(job: Job, source: Source) -> Examples:
     return Examples(columns, weights, columns["attention_mask"].sum(1), {}, "the course's own task")
 
 
-def _source_of_text(job: Job) -> Source:
-    source = source_of(job.model)
+def _source(job: Job) -> Source:
+    if job.model:
+        source = source_of(job.model)
+    else:
+        labels = data.load_functions()["train"].features["label"].num_classes
+        source = source_of(models.configuration("distilbert", labels=labels))
     kind = models.building._class_of(source.config)
-    if not is_causal(kind):
+    if job.model and not is_causal(kind):
         raise CourseError(f"{job.model} is no causal language model ({kind.__name__}); take GPT-2 or Llama, say.")
     if job.packed and source.config.model_type not in PACKED:
         raise CourseError(
@@ -122,13 +116,15 @@ def _source_of_text(job: Job) -> Source:
         )
     positions = getattr(source.config, "max_position_embeddings", None) or job.sequence
     if job.sequence > positions:
-        raise CourseError(f"{job.model} has {positions} positions, and --sequence is {job.sequence}; shorten it.")
+        raise CourseError(
+            f"{job.model or 'The model'} has {positions} positions, and --sequence is {job.sequence}; shorten it."
+        )
     return source
 
 
 def _text(job: Job, source: Source) -> Examples:
     documents, key = _documents(job.data)
-    encode, vocabulary = _tokenizer(job.model, job.tokenizer or job.weights)
+    encode, vocabulary = _tokenizer(tokenizer_of(job))
     if vocabulary > source.config.vocab_size:
         raise CourseError(
             f"The tokenizer has {vocabulary} entries, and {job.model} only {source.config.vocab_size}; give another --tokenizer."
@@ -146,9 +142,9 @@ def _text(job: Job, source: Source) -> Examples:
     return Examples(columns, weights, real, {"use_cache": False}, key)
 
 
-def is_of_bytes(job: Job) -> bool:
-    """Whether a text's tokens are bytes, for want of a tokenizer that somebody named."""
-    return not (job.data is None or job.tokenizer or job.weights or models.tokenizer_beside(job.model))
+def tokenizer_of(job: Job) -> str | Path:
+    """Whose tokens a text is made of: as asked for, those of the weights, those beside the model, or else bytes."""
+    return job.tokenizer or job.weights or models.tokenizer_beside(job.model) or "bytes"
 
 
 def _documents(path: Path) -> tuple[list[str], str]:
@@ -174,26 +170,21 @@ def _documents(path: Path) -> tuple[list[str], str]:
     return found, hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
-def _tokenizer(model: str, name: str):
-    """A function from a text to its tokens, and how many kinds there are: bytes, where none is named and the model has none."""
+def _tokenizer(name: str | Path):
+    """A function from a text to its tokens, and how many kinds there are."""
     if name == "bytes":
         return lambda text: list((text + "\n").encode()), 256
-    folder = models.tokenizer_beside(model)
-    if not name and folder is None:
-        return _tokenizer(model, "bytes")
     from transformers import AutoTokenizer
 
     try:
-        made = AutoTokenizer.from_pretrained(name or folder, local_files_only=not hub.answers())
+        made = AutoTokenizer.from_pretrained(name, local_files_only=not hub.answers())
     except Exception as error:  # Transformers raises many kinds
         raise CourseError(
-            f"There is no tokenizer {name or folder} that can be read here; name a folder or a model of the Hub that has one as "
+            f"There is no tokenizer {name} that can be read here; name a folder or a model of the Hub that has one as "
             "--tokenizer, or --tokenizer bytes."
         ) from error
     if made("a")["input_ids"] == made("b")["input_ids"]:  # Transformers makes an empty one where there are no files
-        raise CourseError(
-            f"{name or folder} has no tokenizer; give the one of its weights as --tokenizer, or --tokenizer bytes."
-        )
+        raise CourseError(f"{name} has no tokenizer; give the one of its weights as --tokenizer, or --tokenizer bytes.")
     end = [] if made.eos_token_id is None else [made.eos_token_id]
     return lambda text: made(text, add_special_tokens=False)["input_ids"] + end, len(made)
 

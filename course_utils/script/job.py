@@ -59,7 +59,9 @@ class Job:
         "a folder or a name on the Hub, or bytes (default: that of --weights, or the model's own, else bytes)",
         same=True,
     )
-    weights: str = _asks("", "begin with the trained weights of a folder or of the Hub (default: random ones)")
+    weights: str = _asks(
+        "", "begin with the trained weights of a folder or of the Hub (default: random ones)", same=True
+    )
     strategy: str = _asks("none", ", ".join(STRATEGIES))
     optimizer: str = _asks("adamw", "adamw and others of course plan, torch.CLASS, course.CLASS, muon", same=True)
     options: dict = field(
@@ -112,14 +114,12 @@ class Job:
         kind, is_deepspeed = kind_of(self.optimizer), self.strategy.startswith("deepspeed")
         if bool(self.model) != (self.data is not None):
             yield "A language model is trained on a text: give --model and --data, or neither for the course's own task."
-        if self.weights and self.data is None:
-            yield "The course's own task begins with random weights; leave --weights out, or give --model and --data."
         if self.data is not None and self.sequence < 2:
             yield "A language model needs a next token to tell; take a --sequence of 2 or more."
         if "tensorboard" in self.logs and not find_spec("tensorboard"):
             yield "TensorBoard is not installed; pip install tensorboard, or leave it out of --logs."
-        if self.data is None and (self.packed or self.chunked_loss):
-            yield "Packed rows and a loss by pieces are for language models; add --model and --data, or leave them out."
+        if self.data is None and (self.weights or self.packed or self.chunked_loss):
+            yield "--weights, --packed and --chunked-loss are for language models; add --model and --data, or leave them out."
         if (is_deepspeed or self.strategy in SHARDED) and not kind.by_element:
             yield (
                 f"{self.optimizer} looks at whole tensors, of which {self.strategy} leaves a rank parts; take an optimizer that "
@@ -133,10 +133,8 @@ class Job:
             yield f"Loss scaling for fp16 is offered alone and with ddp; with {self.strategy} take autocast."
         if self.precision == "fp16" and self.chunked_loss:
             yield "A loss by pieces makes its gradients before the loss is scaled; take autocast, or leave one of the two out."
-        if self.replicas > 1 and self.strategy != "hsdp":
-            yield f"--replicas is for hsdp, not {self.strategy}; leave it out."
-        if self.strategy == "hsdp" and self.replicas == 1:
-            yield "hsdp needs --replicas 2 or more; with one it is fsdp2."
+        if (self.strategy == "hsdp") != (self.replicas > 1):
+            yield "--strategy hsdp and --replicas 2 or more go together; give both, or take fsdp2."
         if self.compiled and is_deepspeed:
             yield f"Compiling is not offered with {self.strategy}; leave one of the two out."
         if is_deepspeed and not _has_deepspeed():
@@ -167,10 +165,8 @@ class Job:
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
-        if self.weights:
-            found["weights"] = self.weights
-        if self.strategy.startswith("deepspeed"):  # whose checkpoints nothing else can read
-            found["strategy"] = self.strategy
+        # Nothing else can read DeepSpeed's checkpoints.
+        found["engine"] = self.strategy if self.strategy.startswith("deepspeed") else "torch"
         return json.loads(json.dumps(found, default=str))
 
     def flags(self) -> list[str]:

@@ -14,8 +14,7 @@ from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
 
 _BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}
 _BY_ELEMENT |= {"Adagrad", "AdaGrad", "Adadelta", "ASGD", "Rprop"}
-_NOT_HERE = {"LBFGS": "calls the model itself", "SparseAdam": "is for sparse gradients", "GaLore": "asks for groups"}
-_NOT_HERE |= {"adamw4bit": "has only its bytes here, and trains by `course plan … --emit trl`"}
+_NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "adamw4bit", "Optimizer"}  # they ask for more than parameters and a rate
 _OF_PLANS = {  # the class behind a name that plans have, and its arguments
     "sgd": ("torch.SGD", {"foreach": False}),
     "momentum": ("torch.SGD", {"momentum": 0.9, "foreach": False}),
@@ -50,12 +49,11 @@ def kind_of(name: str) -> Kind:
     if name in OPTIMIZERS and not places and name not in _NOT_HERE:
         return Kind(_library(name), {}, False, False, name)
     found = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
-    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or kind in ("Optimizer", *_NOT_HERE):
-        here, why_not = [one for one in OPTIMIZERS if one not in _NOT_HERE], _NOT_HERE.get(kind or name)
-        why = f"{name} {why_not}" if why_not else f"No optimizer is called {name!r}"
-        known = (*here, "muon", *(f"{room}.{one}" for place in places for one in vars(place)))
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or kind in _NOT_HERE:
+        here = [one for one in OPTIMIZERS if one not in _NOT_HERE]
+        known = (*here, "muon", *(f"{room}.{one}" for place in places for one in vars(place) if one not in _NOT_HERE))
         choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
-        raise CourseError(f"{why}; {choose if why_not else instead(name, known, choose)}")
+        raise CourseError(f"No optimizer {name!r} trains here; {instead(name, known, choose)}")
     recipe = name if name in OPTIMIZERS else partial(found, lr=1e-3, **arguments)
     return Kind(found, arguments, kind in _BY_ELEMENT, room == "torch", recipe)
 

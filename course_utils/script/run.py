@@ -15,7 +15,7 @@ from course_utils.errors import CourseError, require_count
 from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.hardware.operators import OperatorWatch
-from course_utils.memory import estimate
+from course_utils.memory import distinct_bytes, estimate
 from course_utils.memory.allocator import allocator_of
 from course_utils.memory.command import FRESH_ADDRESSES
 from course_utils.memory.model import Source
@@ -25,7 +25,7 @@ from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
 from course_utils.script.engines import Ddp, Engine, Fsdp2, Zero1
-from course_utils.script.examples import Examples, Order, is_of_bytes, load
+from course_utils.script.examples import Examples, Order, load, tokenizer_of
 from course_utils.script.job import FREE, SHARDED, BatchSplit, Job
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.optimizers import make_optimizer
@@ -73,7 +73,7 @@ def train(
         [(name, value)] = FRESH_ADDRESSES.items()
         say(f"Ranks that start again will look for those that have ended; set {name}={value} where torchrun starts.")
     split, source, examples = prepare(job, here.world_size)
-    if is_of_bytes(job):
+    if job.data and not job.tokenizer and tokenizer_of(job) == "bytes":
         say("Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own.")
     with ExitStack() as closing:
         logged, known = [], Known()
@@ -83,7 +83,7 @@ def train(
             logged = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
             for logger in logged:
                 closing.callback(logger.close)
-            known = Known.of(job, split, source)
+            known = Known.of(job, split, source, here.device)
         closing.enter_context(rank.joined(here))
         return TrainingLoop(job, split, here, examples, source, known, logged, say, progress).run()
 
@@ -124,11 +124,11 @@ class Known:
     flops: float | None = None
 
     @classmethod
-    def of(cls, job: Job, split: BatchSplit, source: Source) -> "Known":
+    def of(cls, job: Job, split: BatchSplit, source: Source, device: torch.device) -> "Known":
         path = job.out / "known.json"
         if job.quick:
             return cls()
-        asked = f"{split.recipe} of {source.key}, {torch.get_num_threads()} threads"
+        asked = f"{split.recipe} of {source.key} in {job.precision} on {device.type}, {torch.get_num_threads()} threads"
         kept = read_json(path) or {}
         if kept.get("asked") == asked:
             return cls(kept["peak"], kept["flops"])
@@ -419,5 +419,4 @@ def _bytes_of(engine: Engine) -> int:
     """Bytes of parameters, buffers and optimizer state on this rank, each memory once."""
     kept = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
     whole = [*engine.plain.parameters(), *engine.plain.buffers(), *kept]
-    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in whole]
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in local}.values())
+    return distinct_bytes(tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in whole)

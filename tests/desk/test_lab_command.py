@@ -31,12 +31,6 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_lab_without_the_notebook_says_so(checkout, capsys):
-    (checkout / "notebooks" / "00_start_here.ipynb").unlink()
-    assert main(["lab"]) == 2
-    assert "There is no notebook at" in capsys.readouterr().err
-
-
 def test_a_request_that_was_never_answered_does_not_keep_the_process():
     """Python waits at its end for each thread that is no daemon, and anyio's end only with the request."""
     program = """if True:
@@ -57,35 +51,12 @@ def test_a_request_that_was_never_answered_does_not_keep_the_process():
     assert (done.returncode, done.stdout) == (0, "2\n")
 
 
-def test_lab_opens_the_first_page_or_the_chapter_that_is_named(checkout, started):
-    for words, opened in (([], "start.md"), (["1"], "notebooks/01_b.ipynb")):
-        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine"), *words]) == 0
-        assert f"--LabApp.default_url=/lab/tree/{opened}" in started[-1]
-        assert f"--ServerApp.root_dir={checkout / 'mine'}" in started[-1]
-    assert "01_b" in (checkout / "mine" / "start.md").read_text()
-
-
-def test_lab_starts_without_its_stored_defaults_where_they_cannot_be_written(checkout, started, capsys, monkeypatch):
-    for home, defaults in ((checkout / "fine", True), (checkout / "notebooks" / "01_b.ipynb" / "home", False)):
-        monkeypatch.setenv("COURSE_HOME", str(home))
-        settings.cache_clear()
-        assert main(["lab", "--no-browser", "--folder", str(checkout / "mine")]) == 0
-        assert any("app_settings_dir" in argument for argument in started[-1]) is defaults
-        assert (home / "jupyterlab" / "overrides.json").is_file() is defaults
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "cannot be written" in said
-    assert "COURSE_HOME" in said
-
-
-def test_jupyterlab_is_given_the_checkout_and_the_notebook(checkout, monkeypatch):
-    monkeypatch.setattr(lab, "_is_root", lambda: True)
-    notebook = checkout / "notebooks" / "00_start_here.ipynb"
-    arguments = lab.server_arguments(notebook, checkout / "settings", 0, browser=False)
-    assert f"--ServerApp.root_dir={checkout}" in arguments
-    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in arguments
-    assert {"--no-browser", "--allow-root"} <= set(arguments)
-    monkeypatch.setattr(lab, "_is_root", lambda: False)
-    assert not {"--no-browser", "--allow-root"} & set(lab.server_arguments(notebook, checkout, 0, browser=True))
+def test_where_its_defaults_cannot_be_written_lab_says_so(checkout, started, capsys, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(checkout / "notebooks" / "01_b.ipynb" / "home"))
+    settings.cache_clear()
+    assert main(["lab", "--folder", str(checkout / "mine")]) == 2
+    assert "set COURSE_HOME to a folder of your own" in capsys.readouterr().err
+    assert started == []
 
 
 def test_voila_does_not_show_the_reader_the_deprecations_of_others():
@@ -108,7 +79,7 @@ def test_every_option_given_to_jupyterlab_is_one_it_has(checkout):
     from jupyterlab.labapp import LabApp
 
     classes = {kind.__name__: kind for kind in (LabApp, ServerApp, KernelManager, ContentsManager)}
-    arguments = lab.server_arguments(checkout / "notebooks" / "00_start_here.ipynb", checkout, 0, browser=True)
+    arguments = lab.server_arguments(checkout, checkout / "start.md", checkout, 0, browser=True)
     options = [
         argument.removeprefix("--").partition("=")[0].split(".")
         for argument in arguments

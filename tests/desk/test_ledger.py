@@ -74,9 +74,10 @@ def test_a_chapter_is_a_plain_name_and_a_unit_one_of_two():
             record("03", "AdamW", "a step", predicted=1, measured=1, unit=unit)
 
 
-def test_where_nothing_can_be_written_the_row_is_still_shown(caplog):
-    settings().home.parent.mkdir(parents=True, exist_ok=True)
-    settings().home.write_text("a file stands where the folder should be")
-    ledger = record("03", "AdamW", "peak", predicted=1, measured=1)
-    assert len(ledger.rows) == 1
-    assert "will be forgotten" in caplog.text
+def test_each_damaged_store_is_put_aside_under_a_name_of_its_own():
+    names = ("course.damaged", "course (old).damaged", "course (old 2).damaged")
+    for count, _ in enumerate(names):
+        record("03", "AdamW", "peak", predicted=1, measured=2)
+        (settings().home / "course.db").write_bytes(b"%d is no database" % count * 500)
+        assert Ledger.load().rows == ()
+    assert [(settings().home / name).read_bytes()[:1] for name in names] == [b"0", b"1", b"2"]

@@ -30,11 +30,6 @@ def restart(monkeypatch):
     return restarted
 
 
-def alone(monkeypatch, variable="COURSE_READER", value="0"):
-    monkeypatch.setenv(variable, value)
-    settings.cache_clear()
-
-
 class Page(HTMLParser):
     """A page's text, its tags, and the addresses that it would load or lead to."""
 
@@ -146,11 +141,11 @@ def test_many_bets_are_cut_into_pictures_of_a_page_between_chapters():
     assert sorted(sum(shown, [])) == sorted(bets.every())
 
 
-@pytest.mark.parametrize(("variable", "value"), [("COURSE_READER", "0"), ("COURSE_STRICT", "1")])
-def test_where_nobody_reads_along_the_page_is_of_this_process(variable, value, monkeypatch, restart, capsys):
+def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, restart, capsys):
     do_something(bet=30.0)
     restart()
-    alone(monkeypatch, variable, value)
+    monkeypatch.setenv("COURSE_READER", "0")
+    settings.cache_clear()
     assert "choices for 0 scenarios" in page_of(report.write()).text
     do_something()
     path = report.write()

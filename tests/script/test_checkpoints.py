@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import torch.distributed.checkpoint as dcp
 from small_job import each_trained, farthest, trained, written
 
 from course_utils.distributed import launch
@@ -56,9 +55,10 @@ def test_every_strategy_goes_on(job, tmp_path):
     [("fsdp2", 4), pytest.param("zero1", 2, marks=pytest.mark.slow), pytest.param("ddp", 4, marks=pytest.mark.slow)],
 )
 def test_it_goes_on_with_other_ranks_and_another_strategy(job, whole, folder, strategy, ranks):
+    shutil.rmtree(folder / "checkpoints" / "step-00000004")
     found = launch(trained, ranks, {**job, "strategy": strategy, "out": folder})
     assert farthest(found[0][0], whole[0]) < 1e-10
-    shutil.rmtree(folder / "checkpoints" / "step-00000006")  # and back
+    shutil.rmtree(folder / "checkpoints" / "step-00000006")  # and back, from update 4 of these ranks
     assert farthest(trained({**job, "out": folder})[0], whole[0]) < 1e-10
 
 
@@ -70,9 +70,12 @@ TORN = {
         "is shorter than it was",
     ),
     "a shard gone": ("__0_0.distcp", lambda path: path.unlink(), "FileNotFoundError"),
-    "no metadata": (".metadata", lambda path: path.unlink(), "cannot be read"),
-    "half the metadata": (".metadata", lambda path: path.write_bytes(path.read_bytes()[:300]), "cannot be read"),
-    "nothing about the run": ("run.json", lambda path: path.write_text("{"), "cannot be read"),
+    "a shard of its size": (
+        "__0_0.distcp",
+        lambda path: path.write_bytes(bytes(200) + path.read_bytes()[200:]),
+        "it cannot be read (",
+    ),
+    "nothing about the run": ("run.json", lambda path: path.write_text("{"), "it cannot be read (JSONDecodeError)"),
 }
 
 
@@ -87,39 +90,25 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(job, whole, fold
     assert farthest(found, whole[0]) == 0
 
 
-def test_without_any_whole_one_it_begins_anew_and_says_so(job, whole, folder):
+@pytest.mark.parametrize("name", TORN)
+def test_where_none_is_whole_the_folder_is_named_and_nothing_trains(job, folder, name):
+    """Half of a model may have been read, and the first update is not where that run stood."""
+    file, tear, words = TORN[name]
     for path in (folder / "checkpoints").iterdir():
-        (path / ".metadata").unlink()
-    found, losses, said = trained({**job, "out": folder})
-    assert (len(said), sorted(losses)) == (4, [1, 2, 3, 4, 5, 6])
-    assert farthest(found, whole[0]) == 0
+        tear(path / file)
+    with pytest.raises(CourseError) as refused:
+        train(Job(**job, out=folder))
+    assert f"None of the checkpoints in {folder / 'checkpoints'} can be taken up (of step-00000004: " in str(
+        refused.value
+    )
+    assert words in str(refused.value)
+    assert "give another --out" in str(refused.value)
 
 
 def test_a_checkpoint_of_another_run_is_refused(job, folder):
     for change in ({"seed": 1}, {"batch": 24}, {"optimizer": "sgd"}, {"lora": 2}, {"sequence": 16}):
         with pytest.raises(CourseError, match=f"its {min(change)} is .* give another --out"):
             train(Job(**{**job, **change}, out=folder))
-
-
-def test_one_that_lost_a_parameter_is_refused(job, folder):
-    """Only `run.json` says that it is of this run."""
-    for path in (folder / "checkpoints").iterdir():
-        about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        shutil.rmtree(path)
-        path.mkdir()
-        dcp.save({"something": 1}, checkpoint_id=path, no_dist=True)
-        (path / "run.json").write_text(json.dumps(about | {"files": {}}), encoding="utf-8")
-    with pytest.raises(CourseError, match="it has no .* of shape"):
-        train(Job(**job, out=folder))
-
-
-def test_one_that_has_its_sizes_and_cannot_be_read_is_left_out_too(job, whole, folder):
-    path = folder / "checkpoints" / "step-00000004" / "__0_0.distcp"
-    path.write_bytes(bytes(200) + path.read_bytes()[200:])
-    found, losses, said = trained({**job, "out": folder})
-    assert "step-00000004 is left out: it cannot be read" in said[0]
-    assert sorted(losses) == [3, 4, 5, 6]
-    assert farthest(found, whole[0]) == 0
 
 
 def test_what_is_changed_on_the_way_is_said(job, folder):
@@ -177,13 +166,6 @@ def test_the_scale_of_the_loss_is_kept(job, tmp_path):
     kept = json.loads((tmp_path / "checkpoints" / "step-00000004" / "run.json").read_text(encoding="utf-8"))
     assert kept["more"]["scaler"]["scale"] == 2.0**16
     assert kept["more"]["scaler"]["_growth_tracker"] == 4
-
-
-def test_the_log_tells_which_attempt_made_a_row(job, folder):
-    before = (folder / "log.csv").read_text(encoding="utf-8")
-    trained({**job, "out": folder, "log_every": 1})
-    rows = (folder / "log.csv").read_text(encoding="utf-8").removeprefix(before).splitlines()
-    assert [row.split(",")[0] for row in rows] == ["5", "6"]
 
 
 def test_good_ones_are_not_dropped_for_torn_ones_of_later_updates(job, folder):

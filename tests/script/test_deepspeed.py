@@ -107,15 +107,14 @@ def test_only_as_many_ranks_of_the_same_stage_go_on_and_others_are_told(job, tmp
     launch(trained, 2, fields)
     with pytest.raises(RankError, match="2 ranks wrote it, and only as many can read it, not 3"):
         launch(trained, 3, fields)
-    with pytest.raises(RankError, match="its strategy is 'deepspeed-1', here 'deepspeed-2'"):
+    with pytest.raises(RankError, match="its engine is 'deepspeed-1', here 'deepspeed-2'"):
         launch(trained, 2, {**fields, "strategy": "deepspeed-2"})
-    with pytest.raises(CourseError, match="its strategy is 'deepspeed-1', here another"):
+    with pytest.raises(CourseError, match="its engine is 'deepspeed-1', here 'torch'"):
         train(Job(**{**fields, "strategy": "none"}), say=[].append)
     for file in (tmp_path / "run" / "checkpoints").glob("*/deepspeed/mp_rank_00_model_states.pt"):
         file.write_bytes(bytes(file.stat().st_size))
-    (_, losses, said, *_), _ = launch(trained, 2, fields)
-    assert "is left out: it cannot be read" in said[0]
-    assert sorted(losses) == [1, 2, 3]
+    with pytest.raises(RankError, match="None of the checkpoints in .* it cannot be read"):
+        launch(trained, 2, fields)
 
 
 @needs_deepspeed
@@ -145,9 +144,3 @@ def test_without_deepspeed_a_sentence_comes_before_any_process(job, tmp_path, mo
     assert main(["train", "--out", str(tmp_path / "run"), "--strategy", "deepspeed-2", "--ranks", "2"]) == 2
     assert "deepspeed-2 needs DeepSpeed 0.19 or newer" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["adafactor", "muon", "course.AdamW8bit"])
-def test_what_looks_at_whole_tensors_is_refused(job, name, tmp_path):
-    with pytest.raises(CourseError, match="looks at whole tensors"):
-        Job(**{**job, "optimizer": name}, strategy="deepspeed-2", out=tmp_path)

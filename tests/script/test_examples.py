@@ -144,5 +144,5 @@ def test_adapters_on_random_weights_are_said_to_be_that(tmp_path):
     fields = {**written(tmp_path), "steps": 1, "quick": True, "lora": 2}
     _, _, said = trained({**fields, "out": tmp_path / "run"})
     assert any("random weights" in line and "--weights" in line for line in said)
-    with pytest.raises(CourseError, match="own task begins with random weights"):
+    with pytest.raises(CourseError, match="--weights, .* are for language models; add --model and --data"):
         Job(out=tmp_path, weights="gpt2")

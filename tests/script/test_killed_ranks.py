@@ -136,20 +136,3 @@ def test_five_agents_killed_and_started_again(long_job, undisturbed, tmp_path):
             agents[number] = start(number)
         assert [agent.wait(240) for agent in agents] == [0, 0]
     assert farthest(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_twenty_kills_while_a_checkpoint_is_written(long_job, undisturbed, tmp_path):
-    """At whatever instant of the writing: there is always one to go on from, or none was ever whole."""
-    own, chance, out = {**long_job, "save_every": 2}, random.Random(3), tmp_path / "run"
-    command = [*COURSE, *flags(own, out)]
-    for _ in range(20):
-        with started(command, tmp_path / "said.txt") as alone:
-            awaited(lambda: list(out.glob("checkpoints/*.partial")) or alone.poll() is not None, 60)
-            awaited(lambda: chance.random() < 0.5)
-            alone.kill()
-    with started(command, tmp_path / "said.txt") as alone:
-        assert alone.wait(240) == 0
-    assert "left out" not in (tmp_path / "said.txt").read_text(encoding="utf-8")
-    assert farthest(parameters_in(out, 200), undisturbed) < 1e-10

@@ -3,11 +3,14 @@
 import csv
 from importlib.util import find_spec
 from math import cos, pi
+from types import SimpleNamespace
 
 import pytest
+import torch
 from small_job import SIZES, written
 
 from course_utils.script import Job, train
+from course_utils.script import run as loop
 from course_utils.script.loggers import CsvLogger, TensorBoardLogger
 
 
@@ -61,6 +64,19 @@ def test_flops_are_those_of_the_operators(run):
     flops = float(row["flops_per_second"]) / float(row["tokens_per_second"])
     assert 6 * weights < flops < 6 * weights + 2 * 4 * 3 * attention
     assert 0 < float(row["utilization"]) < 1
+
+
+def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
+    """The file in the run's folder is read only for what it was measured for."""
+    measured = iter(range(1, 9))
+    monkeypatch.setattr(loop, "calibrate", lambda names, **_: SimpleNamespace(flops={names[0]: next(measured)}))
+
+    def rate(precision, device):
+        asked = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # which nothing predicts
+        return loop.Known.of(asked, asked.split(1), loop.load(asked)[0], torch.device(device)).flops
+
+    assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]
+    assert [rate("autocast", "cpu"), rate("autocast", "cuda"), rate("fp32", "cuda")] == [2, 3, 4]
 
 
 def test_rows_of_a_run_that_goes_on_stand_below_those_before(job, tmp_path):
