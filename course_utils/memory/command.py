@@ -92,7 +92,7 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
 
 
 _STEPS = 1000
-_MODULE = ["-m", "course_utils.cli", "train"]
+_MODULE = ["-m", "--", "course_utils.cli", "train"]
 
 
 def weights_of(model: str) -> str:
