@@ -225,16 +225,6 @@ def test_what_a_family_computed_is_what_the_system_says():
         child.communicate(b"..")
 
 
-@pytest.mark.slow
-def test_each_kind_of_process_gives_the_same_verdicts(tiny, tmp_path):
-    chosen = ("right", "named mistake")
-    submissions = write_class(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
-    papers = grade.prepare(SET, tiny, SEED, seconds=3)
-    usable = sandbox.KINDS[sandbox.KINDS.index(best_kind()) :]
-    records = [grade_class(submissions, papers, kind) for kind in usable]
-    assert all(record == records[0] for record in records)
-
-
 RANKS = """# QUESTION q1
 from course_utils.grading import sharded, sharding
 
@@ -312,14 +302,17 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, m
 def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    lane = sandbox.Lane("fork")
-    papers = grade.prepare(SET, tiny, SEED)
-    path = write_class(tmp_path / "class", {"right": HONEST["right"][0]})["right"]
-    assert grade.grade_submission(path, papers, lane)["points"] == 3
+    lane, paper = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).papers[0]
+
+    def answered():
+        heard = asking.ask([(Cell(1, ANSWER), True)], paper.asked, paper.inputs, 20.0, lane)
+        return {outcome.kind for outcome in heard.outcomes}
+
+    assert answered() == {"values"}
     left = {path.name for path in (tmp_path / "temporary").iterdir()}
     assert left <= {"torchinductor_learner"}, "torch makes one when it is imported"
     lane._server.process.kill()
-    assert grade.grade_submission(path, papers, lane)["points"] == 3
+    assert answered() == {"values"}
     lane.close()
 
 
@@ -344,12 +337,6 @@ def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructo
     assert added() == []
     (out / ".gitignore").write_text("*.html\n")
     assert added() == ["class-results/.gitignore", f"class-results/records/{file_name('ann')}.json"]
-
-
-def test_solutions_of_another_release_are_refused(tiny):
-    tiny.write_text(tiny.read_text().replace("random.random()", "2 * random.random()"))
-    with pytest.raises(CourseError, match="course release"):
-        grade.prepare(SET, tiny, SEED)
 
 
 def run_command(tmp_path, tiny, *more):
