@@ -81,15 +81,14 @@ def _authored(path: Path) -> list[Authored]:
 
 
 class Released:
-    """Parts that were released before, each in a file of `folder` with the digest of what it follows from. With `forget` all are
-    run again."""
+    """Parts that were released before, each in a file of `folder` with the digest of what it follows from."""
 
-    def __init__(self, folder: Path, forget: bool = False):
-        self._folder, self._forget = folder, forget
+    def __init__(self, folder: Path):
+        self._folder = folder
 
     def find(self, part: Part) -> str | dict | None:
         """What the part is released as; None where that is not known."""
-        kept = None if self._forget else read_json(self._file(part), lambda value: (value["digest"], value["released"]))
+        kept = read_json(self._file(part), lambda value: (value["digest"], value["released"]))
         return kept[1] if kept and kept[0] == _digest(part[0]) else None
 
     def unknown(self, paths: Iterable[Path]) -> list[Part]:
@@ -108,12 +107,13 @@ class Released:
 def released_sets(
     paths: Sequence[Path], exercises: Path, sets: Path, kept: Released, jobs: int, done: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
-    """Of each of the solutions the two files with their texts, as `release.released` gives them.
+    """Of each of the solutions the two files that they are released as, in the folders `exercises` and `sets`, with their texts;
+    writes none of them, runs every known mistake.
 
     `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
-    there.
+    there. Raises `CourseError` where a question is not fit to be handed out.
     """
-    from course_staff.grading.release import check_facts, files_of, released_set
+    from course_staff.grading.release import check_facts, digest_of, file_names, json_text
 
     parts = {path: parts_of(path) for path in paths}
     every = [part for of_path in parts.values() for part in of_path]
@@ -128,8 +128,8 @@ def released_sets(
 
     found |= released_parts(open_, jobs, through)
     for path, (notebook, *questions) in parts.items():
-        whole = released_set(path, [found[one] for one in questions])
-        yield files_of(path, exercises, sets, found[notebook], whole)
+        whole = {"name": path.stem, "source": digest_of(path), "questions": [found[one] for one in questions]}
+        yield dict(zip(file_names(path, exercises, sets), (found[notebook], json_text(whole)), strict=True))
 
 
 class Stamps:

@@ -318,17 +318,6 @@ def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
     assert offered == [{"height": 7}]
 
 
-def test_a_button_moves_the_figure_that_it_stands_below(monkeypatch):
-    """Though later steps have played theirs when it is pressed."""
-    shown, first, later = [], IntSlider(2, 0, 9), IntSlider(3, 0, 9)
-    monkeypatch.setattr(stage, "display", shown.append)
-    monkeypatch.setattr(viz.display, "played", {"height": first})
-    stage.offer({"height": 7})
-    monkeypatch.setattr(viz.display, "played", {"height": later})
-    shown[0].click()
-    assert (first.value, later.value) == (7, 3)
-
-
 def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_back(monkeypatch):
     shown, controls = [], {"height": IntSlider(2, 0, 9), "width": IntSlider(3, 0, 9)}
     monkeypatch.setattr(stage, "display", shown.append)
@@ -368,12 +357,6 @@ def test_continuous_integration_fails_where_the_tests_or_a_demo_fail(tmp_path, f
     environment = environment_for_child(PATH=f"{tmp_path}:/usr/bin:/bin")
     assert subprocess.run([ROOT / ".ci" / "run"], env=environment, timeout=20, check=False).returncode == 1
     assert (tmp_path / "typed").read_text().split() == typed
-
-
-def test_the_page_loads_nothing_from_elsewhere():
-    files = [path for path in (Path(server.__file__).parent / "share").rglob("*") if path.is_file()]
-    assert len(files) == 6
-    assert not [path.name for path in files if "http" in path.read_text(encoding="utf-8")]
 
 
 def test_a_class_s_window_may_be_loaded_again_before_all_of_it_is_there(caplog):
@@ -417,28 +400,6 @@ def test_a_class_s_window_may_be_loaded_again_before_all_of_it_is_there(caplog):
 
     assert asyncio.run(load_twice()) == "a step, the last"
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
-
-
-def test_what_is_updated_later_becomes_a_widget():
-    """And stands beside the widget as it is, for a page without a kernel."""
-    published = []
-    publish = stage._Updatable(lambda data, metadata, **rest: published.append((data, metadata)))
-    publish({"text/plain": "once"})
-    assert published == [({"text/plain": "once"}, None)]
-    picture = {"image/png": "AA", "text/plain": "a"}
-    publish(picture, {"image/png": {"alt": 'a "bar"', "width": 9}}, transient={"display_id": "p"})
-    data, metadata = published[1]
-    assert {kind: data[kind] for kind in picture} == picture
-    assert metadata == {"image/png": {"alt": 'a "bar"', "width": 9}, "demo": "picture"}
-    publish(
-        {"image/png": "BB", "text/plain": "b"}, {"image/png": {"alt": "b"}}, transient={"display_id": "p"}, update=True
-    )
-    (box,) = publish._places.values()
-    assert box.model_id == data["application/vnd.jupyter.widget-view+json"]["model_id"]
-    assert box.children[0].value == '<img src="data:image/png;base64,BB" alt="b" width="">'
-    publish({"text/markdown": "*x*"}, None, transient={"display_id": "q"})
-    assert published[-1][1] == {"demo": "also"}
-    assert publish._places["q"].children[0].outputs[0]["data"] == {"text/markdown": "*x*"}
 
 
 @pytest.mark.parametrize("size", [(7.6, 5.6), (7.6, 3.6), (7.8, 2.1)])

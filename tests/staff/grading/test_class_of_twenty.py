@@ -15,27 +15,6 @@ def submissions():
     return twenty.submissions(load_solutions(twenty.ROOT / "solutions" / f"{twenty.SET}.ipynb"))
 
 
-def test_the_class_has_twenty_and_all_sorts(submissions, tmp_path):
-    assert list(submissions) == [f"student-{number:02}" for number in range(1, 21)]
-    words = " ".join(what for what, _ in submissions.values())
-    for sort in (
-        "right",
-        "another style",
-        "nothing written",
-        "known mistake",
-        "endless",
-        "hostile",
-        "broken",
-        "another chapter",
-        "late",
-    ):
-        assert sort in words
-    assert len(twenty.write_class(tmp_path)) == 20
-    assert len(list(tmp_path.iterdir())) == 19, "one comes late"
-    twenty.write_late(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 20
-
-
 def test_the_program_says_what_it_wrote_and_what_follows(tmp_path, capsys, monkeypatch):
     for late, count in ((), 19), (("--late",), 20):
         monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *late])

@@ -76,11 +76,6 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
         [2, 1],
         "",
     ),
-    "needs an import below": (
-        notebook(ANSWER.replace("def", "torch.manual_seed(0)\ndef"), "import torch", NEXT),
-        [2, 1],
-        "",
-    ),
     "import and helper in another question's cell": (
         notebook(
             SETUP,
@@ -121,11 +116,6 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "duplicate": (notebook(SETUP, ANSWER.replace("*", "-"), ANSWER, NEXT), [2, 1], "all answer q1"),
     "missing": (notebook(SETUP, NEXT), [0, 1], "no `scale`"),
     "reordered": (notebook(NEXT, ANSWER, SETUP), [2, 1], ""),
-    "stripped": (
-        json.dumps({"cells": [{"cell_type": "code", "source": text} for text in (SETUP, ANSWER, NEXT)]}),
-        [2, 1],
-        "",
-    ),
     "marker lost": (notebook(SETUP, ANSWER.removeprefix("# EXERCISE q1\n"), NEXT), [2, 1], "which defines the answer"),
     "imports above are gone": (
         notebook("# EXERCISE q1\ndef scale(x, factor):\n    return torch.mul(x, factor)", NEXT),
@@ -135,16 +125,8 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
     "syntax": (submission("# EXERCISE q1\ndef scale(x, factor:"), [0, 1], "SyntaxError"),
     "signature": (submission("# EXERCISE q1\ndef scale(x): return x"), [0, 1], "cannot be called"),
     "mutates": (answer_with("x *= factor\nreturn x"), [0, 1], "changed its input"),
-    "kernel of R": (
-        notebook(SETUP, ANSWER, NEXT, metadata={"kernelspec": {"language": "R"}}),
-        [2, 1],
-        "",
-    ),
     "other set": (submission(ANSWER).replace(SET, "98_other"), [2, 1], "of the set 98_other"),
     "broken": (submission(ANSWER)[:-40], [0, 0], "not valid JSON"),
-    "empty": ("", [0, 0], "The file is empty"),
-    "conflict": ("<<<<<<< HEAD\n{}\n=======\n", [0, 0], "merge conflict"),
-    "a list": ("[1, 2]", [0, 0], "no notebook"),
 }
 
 
