@@ -1,6 +1,7 @@
 """`course demo`."""
 
 import argparse
+from importlib.util import find_spec
 
 from course_utils.files import find_place
 
@@ -33,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         for demo in map(read_demo, paths):
             print(f"{demo.name:27} {demo.minutes:3g} min, {len(demo.steps)} steps: {demo.title}")
         return 0
-    server.require()
+    if find_spec("voila") is None:  # said before anything else is
+        raise ModuleNotFoundError(name="voila")
     demo = read_demo(paths[0])
     port = server.free_port(arguments.port)
     print(f"{demo.title}, {demo.minutes:g} minutes: ", end="", flush=True)  # the address follows when it answers

@@ -17,14 +17,6 @@ _SHARE = Path(__file__).parent / "share"
 _QUIET = {"ws_ping_interval": 0}  # a page on this machine needs no pings, and their default ends in a warning
 
 
-def require() -> None:
-    """Raises `ModuleNotFoundError` where Voilà is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("voila") is None:
-        raise ModuleNotFoundError(name="voila")
-
-
 def free_port(wanted: int) -> int:
     """`wanted`, or any free port for 0; raises `CourseError` where it is taken."""
     with socket.socket() as trial:
@@ -65,9 +57,11 @@ def serve(demo: Demo, folder: Path, port: int, browser: bool) -> None:
     sys.modules.setdefault("rfc3987_syntax", None)
 
     from course_staff.demos.performance import Theater
-    from course_staff.demos.presentation import write_presentation
+    from course_staff.demos.presentation import presentation
+    from course_staff.notebooks.files import write_notebook
 
-    notebook = write_presentation(demo, folder)
+    notebook = folder / f"{demo.name}.ipynb"
+    write_notebook(presentation(demo), notebook)
     try:
         Theater.launch_instance(arguments(notebook, port, browser), demo=demo, tornado_settings=_QUIET)
     finally:

@@ -15,7 +15,7 @@ import queue
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -198,7 +198,7 @@ def grade_all(
             works[student].guarded(Work.again, lanes.first)
             done(student, works[student].record)
 
-    with _lanes(kind, min(jobs, len(submissions)), hidden) as lanes:
+    with closing(_Lanes([Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         go_through([student for student in works if student not in begun], Work.begin)
         go_through([student for student, work in works.items() if work.record.get("open")], Work.finish)
@@ -423,13 +423,3 @@ class _Lanes:
         self._threads.shutdown(cancel_futures=True)
         for lane in self.all:
             lane.close()
-
-
-@contextmanager
-def _lanes(kind: str, count: int, private: Iterable[Path]) -> Iterator[_Lanes]:
-    """So many lanes, of which nothing is left at the end."""
-    lanes = _Lanes([Lane(kind, private) for _ in range(count)])
-    try:
-        yield lanes
-    finally:
-        lanes.close()

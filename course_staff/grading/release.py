@@ -8,7 +8,7 @@ from pathlib import Path
 
 from course_staff.grading.source import LEVELS, Authored, marker, mistaken
 from course_staff.grading.zoo import CaseRunner
-from course_staff.notebooks.files import notebook_text, read_notebook
+from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, replacing
 from course_utils.grading.oracles import packed, unpacked
@@ -23,13 +23,6 @@ _METADATA = ("tags", "slideshow")
 def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
     """The learner's notebook and the set that the solutions at `path` are released as."""
     return exercises / Path(exercises_of(path.stem)).name, sets / f"{path.stem}.json"
-
-
-def exercise_text(path: Path, authored: list[Authored]) -> str:
-    """The text of the learner's notebook that the solutions at `path` are released as."""
-    from nbformat import from_dict
-
-    return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
 
 
 def differing(texts: Mapping[Path, str]) -> list[Path]:

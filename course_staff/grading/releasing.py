@@ -17,7 +17,7 @@ from pathlib import Path
 import course_staff
 import course_utils
 from course_staff.grading.source import Authored, load_solutions, marker
-from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
@@ -66,12 +66,14 @@ def _take_one_core() -> None:
 
 
 def _released(part: Part) -> str | dict:
-    from course_staff.grading.release import exercise_text, set_entry
+    from nbformat import from_dict
+
+    from course_staff.grading.release import exercise_notebook, set_entry
 
     path, name = part
     authored = _authored(path)
     if name is None:
-        return exercise_text(path, authored)
+        return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
     return set_entry(next(each for each in authored if each.question.id == name))
 
 

@@ -1,7 +1,6 @@
 """A released set, and the sandbox that this machine has."""
 
 import json
-from contextlib import contextmanager
 
 import pytest
 from tiny_set import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, best_kind, need_sandbox, notebook
@@ -61,11 +60,14 @@ def _start(lane):
 def warm(lanes, monkeypatch):
     """Grading in lanes that stay from test to test, for tests of what is found there: a start takes three seconds."""
 
-    @contextmanager
-    def kept(kind, count, private):
-        assert kind == lanes[0].kind
-        for lane in lanes[:count]:
-            _start(lane)
-        yield grade._Lanes(lanes[:count])
+    class Warm(grade._Lanes):
+        def __init__(self, fresh):
+            assert {lane.kind for lane in fresh} == {lanes[0].kind}
+            super().__init__(lanes[: len(fresh)])
+            for lane in self.all:
+                _start(lane)
 
-    monkeypatch.setattr(grade, "_lanes", kept)
+        def close(self):
+            pass
+
+    monkeypatch.setattr(grade, "_Lanes", Warm)

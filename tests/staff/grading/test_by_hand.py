@@ -6,6 +6,8 @@ import json
 import re
 
 import pytest
+import sample_records
+from sample_records import question
 from tiny_set import SEED, SET, submission, write_class
 
 from course_staff.grading import report
@@ -17,17 +19,10 @@ WORTH = {"q1": 2, "q2": 1}
 HEAD = "student,question,points,comment\n"
 
 
-def question(name, points):
-    whole = {"id": name, "title": "T", "points": points, "of": WORTH[name], "parts": False}
-    said = {"case": "c", "passed": points > 0, "kind": "values", "sentence": "So.", "brief": "So."}
-    lists = {"counted": [], "public": [said], "hidden": [], "not_run": 0, "notes": []}
-    state = "passed" if points == WORTH[name] else "failed"
-    return {**whole, **lists, "state": state, "diagnosis": "", "shown": {"diagnosis": "", "hint": ""}}
-
-
 def record(student, q1=2, q2=1):
-    of = {"of": 3, "points": q1 + q2, "notes": [], "set": SET, "key": student, "file": "f", "seed": SEED}
-    return {"student": student, "questions": [question("q1", q1), question("q2", q2)], **of}
+    states = ["passed" if points == worth else "failed" for points, worth in zip((q1, q2), WORTH.values(), strict=True)]
+    asked = question(1, states[0], points=q1), question(2, states[1], points=q2, of=1)
+    return sample_records.record(student, *asked, points=q1 + q2, of=3)
 
 
 def amended(folder, records, rows):
