@@ -1,7 +1,6 @@
 """The demos: each fits its chapter and keeps its word; one that is broken says so."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course_staff.demos import demos_in, kept, read_demo, server, stage
+from course_staff.demos import demos_in, kept, read_demo, stage
 from course_staff.demos.controls import instructions
 from course_staff.demos.needs import plan, uses_and_binds
 from course_staff.demos.presentation import presentation, presenter_page
@@ -468,12 +467,3 @@ def test_without_voila_a_sentence_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "voila", None)
     assert main(["demo", "03"]) == 2
     assert capsys.readouterr().err.startswith("course demo: The package voila is missing: ")
-
-
-def test_a_port_that_is_taken_is_refused():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(CourseError, match="leave out --port"):
-            server.free_port(taken.getsockname()[1])
-    assert server.free_port(0) > 0

@@ -15,15 +15,11 @@ def submissions():
     return twenty.submissions(load_solutions(twenty.ROOT / "solutions" / f"{twenty.SET}.ipynb"))
 
 
-def test_the_program_says_what_it_wrote_and_what_follows(tmp_path, capsys, monkeypatch):
+def test_the_program_writes_nineteen_and_a_day_later_the_twentieth(tmp_path, monkeypatch):
     for late, count in ((), 19), (("--late",), 20):
         monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *late])
         twenty._main()
-        said = capsys.readouterr().out
-        assert f"course grade {tmp_path / 'class'} --set 03_adamw --seed 2026" in said
-        assert ("--late" in said) == (not late)
         assert len(list((tmp_path / "class").iterdir())) == count
-    assert "19 submissions" not in said
 
 
 def test_the_guide_names_what_each_handed_in(submissions):

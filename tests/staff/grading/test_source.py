@@ -109,11 +109,6 @@ def test_markers_stand_in_the_first_line_of_code_cells_only():
     assert mark("# EXERCISES q1") is None
 
 
-def test_questions_keep_their_order_and_get_free_ids(tmp_path):
-    authored = load_solutions(stored(notebook("function", "choice", "account"), tmp_path))
-    assert [each.question.id for each in authored] == ["q1", "q2", "q3"]
-
-
 def test_imports_and_definitions_above_are_known_and_nothing_is_run(tmp_path):
     made = notebook("function")
     above = "import math\n\nprint('loud')\n\n\ndef helper():\n    return math.pi"

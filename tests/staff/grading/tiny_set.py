@@ -8,6 +8,8 @@ import psutil
 import pytest
 
 from course_staff.grading import grade, sandbox
+from course_staff.grading.source import marker
+from course_staff.notebooks.files import read_notebook
 
 SET, SEED = "99_tiny", 20
 SCALE = """# QUESTION q1
@@ -78,6 +80,16 @@ def notebook(*cells, **more):
         "cells": list(map(cell, cells)),
     }
     return json.dumps({**whole, **more})
+
+
+def answered(path, answers):
+    """The text of the notebook at `path` with these answers, by question, in the cells for them."""
+    whole = read_notebook(path)
+    for each in whole["cells"]:
+        if (mark := marker(each)) and mark[1] in answers:
+            answer = answers[mark[1]]
+            each["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
+    return json.dumps(whole)
 
 
 def submission(answer):

@@ -87,7 +87,6 @@ CHANGES = {
     "very long cell": (lambda n: insert_code(n, "\n".join(["x = 1"] * 16)), 18, "16 lines"),
     "too many long cells": (long_cells(2), 18, "2 of 11"),
     "empty cell": (lambda n: n.cells.insert(-1, new_code_cell("")), 18, "empty"),
-    "not executed": (lambda n: code(n, 2).update(execution_count=None), 6, "the number None"),
     "executed out of order": (lambda n: code(n, 2).update(execution_count=9), 6, "the number 9"),
     "no scale": (lambda n: n.metadata.course.clear(), 0, "laptop scale"),
     "other kernel": (lambda n: n.metadata.kernelspec.update(name="my-env"), 0, "python3"),
