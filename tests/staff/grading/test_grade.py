@@ -21,6 +21,7 @@ from tiny_set import (
     need_sandbox,
     notebook,
     points,
+    run_command,
     submission,
     write_class,
 )
@@ -265,8 +266,7 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, m
         return whole(path, parse)
 
     monkeypatch.setattr(grade, "read_submission", fails_on_bo)
-    command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
-    assert main(command) == 1
+    assert run_command(tmp_path, tiny) == 1
     assert "2 submissions, 100% of all points, 1 not graded" in capsys.readouterr().out
     out = tmp_path / "class-results"
     rows = {row["student"]: row for row in csv.DictReader((out / "results.csv").open(encoding="utf-8"))}
@@ -276,7 +276,7 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(tiny, tmp_path, m
     assert "Not graded yet" in page
     assert "0 of" not in page
     monkeypatch.setattr(grade, "read_submission", whole)
-    assert main(command) == 0
+    assert run_command(tmp_path, tiny) == 0
     assert "2 submissions, 100% of all points\n" in capsys.readouterr().out
 
 
@@ -319,23 +319,6 @@ def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructo
     assert added() == []
     (out / ".gitignore").write_text("*.html\n")
     assert added() == ["class-results/.gitignore", f"class-results/records/{file_name('ann')}.json"]
-
-
-def run_command(tmp_path, tiny, *more):
-    return main(
-        [
-            "grade",
-            str(tmp_path / "class"),
-            "--set",
-            SET,
-            "--seed",
-            str(SEED),
-            "--solutions",
-            str(tiny),
-            "--trust",
-            *more,
-        ]
-    )
 
 
 @pytest.mark.usefixtures("warm")
