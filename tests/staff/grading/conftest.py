@@ -34,6 +34,15 @@ def tiny(release, monkeypatch):
 
 
 @pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with nothing in its folders, the working directory of the test."""
+    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def safe():
     """The kind of sandbox that this machine has; hostile submissions are only tried where there is one."""
     need_sandbox()

@@ -4,7 +4,6 @@ import ast
 import inspect
 import json
 import re
-import shutil
 from pathlib import Path
 
 import nbformat
@@ -12,7 +11,6 @@ import pytest
 import torch
 from tiny_set import best_kind, notebook, write_class
 
-import course_utils
 from course_staff.grading import grade
 from course_staff.grading.release import (
     allowed,
@@ -210,18 +208,6 @@ def test_every_statement_shows_its_facts_and_is_followed_by_its_check(path):
         told = f"{facts(authored.question)}\n\n{allowed(authored.question)}"
         assert any(told in cell["source"] for cell in cells[:position])
         assert cells[position + 1]["source"] == f'check("{authored.question.id}")'
-
-
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A checkout without notebooks, the working directory of the test."""
-    for folder in ("notebooks", "solutions", "exercises"):
-        (tmp_path / folder).mkdir()
-    package = Path(course_utils.__file__).parent
-    shutil.copytree(package, tmp_path / "course_utils", ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    (tmp_path / "course_utils" / "grading" / "sets").mkdir(exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @QUICK_KINDS

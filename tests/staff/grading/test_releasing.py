@@ -137,21 +137,18 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
         all_of(tmp_path / "kept", tmp_path, [path])
 
 
-def test_what_differs_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
-    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
-        (tmp_path / folder).mkdir(parents=True)
+def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     name = "00_start_here"
-    shutil.copy(ROOT / "solutions" / f"{name}.ipynb", tmp_path / "solutions")
+    shutil.copy(ROOT / "solutions" / f"{name}.ipynb", checkout / "solutions")
     exercise = Path(exercises_of(name)).name
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
-    made = {tmp_path / "exercises" / exercise: text, tmp_path / "course_utils/grading/sets" / f"{name}.json": "{}"}
+    made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
     asked = []
     monkeypatch.setattr(command, "_released", lambda paths, *_: asked.append(len(paths)) or iter([made] * len(paths)))
-    monkeypatch.chdir(tmp_path)
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
-    (tmp_path / "exercises" / exercise).write_text(answered, encoding="utf-8")
+    (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
     said = capsys.readouterr().out
     assert "somebody changed it or answered in it" in said
@@ -161,16 +158,13 @@ def test_what_differs_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
 
     assert main(["release", "--check", "00"]) == 0
     assert asked == [1, 1, 1, 0], "a set that stands as it was released is not run again"
-    (tmp_path / "exercises" / exercise).write_text(answered, encoding="utf-8")
+    (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
     assert asked[-1] == 1, "but one that somebody changed is"
 
 
-def test_a_release_says_beforehand_what_it_runs_and_why(solutions, tmp_path, monkeypatch, capsys):
-    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
-        (tmp_path / folder).mkdir(parents=True)
-    path = solutions.replace(tmp_path / "solutions" / solutions.name)
-    monkeypatch.chdir(tmp_path)
+def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, monkeypatch, capsys):
+    path = solutions.replace(checkout / "solutions" / solutions.name)
     monkeypatch.setattr(command, "cores", lambda: 1)
 
     def said(*words):
