@@ -72,20 +72,6 @@ HONEST = {  # name: (text, points of q1 and q2, a piece of what is said)
         [0, 1],
         "as it was handed out",
     ),
-    "needs a helper below": (
-        notebook(SETUP, USES_PRODUCT, PRODUCT, NEXT),
-        [2, 1],
-        "",
-    ),
-    "import and helper in another question's cell": (
-        notebook(
-            SETUP,
-            "# EXERCISE q2\nimport operator\ndef double(n): return 2 * n\ndef following(n): return n + 1",
-            "# EXERCISE q1\ndef scale(x, factor):\n    return operator.mul(x, double(factor)) / 2",
-        ),
-        [2, 1],
-        "",
-    ),
     "names that no parser sees": (
         notebook(
             "globals().update(product=lambda a, b: a * b)",

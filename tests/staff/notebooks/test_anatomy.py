@@ -54,16 +54,7 @@ def long_cells(count):
     return change
 
 
-def shown_progress(text):
-    def change(notebook):
-        insert_code(notebook, "my_progress()", tags=["fresh-learner"])
-        code(notebook, -1).outputs = [new_output("display_data", data={"text/plain": text})]
-
-    return change
-
-
 CHANGES = {
-    "a learner's progress": (shown_progress("3 of 78 questions passed"), 18, "your own progress"),
     "no title": (lambda n: replace(n.cells[0], "# A chapter", "A chapter"), 1, "title"),
     "two aims": (lambda n: replace(n.cells[0], "- do another,\n", ""), 1, "three lines"),
     "no time": (lambda n: replace(n.cells[0], "**Time:** about 5 minutes", ""), 1, "how long"),
