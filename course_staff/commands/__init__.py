@@ -1,8 +1,20 @@
 """The staff's part of `course`. Each command is a module here with `HELP`, `add_arguments` and `run`, named in pyproject.toml."""
 
+import argparse
 import os
 
 
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def seconds(text: str) -> float:
+    """A time limit as it is typed; raises `ArgumentTypeError` for what is none."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 20")
+    return found

@@ -1,6 +1,7 @@
 """`course demo`."""
 
 import argparse
+from importlib.util import find_spec
 
 from course_utils.files import find_place
 
@@ -15,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run every step without a browser and compare what it expects (default: of all demos)",
     )
-    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any free port)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
         for demo in map(read_demo, paths):
             print(f"{demo.name:27} {demo.minutes:3g} min, {len(demo.steps)} steps: {demo.title}")
         return 0
-    server.require()
+    if find_spec("voila") is None:  # said before anything else is
+        raise ModuleNotFoundError(name="voila")
     demo = read_demo(paths[0])
-    port = server.free_port(arguments.port)
     print(f"{demo.title}, {demo.minutes:g} minutes: ", end="", flush=True)  # the address follows when it answers
-    server.serve(demo, settings().home / "demos", port, browser=has_display() and not arguments.no_browser)
+    server.serve(demo, settings().home / "demos", browser=has_display() and not arguments.no_browser)
     return 0

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from course_staff.commands import cores
+from course_staff.commands import cores, seconds
 from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=_jobs, default=cores(), metavar="N", help="how many at a time (default: one a core)"
     )
-    parser.add_argument(
-        "--seconds", type=_seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)"
-    )
+    parser.add_argument("--seconds", type=seconds, default=20.0, metavar="S", help="time limit of a case (default: 20)")
     parser.add_argument("--again", action="store_true", help="grade anew what an earlier run has graded")
     parser.add_argument(
         "--only", metavar="STUDENT", help="grade this one anew, called as in the results; the others' records stay"
@@ -186,16 +184,6 @@ def _other_files(folder: Path, notebooks: set[Path], out: Path) -> list[str]:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in notebooks]
     names = [path.relative_to(folder) for path in paths if not path.is_relative_to(out)]
     return [name.as_posix() for name in names if not (name.name.startswith(".") or is_of_the_system(name))]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 20")
-    return seconds
 
 
 def _jobs(text: str) -> int:

@@ -19,9 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sets", nargs="*", help="sets in solutions/: 03_adamw, 03 or 3; by default every one")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a generated file differs")
     parser.add_argument(
-        "--anew", action="store_true", help="run everything, also for sets whose sources did not change"
-    )
-    parser.add_argument(
         "--nbgrader",
         type=Path,
         metavar="FOLDER",
@@ -44,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.nbgrader:
         todo, every = paths, (source_files(path, folder) for path in paths)
     else:
-        todo = [path for path in paths if arguments.anew or not stamps.stand(path, file_names(path, *places))]
-        every = _released(todo, *places, arguments.anew, stamps)
+        todo = [path for path in paths if not stamps.stand(path, file_names(path, *places))]
+        every = _released(todo, *places, stamps)
     changed = []
     for path, texts in zip(todo, every, strict=True):
         files = differing(texts)
@@ -68,19 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.check and changed else 0
 
 
-def _released(paths: list[Path], exercises: Path, sets: Path, anew: bool, stamps) -> Iterator[dict[Path, str]]:
+def _released(paths: list[Path], exercises: Path, sets: Path, stamps) -> Iterator[dict[Path, str]]:
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
     from course_staff.grading.releasing import Released, released_sets
     from course_utils.settings import settings
 
-    kept = Released(settings().home / "released", anew)
+    kept = Released(settings().home / "released")
     if parts := kept.unknown(paths):
-        why = Counter(
-            "as --anew asks" if anew else stamps.why(path) for path in dict.fromkeys(path for path, _ in parts)
-        )
-        print(announced(len(parts), cores(), why), file=sys.stderr)
+        why = Counter(stamps.why(path) for path in dict.fromkeys(path for path, _ in parts))
+        print(_announce(len(parts), cores(), why), file=sys.stderr)
     with tqdm(total=len(parts), desc="questions", file=sys.stderr, delay=1) as bar:
 
         def done(part) -> None:
@@ -91,7 +86,7 @@ def _released(paths: list[Path], exercises: Path, sets: Path, anew: bool, stamps
     yield from every
 
 
-def announced(questions: int, jobs: int, why: Mapping[str, int]) -> str:
+def _announce(questions: int, jobs: int, why: Mapping[str, int]) -> str:
     """What a release is about to do, how long that takes, and of how many sets each reason is true."""
     minutes = max(1, round(questions * _SECONDS / jobs / 60))
     about = f"about {format_counted(minutes, 'minute')} on {format_counted(jobs, 'core')}"

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from course_staff.commands import seconds
 from course_staff.notebooks.clean import STORED_SCALE, clean
 from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place
@@ -21,36 +22,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"store the outputs in the notebooks (at {STORED_SCALE} scale), and the ledger's rows in docs/ledger.json",
     )
     parser.add_argument(
-        "--timeout", type=_seconds, default=600.0, metavar="S", help="seconds a cell may take (default: 600)"
+        "--timeout", type=seconds, default=600.0, metavar="S", help="seconds a cell may take (default: 600)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Execute in order; stops, and stores nothing of that chapter, at the first cell that fails."""
     from course_staff.notebooks.execute import run_chapters
+    from course_utils.desk.ledger import Ledger
 
+    if arguments.save and arguments.scale not in (None, STORED_SCALE):
+        raise CourseError(f"Stored outputs come from the {STORED_SCALE} scale; leave out --scale, or leave out --save.")
     paths = chapters_in(find_place().notebooks, arguments.chapters)
-    scale = _scale(arguments)
+    scale = STORED_SCALE if arguments.save else arguments.scale or settings().scale.name
     into = settings().home / "runs"
     for path, copy in zip(paths, run_chapters(paths, into, scale, arguments.timeout), strict=True):
         print(f"{path.stem}: executed copy in {copy}")
         if arguments.save:
             _save(copy, path)
-    _print_ledger()
+    print(f"\n{Ledger.load()}")
     return 0
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 600")
-    return seconds
-
-
-def _scale(arguments: argparse.Namespace) -> str:
-    if arguments.save and arguments.scale not in (None, STORED_SCALE):
-        raise CourseError(f"Stored outputs come from the {STORED_SCALE} scale; leave out --scale, or leave out --save.")
-    return STORED_SCALE if arguments.save else arguments.scale or settings().scale.name
 
 
 def _save(copy: Path, path: Path) -> None:
@@ -63,9 +54,3 @@ def _save(copy: Path, path: Path) -> None:
     write_notebook(clean(executed, path.name, STORED_SCALE), path)
     if (path.parents[1] / "docs").is_dir():
         store_rows(path.parents[1], path)
-
-
-def _print_ledger() -> None:
-    from course_utils.desk.ledger import Ledger
-
-    print(f"\n{Ledger.load()}")

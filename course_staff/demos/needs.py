@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from course_staff.demos.script import Demo, Step
-from course_staff.notebooks.names import of_statement, uses_and_binds
+from course_staff.notebooks.names import of_statement, statements_of, uses_and_binds
 from course_staff.notebooks.setup_cell import is_setup
 from course_utils.errors import CourseError
 
@@ -91,10 +91,6 @@ def _part(cell: "NotebookNode", needed: set, done: set) -> "NotebookNode | None"
 @lru_cache(maxsize=1024)
 def _definitions(source: str) -> dict[str, str]:
     """By name: the statement that imports or defines it, where no other statement of the cell binds it."""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:
-        return {}
-    binds = [(statement, name) for statement in statements for name in of_statement(statement)[1]]
+    binds = [(statement, name) for statement in statements_of(source) for name in of_statement(statement)[1]]
     count = Counter(name for _, name in binds)
     return {name: ast.unparse(made) for made, name in binds if count[name] == 1 and isinstance(made, _DEFINING)}

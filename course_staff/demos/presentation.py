@@ -41,15 +41,6 @@ def _page(scale: str, number: int, step: Step, unseen: list, shown: "NotebookNod
         yield new_code_cell(source, metadata={"demo": {"role": role}})
 
 
-def write_presentation(demo: Demo, folder: Path) -> Path:
-    """Store the notebook in `folder`, and return where; raises `CourseError` where nothing can be written there."""
-    from course_staff.notebooks.files import write_notebook
-
-    path = folder / f"{demo.name}.ipynb"
-    write_notebook(presentation(demo), path)
-    return path
-
-
 def presenter_page(demo: Demo) -> str:
     """The presenter's window as HTML: notes, answer, what to expect, the next step and the plan of minutes."""
     from jinja2 import Environment, FileSystemLoader

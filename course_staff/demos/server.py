@@ -9,31 +9,11 @@ from pathlib import Path
 from course_staff.demos import SETTINGS
 from course_staff.demos.script import Demo
 from course_utils.desk.lab import stop_workers
-from course_utils.errors import CourseError
 from course_utils.settings import set_variable, variables
 
 TEMPLATE = "course"
 _SHARE = Path(__file__).parent / "share"
 _QUIET = {"ws_ping_interval": 0}  # a page on this machine needs no pings, and their default ends in a warning
-
-
-def require() -> None:
-    """Raises `ModuleNotFoundError` where Voilà is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("voila") is None:
-        raise ModuleNotFoundError(name="voila")
-
-
-def free_port(wanted: int) -> int:
-    """`wanted`, or any free port for 0; raises `CourseError` where it is taken."""
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind(("127.0.0.1", wanted))
-        except (OSError, OverflowError):
-            raise CourseError(f"Port {wanted} cannot be had; leave out --port, and any free one is taken.") from None
-        return trial.getsockname()[1]
 
 
 def arguments(notebook: Path, port: int, browser: bool) -> Sequence[str]:
@@ -52,8 +32,8 @@ def arguments(notebook: Path, port: int, browser: bool) -> Sequence[str]:
     return given if browser else [*given, "--no-browser"]
 
 
-def serve(demo: Demo, folder: Path, port: int, browser: bool) -> None:
-    """Serve `demo` until interrupted, with the demos' settings; what belongs to it is kept in `folder`.
+def serve(demo: Demo, folder: Path, browser: bool) -> None:
+    """Serve `demo` at any free port until interrupted, with the demos' settings; what belongs to it is kept in `folder`.
 
     Raises `CourseError` where nothing can be written there.
     """
@@ -65,9 +45,14 @@ def serve(demo: Demo, folder: Path, port: int, browser: bool) -> None:
     sys.modules.setdefault("rfc3987_syntax", None)
 
     from course_staff.demos.performance import Theater
-    from course_staff.demos.presentation import write_presentation
+    from course_staff.demos.presentation import presentation
+    from course_staff.notebooks.files import write_notebook
 
-    notebook = write_presentation(demo, folder)
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port = trial.getsockname()[1]
+    notebook = folder / f"{demo.name}.ipynb"
+    write_notebook(presentation(demo), notebook)
     try:
         Theater.launch_instance(arguments(notebook, port, browser), demo=demo, tornado_settings=_QUIET)
     finally:

@@ -1,6 +1,6 @@
 """What a demo's kernel needs to be shown by Voilà, to a room."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import escape
 from math import sqrt
 from typing import TYPE_CHECKING
@@ -35,7 +35,13 @@ def live(scale: str) -> None:
     leave_bets_to_the_room()
     publisher = get_ipython().display_pub
     publisher.publish = _Updatable(publisher.publish)
-    Figure.savefig = _saving_for_a_room(Figure.savefig)
+    save = Figure.savefig
+
+    def save_for_a_room(figure, *arguments, **options):
+        enlarge(figure)
+        return save(figure, *arguments, **{**options, "dpi": _DOTS_PER_INCH})
+
+    Figure.savefig = save_for_a_room
 
 
 def leave_bets_to_the_room() -> None:
@@ -100,14 +106,6 @@ def enlarge(figure: "Figure") -> None:
     least = _LETTERS * 72 * height / _HEIGHT
     for text in figure.findobj(Text):
         text.set_fontsize(max(text.get_fontsize(), least))
-
-
-def _saving_for_a_room(save: Callable) -> Callable:
-    def savefig(figure, *arguments, **options):
-        enlarge(figure)
-        return save(figure, *arguments, **{**options, "dpi": _DOTS_PER_INCH})
-
-    return savefig
 
 
 class _Updatable:

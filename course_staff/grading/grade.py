@@ -15,7 +15,7 @@ import queue
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -91,14 +91,11 @@ def prepare(name: str, solutions: Path | None = None, seed: int | None = None, s
     else:
         questions, seed = list(map(question_from, entries)), None
     # Text cells count for nothing here: a better sentence in a question is no reason to grade a class anew.
-    texts = [json.dumps(entries, sort_keys=True), solutions and _code_of(solutions)]
+    cells = read_notebook(solutions).cells if solutions else []
+    texts = [json.dumps(entries, sort_keys=True), [cell["source"] for cell in cells if cell["cell_type"] == "code"]]
     fingerprint = hashlib.sha256(repr((_VERSION, *texts, seed, seconds)).encode()).hexdigest()
     papers = (_paper(question, entry, seed) for question, entry in zip(questions, entries, strict=True))
     return Papers(name, tuple(papers), fingerprint, seconds, seed)
-
-
-def _code_of(path: Path) -> list[str]:
-    return [cell["source"] for cell in read_notebook(path).cells if cell["cell_type"] == "code"]
 
 
 def _paper(question: Question, entry: Mapping, seed: int | None) -> Paper:
@@ -201,18 +198,10 @@ def grade_all(
             works[student].guarded(Work.again, lanes.first)
             done(student, works[student].record)
 
-    with _lanes(kind, min(jobs, len(submissions)), hidden) as lanes:
+    with closing(_Lanes([Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         go_through([student for student in works if student not in begun], Work.begin)
         go_through([student for student, work in works.items() if work.record.get("open")], Work.finish)
-
-
-def grade_submission(path: Path, papers: Papers, lane: Lane) -> dict:
-    """The record of one submission alone, as JSON holds it: points, notes, and for each question verdicts and diagnosis."""
-    work = Work(path, papers)
-    for step in (Work.begin, Work.finish):
-        step(work, lane)
-    return work.record
 
 
 @dataclass
@@ -434,13 +423,3 @@ class _Lanes:
         self._threads.shutdown(cancel_futures=True)
         for lane in self.all:
             lane.close()
-
-
-@contextmanager
-def _lanes(kind: str, count: int, private: Iterable[Path]) -> Iterator[_Lanes]:
-    """So many lanes, of which nothing is left at the end."""
-    lanes = _Lanes([Lane(kind, private) for _ in range(count)])
-    try:
-        yield lanes
-    finally:
-        lanes.close()

@@ -6,53 +6,23 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
-from course_staff.grading.source import LEVELS, Authored, load_solutions, marker, mistaken
+from course_staff.grading.source import LEVELS, Authored, marker, mistaken
 from course_staff.grading.zoo import CaseRunner
-from course_staff.notebooks.files import notebook_text, read_notebook
+from course_staff.notebooks.files import read_notebook
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, replacing
 from course_utils.grading.oracles import packed, unpacked
 from course_utils.grading.prints import away, fingerprint
 from course_utils.grading.question import Question
-from course_utils.grading.released import SETS
 from course_utils.grading.timelines import Measured
 from course_utils.units import format_counted
 
 _METADATA = ("tags", "slideshow")
 
 
-def released(path: Path, exercises: Path, sets: Path = SETS) -> dict[Path, str]:
-    """The two files that `path` is released as, in the folders `exercises` and `sets`, with their texts; writes nothing, runs
-    every known mistake.
-
-    Raises `CourseError` where a question is not fit to be handed out.
-    """
-    authored = load_solutions(path)
-    check_facts(authored)  # before anything is run
-    whole = released_set(path, [set_entry(each) for each in authored])
-    return files_of(path, exercises, sets, exercise_text(path, authored), whole)
-
-
-def files_of(path: Path, exercises: Path, sets: Path, notebook: str, whole: Mapping) -> dict[Path, str]:
-    """Where the solutions at `path` are released, with the texts: the learner's `notebook` and the `whole` set."""
-    return dict(zip(file_names(path, exercises, sets), (notebook, json_text(whole)), strict=True))
-
-
 def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
     """The learner's notebook and the set that the solutions at `path` are released as."""
     return exercises / Path(exercises_of(path.stem)).name, sets / f"{path.stem}.json"
-
-
-def released_set(path: Path, entries: list[dict]) -> dict:
-    """The set that the solutions at `path` are released as, where these are its questions' entries."""
-    return {"name": path.stem, "source": digest_of(path), "questions": entries}
-
-
-def exercise_text(path: Path, authored: list[Authored]) -> str:
-    """The text of the learner's notebook that the solutions at `path` are released as."""
-    from nbformat import from_dict
-
-    return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
 
 
 def differing(texts: Mapping[Path, str]) -> list[Path]:

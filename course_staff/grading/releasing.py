@@ -17,7 +17,7 @@ from pathlib import Path
 import course_staff
 import course_utils
 from course_staff.grading.source import Authored, load_solutions, marker
-from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.files import notebook_text, read_notebook
 from course_utils.files import read_json, replacing, write_json
 
 _LIBRARIES = "torch", "numpy", "transformers", "nbformat"
@@ -66,12 +66,14 @@ def _take_one_core() -> None:
 
 
 def _released(part: Part) -> str | dict:
-    from course_staff.grading.release import exercise_text, set_entry
+    from nbformat import from_dict
+
+    from course_staff.grading.release import exercise_notebook, set_entry
 
     path, name = part
     authored = _authored(path)
     if name is None:
-        return exercise_text(path, authored)
+        return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
     return set_entry(next(each for each in authored if each.question.id == name))
 
 
@@ -81,15 +83,14 @@ def _authored(path: Path) -> list[Authored]:
 
 
 class Released:
-    """Parts that were released before, each in a file of `folder` with the digest of what it follows from. With `forget` all are
-    run again."""
+    """Parts that were released before, each in a file of `folder` with the digest of what it follows from."""
 
-    def __init__(self, folder: Path, forget: bool = False):
-        self._folder, self._forget = folder, forget
+    def __init__(self, folder: Path):
+        self._folder = folder
 
     def find(self, part: Part) -> str | dict | None:
         """What the part is released as; None where that is not known."""
-        kept = None if self._forget else read_json(self._file(part), lambda value: (value["digest"], value["released"]))
+        kept = read_json(self._file(part), lambda value: (value["digest"], value["released"]))
         return kept[1] if kept and kept[0] == _digest(part[0]) else None
 
     def unknown(self, paths: Iterable[Path]) -> list[Part]:
@@ -108,12 +109,13 @@ class Released:
 def released_sets(
     paths: Sequence[Path], exercises: Path, sets: Path, kept: Released, jobs: int, done: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
-    """Of each of the solutions the two files with their texts, as `release.released` gives them.
+    """Of each of the solutions the two files that they are released as, in the folders `exercises` and `sets`, with their texts;
+    writes none of them, runs every known mistake.
 
     `done(part)` is called as each part that has to be run is through; it is kept then, so that an interrupted run goes on from
-    there.
+    there. Raises `CourseError` where a question is not fit to be handed out.
     """
-    from course_staff.grading.release import check_facts, files_of, released_set
+    from course_staff.grading.release import check_facts, digest_of, file_names, json_text
 
     parts = {path: parts_of(path) for path in paths}
     every = [part for of_path in parts.values() for part in of_path]
@@ -128,8 +130,8 @@ def released_sets(
 
     found |= released_parts(open_, jobs, through)
     for path, (notebook, *questions) in parts.items():
-        whole = released_set(path, [found[one] for one in questions])
-        yield files_of(path, exercises, sets, found[notebook], whole)
+        whole = {"name": path.stem, "source": digest_of(path), "questions": [found[one] for one in questions]}
+        yield dict(zip(file_names(path, exercises, sets), (found[notebook], json_text(whole)), strict=True))
 
 
 class Stamps:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from course_staff.notebooks.files import read_notebook
+from course_staff.notebooks.names import statements_of
 from course_utils.errors import CourseError
 from course_utils.grading import subjects
 from course_utils.grading.definition import binding_line
@@ -180,16 +181,8 @@ def _statement(cells: list[dict], position: int) -> str:
 def _preamble(cells: list[dict]) -> str:
     """The imports and definitions of the plain code cells, without what these cells do."""
     plain = [cell["source"] for cell in cells if cell["cell_type"] == "code" and not marker(cell)]
-    nodes = [node for source in plain for node in _parsed(source) if isinstance(node, _DEFINITIONS)]
+    nodes = [node for source in plain for node in statements_of(source) if isinstance(node, _DEFINITIONS)]
     return "\n".join(map(ast.unparse, nodes))
-
-
-def _parsed(source: str) -> list[ast.stmt]:
-    """The statements of a cell; none where it holds IPython's magics, as the set-up cell does."""
-    try:
-        return ast.parse(source).body
-    except SyntaxError:
-        return []
 
 
 def _stub_of(hole: re.Match) -> str:

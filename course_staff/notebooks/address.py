@@ -5,8 +5,9 @@ import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from course_staff.notebooks.files import edit_text
 from course_utils.errors import CourseError
-from course_utils.files import find_place, replacing
+from course_utils.files import find_place
 
 _PROJECT = re.compile(r'(\[project\.urls\]\n(?:#.*\n)*)(?:Repository = ".*"\n)?')
 _CITATION = re.compile(r"(license: .*\n)(?:repository-code: .*\n)?")
@@ -35,18 +36,10 @@ def set_address(root: Path, address: str) -> None:
     if not path.is_file() or not _PROJECT.search(path.read_text(encoding="utf-8")):
         raise CourseError(f"{path} has no [project.urls]; restore it with `git checkout`.")
     line = f'Repository = "{address}"\n' if address else ""
-    _replace(path, _PROJECT, line)
+    edit_text(path, lambda text: _PROJECT.sub(lambda found: found[1] + line, text, count=1))
 
 
 def stamp_citation(path: Path, address: str) -> bool:
     """Write `address` into the CITATION.cff at `path`, or take it out where it is empty; True where that changed it."""
-    return _replace(path, _CITATION, f"repository-code: {address}\n" if address else "")
-
-
-def _replace(path: Path, pattern: re.Pattern, line: str) -> bool:
-    before = path.read_text(encoding="utf-8")
-    after = pattern.sub(lambda found: found[1] + line, before, count=1)
-    if after != before:
-        with replacing(path) as draft:
-            draft.write_text(after, encoding="utf-8")
-    return after != before
+    line = f"repository-code: {address}\n" if address else ""
+    return edit_text(path, lambda text: _CITATION.sub(lambda found: found[1] + line, text, count=1))

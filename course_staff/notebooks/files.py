@@ -57,6 +57,16 @@ def edit_notebook(path: Path, edit: Callable[["NotebookNode"], None]) -> bool:
     return changed
 
 
+def edit_text(path: Path, edit: Callable[[str], str]) -> bool:
+    """Let `edit` change the text at `path`; True where that changed it."""
+    before = path.read_text(encoding="utf-8")
+    after = edit(before)
+    if after != before:
+        with replacing(path) as draft:
+            draft.write_text(after, encoding="utf-8")
+    return after != before
+
+
 def make_folder(folder: Path) -> None:
     """Create `folder` where it is missing; raises `CourseError` where that cannot be done."""
     with _writable(folder):

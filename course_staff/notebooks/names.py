@@ -6,15 +6,19 @@ import symtable
 from functools import lru_cache
 
 
+def statements_of(source: str) -> list[ast.stmt]:
+    """The statements of a cell; none where it holds IPython's own syntax, as the set-up cell does."""
+    try:
+        return ast.parse(source).body
+    except SyntaxError:
+        return []
+
+
 @lru_cache(maxsize=1024)
 def uses_and_binds(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names that a cell takes from elsewhere, and those that it gives to others; none of both for IPython's own syntax."""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:
-        return frozenset(), frozenset()
     used, bound = set(), set()
-    for statement in statements:
+    for statement in statements_of(source):
         uses, binds = of_statement(statement)
         used |= uses - bound
         bound |= binds

@@ -4,6 +4,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+from course_staff.notebooks.files import edit_text
 from course_staff.notebooks.stored import stored_rows
 from course_utils.files import replacing
 
@@ -44,12 +45,7 @@ def files_place(address: str) -> str:
 
 def stamp_address(path: Path, address: str) -> bool:
     """Write what follows from `address` into the README at `path`; True where that changed it."""
-    before = path.read_text(encoding="utf-8")
-    after = with_address(before, address)
-    if after != before:
-        with replacing(path) as draft:
-            draft.write_text(after, encoding="utf-8")
-    return after != before
+    return edit_text(path, lambda text: with_address(text, address))
 
 
 def picture_text(path: Path) -> str:

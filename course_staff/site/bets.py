@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from course_staff.notebooks.names import statements_of
+
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
 
@@ -40,10 +42,8 @@ def cover(soup: "BeautifulSoup") -> None:
 
 
 def _bets_in(source: str) -> list[str]:
-    try:
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    except SyntaxError:  # IPython's own
-        return []
+    every = (node for statement in statements_of(source) for node in ast.walk(statement))
+    calls = [node for node in every if isinstance(node, ast.Call)]
     return [call.args[0].value for call in calls if ast.unparse(call.func) in ("bet", "bets.bet")]
 
 

@@ -50,20 +50,6 @@ def page(browser, checkout):
         page.close()
 
 
-def test_in_a_whole_chapter_no_output_is_stored_anywhere(page):
-    """From the top to the end, a page at a time, because JupyterLab holds only what can be seen."""
-    server = page.url.partition("/lab")[0]
-    page.goto(f"{server}/lab/workspaces/whole/tree/notebooks/07_gradient_checkpointing.ipynb")
-    page.locator(".jp-RenderedMarkdown h1").first.wait_for(timeout=60_000)
-    panel = page.locator(".jp-WindowedPanel-outer")
-    seen, before = set(), -1
-    while before != (before := panel.evaluate("panel => panel.scrollTop += 600")):
-        page.wait_for_timeout(150)
-        seen |= set(panel.locator(".jp-CodeCell .cm-content").all_inner_texts())
-        assert panel.locator(".jp-OutputArea-output").count() == 0
-    assert len(seen) > 20, "the chapter was read to its end"
-
-
 def test_a_notebook_that_is_opened_again_and_saved_shows_its_boxes_as_they_were(page):
     """Its kernel is gone, and with it what moves them; JupyterLab would show an error in their place, and save none of them."""
     from playwright.sync_api import expect

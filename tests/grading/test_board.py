@@ -14,14 +14,8 @@ from course_utils.grading import board, my_progress
 from course_utils.grading.board import FRESH, Board, Standing
 from course_utils.grading.progress import Record, recall, remember
 from course_utils.grading.released import SETS, load_set
-from course_utils.store import NAME
 
 FIRST = "00_start_here"
-
-
-def at_home(folder, monkeypatch):
-    monkeypatch.setenv("COURSE_HOME", str(folder))
-    settings_room.settings.cache_clear()
 
 
 def passed(*questions, points=1.0):
@@ -111,20 +105,6 @@ def test_text_and_html_say_the_same_and_every_bar_is_read_out():
         assert part in str(table).replace("  1 of  4", "1 of 4") or part == "1 of 4" or part == "2.5 of 8"
     assert page.count('scope="col"') == 4
     assert re.findall(r"(?<![\w-])color:(\w+)", page) == ["inherit"], "text keeps the page's own color"
-
-
-def test_two_learners_have_progress_of_their_own_outside_the_repository(tmp_path, monkeypatch):
-    at_home(tmp_path / "ann", monkeypatch)
-    remember(FIRST, passed("q1"))
-    at_home(tmp_path / "ben", monkeypatch)
-    assert my_progress().head.startswith(FRESH)
-    remember("03_adamw", passed("q2"))
-    at_home(tmp_path / "ann", monkeypatch)
-    assert [one.name for one in my_progress().standings if one.passed] == [FIRST]
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")) == [
-        f"ann/{NAME}",
-        f"ben/{NAME}",
-    ]
 
 
 def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):

@@ -3,7 +3,6 @@
 import html
 import json
 import linecache
-import logging
 import os
 import re
 import subprocess
@@ -126,10 +125,7 @@ def test_a_named_mistake_is_diagnosed_with_its_hint(notebook, entries):
         ("def double(x, y): return x", "cannot be called as the exercise asks"),
         ("def double(x):\n    return 1 / 0", "ZeroDivisionError: division by zero at your line 2: `return 1 / 0`."),
         ("def double(x):\n    while True: pass", "had not ended after 0.5 s"),
-        ("def double(x): return None", "is None where a number is expected"),
-        ("def double(x): return float('nan')", "is NaN where 2 is right"),
         ("def double(x): return {'result': {1}}", "is of type set"),
-        ("class E:\n    __eq__ = lambda a, b: True\ndef double(x): return E()", "is of type E"),
         ("def double(x):\n    if type(x) is list: x += x; return x\n    return 2 * x", "changed its input `x`"),
         ("from torch import add as double", "✗"),
     ],
@@ -259,15 +255,6 @@ def test_plain_python_prints(entries, monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["__main__"], "double", lambda x: 2 * x, raising=False)
     Checker("03_test", entries)("q1")
     assert capsys.readouterr().out.startswith("q1 · Doubling <fast>: passed, 4 points\nGraded: `double`")
-
-
-def test_progress_that_cannot_be_written_is_said(caplog):
-    home = settings.settings().home
-    home.parent.mkdir(parents=True, exist_ok=True)
-    home.write_text("a file where a folder should be")
-    with caplog.at_level(logging.WARNING):
-        remember("03_test", {"q1": Record()})
-    assert "will be forgotten" in caplog.text
 
 
 def test_lines_that_bind_a_name():

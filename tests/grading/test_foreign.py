@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from sample_question import define, grade_answer
+from sample_question import FIELDS, define, grade_answer
 
 from course_utils import optim
 from course_utils.errors import CourseError
@@ -19,15 +19,6 @@ NAMES = ("torch.optim.AdamW", "torch.optim.Adam", "course_utils.optim", "bitsand
 OWN_STEP = torch.optim.AdamW.step
 ADAMW = importlib.import_module("torch.optim.adamw")
 FUNCTIONAL = ADAMW.adamw
-FIELDS = {
-    "id": "q1",
-    "title": "T",
-    "points": 3,
-    "difficulty": 1,
-    "minutes": 5,
-    "hints": ("a", "b", "c"),
-    "answer": "answer",
-}
 
 
 def parameters():

@@ -55,23 +55,6 @@ def test_the_packages_own_optimizers_are_accepted(adamw):
     assert not grade_answer(adam, type("answer", (optim.AdamW,), {"__module__": "__main__"})).passed
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "answer = torch.optim.AdamW",
-        "class answer(torch.optim.AdamW): pass",
-        "class answer(torch.optim.Adam): pass",
-        "def answer(params, **options): return torch.optim.Adam(params, **options, decoupled_weight_decay=True)",
-        "def answer(params, **options): return torch.optim.AdamW(params, **options)",
-        "from course_utils.optim import AdamW as answer",
-    ],
-)
-def test_the_oracle_itself_is_no_answer(adamw, source):
-    verdicts = grade_answer(adamw, define(source)).verdicts
-    assert {verdict.kind for verdict in verdicts} == {"foreign"}
-    assert torch.optim.AdamW([torch.ones(1, requires_grad=True)])
-
-
 def test_the_first_step_and_tensor_that_differ_are_said(adamw):
     late = patch(ADAMW, HALF, f"{HALF}\n                if t == 5 and p.dim() == 1: p[2].add_(1.0)")
     found = grade_answer(adamw, define(late))
@@ -227,11 +210,6 @@ def test_wrong_scalers_are_rejected_on_any_draw(name):
     assert not any(grade_answer(scaler(**FIELDS), wrong, seed).passed for seed in (None, 1, 2))
 
 
-def test_the_librarys_scaler_is_no_answer():
-    found = grade_answer(scaler(**FIELDS), define("def answer(**o): return torch.amp.GradScaler('cpu', **o)"))
-    assert {verdict.kind for verdict in found.verdicts} == {"foreign"}
-
-
 def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
     late = define(patch(SCALER, *WRONG_SCALERS["grows one step late"]))
     verdict = grade_answer(scaler(**FIELDS), late).verdicts[0]
@@ -275,19 +253,6 @@ def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
     held = held.replace("dist.all_reduce(grad)", f"dist.all_reduce(grad); {thread}")
     question = sharded(kept=half_kept, public=lambda random: sharding.cases(random)[:1], **FIELDS)
     assert grade_answer(question, define(held)).passed is right
-
-
-@pytest.mark.parametrize(
-    ("body", "source"),
-    [
-        ("return torch.nn.parallel.DistributedDataParallel(module)", "DistributedDataParallel"),
-        ("from torch.distributed.fsdp import fully_shard as f; return f(module)", "torch.distributed.fsdp"),
-    ],
-)
-def test_the_librarys_wrapper_is_no_answer(body, source):
-    question = sharded(public=lambda r: sharding.cases(r)[:1], **FIELDS)
-    [verdict] = grade_answer(question, define(f"def answer(module): {body}")).verdicts
-    assert (verdict.kind, source in verdict.sentence) == ("foreign", True)
 
 
 def test_a_collective_that_one_rank_never_calls_is_said():

@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 
 import pytest
+import sample_question
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,15 +23,7 @@ from course_utils.grading.trained import reaches
 from course_utils.memory.allocator import CpuAllocator
 
 TASK = draw(Random(5))
-FIELDS = {
-    "id": "q1",
-    "title": "T",
-    "points": 3,
-    "difficulty": 1,
-    "minutes": 5,
-    "hints": ("a", "b", "c"),
-    "answer": "train",
-}
+FIELDS = {**sample_question.FIELDS, "answer": "train"}
 MIB = 2**20
 
 

@@ -1,18 +1,15 @@
 """The demos: each fits its chapter and keeps its word; one that is broken says so."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from ipywidgets import Checkbox, FloatSlider, IntSlider
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course_staff.demos import demos_in, kept, read_demo, server, stage
+from course_staff.demos import demos_in, kept, read_demo, stage
 from course_staff.demos.controls import instructions
 from course_staff.demos.needs import plan, uses_and_binds
 from course_staff.demos.presentation import presentation, presenter_page
@@ -193,7 +190,6 @@ WRONG = {
     "minutes": ([("minutes = 3", "minutes = 4")], "its steps take 3 minutes together, but it says 4"),
     "unknown key": ([("click =", "press =")], "step 2: .* unexpected keyword argument 'press'"),
     "nothing said": ([('say = "And now?"', 'say = " "')], "step 2: 'say' is empty"),
-    "no title": ([('title = "A bar"\n', "")], "step 2: .* missing .* argument: 'title'"),
     "a cell and code": ([('cell = "play"', 'cell = "play"\ncode = "1"')], "step 2: it has a cell and code of its own"),
     "no such scale": (
         [("minutes = 3", 'scale = "large"\nminutes = 3')],
@@ -318,17 +314,6 @@ def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
     assert offered == [{"height": 7}]
 
 
-def test_a_button_moves_the_figure_that_it_stands_below(monkeypatch):
-    """Though later steps have played theirs when it is pressed."""
-    shown, first, later = [], IntSlider(2, 0, 9), IntSlider(3, 0, 9)
-    monkeypatch.setattr(stage, "display", shown.append)
-    monkeypatch.setattr(viz.display, "played", {"height": first})
-    stage.offer({"height": 7})
-    monkeypatch.setattr(viz.display, "played", {"height": later})
-    shown[0].click()
-    assert (first.value, later.value) == (7, 3)
-
-
 def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_back(monkeypatch):
     shown, controls = [], {"height": IntSlider(2, 0, 9), "width": IntSlider(3, 0, 9)}
     monkeypatch.setattr(stage, "display", shown.append)
@@ -368,12 +353,6 @@ def test_continuous_integration_fails_where_the_tests_or_a_demo_fail(tmp_path, f
     environment = environment_for_child(PATH=f"{tmp_path}:/usr/bin:/bin")
     assert subprocess.run([ROOT / ".ci" / "run"], env=environment, timeout=20, check=False).returncode == 1
     assert (tmp_path / "typed").read_text().split() == typed
-
-
-def test_the_page_loads_nothing_from_elsewhere():
-    files = [path for path in (Path(server.__file__).parent / "share").rglob("*") if path.is_file()]
-    assert len(files) == 6
-    assert not [path.name for path in files if "http" in path.read_text(encoding="utf-8")]
 
 
 def test_a_class_s_window_may_be_loaded_again_before_all_of_it_is_there(caplog):
@@ -417,46 +396,6 @@ def test_a_class_s_window_may_be_loaded_again_before_all_of_it_is_there(caplog):
 
     assert asyncio.run(load_twice()) == "a step, the last"
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
-
-
-def test_what_is_updated_later_becomes_a_widget():
-    """And stands beside the widget as it is, for a page without a kernel."""
-    published = []
-    publish = stage._Updatable(lambda data, metadata, **rest: published.append((data, metadata)))
-    publish({"text/plain": "once"})
-    assert published == [({"text/plain": "once"}, None)]
-    picture = {"image/png": "AA", "text/plain": "a"}
-    publish(picture, {"image/png": {"alt": 'a "bar"', "width": 9}}, transient={"display_id": "p"})
-    data, metadata = published[1]
-    assert {kind: data[kind] for kind in picture} == picture
-    assert metadata == {"image/png": {"alt": 'a "bar"', "width": 9}, "demo": "picture"}
-    publish(
-        {"image/png": "BB", "text/plain": "b"}, {"image/png": {"alt": "b"}}, transient={"display_id": "p"}, update=True
-    )
-    (box,) = publish._places.values()
-    assert box.model_id == data["application/vnd.jupyter.widget-view+json"]["model_id"]
-    assert box.children[0].value == '<img src="data:image/png;base64,BB" alt="b" width="">'
-    publish({"text/markdown": "*x*"}, None, transient={"display_id": "q"})
-    assert published[-1][1] == {"demo": "also"}
-    assert publish._places["q"].children[0].outputs[0]["data"] == {"text/markdown": "*x*"}
-
-
-@pytest.mark.parametrize("size", [(7.6, 5.6), (7.6, 3.6), (7.8, 2.1)])
-def test_a_figure_is_given_the_shape_and_the_letters_of_a_room(size):
-    """Half of 1280 by 720 pixels beneath words that leave 440 of the height, and 14 pixels for its smallest letters."""
-    figure = Figure(figsize=size)
-    axes = figure.subplots()
-    axes.set_title("small", fontsize=5)
-    axes.set_title("large", fontsize=30, loc="right")
-    stage.enlarge(figure)
-    width, height = figure.get_size_inches()
-    scale = min(1280 / width, 440 / height)
-    assert width * height * scale**2 >= 1280 * 720 / 2 * 0.9  # what `bbox_inches` cuts off and adds comes on top
-    letters = {text.get_text(): text.get_fontsize() for text in figure.findobj(Text) if text.get_text()}
-    assert min(letters.values()) / 72 * scale >= 14
-    assert letters["large"] == 30
-    stage.enlarge(figure)
-    assert tuple(figure.get_size_inches()) == pytest.approx((width, height))
 
 
 PNG = {"image/png": "AA", "text/plain": "a bar"}
@@ -507,12 +446,3 @@ def test_without_voila_a_sentence_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "voila", None)
     assert main(["demo", "03"]) == 2
     assert capsys.readouterr().err.startswith("course demo: The package voila is missing: ")
-
-
-def test_a_port_that_is_taken_is_refused():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(CourseError, match="leave out --port"):
-            server.free_port(taken.getsockname()[1])
-    assert server.free_port(0) > 0

@@ -38,23 +38,15 @@ os._exit(0)"""
 ENDLESS = "while True:\n    pass"
 
 
-def write_class(folder: Path) -> dict[str, str]:
-    """The notebooks of the class in `folder`, but for the late one; student to what is handed in, in words."""
+def write_class(folder: Path, late: bool = False) -> dict[str, str]:
+    """The notebooks of the class in `folder`, but for the late one, or with `late` that one alone; student to what is handed in,
+    in words."""
     folder.mkdir(parents=True, exist_ok=True)
-    authored = load_solutions(ROOT / "solutions" / f"{SET}.ipynb")
-    told = {}
-    for name, (what, text) in submissions(authored).items():
-        told[name] = what
-        if name != LATE:
+    every = submissions(load_solutions(ROOT / "solutions" / f"{SET}.ipynb"))
+    for name, (_, text) in every.items():
+        if (name == LATE) == late:
             (folder / f"{name}.ipynb").write_text(text, encoding="utf-8")
-    return told
-
-
-def write_late(folder: Path) -> None:
-    """The one notebook that comes a day later."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = submissions(load_solutions(ROOT / "solutions" / f"{SET}.ipynb"))[LATE][1]
-    (folder / f"{LATE}.ipynb").write_text(text, encoding="utf-8")
+    return {name: what for name, (what, _) in every.items()}
 
 
 def submissions(authored: list[Authored]) -> dict[str, tuple[str, str]]:
@@ -121,12 +113,11 @@ def notebook(answers: dict[str, str | None], order=list) -> str:
     return json.dumps({**whole, "cells": list(order(cells))})
 
 
-def graded(folder: Path, solutions: Path | None = None) -> str:
+def graded(folder: Path) -> str:
     """What `course grade` prints for `folder`, the place of the results left out."""
     said = io.StringIO()
-    command = ["grade", str(folder), "--set", SET, "--seed", str(SEED)]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
-        assert main([*command, *(["--solutions", str(solutions)] if solutions else [])]) == 0
+        assert main(["grade", str(folder), "--set", SET, "--seed", str(SEED)]) == 0
     return re.sub(r"\nResults are in .*\n$", "", said.getvalue()).rstrip()
 
 
@@ -150,19 +141,8 @@ def grade_twice(folder: Path) -> tuple[str, float]:
     start = time.monotonic()
     first = graded(folder)
     seconds = time.monotonic() - start
-    write_late(folder)
+    write_class(folder, late=True)
     return shown(told, first, graded(folder)), seconds
-
-
-def next_steps(folder: Path, late: bool) -> str:
-    """What lies in `folder` now, and the commands that follow."""
-    grading = f"course grade {folder} --set {SET} --seed {SEED}"
-    if late:
-        return f"{LATE}.ipynb, handed in late, is in {folder} now. The same command grades it alone:\n  {grading}"
-    return (
-        f"{len(list(folder.glob('*.ipynb')))} submissions to {SET} are in {folder}. Grade them:\n  {grading}\n"
-        f"Then hand in the late one, and grade again:\n  python tests/staff/grading/class_of_twenty.py {folder} --late"
-    )
 
 
 def _write(text: str) -> None:
@@ -179,8 +159,8 @@ def _main() -> None:
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp()) / "class"
     if not arguments.write:
-        (write_late if arguments.late else write_class)(folder)
-        print(next_steps(folder, arguments.late))
+        write_class(folder, arguments.late)
+        print(folder)
         return
     text, seconds = grade_twice(folder)
     _write(text)

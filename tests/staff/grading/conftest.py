@@ -1,7 +1,6 @@
 """A released set, and the sandbox that this machine has."""
 
 import json
-from contextlib import contextmanager
 
 import pytest
 from tiny_set import ANSWER, COUNT, NEXT, SCALE, SET, SETUP, best_kind, need_sandbox, notebook
@@ -35,6 +34,15 @@ def tiny(release, monkeypatch):
 
 
 @pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with nothing in its folders, the working directory of the test."""
+    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def safe():
     """The kind of sandbox that this machine has; hostile submissions are only tried where there is one."""
     need_sandbox()
@@ -61,11 +69,14 @@ def _start(lane):
 def warm(lanes, monkeypatch):
     """Grading in lanes that stay from test to test, for tests of what is found there: a start takes three seconds."""
 
-    @contextmanager
-    def kept(kind, count, private):
-        assert kind == lanes[0].kind
-        for lane in lanes[:count]:
-            _start(lane)
-        yield grade._Lanes(lanes[:count])
+    class Warm(grade._Lanes):
+        def __init__(self, fresh):
+            assert {lane.kind for lane in fresh} == {lanes[0].kind}
+            super().__init__(lanes[: len(fresh)])
+            for lane in self.all:
+                _start(lane)
 
-    monkeypatch.setattr(grade, "_lanes", kept)
+        def close(self):
+            pass
+
+    monkeypatch.setattr(grade, "_Lanes", Warm)

@@ -6,28 +6,22 @@ import json
 import re
 
 import pytest
-from tiny_set import SEED, SET, submission, write_class
+import sample_records
+from sample_records import question
+from tiny_set import SET, run_command, submission, write_class
 
 from course_staff.grading import report
 from course_staff.grading.by_hand import FILE, read_by_hand, with_points_by_hand
-from course_utils.cli import main
 from course_utils.errors import CourseError
 
 WORTH = {"q1": 2, "q2": 1}
 HEAD = "student,question,points,comment\n"
 
 
-def question(name, points):
-    whole = {"id": name, "title": "T", "points": points, "of": WORTH[name], "parts": False}
-    said = {"case": "c", "passed": points > 0, "kind": "values", "sentence": "So.", "brief": "So."}
-    lists = {"counted": [], "public": [said], "hidden": [], "not_run": 0, "notes": []}
-    state = "passed" if points == WORTH[name] else "failed"
-    return {**whole, **lists, "state": state, "diagnosis": "", "shown": {"diagnosis": "", "hint": ""}}
-
-
 def record(student, q1=2, q2=1):
-    of = {"of": 3, "points": q1 + q2, "notes": [], "set": SET, "key": student, "file": "f", "seed": SEED}
-    return {"student": student, "questions": [question("q1", q1), question("q2", q2)], **of}
+    states = ["passed" if points == worth else "failed" for points, worth in zip((q1, q2), WORTH.values(), strict=True)]
+    asked = question(1, states[0], points=q1), question(2, states[1], points=q2, of=1)
+    return sample_records.record(student, *asked, points=q1 + q2, of=3)
 
 
 def amended(folder, records, rows):
@@ -100,12 +94,11 @@ def test_names_are_found_as_results_csv_has_them_whatever_they_look_like(tmp_pat
 @pytest.mark.usefixtures("warm")
 def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(tiny, tmp_path, capsys):
     write_class(tmp_path / "class", {"ann": submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")})
-    grade = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
-    assert main(grade) == 0
+    assert run_command(tmp_path, tiny) == 0
     out = tmp_path / "class-results"
     (out / FILE).write_text(HEAD + "ann,q2,0,Copied.\n")
     for more in ([], ["--again"]):
-        assert main([*grade, *more]) == 0
+        assert run_command(tmp_path, tiny, *more) == 0
         (row,) = csv.DictReader((out / "results.csv").open(encoding="utf-8"))
         assert row["points"] == "2.0"
     stored = json.loads(next((out / "records").glob("ann*.json")).read_text("utf-8"))
@@ -113,6 +106,6 @@ def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(tiny, tm
     (out / FILE).write_text(HEAD + "nobody,q1,1,\n")
     before = (out / "results.csv").read_bytes()
     capsys.readouterr()
-    assert main(grade) == 2
+    assert run_command(tmp_path, tiny) == 2
     assert "by_hand.csv, row 2: there is no student 'nobody'" in capsys.readouterr().err
     assert (out / "results.csv").read_bytes() == before

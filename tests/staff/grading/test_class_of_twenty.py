@@ -15,36 +15,11 @@ def submissions():
     return twenty.submissions(load_solutions(twenty.ROOT / "solutions" / f"{twenty.SET}.ipynb"))
 
 
-def test_the_class_has_twenty_and_all_sorts(submissions, tmp_path):
-    assert list(submissions) == [f"student-{number:02}" for number in range(1, 21)]
-    words = " ".join(what for what, _ in submissions.values())
-    for sort in (
-        "right",
-        "another style",
-        "nothing written",
-        "known mistake",
-        "endless",
-        "hostile",
-        "broken",
-        "another chapter",
-        "late",
-    ):
-        assert sort in words
-    assert len(twenty.write_class(tmp_path)) == 20
-    assert len(list(tmp_path.iterdir())) == 19, "one comes late"
-    twenty.write_late(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 20
-
-
-def test_the_program_says_what_it_wrote_and_what_follows(tmp_path, capsys, monkeypatch):
+def test_the_program_writes_nineteen_and_a_day_later_the_twentieth(tmp_path, monkeypatch):
     for late, count in ((), 19), (("--late",), 20):
         monkeypatch.setattr("sys.argv", ["class_of_twenty.py", str(tmp_path / "class"), *late])
         twenty._main()
-        said = capsys.readouterr().out
-        assert f"course grade {tmp_path / 'class'} --set 03_adamw --seed 2026" in said
-        assert ("--late" in said) == (not late)
         assert len(list((tmp_path / "class").iterdir())) == count
-    assert "19 submissions" not in said
 
 
 def test_the_guide_names_what_each_handed_in(submissions):

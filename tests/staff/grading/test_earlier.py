@@ -1,12 +1,10 @@
 """What a run of the grading takes up of an earlier one: nothing is lost, and nothing of another seed or set comes in between."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from course_staff.grading.earlier import Submitted, check_place, check_set, plan
-from course_staff.grading.report import Results
 from course_utils.errors import CourseError
 
 A, B = (Submitted(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
@@ -65,12 +63,3 @@ def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():
     check_set({"a": OF_A}, "03_adamw", Path("results"))
     with pytest.raises(CourseError, match="results holds results of the set 03_adamw; name another folder with --out"):
         check_set({"a": OF_A}, "04_adafactor", Path("results"))
-
-
-def test_what_cannot_be_read_or_is_of_another_version_is_graded_anew(tmp_path):
-    results = Results(tmp_path, "03_adamw")
-    older = {name: value for name, value in OF_B.items() if name not in ("file", "seed")}
-    for name, text in {"a": json.dumps(OF_A), "b": json.dumps(older), "c": "{cut off", "d": "[]"}.items():
-        (tmp_path / "records" / f"{name}.json").write_text(text, encoding="utf-8")
-    assert results.earlier() == {"a": OF_A}
-    assert planned({"a": A, "b": B}, results.earlier()) == (["b"], ["a"], [])

@@ -2,7 +2,6 @@
 
 import ast
 import gzip
-import json
 import shutil
 import subprocess
 from itertools import chain
@@ -13,8 +12,6 @@ import pytest
 from course_staff.grading.release import file_names
 from course_staff.grading.source import load_solutions, marker, public_part
 from course_staff.notebooks.files import read_notebook
-from course_utils.desk.workspace import hand_out
-from course_utils.files import Place
 from course_utils.grading.released import SETS, set_names
 
 ROOT = Path(__file__).parents[3]
@@ -169,24 +166,3 @@ def text_of(path: Path) -> str:
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", "replace")
     return text.replace('\\"', '"').replace("\\\\", "\\") if path.suffix in (".json", ".ipynb") else text
-
-
-def test_a_newer_hand_out_laid_over_the_old_one_reaches_a_learners_copy_and_spares_what_was_written(tmp_path):
-    old, new, mine = tmp_path / "course", tmp_path / "newer", tmp_path / "course" / "my-course"
-    for folder, task in ((old, "Add 1."), (new, "Add 2.")):
-        (folder / "exercises").mkdir(parents=True)
-        cells = [("task", "markdown", task), ("answer", "code", "...")]
-        text = {"cells": [cell(*one) for one in cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-        (folder / "exercises" / "a.ipynb").write_text(json.dumps(text))
-    list(hand_out(Place(old), mine))
-    copy = mine / "exercises" / "a.ipynb"
-    copy.write_text(copy.read_text().replace('"..."', '"answer = 3"'))
-    shutil.copytree(new, old, dirs_exist_ok=True)
-    (said,) = hand_out(Place(old), mine)
-    assert "New text in exercises/a.ipynb, in" in said
-    assert ["".join(each["source"]) for each in json.loads(copy.read_text())["cells"]] == ["Add 2.", "answer = 3"]
-
-
-def cell(name: str, kind: str, source: str) -> dict:
-    more = {"outputs": [], "execution_count": None} if kind == "code" else {}
-    return {"id": name, "cell_type": kind, "metadata": {}, "source": source, **more}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tiny_set import answered
 
-from course_staff.grading.source import load_solutions, marker
-from course_staff.notebooks.files import read_notebook
+from course_staff.grading.source import load_solutions
 from course_utils.files import exercises_of
 from course_utils.settings import environment_for_child
 
@@ -21,15 +21,10 @@ SIZE, JOBS = 6, 2
 def hand_in(folder):
     """Notebooks with right answers, the styles of the set's variants in turn."""
     authored = {each.question.id: each for each in load_solutions(ROOT / "solutions" / f"{SET}.ipynb")}
+    styles = {name: [each.solution, *(one.source for one in each.question.variants)] for name, each in authored.items()}
     for number in range(SIZE):
-        notebook = read_notebook(ROOT / exercises_of(SET))
-        for cell in notebook["cells"]:
-            if mark := marker(cell):
-                each = authored[mark[1]]
-                styles = [each.solution, *(variant.source for variant in each.question.variants)]
-                answer = styles[number % len(styles)]
-                cell["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
-        (folder / f"student{number:02d}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+        text = answered(ROOT / exercises_of(SET), {name: each[number % len(each)] for name, each in styles.items()})
+        (folder / f"student{number:02d}.ipynb").write_text(text, encoding="utf-8")
 
 
 def started(folder):

@@ -6,7 +6,8 @@ import random
 import re
 from html.parser import HTMLParser
 
-from tiny_set import SET
+import sample_records
+from sample_records import record
 
 from course_staff.grading.leaderboard import boards
 from course_staff.grading.report import Results, file_name
@@ -15,27 +16,18 @@ from course_utils.viz.tradeoff import format_operations, tradeoff_figure
 HOSTILE = ("=cmd()", "<script>alert(1)</script>", "$\\frac{1}{0}$", "a'b\"c`d`", "\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}")
 
 
-def question(figures, state="passed", name="q1"):
-    passed = state == "passed"
-    said = {"case": "c", "passed": passed, "kind": "" if passed else "values", "sentence": "", "brief": ""}
-    told = {"diagnosis": "", "hint": ""}
-    whole = {"id": name, "title": f"Train <{name}>", "points": 2, "of": 2, "parts": False, "state": state}
-    rest = {"diagnosis": "", "mistake": None, "shown": told, "counted": [], "hidden": [], "not_run": 0, "notes": []}
-    return {**whole, **rest, "public": [said], **({} if figures is None else {"figures": figures})}
+def question(figures, state="passed"):
+    more = {} if figures is None else {"figures": figures}
+    return sample_records.question(1, state, title="Train <q1>", points=2, **more)
 
 
 def take(bytes_, operations, accuracy):
     return {"bytes": bytes_, "operations": operations, "accuracy": accuracy}
 
 
-def record(student, *questions):
-    of_file = {"key": f"key of {student}", "file": student, "seed": 3}
-    return {"student": student, "set": SET, "points": 2, "of": 2, "notes": [], "questions": list(questions), **of_file}
-
-
 def written(folder, records):
     """The results' folder after a run that graded these, beside what was there."""
-    results = Results(folder, SET)
+    results = Results(folder, "03_adamw")
     earlier = results.earlier()
     for one in records:
         results.save(one["student"], one)

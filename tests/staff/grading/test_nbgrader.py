@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tiny_set import answered
 
 from course_staff.grading.nbgrader import source_files
 from course_staff.grading.release import write
@@ -134,13 +135,10 @@ def test_the_diagnosis_stands_in_nbgraders_feedback(graded):
 
 def hand_in(place: Path, name: str, student: str, answers: dict[str, str]) -> None:
     """What nbgrader handed out, with these answers by question."""
-    notebook = read_notebook(place / "release" / name / f"{name}.ipynb")
-    for cell in notebook.cells:
-        if (mark := marker(cell)) and mark[1] in answers:
-            cell["source"] = answers[mark[1]]
+    text = answered(place / "release" / name / f"{name}.ipynb", answers)
     path = place / "submitted" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(notebook), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
 
 
 def run_nbgrader(*arguments: str, place: Path) -> None:

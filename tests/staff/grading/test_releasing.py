@@ -9,8 +9,7 @@ from tiny_set import ANSWER, COUNT, NEXT, SCALE, SETUP, notebook
 
 from course_staff.commands import release as command
 from course_staff.grading import releasing
-from course_staff.grading.release import released
-from course_staff.grading.releasing import Released, Stamps, parts_of, released_parts, released_sets
+from course_staff.grading.releasing import Released, parts_of, released_parts, released_sets
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of
@@ -32,8 +31,8 @@ def test_many_processes_give_what_one_gives_and_say_when_each_part_is_through(tm
     found, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
     parts = [part for path in SOLUTIONS for part in parts_of(path)]
     assert sorted(map(str, parts)) == sorted(map(str, run))
-    for path, texts in zip(SOLUTIONS, found, strict=True):
-        assert texts == released(path, tmp_path / "exercises", tmp_path / "sets")
+    alone, _ = all_of(tmp_path / "alone", tmp_path, SOLUTIONS)
+    assert found == alone
     again, run = all_of(tmp_path / "kept", tmp_path, SOLUTIONS, jobs=2)
     assert (again, run) == (found, [])
 
@@ -63,7 +62,6 @@ def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
     (tmp_path / "kept" / "99_tiny.q2.json").write_text('{"digest": 1}')
     assert run() == ["q2"], "what is damaged is none"
     assert Released(tmp_path / "kept").find((solutions, "q2")) == "text q2"
-    assert Released(tmp_path / "kept", forget=True).find((solutions, "q2")) is None
 
 
 def test_an_interrupted_run_goes_on_where_it_was(solutions, tmp_path, monkeypatch):
@@ -139,21 +137,18 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
         all_of(tmp_path / "kept", tmp_path, [path])
 
 
-def test_what_differs_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
-    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
-        (tmp_path / folder).mkdir(parents=True)
+def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     name = "00_start_here"
-    shutil.copy(ROOT / "solutions" / f"{name}.ipynb", tmp_path / "solutions")
+    shutil.copy(ROOT / "solutions" / f"{name}.ipynb", checkout / "solutions")
     exercise = Path(exercises_of(name)).name
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
-    made = {tmp_path / "exercises" / exercise: text, tmp_path / "course_utils/grading/sets" / f"{name}.json": "{}"}
+    made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
     asked = []
     monkeypatch.setattr(command, "_released", lambda paths, *_: asked.append(len(paths)) or iter([made] * len(paths)))
-    monkeypatch.chdir(tmp_path)
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
-    (tmp_path / "exercises" / exercise).write_text(answered, encoding="utf-8")
+    (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
     said = capsys.readouterr().out
     assert "somebody changed it or answered in it" in said
@@ -163,38 +158,13 @@ def test_what_differs_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
 
     assert main(["release", "--check", "00"]) == 0
     assert asked == [1, 1, 1, 0], "a set that stands as it was released is not run again"
-    assert main(["release", "--check", "--anew", "00"]) == 0
-    assert asked[-1] == 1
-    (tmp_path / "exercises" / exercise).write_text(answered, encoding="utf-8")
+    (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
     assert asked[-1] == 1, "but one that somebody changed is"
 
 
-def test_a_stamp_stands_until_sources_or_files_are_others(solutions, tmp_path, monkeypatch):
-    files = tmp_path / "exercises.ipynb", tmp_path / "set.json"
-    place = tmp_path / "released.json"
-    for file in files:
-        file.write_text("as released")
-    Stamps(place).put(solutions, files)
-    assert Stamps(place).stand(solutions, files)
-    for changed in (*files, solutions):
-        before = changed.read_text()
-        changed.write_text(f"{before}\n")
-        assert not Stamps(place).stand(solutions, files)
-        changed.write_text(before)
-        assert Stamps(place).stand(solutions, files)
-    files[1].unlink()
-    assert not Stamps(place).stand(solutions, files)
-    files[1].write_text("as released")
-    monkeypatch.setattr(releasing, "_digest_of_code", lambda: "another")
-    assert not Stamps(place).stand(solutions, files)
-
-
-def test_a_release_says_beforehand_what_it_runs_and_why(solutions, tmp_path, monkeypatch, capsys):
-    for folder in ("notebooks", "solutions", "exercises", "course_utils/grading/sets"):
-        (tmp_path / folder).mkdir(parents=True)
-    path = solutions.replace(tmp_path / "solutions" / solutions.name)
-    monkeypatch.chdir(tmp_path)
+def test_a_release_says_beforehand_what_it_runs_and_why(solutions, checkout, monkeypatch, capsys):
+    path = solutions.replace(checkout / "solutions" / solutions.name)
     monkeypatch.setattr(command, "cores", lambda: 1)
 
     def said(*words):
@@ -203,7 +173,6 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, tmp_path, mon
 
     assert said() == ["2 questions", "never released before (1 set).\n"]
     assert said("--check") == [""], "nothing changed, nothing is run, and nothing is said of it"
-    assert said("--check", "--anew") == ["2 questions", "as --anew asks (1 set).\n"]
     path.write_text(path.read_text().replace("number", "figure") + "\n")
     assert said() == [
         "2 questions",
@@ -214,10 +183,3 @@ def test_a_release_says_beforehand_what_it_runs_and_why(solutions, tmp_path, mon
         "2 questions",
         "the course's code or a library changed since the last release (1 set).\n",
     ]
-
-
-def test_the_time_that_a_release_takes_is_told_by_its_questions_and_cores():
-    told = [command.announced(count, jobs, {"because": 15}) for count, jobs in ((1, 2), (240, 2), (240, 4))]
-    minutes = [int(re.search(r"about (\d+) minutes? on", text)[1]) for text in told]
-    assert minutes[0] == 1
-    assert minutes[1] == 2 * minutes[2] > 2

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from sample_records import question, record
 
 from course_staff.grading import report
 from course_staff.grading.overview import HOW_IT_ENDED
@@ -11,44 +12,6 @@ from course_utils.grading.judge import KINDS, Outcome, points
 from course_utils.grading.released import load_set, question_from, set_names
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "instructors.md").read_text("utf-8")
-
-
-def question(number=1, state="failed", diagnosis="", kind="values", **more):
-    said = {
-        "case": "c",
-        "passed": state == "passed",
-        "kind": kind,
-        **dict.fromkeys(("sentence", "brief"), "" if state == "passed" else "It is so."),
-    }
-    whole = {
-        "id": f"q{number}",
-        "title": "T",
-        "points": 0,
-        "of": 2,
-        "parts": False,
-        "state": state,
-        "diagnosis": diagnosis,
-    }
-    shown = {
-        "shown": {"diagnosis": "", "hint": ""},
-        "public": [said],
-        "hidden": [],
-        "not_run": 0,
-        "notes": [],
-    }
-    return {**whole, **shown, **more}
-
-
-def record(student, *questions, notes=()):
-    of = {
-        "points": 0,
-        "of": 2 * len(questions),
-        "notes": list(notes),
-        "set": "03_adamw",
-        "key": student,
-        "file": student,
-    }
-    return {"student": student, "questions": list(questions), **of}
 
 
 def mistakes(*named):
@@ -99,19 +62,6 @@ def test_points_come_about_as_the_guide_says(name):
             count = len(entry["cases"])
             one_wrong = round(asked.points * (count - 1) / count, 2) if entry["parts"] else 0
             assert points(asked, [], [False, *[True] * (count - 1)]) == one_wrong
-
-
-def test_the_guides_examples_of_points_are_those_of_the_set():
-    first, _, third = load_set("03_adamw")["questions"][:3]
-    assert len(question_from(first).cases()) == 5
-    assert (len(question_from(third).cases()), third["points"]) == (4, 4)
-    for said in (
-        "five public cases of 03's q1",
-        "six hidden",
-        "Three of four\nnumbers right in q3",
-        "worth 4 points, earn 3",
-    ):
-        assert said in GUIDE
 
 
 def test_the_rule_is_on_each_students_page_and_parts_are_marked():

@@ -1,18 +1,17 @@
 """The filter of system calls, tried from within the sandbox: what is refused fails with its error, what is needed works."""
 
 import errno
-import json
 import os
 import re
 from pathlib import Path
 
 import pytest
+import tiny_set
 from tiny_set import SEED, SET, SETUP, grade_class
 
 from course_staff.grading import asking, grade, isolate, sandbox, syscalls
-from course_staff.grading.source import load_solutions, marker
+from course_staff.grading.source import load_solutions
 from course_staff.grading.submission import Cell
-from course_staff.notebooks.files import read_notebook
 from course_utils.files import exercises_of
 from course_utils.grading.released import set_names
 
@@ -162,11 +161,7 @@ def test_elsewhere_nothing_is_refused(monkeypatch):
 def test_the_solutions_of_every_set_have_full_points_in_the_sandbox(name, safe, tmp_path):
     solutions = ROOT / "solutions" / f"{name}.ipynb"
     right = {each.question.id: each.solution for each in load_solutions(solutions)}
-    whole = read_notebook(ROOT / exercises_of(name))
-    for cell in whole["cells"]:
-        if mark := marker(cell):
-            cell["source"] = f"# EXERCISE {mark[1]}\n{right[mark[1]]}"
-    (tmp_path / "right.ipynb").write_text(json.dumps(whole))
+    (tmp_path / "right.ipynb").write_text(tiny_set.answered(ROOT / exercises_of(name), right))
     papers = grade.prepare(name, solutions, SEED)
     record = grade_class({"right": tmp_path / "right.ipynb"}, papers, safe)["right"]
     assert record["points"] == record["of"], [one["id"] for one in record["questions"] if one["state"] != "passed"]

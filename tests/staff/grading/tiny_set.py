@@ -8,6 +8,9 @@ import psutil
 import pytest
 
 from course_staff.grading import grade, sandbox
+from course_staff.grading.source import marker
+from course_staff.notebooks.files import read_notebook
+from course_utils.cli import main
 
 SET, SEED = "99_tiny", 20
 SCALE = """# QUESTION q1
@@ -80,6 +83,16 @@ def notebook(*cells, **more):
     return json.dumps({**whole, **more})
 
 
+def answered(path, answers):
+    """The text of the notebook at `path` with these answers, by question, in the cells for them."""
+    whole = read_notebook(path)
+    for each in whole["cells"]:
+        if (mark := marker(each)) and mark[1] in answers:
+            answer = answers[mark[1]]
+            each["source"] = answer if answer.startswith("# EXERCISE") else f"# EXERCISE {mark[1]}\n{answer}"
+    return json.dumps(whole)
+
+
 def submission(answer):
     return notebook(SETUP, answer, 'check("q1")', NEXT, 'check("q2")')
 
@@ -87,6 +100,12 @@ def submission(answer):
 def answer_with(body, before=""):
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return submission(f"# EXERCISE q1\n{before}\ndef scale(x, factor):\n{lines}\n")
+
+
+def run_command(tmp_path, tiny, *more):
+    """`course grade` of the folder `class`, whether there is a sandbox or not."""
+    given = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
+    return main(["grade", str(tmp_path / "class"), *given, *more])
 
 
 def grade_class(submissions, papers, kind, jobs=2):

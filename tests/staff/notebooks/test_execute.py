@@ -2,7 +2,6 @@
 
 import copy
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from course_staff.notebooks.clean import clean
 from course_staff.notebooks.execute import execute_chapter, run_chapters
-from course_staff.notebooks.files import notebook_text, read_notebook, write_notebook
+from course_staff.notebooks.files import read_notebook, write_notebook
 from course_utils.errors import CourseError
 from course_utils.viz.controls import LIVE
 
@@ -232,16 +231,3 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path):
     for path, words in ((tmp_path / "x.ipynb", "is not a notebook"), (tmp_path / "y.ipynb", "There is no notebook at")):
         with pytest.raises(CourseError, match=words):
             read_notebook(path)
-
-
-def test_writing_leaves_nothing_beside_the_notebook_and_keeps_the_old_one_on_failure(tmp_path, monkeypatch):
-    path = write(tmp_path, "1")
-    before = path.read_bytes()
-    notebook = read_notebook(path)
-    assert notebook_text(notebook) == notebook_text(read_notebook(path))
-    monkeypatch.setattr("course_staff.notebooks.files.notebook_text", lambda _: "half" + chr(0xD800))
-    with pytest.raises(UnicodeEncodeError):
-        write_notebook(notebook, path)
-    assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-    assert re.match(rb"\{\n \"cells\"", before)

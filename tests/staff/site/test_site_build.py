@@ -96,15 +96,6 @@ def test_links_that_lead_nowhere_on_it_are_known(site):
     assert lost == []
 
 
-def test_no_address_stands_on_it_that_cannot_work(pages):
-    """The repository's address is not known yet: nothing leads there, and no button offers Colab."""
-    for name, page in pages.items():
-        hosts = {
-            link.target for link in page.links() if "example.org" in link.target or "colab.research" in link.target
-        }
-        assert hosts == set(), name
-
-
 def test_a_page_has_at_most_one_mebibyte_of_its_own(pages):
     """The planner's formulas are its own."""
     for name, page in pages.items():
@@ -179,12 +170,3 @@ def test_every_page_says_what_it_is_to_those_who_show_a_link_to_it(pages):
         assert len(about["description"]) > 40, name
         picture = (page.path.parent / about["og:image"]).resolve()
         assert picture.read_bytes()[:4] == b"\x89PNG", name
-
-
-def test_the_first_screen_asks_whether_it_fits(pages):
-    first = pages["index.html"].soup
-    form = first.select_one("form[action='planner.html']")
-    assert "Will it fit?" in form.find_parent("div").get_text()
-    article = [one for one in first.select_one("article").find_all(True) if one.name in ("h2", "form", "ul")]
-    assert article[0] == form, "before everything else"
-    assert {one["name"] for one in form.select("select")} == {"model", "card"}

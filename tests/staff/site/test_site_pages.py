@@ -72,13 +72,6 @@ def test_a_picture_keeps_every_pixel_and_its_text(write, png, tmp_path):
     assert int(image["width"]) / int(image["height"]) == pytest.approx(before.width / before.height, rel=0.01)
 
 
-def test_a_figure_to_play_with_becomes_its_stills(write):
-    figures = html_of(write()[3]).select(".stills figure")
-    assert [(one.img["alt"], one.figcaption.string) for one in figures] == [
-        (f"seen {n}", f"setting {n}") for n in (1, 2, 3)
-    ]
-
-
 def test_a_picture_that_says_nothing_is_refused_by_name(tmp_path, png):
     bare = v4.new_output("display_data", {"image/png": b64encode(png).decode()})
     notebook = v4.new_notebook(cells=[v4.new_markdown_cell(TITLE), v4.new_code_cell("plot", outputs=[bare])])
