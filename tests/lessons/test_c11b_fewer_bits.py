@@ -25,6 +25,7 @@ def test_the_halves_share_no_function():
         assert second[place // 2] == every[place + 1]
 
 
+@pytest.mark.slow
 def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
     """`course plan` on a card that is too small for anything lists what falls lowest; tried, each takes just these bytes."""
     rungs = lesson.rungs(BASE, RECIPE)

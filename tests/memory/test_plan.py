@@ -441,7 +441,8 @@ def test_the_most_that_fits_is_one_number_where_not_all_that_is_smaller_fits(sta
     assert most(lambda number: number == 900, 900, 10_000) == 900, "what was asked for is known to fit"
 
 
-def test_a_function_has_the_positions_of_the_model_that_it_makes():
+def test_a_function_has_the_positions_of_the_model_that_it_makes(only):
+    only(())
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 48}
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 100}
     small = models.configuration("llama-7b", **heads, **sizes)

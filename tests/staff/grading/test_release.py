@@ -44,6 +44,8 @@ MANY_ANSWERS = (
     "02_optimizers_from_scratch",
     "03_adamw",
     "04_adafactor",
+    "06_gradient_accumulation",
+    "08_mixed_precision",
     "11_long_sequences",
     "09_local_sgd",
     "10_fsdp_and_zero",
