@@ -11,9 +11,8 @@ COURSE := $(VENV) -m course_utils.cli
 STAMP := .venv/.complete-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
 
 # The notebooks come first (in test-all, then strangers'): they are the longest pieces, and at the end short ones fill both processes.
-# Every process has one thread. There are more of them than two cores, because many tests wait for processes of their own; each
-# imports all there is.
-PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+# Every process has one thread, and there are as many as the two cores that CI has: a third took a tenth longer.
+PYTEST := OMP_NUM_THREADS=1 COURSE_SCALE=smoke COURSE_STRICT=1 COURSE_HOME="$(CURDIR)/build/home" $(VENV) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 # tests/kernels.py imports for all of them what each would import.
 KERNEL := $(if $(filter Linux,$(shell uname -s)),--nbval-kernel-name=forked,--nbval-current-env)
 NOTEBOOKS := --nbval-lax $(KERNEL) --nbval-cell-timeout=300 $(wildcard notebooks solutions)

@@ -189,8 +189,8 @@ def test_galore_and_a_teacher_are_options_and_another_teacher_is_another_questio
     assert "leave galore or zero_stage out" in capsys.readouterr().err
 
 
-def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys, monkeypatch):
-    monkeypatch.setattr(import_module("course_utils.memory.plan"), "CHANGES", ())
+@pytest.mark.slow
+def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
     words = ["plan", config, "--device", "cpu", "--memory", "400MB", "--sequence", "64", "--context-parallel", "4"]
     assert main([*words, "--json"]) == 0
     found = strict(capsys.readouterr().out)

@@ -178,7 +178,7 @@ def waiting(folder):
     ("send", "sent"),
     [
         pytest.param("kill", signal.SIGINT, id="an interrupt of the process", marks=pytest.mark.slow),
-        pytest.param("killpg", signal.SIGINT, id="an interrupt of all of a terminal"),
+        pytest.param("killpg", signal.SIGINT, id="an interrupt of all of a terminal", marks=pytest.mark.slow),
         pytest.param("kill", getattr(signal, "SIGKILL", None), id="its end"),
     ],
 )

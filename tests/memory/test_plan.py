@@ -327,6 +327,7 @@ def test_what_takes_longer_with_adapters_is_of_float32(only):
     assert "float32" not in lora.costs
 
 
+@pytest.mark.slow
 def test_adapters_that_take_longer_beside_another_change_are_explained_too(only):
     card = hardware.machine("H100")
     only({"micro-batch of 1", "LoRA of rank 16"})
@@ -374,6 +375,7 @@ def test_where_no_number_of_cards_is_enough_it_is_said(only):
     assert "ZeRO-3 alone" not in str(plan(LLAMA, card, RECIPE, cards=()))
 
 
+@pytest.mark.slow
 def test_where_zero_3_does_not_go_with_the_recipe_nothing_is_said_of_cards(only):
     only(())
     quantized = replace(RECIPE, lora=4, quantized="nf4", precision="bf16", checkpointing=True)

@@ -23,6 +23,7 @@ from course_utils.memory.plan import CHANGES
 from course_utils.memory.trial import Trial
 from course_utils.viz import guide
 
+pytestmark = pytest.mark.slow  # some forty dry runs; chapter 13 shows the guide in every run of the notebooks
 ROOT = Path(__file__).parents[2]
 WIDE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 8}
 
@@ -116,7 +117,6 @@ def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered
     assert effect_of(CHANGES[0], before, moved).lowers == {"activations": ("backward",)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "vocabulary"), [(2, 8192), (7, 16384)])
 def test_the_marks_are_the_same_at_other_sizes(blocks, vocabulary):
     sizes = WIDE | {"num_hidden_layers": blocks, "vocab_size": vocabulary, "max_position_embeddings": 1024}

@@ -64,7 +64,9 @@ ENDINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("ending", [pytest.param("well", marks=pytest.mark.slow), "dead", "too late with a child"])
+@pytest.mark.parametrize(
+    "ending", ["dead", *(pytest.param(one, marks=pytest.mark.slow) for one in ("well", "too late with a child"))]
+)
 def test_the_cell_is_named_and_nothing_of_its_kernel_is_left_however_it_ends(ending, tmp_path, capfd):
     source, timeout, words = ENDINGS[ending]
     path = write(tmp_path, source)
