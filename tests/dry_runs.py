@@ -9,9 +9,9 @@ _FOUND = {}
 _run_whole = trial.run_whole
 
 
-def _run_once_each(source, recipe, machine=None):
-    if source.key is None:
-        return _run_whole(source, recipe, machine)
+def _run_once_each(source, recipe, machine=None, idle=frozenset()):
+    if source.key is None or idle:
+        return _run_whole(source, recipe, machine, idle)
     teacher = source_of(recipe.teacher).key if recipe.teacher else None
     key = source.key, teacher, recipe, repr(machine)
     if key not in _FOUND:

@@ -13,7 +13,7 @@ from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, machine
 from course_utils.hardware.links import A100, LINKS, Cluster
-from course_utils.memory.depth import depth_of
+from course_utils.memory.blocks import depth_of
 from course_utils.memory.estimate import Estimate, family
 from course_utils.memory.finder import finder_of
 from course_utils.memory.model import Source, source_of

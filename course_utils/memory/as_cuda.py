@@ -163,9 +163,11 @@ def _dropout(x, p, train):
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    """One fused operator: FlashAttention (Dao et al. 2022) in half precision without a mask, else the memory-efficient one;
-    the plain products where several heads share a key and FlashAttention cannot be had (`sdp_utils.cpp`)."""
-    if attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= 256:
+    """One fused operator: FlashAttention (Dao et al. 2022) in half precision without a mask and with values as wide as queries,
+    else the memory-efficient one; the plain products where several heads share a key and FlashAttention cannot be had
+    (`sdp_utils.cpp`)."""
+    width = query.shape[-1]
+    if attn_mask is None and query.dtype in _HALVES and value.shape[-1] == width <= 256:
         return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa:  # the memory-efficient operator refuses them
         plain = partial(_aten._scaled_dot_product_attention_math, scale=scale, enable_gqa=True)

@@ -3,7 +3,6 @@
 Equal blocks add equal events, so the logs of two and of three blocks tell that of any number.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -11,10 +10,6 @@ import numpy as np
 
 from course_utils.memory.log import Log, sign
 
-_DEPTHS = (
-    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"),
-    *("encoder_layers", "decoder_layers", "n_blocks"),
-)
 _LISTS = ("aten.stack.default", "aten.cat.default")
 
 
@@ -68,40 +63,6 @@ class Depth:
         order = self.order(blocks)
         grown = three.changes + self.growth * (blocks - 3)
         return Log(grown[order], tuple(three.labels[place] for place in order), three.grain)
-
-
-def cut(config, blocks: int) -> tuple[object, int] | None:
-    """A Transformers configuration with so many blocks, or repetitions of a pattern of blocks, and how many it has itself.
-
-    None where it has fewer than five, or lists of several lengths.
-    """
-    if not hasattr(config, "to_dict"):
-        return None
-    names = [name for name in _DEPTHS if type(getattr(config, name, None)) is int]
-    depths = {getattr(config, name) for name in names}
-    if len(depths) != 1:
-        return None
-    depth = depths.pop()
-    lists = {n: v for n, v in vars(config).items() if isinstance(v, list | tuple) and len(v) == depth > 1}
-    period = next(p for p in range(1, depth + 1) if all(_repeats(v, p) for v in lists.values()))
-    count, rest = divmod(depth, period)
-    if count < 5:
-        return None
-    smaller, kept = deepcopy(config), blocks * period + rest
-    for name in names:
-        setattr(smaller, name, kept)
-    for name, value in lists.items():
-        setattr(smaller, name, value[:kept])
-    return smaller, count
-
-
-def depth_of(config) -> int:
-    """How many blocks a configuration has."""
-    return next(getattr(config, name) for name in _DEPTHS if type(getattr(config, name, None)) is int)
-
-
-def _repeats(values, period: int) -> bool:
-    return all(value == values[place % period] for place, value in enumerate(values))
 
 
 def _split_into_stretches(log: Log, foreach_apart: bool) -> list[tuple[tuple, slice]]:

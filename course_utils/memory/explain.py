@@ -14,23 +14,26 @@ from course_utils.units import BYTE_UNITS, format_bytes
 
 _UNITS = dict(BYTE_UNITS) | {"bytes": 1, "B": 1}
 _AMOUNT = r"([\d.]+) (GiB|MiB|KiB|bytes|B)"
-_AMOUNTS = {
+_AMOUNTS = {  # as torch has written them since 2.1, and before
     "requested": rf"Tried to allocate {_AMOUNT}",
-    "card": rf"total capacity of {_AMOUNT}",
-    "free": rf"of which {_AMOUNT} is free",
-    "allocated": rf"allocated memory {_AMOUNT} is allocated by PyTorch",
+    "card": rf"total capaci?ty of {_AMOUNT}|{_AMOUNT} total capacity",
+    "free": rf"of which {_AMOUNT} is free|{_AMOUNT} free",
+    "allocated": rf"allocated memory {_AMOUNT} is allocated by PyTorch|{_AMOUNT} already allocated",
+    "reserved": rf"{_AMOUNT} reserved in total by PyTorch",
     "reserved but unused": rf"{_AMOUNT} is reserved by PyTorch but unallocated",
 }
-_WHERE = {  # what a line of a traceback says about the moment
-    r"cross_entropy|loss_function|ForCausalLMLoss|log_softmax": (
+_SHORTAGE = r"Tried to allocate|CUDA error: out of memory"
+_WHERE = (  # of a traceback the first that any of its lines says: backward may run a forward pass
+    (r"\.backward\(|run_backward|unpack_hook", "backward", "the backward pass"),
+    (r"optim/\w+\.py|optimizer\.step|_foreach_|_init_group", "update", "the optimizer's step"),
+    (
+        r"cross_entropy|loss_function|ForCausalLMLoss|log_softmax",
         "forward",
         "the loss: logits in float32 and their softmax",
     ),
-    r"\.backward\(|autograd/graph|run_backward": ("backward", "the backward pass"),
-    r"optim/\w+\.py|optimizer\.step|_foreach_|_init_group": ("update", "the optimizer's step"),
-    r"\.to\(|_apply|load_state_dict|torch\.load": ("loading", "moving or loading weights"),
-    r"forward": ("forward", "the forward pass"),
-}
+    (r"in \w*forward|compute_loss|training_step|softmax", "forward", "the forward pass"),
+    (r"\.to\(|\.cuda\(|_apply|load_state_dict|torch\.load", "loading", "moving or loading weights"),
+)
 
 
 def why(before: Estimate, after: Estimate) -> str:
@@ -66,28 +69,41 @@ def explain(path: Path, estimate: Estimate | None = None) -> str:
 
 
 def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
-    found = {
-        name: int(float(match[1]) * _UNITS[match[2]])
-        for name, pattern in _AMOUNTS.items()
-        if (match := re.search(pattern, text))
-    }
-    if "requested" not in found:
+    ends = [match.start() for match in re.finditer(_SHORTAGE, text)]
+    if not ends:
         raise CourseError(
             "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
         )
-    yield ", ".join(f"{name} {format_bytes(size)}" for name, size in found.items())
-    trace = [line for line in reversed(text.splitlines()) if line.strip().startswith("File ") or "(" in line]
-    known = (where for line in trace for pattern, where in _WHERE.items() if re.search(pattern, line))
+    found = _amounts_in(" ".join(text[ends[-1] :].split()))
+    if found:
+        yield ", ".join(f"{name} {format_bytes(size)}" for name, size in found.items())
+    else:
+        yield "CUDA ran out of memory; the message does not say how much was requested."
+    trace = text[: ends[-1]].rpartition("Traceback (most recent call last)")[2]
+    lines = [line for line in trace.splitlines() if "❱" in line] or [trace]  # as rich marks the line that failed
+    known = (one[1:] for one in _WHERE if any(re.search(one[0], line) for line in lines))
     phase, what = next(known, (None, None))
     if what:
         yield f"It happened in {what}."
-    if estimate is not None:
+    if estimate is not None and found:
         yield from _locate_in_step(found["requested"], phase, estimate)
     if found.get("reserved but unused", 0) > 0.1 * found.get("card", inf):
         yield (
             "Much is reserved but unused: the allocator's blocks do not fit what is requested; "
             "try PYTORCH_ALLOC_CONF=expandable_segments:True."
         )
+
+
+def _amounts_in(message: str) -> dict[str, int]:
+    """Bytes by what they are."""
+    found = {}
+    for name, pattern in _AMOUNTS.items():
+        if match := re.search(pattern, message):
+            amount, unit = filter(None, match.groups())
+            found[name] = int(float(amount) * _UNITS[unit])
+    if "reserved" in found and "allocated" in found:
+        found["reserved but unused"] = max(0, found.pop("reserved") - found["allocated"])
+    return found
 
 
 def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:

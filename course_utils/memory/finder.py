@@ -13,7 +13,7 @@ import numpy as np
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.memory.depth import Depth, cut, depth_of
+from course_utils.memory.depth import Depth
 from course_utils.memory.letters import Polynomial, in_letters, siblings, sizes_of
 from course_utils.memory.log import Label, Log
 from course_utils.memory.model import Source, source_of
@@ -194,12 +194,11 @@ class Finder:
         for _, _, module, _ in log.labels:
             if found := _NUMBER.search(module):
                 seen.setdefault(module[: found.start()] + ".*", set()).add(found[2])
-        smaller = cut(self.source.config, 3)
-        named, all_of_them = (depth_of(smaller[0]), depth_of(self.source.config)) if smaller else (0, 0)
-        cut_short = {
-            name for name, numbers in seen.items() if len(numbers) == named and "teacher" not in name.split(".")
+        lengths = {} if self.source.blocks is None else self.source.blocks.lengths(3)
+        return {
+            name: len(numbers) if "teacher" in name.split(".") else lengths.get(len(numbers), len(numbers))
+            for name, numbers in seen.items()
         }
-        return {name: all_of_them if name in cut_short else len(numbers) for name, numbers in seen.items()}
 
     def formulas(self, log: Log, recipe: Recipe) -> Callable[[int], Polynomial]:
         """For each event's place its size as a polynomial, in letters as far as they are known, else a number."""

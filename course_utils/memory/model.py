@@ -3,8 +3,9 @@
 import inspect
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.depth import cut
+from course_utils.memory.blocks import Blocks, make_up
+from course_utils.memory.fake import fake_tensors, is_fake
 from course_utils.memory.recipe import Recipe
 from course_utils.models import ConvNetConfig
 
@@ -51,6 +53,12 @@ class Source:
         settings = self.config.to_json_string(False) if hasattr(self.config, "to_dict") else repr(self.config)
         return f"{type(self.config).__name__} {settings}"
 
+    @property
+    def guessed_class(self) -> str | None:
+        """The class that was taken where the configuration names none; None where nothing was guessed."""
+        named = not hasattr(self.config, "to_dict") or self.config.architectures
+        return models.class_of(self.config).__name__ if self.configured and not named else None
+
     @staticmethod
     def loss(outputs, batch) -> torch.Tensor:
         """The number to train on. Raises `CourseError` where the model returns none."""
@@ -81,9 +89,41 @@ class Source:
         """The same kind of model by another configuration."""
         return _from_config(config, self.name, self.batch)
 
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """Where it repeats itself; None where it does not, or not often enough."""
+        return self._structure[0]
+
     def with_blocks(self, count: int) -> "Source":
-        """The same model with so many of its blocks."""
-        return self.with_config(cut(self.config, count)[0])
+        """The same model with so many repetitions of its blocks."""
+        if not self._structure[1]:
+            return replace(self, make=lambda: self.blocks.shorten(self.make(), count), configured=False)
+        config = deepcopy(self.config)
+        self.blocks.shorten_config(config, count)
+        return self.with_config(config)
+
+    @cached_property
+    def _structure(self) -> tuple[Blocks | None, bool]:
+        """Its blocks, and whether a shorter configuration makes the very model from which blocks were taken out."""
+        if self.key in _structures:
+            return _structures[self.key]
+        try:
+            with fake_tensors():
+                model = self.make()
+                found = Blocks.of(model), False
+                if found[0] is not None and self.configured:
+                    config = deepcopy(self.config)
+                    found[0].shorten_config(config, 3)
+                    found = found[0], make_up(self.with_config(config).make()) == make_up(found[0].shorten(model, 3))
+        except Exception:  # whatever is wrong with it, its dry run says
+            found = None, False
+        if self.key is not None:
+            _structures[self.key] = found
+        return found
+
+
+_structures: dict[str, tuple[Blocks | None, bool]] = {}
+"""By `Source.key`, what was found out in this process."""
 
 
 def source_of(what, batch: Callable | None = None) -> Source:
@@ -135,11 +175,12 @@ def _config_of(what: str | Path):
 
 
 def _copy(module: nn.Module) -> nn.Module:
-    """The module again; under fake tensors as a fake one, whatever its own tensors are."""
+    """The module again; under fake tensors as a fake one on the device that they are on, whatever its own tensors are."""
     copied = deepcopy(module)
     for parameter in copied.parameters():
         parameter.grad = None
-    return copied
+    place = torch.empty(0)
+    return copied.to(place.device) if is_fake(place) else copied
 
 
 def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:

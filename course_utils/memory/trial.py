@@ -12,7 +12,7 @@ import numpy as np
 from course_utils.distributed.traffic import counted
 from course_utils.hardware import Machine, OperatorWatch
 from course_utils.memory.as_cuda import HOST
-from course_utils.memory.depth import Depth, cut, depth_of
+from course_utils.memory.depth import Depth
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.log import Log
 from course_utils.memory.model import Source
@@ -72,19 +72,19 @@ def attempt(source: Source, recipe: Recipe, machine: Machine | None = None, *, t
 
 
 def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
-    found = cut(source.config, 3)
-    if found is None or recipe.segments is not None:  # how long a segment is depends on all blocks
+    if recipe.segments is not None or source.blocks is None:  # how long a segment is depends on all blocks
         return None
+    blocks = source.blocks.count
     two, three = (run_once(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
-    depth, below, blocks = Depth.between(two.log, three.log), Depth.between(two.host, three.host), found[1]
+    depth, below = Depth.between(two.log, three.log), Depth.between(two.host, three.host)
     if depth is None or below is None:
         return None
     if not depth.sure:
         four = run_once(source.with_blocks(4), recipe, traffic=False).log
         if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
             return None
-    in_pattern = depth_of(found[0]) - depth_of(cut(source.config, 2)[0])
-    what = "blocks" if in_pattern == 1 else f"groups of {in_pattern} blocks"
+    period = source.blocks.period
+    what = "blocks" if period == 1 else f"groups of {period} blocks"
     return Trial(
         recipe,
         depth.deepen(three.log, blocks),
@@ -124,9 +124,12 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, tra
     return replace(found, recipe=recipe, log=log, clock=clock, traffic=sent)
 
 
-def run_whole(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
-    """The dry run of all of this step."""
-    work, watch, entries = Workload(source, recipe), OperatorWatch(HOST if recipe.device == "cuda" else None), []
+def run_whole(
+    source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset[str] = frozenset()
+) -> Trial:
+    """The dry run of all of this step; the parameters that are `idle` get no gradient in it, and so have no state."""
+    work, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
+    entries: list = []
     clock, traffic = Counter(), {}
 
     @contextmanager
@@ -147,6 +150,8 @@ def run_whole(source: Source, recipe: Recipe, machine: Machine | None = None) ->
             yield
 
     usage = run_dry(work.build, work.step, recipe.device, recipe.ranks, warm=work.prime, watch=watched)
+    if work.idle != idle:  # only a step tells
+        return run_whole(source, recipe, machine, work.idle)
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()
     for entry in (entry for one in entries for entry in one.entries):
         sent, messages = traffic.get(entry.collective, (0, 0))

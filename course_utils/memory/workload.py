@@ -33,9 +33,10 @@ class Workload:
     its teacher's.
     """
 
-    def __init__(self, what, recipe: Recipe, batch: Callable | None = None):
+    def __init__(self, what, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()):
         self.source = source_of(what, batch)
         self.recipe = recipe
+        self.idle = idle
         self.source.require(recipe)
         self.teacher = source_of(recipe.teacher) if recipe.teacher else None
         if self.teacher is not None:
@@ -86,6 +87,9 @@ class Workload:
         with phase("backward"):
             for bucket in getattr(model, "buckets", ()):
                 bucket.average()
+        if recipe.zero_stage < 2 and not recipe.in_backward:
+            trained = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+            self.idle = frozenset(name for name, parameter in trained if parameter.grad is None)
         with phase("update"):
             if recipe.clipping:
                 scaler.unscale_(optimizer)
@@ -99,8 +103,8 @@ class Workload:
         if self.recipe.zero_stage > 1 or self.recipe.in_backward:
             self.step(model, optimizer, batches)
             return
-        for parameter in model.parameters():
-            if parameter.requires_grad:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and name not in self.idle:
                 parameter.grad = torch.empty_like(parameter)
         one_by_one = [group for group in optimizer.param_groups if group.get("foreach") is False]
         for group in one_by_one:  # all at once leaves the same state, and asks a tenth of the operators

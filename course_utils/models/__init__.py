@@ -6,6 +6,7 @@ sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that 
 
 from course_utils.models.building import (
     build,
+    class_of,
     distilbert_base,
     from_configuration,
     parameter_bytes,
@@ -32,6 +33,7 @@ __all__ = [
     "ConvNet",
     "ConvNetConfig",
     "build",
+    "class_of",
     "configuration",
     "distilbert_base",
     "from_configuration",

@@ -42,7 +42,7 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
     Its class is the architecture that the configuration names, else the family's language model, or what the family is for.
     Weights, training mode, seed as in `build`. Raises `CourseError` when Transformers has no such model.
     """
-    model = ConvNet if isinstance(config, ConvNetConfig) else _class_of(config)
+    model = ConvNet if isinstance(config, ConvNetConfig) else class_of(config)
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(settings().seed if seed is None else seed)
         return model(config).train()
@@ -53,7 +53,7 @@ def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
 
     Raises `CourseError` where there are none, and where they are not those of this model.
     """
-    kind = _class_of(config)
+    kind = class_of(config)
     options = {"config": deepcopy(config), "dtype": torch.get_default_dtype(), "local_files_only": not hub.answers()}
     try:
         model, about = kind.from_pretrained(weights, output_loading_info=True, **options)
@@ -72,14 +72,17 @@ def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:
     return model.train()
 
 
-def _class_of(config: "PretrainedConfig") -> type[nn.Module]:
+def class_of(config: "PretrainedConfig") -> type[nn.Module]:
+    """Transformers' class of the configuration's model; where it names none, a classifier where it names classes, else the
+    family's language model, or what the family is for. Raises `CourseError` where there is no such class."""
     import transformers
 
     named = (getattr(config, "architectures", None) or [""])[0]
-    if hasattr(transformers, named):
-        return getattr(transformers, named)
+    spelled = named if hasattr(transformers, named) else _by_other_capitals(named)
+    if spelled:
+        return getattr(transformers, spelled)
     if not named:
-        for task in _TASKS:
+        for task in (*_CLASSIFIERS, *_TASKS) if _has_names_of_classes(config) else _TASKS:
             known = getattr(transformers, f"AutoModelFor{task}")._model_mapping
             if type(config) in known:
                 found = known[type(config)]
@@ -90,6 +93,18 @@ def _class_of(config: "PretrainedConfig") -> type[nn.Module]:
     )
 
 
+def _by_other_capitals(named: str) -> str | None:
+    """As Transformers spells it today: Llama's first files say LLaMAForCausalLM."""
+    import transformers
+
+    return next((name for name in dir(transformers) if name.lower() == named.lower()), None)
+
+
+def _has_names_of_classes(config: "PretrainedConfig") -> bool:
+    return any(not str(name).startswith("LABEL_") for name in (getattr(config, "id2label", None) or {}).values())
+
+
+_CLASSIFIERS = ("SequenceClassification", "ImageClassification")
 _TASKS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SpeechSeq2Seq", "ImageClassification", "ZeroShotImageClassification")
 
 

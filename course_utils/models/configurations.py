@@ -120,15 +120,21 @@ def from_json(path: Path) -> "PretrainedConfig":
 
 
 def _refuse_misspelled(found: dict, family: type, path: Path) -> None:
-    """Transformers keeps a field that it does not know, and makes the model of its usual size."""
-    known = {*signature(family).parameters, *family.attribute_map}
+    """Transformers keeps a field that it does not know, and makes the model of its usual size; others it may well ignore."""
+    known, usual = {*signature(family).parameters, *family.attribute_map}, None
     with suppress(Exception):  # of a family that has no usual sizes
-        known |= family().to_dict().keys()
+        usual = family()
+        known |= usual.to_dict().keys()
+    sizes = {name for name in known - found.keys() if name in SIZES or _is_a_size(name, getattr(usual, name, None))}
     for name in sorted(found.keys() - known):
-        for near in get_close_matches(name, known - found.keys(), 1, cutoff=0.9):
+        for near in get_close_matches(name, sizes, 1, cutoff=0.9):
             raise CourseError(
                 f"{path} has a field {name!r}, which {family.model_type} does not know; rename it to {near!r}."
             )
+
+
+def _is_a_size(name: str, usual: object) -> bool:
+    return type(usual) is int and "token_id" not in name and not name.startswith("_")
 
 
 def tokenizer_beside(model: str) -> Path | None:

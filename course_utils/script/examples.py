@@ -106,7 +106,7 @@ def _source(job: Job) -> Source:
     else:
         labels = data.load_functions()["train"].features["label"].num_classes
         source = source_of(models.configuration("distilbert", labels=labels))
-    kind = models.building._class_of(source.config)
+    kind = models.building.class_of(source.config)
     if job.model and not is_causal(kind):
         raise CourseError(f"{job.model} is no causal language model ({kind.__name__}); take GPT-2 or Llama, say.")
     if job.packed and source.config.model_type not in PACKED:

@@ -296,6 +296,7 @@ def test_a_row_alone_is_asked_what_to_do_with_it(config, capsys):
     assert "add --emit train" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bytes_are_told_where_seconds_are_not_known(config, capsys):
     """A T4 has no rate for bfloat16; what fits in its memory does not depend on that."""
     words = ["plan", config, "--precision", "bf16", "--batch", "1"]

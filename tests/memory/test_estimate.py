@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, measure
-from course_utils.memory.finder import cut
 from course_utils.memory.model import source_of
 from course_utils.memory.quantized import quantize_linears
 from course_utils.memory.trial import attempt
@@ -104,6 +103,7 @@ def test_one_example_has_formulas_of_its_own():
     assert one.at(batch=2).how == "a dry run of 3 of its 5 blocks", "two examples are another regime"
 
 
+@pytest.mark.slow
 def test_beyond_what_was_confirmed_it_asks_again():
     """A sliding window: a formula that is right below it is wrong above, and must not be asked there."""
     from transformers import MistralConfig
@@ -297,15 +297,3 @@ def test_what_cannot_be_estimated_is_a_sentence(what, options, said):
 def test_a_recipe_that_contradicts_itself_is_a_sentence(changes, said):
     with pytest.raises(CourseError, match=said):
         Recipe(**changes)
-
-
-def test_depth_is_cut_where_blocks_repeat():
-    from transformers import Gemma3TextConfig, T5Config
-
-    assert cut(LLAMA, 3)[0].num_hidden_layers == 3
-    gemma = Gemma3TextConfig(**SMALL, num_hidden_layers=36)  # every sixth layer attends to all
-    smaller, count = cut(gemma, 3)
-    assert (smaller.num_hidden_layers, count) == (18, 6)
-    assert smaller.layer_types == gemma.layer_types[:18]
-    assert cut(T5Config(num_layers=6, num_decoder_layers=8), 3) is None, "lists of two lengths"
-    assert cut(models.ConvNetConfig(), 3) is None

@@ -166,6 +166,7 @@ BREAKING = (
 )
 
 
+@pytest.mark.slow
 def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_printed(write, capfd):
     """Right ones, with code and scales of their own, and one wrong in every way: in one process for the sake of time."""
     right = write(("minutes = 3\n", "minutes = 5\n"), text=DEMO + OWN_CODE, name="00_right")

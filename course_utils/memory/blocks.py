@@ -1,0 +1,199 @@
+"""Which blocks of a model are alike, and the model with fewer of them.
+
+A model is shortened itself: blocks are taken out of its lists, so that its class, its head, what is trained, data types, adapters
+and hooks stay what they are.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import nn
+
+FEWEST = 5
+"""Of fewer repetitions all are run."""
+_COUNTS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"),
+    *("encoder_layers", "decoder_layers", "n_blocks"),
+)
+_INDEX = re.compile(r"(layer|block)_?(idx|id|index|number|num)$")
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Of a list of `length` blocks those from `start` on that repeat: `count` times a pattern of `period` blocks."""
+
+    length: int
+    start: int
+    period: int
+    count: int
+
+    def dropped(self, count: int) -> slice:
+        """The places of the blocks that are taken out where `count` repetitions stay."""
+        return slice(self.start + count * self.period, self.start + self.count * self.period)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The lists of a model that repeat equally often, by their names."""
+
+    lists: dict[str, Stretch]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Blocks | None":
+        """None where no list of a Transformers model has a pattern that repeats often enough.
+
+        Of another's `forward` nobody knows whether it treats equal blocks alike.
+        """
+        stretches = ((name, _stretch_of(model, name)) for name in _lists_of(model))
+        found = {name: one for name, one in stretches if one is not None}
+        most = max((one.count for one in found.values()), default=0)
+        return cls({name: one for name, one in found.items() if one.count == most}) if found else None
+
+    @property
+    def count(self) -> int:
+        """How often the pattern repeats."""
+        return next(iter(self.lists.values())).count
+
+    @property
+    def period(self) -> int:
+        """Blocks of a pattern, in the list where it is longest."""
+        return max(one.period for one in self.lists.values())
+
+    def lengths(self, count: int) -> dict[int, int]:
+        """How many blocks a list has in the whole model, by how many it has where `count` repetitions stay."""
+        return {one.length - (one.count - count) * one.period: one.length for one in self.lists.values()}
+
+    def shorten_config(self, config, count: int) -> None:
+        """Let a configuration say so many repetitions, as far as it has the numbers and lists itself."""
+        for stretch in self.lists.values():
+            _shorten(config, stretch.length, stretch.dropped(count))
+
+    def shorten(self, model: nn.Module, count: int) -> nn.Module:
+        """The model with so many repetitions, changed where it is; copies of its configurations say so."""
+        _copy_configs(model)
+        for name, stretch in self.lists.items():
+            dropped = stretch.dropped(count)
+            blocks = model.get_submodule(name)
+            for one in [*_modules_above(model, name), *_configs_above(model, name)]:
+                _shorten(one, stretch.length, dropped)
+            for block in blocks[dropped.stop :]:
+                _count_down(block, dropped.stop - dropped.start)
+            del blocks[dropped]
+        return model
+
+
+def depth_of(config) -> int:
+    """How many blocks a configuration has."""
+    return next(getattr(config, name) for name in _COUNTS if type(getattr(config, name, None)) is int)
+
+
+def _lists_of(model: nn.Module, above: str = "") -> Iterator[str]:
+    """Names of lists of blocks, of which Transformers' own code takes one after the other; none within another's blocks."""
+    for name, child in model.named_children():
+        path = f"{above}.{name}" if above else name
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            if type(model).__module__.startswith("transformers.models."):
+                yield path
+        else:
+            yield from _lists_of(child, path)
+
+
+def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
+    """The pattern of which most blocks can be taken out; None where none repeats often enough."""
+    blocks = model.get_submodule(name)
+    shared = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
+    lists = [
+        value
+        for config in _configs_above(model, name)
+        for value in vars(config).values()
+        if isinstance(value, list | tuple) and len(value) == len(blocks)
+    ]
+    kinds = [(make_up(block, shared), *(str(one[place]) for one in lists)) for place, block in enumerate(blocks)]
+    found = [
+        Stretch(len(kinds), start, period, length // period)
+        for period in range(1, len(kinds) // FEWEST + 1)
+        for start, length in [_longest_repetition(kinds, period)]
+        if length // period >= FEWEST
+    ]
+    return max(found, key=lambda one: (one.count - 1) * one.period, default=None)
+
+
+def _longest_repetition(kinds: list, period: int) -> tuple[int, int]:
+    """Where the longest stretch begins in which each block is as the one a period before, and how long it is."""
+    best, start = (0, 0), 0
+    for place in range(len(kinds)):
+        if place - start >= period and kinds[place] != kinds[place - period]:
+            start = place - period + 1
+        best = max(best, (place + 1 - start, -start))
+    return -best[1], best[0]
+
+
+def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) -> tuple:
+    """All by which blocks, or models, can differ, but for places: modules, their settings and hooks, parameters and buffers.
+
+    `shared` counts, by identity, where a parameter stands: one that stands elsewhere too is equal to itself alone.
+    """
+    found = []
+    for name, module in block.named_modules():
+        settings = tuple(
+            (key, value != 0 if isinstance(value, float) else value)  # dropout takes the same memory, whatever its rate
+            for key, value in vars(module).items()
+            if isinstance(value, _PLAIN) and not _INDEX.search(key)
+        )
+        hooks = len(module._forward_hooks), len(module._forward_pre_hooks)
+        tensors = [
+            (
+                leaf,
+                tensor.shape,
+                tensor.dtype,
+                tensor.requires_grad,
+                id(tensor) if shared.get(id(tensor), 1) > 1 else None,
+            )
+            for kind in (module.named_parameters, module.named_buffers)
+            for leaf, tensor in kind(recurse=False)
+        ]
+        found.append((name, type(module), settings, hooks, tuple(tensors)))
+    return tuple(found)
+
+
+def _copy_configs(model: nn.Module) -> None:
+    """Give the model configurations of its own: others may be made from those that it has."""
+    owners = [module for module in model.modules() if hasattr(vars(module).get("config"), "to_dict")]
+    for module, config in zip(owners, deepcopy([module.config for module in owners]), strict=True):
+        module.config = config  # equal ones stay one, since they were copied together
+
+
+def _modules_above(model: nn.Module, name: str) -> list[nn.Module]:
+    """Those in which the list lies, the outermost first."""
+    parts = name.split(".")
+    return [model.get_submodule(".".join(parts[:place])) for place in range(len(parts))]
+
+
+def _configs_above(model: nn.Module, name: str) -> list:
+    """The configurations of the modules in which the list lies, each once."""
+    owners = (module for module in _modules_above(model, name) if hasattr(getattr(module, "config", None), "to_dict"))
+    return list({id(module.config): module.config for module in owners}.values())
+
+
+def _shorten(config, length: int, dropped: slice) -> None:
+    """Let a configuration, or a module that keeps a copy of its numbers, say what is left."""
+    left = length - len(range(*dropped.indices(length)))
+    for name in [name for name in _COUNTS if getattr(config, name, None) == length]:
+        setattr(config, name, left)
+    for name, value in [] if isinstance(config, nn.Module) else list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) == length:
+            setattr(config, name, [*value[: dropped.start], *value[dropped.stop :]])
+
+
+def _count_down(block: nn.Module, places: int) -> None:
+    """The blocks behind those that were taken out move up."""
+    for module in block.modules():
+        for key, value in vars(module).items():
+            if _INDEX.search(key) and type(value) is int:
+                setattr(module, key, value - places)
