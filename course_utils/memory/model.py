@@ -233,6 +233,9 @@ def _tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, to
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0
+        if config.is_encoder_decoder:  # it looks for the one end of each text
+            ids = ids.masked_fill(ids == config.eos_token_id, config.eos_token_id + 1)
+            ids[:, -1] = config.eos_token_id
         return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
     if "start_positions" in wanted:
         places = torch.randint(recipe.sequence, (2, recipe.batch))
