@@ -56,7 +56,7 @@ class Source:
     @property
     def guessed_class(self) -> str | None:
         """The class that was taken where the configuration names none; None where nothing was guessed."""
-        named = not hasattr(self.config, "to_dict") or self.config.architectures
+        named = not hasattr(self.config, "to_dict") or getattr(self.config, "architectures", None)
         return models.class_of(self.config).__name__ if self.configured and not named else None
 
     @staticmethod
@@ -233,8 +233,9 @@ def _tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, to
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0
-        if config.is_encoder_decoder:  # it looks for the one end of each text
-            ids = ids.masked_fill(ids == config.eos_token_id, config.eos_token_id + 1)
+        if getattr(config, "is_encoder_decoder", False):  # it looks for the one end of each text
+            another = config.eos_token_id - 1 or config.eos_token_id + 1
+            ids = ids.masked_fill(ids == config.eos_token_id, another)
             ids[:, -1] = config.eos_token_id
         return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
     if "start_positions" in wanted:

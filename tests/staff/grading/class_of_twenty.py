@@ -24,11 +24,12 @@ ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "instructors.md"
 SET, SEED, LATE = "03_adamw", 2026, "student-20"
 MARKS = "<!-- written by tests/staff/grading/class_of_twenty.py -->", "<!-- end of what class_of_twenty.py writes -->"
-HOSTILE = """import os, pathlib, subprocess
+HOSTILE = """import os, pathlib, subprocess, tempfile
 for place in ("/", str(pathlib.Path.home()), os.getcwd()):
     for path in pathlib.Path(place).glob("*/solutions/*.ipynb"):
         print(path.read_text())
-for attempt in (lambda: subprocess.run(["touch", "/tmp/was-here"]), lambda: pathlib.Path("results.json").write_text("[]")):
+trace = os.path.join(tempfile.gettempdir(), "was-here")
+for attempt in (lambda: subprocess.run(["touch", trace]), lambda: pathlib.Path("results.json").write_text("[]")):
     try:
         attempt()
     except Exception:
