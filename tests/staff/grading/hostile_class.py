@@ -1,12 +1,16 @@
 """What strangers hand in who mean harm, for the tiny set, and what each of it is worth."""
 
 import json
+import tempfile
+from pathlib import Path
 
 from tiny_set import ANSWER, NEXT, SETUP, answer_with, cell, notebook, submission
 
 from course_utils.grading.judge import KINDS
 
 RIGHT = "return x * factor"
+NOTE = Path(tempfile.gettempdir(), "note")
+"""What a magic would write, were it run."""
 UGLY = "<script>alert(1)</script> `{{ 12345 * 54321 }}` {% raw %} ${7*7} \x1b[2J \u202e \u2066 \x00 =1+1 \\(x\\)"
 TEXT = r"""
 === closes its pipes | 0
@@ -369,7 +373,7 @@ def files():
         "attributes": (beside("a" + ".b" * 10**5), [2, 1]),
         "a long name": (beside("a" * 10**5 + " = 1"), [2, 1]),
         "many names": (beside("\n".join(f"a{i} = 1" for i in range(30_000))), [2, 1]),
-        "magics": (beside("!touch /tmp/note\n%system id\n%run nothing", "%%bash\nkill -9 1", "%load_ext nothing\n%%%"), [2, 1]),
+        "magics": (beside(f"!touch {NOTE}\n%system id\n%run nothing", "%%bash\nkill -9 1", "%load_ext nothing\n%%%"), [2, 1]),
         "a magic that hangs": (beside("!sleep 999"), [2, 1]),
         "cells that stop": (beside(*["1 / 0"] * 2000), [2, 1]),
         "answers in thousands": (notebook(SETUP, *["# EXERCISE q1\n1"] * 30_000, NEXT), [0, 1]),
@@ -389,7 +393,7 @@ def files():
         "not a notebook": ("\x7fELF\0\0", [0, 0]),
         "a cell that exits": (beside("exit()", "quit()", "raise SystemExit", "raise KeyboardInterrupt"), [2, 1]),
         "a cell that ends all": (beside("import os\nos._exit(0)"), [2, 1]),
-        "needed magics": (needed("!touch /tmp/note", "%system kill -9 1", "%load_ext nothing"), [2, 1]),
+        "needed magics": (needed(f"!touch {NOTE}", "%system kill -9 1", "%load_ext nothing"), [2, 1]),
         "a needed magic that hangs": (needed("!sleep 999"), [2, 1]),
         "needed cells that stop": (needed(*["1 / 0"] * 500), [2, 1]),
         "needed cells that exit": (needed("exit()", "raise SystemExit", "raise KeyboardInterrupt"), [2, 1]),
