@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from benchmarks.side_by_side import compare, print_tables
 from course_utils import memory, models
-from course_utils.memory.model import random_batch
+from course_utils.memory.examples import random_batch
 from course_utils.memory.optimizers import OPTIMIZERS
 from course_utils.settings import settings
 from course_utils.techniques import checkpoint, checkpoint_blocks, checkpoint_by_hooks

@@ -166,7 +166,8 @@ def explain_refusals() -> Iterator[None]:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
         kind, said = type(error).__name__, str(error).strip()
-        place = describe_place(reversed(list(traceback.walk_tb(error.__traceback__))))
+        inner = list(traceback.walk_tb(error.__traceback__))
+        place = describe_place([*reversed(inner), *traceback.walk_stack(None)])
         reason = f"{kind}: {said.splitlines()[0][:120]}" if said else kind
         advice = next((f": {advice}" for sign, advice in _ADVICE.items() if re.search(sign, f"{kind}: {said}")), "")
         raise CourseError(f"The dry run stopped at {place} ({reason}){advice}.") from error

@@ -296,19 +296,25 @@ def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
 
 
 def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Of `frames` and their lines, the innermost first: the caller's own line, and the module within it."""
-    module = None
-    for frame, number in frames:
-        file, line = frame.f_code.co_filename, number
+    """Of `frames` and their lines, the innermost first: the caller's own line, and the module within it.
+
+    A command has no caller's line; there it is the module alone.
+    """
+    module = text = ""
+    for frame, line in frames:
+        file = frame.f_code.co_filename
         if not file.startswith("<frozen") and not any(Path(file).is_relative_to(place) for place in _LIBRARIES):
+            text = f"line {line} of {Path(file).name} (`{linecache.getline(file, line).strip()}`)"
             break
-        if module is None and isinstance(frame.f_locals.get("self"), nn.Module):
-            module = frame.f_locals["self"]
-    text = f"line {line} of {Path(file).name} (`{linecache.getline(file, line).strip()}`)"
-    return text if module is None else f"{text}, inside {type(module).__name__}"
+        if not module and isinstance(frame.f_locals.get("self"), nn.Module):
+            module = f"inside {type(frame.f_locals['self']).__name__}"
+    return ", ".join(filter(None, (text, module))) or "a line of the libraries"
 
 
-_LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.base_prefix), Path(__file__).parent)
+_LIBRARIES = (
+    *(Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix)),
+    *(Path(__file__).parent, Path(__file__).parents[1] / "cli"),
+)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_iter, tree_leaves
 
+from course_utils.errors import CourseError
 from course_utils.memory.fake import device_of
 from course_utils.memory.phases import observed_by
 from course_utils.memory.scratch import may_hide, peak_inside
@@ -202,6 +203,11 @@ class Meter(TorchDispatchMode):
                 self._log_tensor(inner, maker)
             return
         if tensor.layout is not _STRIDED:
+            if type(tensor) is FakeTensor:
+                raise CourseError(
+                    "The memory of sparse tensors depends on their values, and a dry run has none: leave sparse=True out, "
+                    "or run the step itself in memory.measure(build, step)."
+                )
             return
         storage = tensor.untyped_storage()
         known = self._alive.get(storage._cdata)

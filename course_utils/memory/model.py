@@ -1,6 +1,5 @@
 """What can be predicted: a configuration, a name, a module or a function that makes one, with examples to train it on."""
 
-import inspect
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from torch import nn
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory.blocks import Blocks, make_up
+from course_utils.memory.examples import random_batch
 from course_utils.memory.fake import fake_tensors, is_fake
 from course_utils.memory.recipe import Recipe
 from course_utils.models import ConvNetConfig
@@ -181,67 +181,3 @@ def _copy(module: nn.Module) -> nn.Module:
         parameter.grad = None
     place = torch.empty(0)
     return copied.to(place.device) if is_fake(place) else copied
-
-
-def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
-    """One micro-batch for a model whose `forward` names its inputs as Transformers does: token ids, pictures, or both.
-
-    A classifier's texts differ in length, so they have a mask. Raises `CourseError` for a model that takes something else.
-    """
-    config = getattr(model, "config", None)
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
-    wanted = set(inspect.signature(plain.forward).parameters)
-    if not wanted & {"input_ids", "pixel_values", "input_features"} or config is None:
-        raise CourseError(
-            f"{type(plain).__name__} takes neither token ids nor pictures by Transformers' names; "
-            "give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) beside it)."
-        )
-    found = _pictures(config, recipe, wanted)
-    if "input_ids" in wanted:
-        found |= _tokens(config, recipe, type(plain).__name__, wanted)
-    elif "input_features" in wanted:
-        frames = 2 * config.max_source_positions
-        labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
-        found |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
-    elif "labels" in wanted:
-        found["labels"] = torch.randint(getattr(config, "num_labels", 2), (recipe.batch,))
-    return found | ({"return_loss": True} if "return_loss" in wanted else {})
-
-
-def _pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tensor]:
-    if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
-        return {}
-    vision = getattr(config, "vision_config", config)
-    side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
-    height, width = side if isinstance(side, list | tuple) else (side, side)
-    channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", 3)
-    pictures = torch.randn(recipe.batch, channels, height, width)
-    if isinstance(config, ConvNetConfig):
-        pictures = pictures.contiguous(memory_format=torch.channels_last)
-    return {"pixel_values": pictures}
-
-
-def _tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, torch.Tensor]:
-    size = (recipe.batch, recipe.sequence)
-    text = getattr(config, "text_config", config)
-    ids = torch.randint(1, text.vocab_size, size)
-    if recipe.packed:  # two documents in each row, marked by positions that begin anew
-        half = recipe.sequence // 2
-        positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
-        found = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
-        return found | ({"use_cache": False} if "use_cache" in wanted else {})  # with a cache they would see each other
-    if "ForSequenceClassification" in name:
-        mask = torch.ones(size, dtype=torch.int64)
-        mask[0, recipe.sequence // 2 :] = 0
-        if getattr(config, "is_encoder_decoder", False):  # it looks for the one end of each text
-            another = config.eos_token_id - 1 or config.eos_token_id + 1
-            ids = ids.masked_fill(ids == config.eos_token_id, another)
-            ids[:, -1] = config.eos_token_id
-        return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(config.num_labels, (recipe.batch,))}
-    if "start_positions" in wanted:
-        places = torch.randint(recipe.sequence, (2, recipe.batch))
-        return {"input_ids": ids, "start_positions": places[0], "end_positions": places[1]}
-    if "labels" not in wanted:
-        return {"input_ids": ids}
-    classes = config.num_labels if "ForTokenClassification" in name else text.vocab_size
-    return {"input_ids": ids, "labels": ids.clone() if classes == text.vocab_size else torch.randint(classes, size)}

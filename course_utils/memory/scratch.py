@@ -54,7 +54,9 @@ def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
         return args[0].itemsize * added.numel() if getattr(added, "ndim", 0) and added.dtype != args[0].dtype else 0
     if operator in _PRODUCTS and args[0].itemsize != 2 and not any(map(_is_expanded, args)):
         return 0  # most of all: a step asks some thousand times
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs, answer)) if isinstance(leaf, torch.Tensor)]
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        return 0
     returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
     found = try_out(operator, args, kwargs, _size_limit(operator, tensors) - returned)
     return found.peak if found else 0

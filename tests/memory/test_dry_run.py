@@ -4,9 +4,10 @@ import sys
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
-from course_utils import models
+from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, measure
 from course_utils.memory.recipe import Recipe
@@ -40,7 +41,7 @@ def test_a_dry_run_predicts_what_the_allocator_counts(name, recipe):
 
 SEVEN_BILLION = """
 from pathlib import Path
-from course_utils import models
+from course_utils import memory, models
 from course_utils.memory import Recipe, Workload, dry_run
 
 def highest():
@@ -302,3 +303,28 @@ def test_a_step_that_takes_another_number_of_arguments_is_said_to_do_so(step, sa
             ask(build, step)
         assert said in str(told.value)
         assert "dry_run.py" not in str(told.value)
+
+
+def test_sparse_gradients_are_refused_and_measured():
+    """How many rows of a table were used, only their numbers say."""
+
+    def build():
+        table = nn.Embedding(200, 32, sparse=True)
+        return table, torch.optim.SparseAdam(table.parameters()), torch.randint(0, 200, (500,))
+
+    def step(table, optimizer, ids):
+        table(ids).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with pytest.raises(CourseError, match=r"sparse tensors depends on their values.*memory\.measure\(build, step\)"):
+        dry_run(build, step)
+    assert memory.measure(build, step, timed=0).peak > 3 * 200 * 32 * 4
+
+
+def test_a_refusal_names_the_callers_line_where_a_library_stops():
+    """As Transformers does with the cache that Jamba makes by itself."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
+    work = Workload(transformers.JambaConfig(**sizes), Recipe())
+    with pytest.raises(CourseError, match=r"line \d+ of test_dry_run\.py \(`dry_run\(work\..*, inside JambaModel"):
+        dry_run(work.build, work.step)

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.techniques import Way, groups
 from course_utils import memory, models
-from course_utils.memory.model import random_batch
+from course_utils.memory.examples import random_batch
 from course_utils.memory.optimizers import OPTIMIZERS
 
 CONFIG = models.configuration(
