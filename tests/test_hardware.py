@@ -169,6 +169,7 @@ def test_two_processes_exchange_bytes():
     assert 1e6 < process_bandwidth() < 1e12
 
 
+@pytest.mark.slow
 def test_an_exchange_that_does_not_finish_says_how_to_do_without(monkeypatch):
     monkeypatch.setattr(import_module("course_utils.hardware.exchange"), "_exchange", partial(time.sleep, 60))
     with pytest.raises(CourseError, match=r"not done after 3 s.*calibrate\(exchange=False\)"):

@@ -59,6 +59,7 @@ def test_where_its_defaults_cannot_be_written_lab_says_so(checkout, started, cap
     assert started == []
 
 
+@pytest.mark.slow
 def test_voila_does_not_show_the_reader_the_deprecations_of_others():
     said = """import sys, warnings
 from course_utils.desk import lab

@@ -77,7 +77,7 @@ def assert_tells_the_whole(what, recipe=RECIPE, blocks=None):
 
 
 EVERY = [kind for family in FAMILIES for head in HEADS if (kind := getattr(transformers, family + head, None))]
-QUICK = ("BertForSequenceClassification", "LlamaForSequenceClassification")
+QUICK = ("BertForSequenceClassification",)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,13 @@ def with_hooks():
 
 @pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), "cuda"])
 @pytest.mark.parametrize("checkpointing", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("make", [with_adapters, with_a_frozen_body, with_hooks, in_bfloat16])
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_adapters,
+        *(pytest.param(make, marks=pytest.mark.slow) for make in (with_a_frozen_body, with_hooks, in_bfloat16)),
+    ],
+)
 def test_what_was_done_to_a_model_stays(make, checkpointing, device):
     recipe = Recipe(batch=2, sequence=16, checkpointing=checkpointing, device=device)
     assert assert_tells_the_whole(make(), recipe, 7).peak == assert_tells_the_whole(make, recipe, 7).peak
@@ -177,6 +183,7 @@ def test_of_ones_own_forward_nothing_is_left_out():
     assert source_of(models.ConvNetConfig()).blocks is None
 
 
+@pytest.mark.slow
 def test_the_users_configuration_is_not_touched():
     config = configuration("T5")
     before = config.to_dict()

@@ -86,6 +86,7 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes, teachers):
     assert found.peak_instant.name == measured.peak_phase
 
 
+@pytest.mark.slow
 def test_few_blocks_tell_of_all_the_students_and_the_teacher_stays_whole(teachers):
     first = estimate(DEEP, replace(RECIPE, teacher=teachers["language"]))
     assert first.how == "a dry run of 3 of its 6 blocks"

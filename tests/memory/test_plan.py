@@ -92,6 +92,7 @@ def test_a_trial_of_a_few_blocks_is_the_dry_run_of_all(recipe):
         assert tried.seconds == pytest.approx(seconds, rel=0.01)
 
 
+@pytest.mark.slow
 def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
     recipe = replace(RECIPE, checkpointing=True, segments=3, batch=1)
     tried = attempt(source_of(llama(256, 5)), recipe)
@@ -103,10 +104,15 @@ def test_how_long_a_segment_is_depends_on_all_blocks_so_all_are_run():
     ("blocks", "change"),
     [
         (5, {}),
-        (1, {"precision": "autocast", "ranks": 2, "zero_stage": 3}),
-        pytest.param(1, {"precision": "bf16", "checkpointing": True, "optimizer": "adamw8bit"}, marks=pytest.mark.slow),
-        pytest.param(1, {"chunked_loss": 512, "precision": "bf16", "offload": True}, marks=pytest.mark.slow),
-        (1, {"device": "cpu", "optimizer": "adamw", "lora": 4}),
+        *(
+            pytest.param(1, change, marks=pytest.mark.slow)
+            for change in (
+                {"precision": "autocast", "ranks": 2, "zero_stage": 3},
+                {"precision": "bf16", "checkpointing": True, "optimizer": "adamw8bit"},
+                {"chunked_loss": 512, "precision": "bf16", "offload": True},
+                {"device": "cpu", "optimizer": "adamw", "lora": 4},
+            )
+        ),
     ],
 )
 def test_many_micro_batches_follow_from_two(blocks, change):
@@ -120,6 +126,7 @@ def test_many_micro_batches_follow_from_two(blocks, change):
     assert attempt(source, recipe).log.totals.tolist() == found.log.totals.tolist()
 
 
+@pytest.mark.slow
 def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():
     config, recipe = llama(256, 1), replace(RECIPE, batch=2, sequence=512, accumulation=3)
     enough = [needs(run_whole(source_of(config), replace(recipe, batch=b)).log, "cuda")[1] for b in (6, 7)]
@@ -443,6 +450,7 @@ def test_the_most_that_fits_is_one_number_where_not_all_that_is_smaller_fits(sta
     assert most(lambda number: number == 900, 900, 10_000) == 900, "what was asked for is known to fit"
 
 
+@pytest.mark.slow
 def test_a_function_has_the_positions_of_the_model_that_it_makes(only):
     only(())
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 48}

@@ -1,5 +1,7 @@
 """The bar of a run in a real kernel: it is there while it trains, and nothing of it is left to be saved."""
 
+import pytest
+
 TRAINS = """
 from types import SimpleNamespace
 
@@ -27,6 +29,7 @@ training.train(module, optimizer, batches, callbacks=[Looks()])
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
+@pytest.mark.slow
 def test_a_saved_notebook_holds_no_bar_that_is_gone():
     from nbclient import NotebookClient
     from nbformat.v4 import new_code_cell, new_notebook

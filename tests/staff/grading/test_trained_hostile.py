@@ -50,7 +50,7 @@ BODIES = {
     "goes to sleep": "import time\ntime.sleep(999)",
     "changes the labels": "labels.zero_()\nhonest(model, ids, labels)",
 }
-FAST = ("works in a thread", "says it counted nothing")
+FAST = ("says it counted nothing",)
 
 
 def handed_in(body):
@@ -77,7 +77,7 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(papers, tmp_pat
     (honest,) = records["z honest"]["questions"]
     assert set(honest["figures"]) == {"bytes", "operations", "accuracy"}
     assert 35 <= honest["figures"]["accuracy"] <= 100
-    assert "figures" not in records["works in a thread"]["questions"][0]
+    assert "figures" not in records[names[0]]["questions"][0]
     results = Results(tmp_path / "results", SET)
     results.save("z honest", records["z honest"])
     page = (tmp_path / "results" / "students" / f"{file_name('z honest')}.html").read_text()
