@@ -347,6 +347,7 @@ def test_adapters_that_take_longer_beside_another_change_are_explained_too(only)
     assert "adapters take each layer's input and output in float32" in row.costs
 
 
+@pytest.mark.slow
 def test_a_change_for_which_the_card_has_no_rate_is_named(only):
     """A T4 has a rate for float32 and none for bfloat16."""
     only({"micro-batch of 1", "autocast"})
