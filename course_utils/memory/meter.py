@@ -314,7 +314,10 @@ class Meter(TorchDispatchMode):
         """Give the pieces of `tensors` this kind; those unseen so far were there before the log began."""
         for tensor in (inner for whole in tensors for inner in _inner_tensors(whole)):
             device = device_of(tensor)
-            if device not in (self.device, _HOST) or tensor.layout is not torch.strided:
+            wrapped = torch._C._functorch.is_functorch_wrapped_tensor(
+                tensor
+            )  # torch.func's, whose memory is seen within
+            if wrapped or device not in (self.device, _HOST) or tensor.layout is not torch.strided:
                 continue
             storage = tensor.untyped_storage()
             known = self._alive.get(storage._cdata)

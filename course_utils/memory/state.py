@@ -78,7 +78,10 @@ def unwrapped(optimizer):
 
 
 def parts_of(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
-    """The models and the optimizers among the arguments of a step; raises `CourseError` for no tuple, and for no model."""
+    """The models and the optimizers among the arguments of a step.
+
+    Raises `CourseError` for no tuple, for no model, and for a scripted one.
+    """
     if not isinstance(built, tuple):
         raise CourseError(
             f"build() returned a {type(built).__name__}; let it return a tuple, the arguments of the step."
@@ -86,6 +89,8 @@ def parts_of(built) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     models = [thing for thing in built if isinstance(thing, nn.Module)]
     if not models:
         raise CourseError("build() returned no model; let it return a tuple with one, which the step then takes.")
+    if any(isinstance(module, torch.jit.ScriptModule) for model in models for module in model.modules()):
+        raise CourseError("A module that torch.jit.script made shows its operators to nobody; give the module itself.")
     return models, [thing for thing in built if isinstance(thing, torch.optim.Optimizer)]
 
 

@@ -275,6 +275,7 @@ def failing(model):
         (on_the_host, lambda model, x: model(x).sum().backward(), "cuda", "Everything lay on the host"),
         (*trained(lambda: layers(device="meta")), "cpu", "let everything lie on one device"),
         (lambda: (torch.compile(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.compile"),
+        (lambda: (torch.jit.script(nn.Linear(4, 4)),), lambda model: None, "cpu", "torch.jit.script made"),
         (lambda: (m := nn.Linear(4, 4), torch.optim.LBFGS(m.parameters())), lambda *parts: None, "cpu", "LBFGS"),
     ],
 )

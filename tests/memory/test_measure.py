@@ -256,3 +256,18 @@ def test_checkpointing_by_hand_is_told_apart_from_activations():
         measured = measure((model,), step)
         assert abs(measured.not_attributed) <= 64
         assert any(piece.kind == "recomputed" for piece in measured.usage.pieces), reentrant
+
+
+def test_a_gradient_an_example_is_measured_by_torchs_functions():
+    """`torch.func` hands wrapped tensors to modules; every example's gradient is there at once."""
+    from torch.func import functional_call, grad, vmap
+
+    examples = 64
+
+    def step(model, x):
+        weights = dict(model.named_parameters())
+        each = vmap(grad(lambda p, one: functional_call(model, p, (one,)).sum()), (None, 0))(weights, x)
+        model.weight.grad = each["weight"].mean(0)
+
+    model, x = one_layer(width=64, batch=examples)
+    assert measure((model, x), step, timed=0).peak > examples * model.weight.nbytes
