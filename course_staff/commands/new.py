@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         type=Path,
-        help="a chapter's name, such as 11_lora; a question's is a notebook in solutions/ or its number, created where missing",
+        help="a chapter's name, such as 11c_lora; a question's is a notebook in solutions/ or its number, created where missing",
     )
     parser.add_argument(
         "--kind",
@@ -52,9 +52,11 @@ def _chapter(arguments: argparse.Namespace) -> int:
 
     path = _path(arguments.file, "notebooks")
     if not re.fullmatch(r"\d\d[a-z]?_\w+", path.stem):
-        raise CourseError(f"No chapter can be called {path.stem!r}; begin with its number, such as 11_lora.")
-    if path.exists():
-        raise CourseError(f"{path.name} is there already; give the new chapter a name of its own.")
+        raise CourseError(f"No chapter can be called {path.stem!r}; begin with its number, such as 11c_lora.")
+    number = path.stem.partition("_")[0]
+    taken = next((each for each in sorted(path.parent.glob(f"{number}_*.ipynb"))), None)
+    if taken is not None:
+        raise CourseError(f"{taken.name} has this number already; take another, or a letter more: {number[:2]}c, say.")
     write_notebook(chapter_skeleton(path), path)
     print(
         f"{path.name} written. Change it into yours, then `course run {path.stem} --save`, `course stamp` and `course lint`."

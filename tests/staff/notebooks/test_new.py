@@ -28,7 +28,15 @@ def test_all_that_a_new_chapter_lacks_is_a_run(checkout, capsys):
             compile(cell.source.replace("    %pip", "    pass  #"), cell.id, "exec")
 
 
-@pytest.mark.parametrize(("name", "says"), [("12", "such as 11_lora"), ("my lora", "letters"), ("11_lora", "already")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("12", "such as 11c_lora"),
+        ("my lora", "letters"),
+        ("11_lora", "11_lora.ipynb has this number already"),
+        ("11_more", "11c"),
+    ],
+)
 def test_a_chapter_is_not_written_under_a_wrong_name_nor_over_another(name, says, checkout, capsys):
     path = checkout / "notebooks" / "11_lora.ipynb"
     path.write_text("mine")
