@@ -7,8 +7,17 @@ from course_utils.units import GiB
 _GB, _TERA = 1e9, 1e12
 
 
-def _nvidia_datacenter(page: str) -> str:
-    return f"https://www.nvidia.com/en-us/data-center/{page}/"
+_AMPERE = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
+_ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+_BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
+
+
+def _nvidia(page: str) -> str:
+    return f"https://www.nvidia.com/en-us/{page}/"
+
+
+def _amd(series: str, card: str) -> str:
+    return f"https://www.amd.com/en/products/accelerators/instinct/{series}/{card}.html"
 
 
 def _device(name, source, gibibytes, gb_per_second, teraflops, link, link_name, host_link) -> Machine:
@@ -17,8 +26,18 @@ def _device(name, source, gibibytes, gb_per_second, teraflops, link, link_name, 
     return Machine(name, source, memory, gb_per_second * _GB, flops, link * _GB, link_name, host_link * _GB)
 
 
+def _on_pcie(name, source, gibibytes, gb_per_second, teraflops, generation) -> Machine:
+    """A card whose only link is that to the host: 16 lanes, each of 1 GB/s in the third generation, and twice in each next."""
+    link = 16 * 2 ** (generation - 3)
+    return _device(name, source, gibibytes, gb_per_second, teraflops, link, f"PCIe {generation} x16", link)
+
+
 def _tensor_cores(fp32: float, tf32: float, half: float) -> dict[str, float]:
     return {"float32": fp32, "tf32": tf32, "bfloat16": half, "float16": half}
+
+
+def _geforce(fp32: float) -> dict[str, float]:
+    return _tensor_cores(fp32, fp32, 2 * fp32)
 
 
 # Figures are dense: data sheets that print sparse ones (L4, H100, H200) say twice as much. Links are for one direction,
@@ -28,26 +47,55 @@ def _tensor_cores(fp32: float, tf32: float, half: float) -> dict[str, float]:
 MACHINES = {
     machine.name: machine
     for machine in (
-        _device("T4", _nvidia_datacenter("tesla-t4"), 16, 320, {"float32": 8.1, "float16": 65}, 16, "PCIe 3 x16", 16),
-        _device("L4", _nvidia_datacenter("l4"), 24, 300, _tensor_cores(30.3, 60, 121), 32, "PCIe 4 x16", 32),
-        _device("A100-40GB", _nvidia_datacenter("a100"), 40, 1555, _tensor_cores(19.5, 156, 312), 300, "NVLink 3 (SXM4)", 32),
-        _device("A100-80GB", _nvidia_datacenter("a100"), 80, 2039, _tensor_cores(19.5, 156, 312), 300, "NVLink 3 (SXM4)", 32),
-        _device("H100", _nvidia_datacenter("h100"), 80, 3350, _tensor_cores(67, 494.5, 989.5), 450, "NVLink 4 (SXM5)", 64),
-        _device("H200", _nvidia_datacenter("h200"), 141, 4800, _tensor_cores(67, 494.5, 989.5), 450, "NVLink 4 (SXM5)", 64),
+        _on_pcie("RTX 3070", _AMPERE, 8, 448, _geforce(20.3), 4),
+        _on_pcie("RTX 3080", _AMPERE, 10, 760, _geforce(29.8), 4),
+        _on_pcie("RTX 3060", _nvidia("geforce/graphics-cards/30-series/rtx-3060-3060ti"), 12, 360, _geforce(12.7), 4),
+        _on_pcie("RTX 4070", _nvidia("geforce/graphics-cards/40-series/rtx-4070-family"), 12, 504, _geforce(29.1), 4),
+        _on_pcie("RTX 5070", _BLACKWELL, 12, 672, _geforce(30.9), 5),
+        _on_pcie("T4", _nvidia("data-center/tesla-t4"), 16, 320, {"float32": 8.1, "float16": 65}, 3),
         _device(
-            "RTX 3090", "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf",
-            24, 936, _tensor_cores(35.6, 35.6, 71), 56.25, "NVLink 3 (bridge)", 32,
+            "V100-16GB", _nvidia("data-center/v100"), 16, 900, {"float32": 15.7, "float16": 125}, 150, "NVLink 2 (SXM2)", 16,
+        ),
+        _on_pcie("RTX 4080", _ADA, 16, 717, _geforce(48.7), 4),
+        _on_pcie("RTX 5070 Ti", _BLACKWELL, 16, 896, _geforce(43.9), 5),
+        _on_pcie("RTX 5080", _BLACKWELL, 16, 960, _geforce(56.3), 5),
+        _on_pcie("A10", _nvidia("data-center/products/a10-gpu"), 24, 600, _tensor_cores(31.2, 62.5, 125), 4),
+        _on_pcie("A10G", "https://aws.amazon.com/ec2/instance-types/g5/", 24, 600, _tensor_cores(35, 35, 70), 4),
+        _device(
+            "A30", _nvidia("data-center/products/a30-gpu"), 24, 933, _tensor_cores(10.3, 82, 165), 100, "NVLink 3 (bridge)", 32,
+        ),
+        _on_pcie("L4", _nvidia("data-center/l4"), 24, 300, _tensor_cores(30.3, 60, 121), 4),
+        _device("RTX 3090", _AMPERE, 24, 936, _geforce(35.6), 56.25, "NVLink 3 (bridge)", 32),
+        _on_pcie("RTX 4090", _ADA, 24, 1008, _geforce(82.6), 4),
+        _device(
+            "V100-32GB", _nvidia("data-center/v100"), 32, 900, {"float32": 15.7, "float16": 125}, 150, "NVLink 2 (SXM2)", 16,
+        ),
+        _on_pcie("RTX 5090", _BLACKWELL, 32, 1792, _geforce(104.8), 5),
+        _device("A100-40GB", _nvidia("data-center/a100"), 40, 1555, _tensor_cores(19.5, 156, 312), 300, "NVLink 3 (SXM4)", 32),
+        _device(
+            "A40", _nvidia("data-center/a40"), 48, 696, _tensor_cores(37.4, 74.8, 149.7), 56.25, "NVLink 3 (bridge)", 32,
         ),
         _device(
-            "RTX 4090", "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf",
-            24, 1008, _tensor_cores(82.6, 82.6, 165.2), 32, "PCIe 4 x16", 32,
+            "A6000", _nvidia("products/workstations/rtx-a6000"), 48, 768, _tensor_cores(38.7, 77.4, 154.8), 56.25,
+            "NVLink 3 (bridge)", 32,
+        ),
+        _on_pcie("L40S", _nvidia("data-center/l40s"), 48, 864, _tensor_cores(91.6, 183, 362), 4),
+        _on_pcie("RTX 6000 Ada", _nvidia("products/workstations/rtx-6000"), 48, 960, _tensor_cores(91.1, 182.1, 364.2), 4),
+        _device("A100-80GB", _nvidia("data-center/a100"), 80, 2039, _tensor_cores(19.5, 156, 312), 300, "NVLink 3 (SXM4)", 32),
+        _device("H100", _nvidia("data-center/h100"), 80, 3350, _tensor_cores(67, 494.5, 989.5), 450, "NVLink 4 (SXM5)", 64),
+        _device("H200", _nvidia("data-center/h200"), 141, 4800, _tensor_cores(67, 494.5, 989.5), 450, "NVLink 4 (SXM5)", 64),
+        _device("B200", _nvidia("data-center/hgx"), 180, 8000, _tensor_cores(80, 1100, 2250), 900, "NVLink 5 (SXM6)", 64),
+        _device(
+            "MI300X", _amd("mi300", "mi300x"), 192, 5300, _tensor_cores(163.4, 653.7, 1307.4), 64,
+            "Infinity Fabric (OAM), each of 7 links", 64,
         ),
         _device(
-            "MI300X", "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html",
-            192, 5300, _tensor_cores(163.4, 653.7, 1307.4), 64, "Infinity Fabric (OAM), each of 7 links", 64,
+            "MI325X", _amd("mi300", "mi325x"), 256, 6000, _tensor_cores(163.4, 653.7, 1307.4), 64,
+            "Infinity Fabric (OAM), each of 7 links", 64,
         ),
     )
 }  # fmt: skip
+"""By name, those with the least memory first."""
 OFFERED = 0.92
 """The least part of a card's nominal memory that CUDA offers: the driver and error correction keep 1 to 8 %."""
 

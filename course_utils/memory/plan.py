@@ -165,7 +165,7 @@ class Plan:
         source = f"known from {self.estimate.how}."
         if self.recipe.device == "cuda":
             lines.append(f"The allocator reserves {format_bytes(self.trial.log.reserved)} for it; {source}")
-            on = {verdict: ", ".join(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
+            on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
             lines.append(self._by_the_label())
         else:
@@ -208,10 +208,19 @@ class Plan:
         """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
         return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, offered * card.memory) == verdict)
 
+    def _name_cards(self, names: Sequence[str]) -> str:
+        """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
+        halves = "bfloat16" if self.recipe.precision != "fp16" else "float16"
+        wanted = halves if self.recipe.precision != "fp32" or self.recipe.quantized else "float32"
+        least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
+        said = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
+        more = len(names) - len(least)
+        return f"{said} and {more} with more memory" if more else said
+
     def _by_the_label(self) -> str:
         """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
         worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
-        then = [f"{verdict} on {', '.join(cards)}" for verdict, cards in worse.items() if cards]
+        then = [f"{verdict} on {self._name_cards(cards)}" for verdict, cards in worse.items() if cards]
         said = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
         return f"{said} With 8 % less: {'; '.join(then)}." if then else said
 

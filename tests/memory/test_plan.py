@@ -407,10 +407,12 @@ def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
     assert (verdict_of((low, high), 0.92 * high), verdict_of((low, high), 0.92 * low)) == (TIGHT, DOES_NOT)
     sizes = {"by the label": high, "tight by the label": low, "in any case": int(high / 0.92) + 1}
     cards = {name: replace(hardware.machine("H100"), name=name, memory=size) for name, size in sizes.items()}
+    cards |= {"without": replace(cards["tight by the label"], name="without", flops={"float16": 1e12})}
     monkeypatch.setattr(PLANNING, "MACHINES", cards)
     found = str(plan(LLAMA, 1000 * GiB, RECIPE))
-    assert "Cards on which it fits: by the label, in any case; tight: tight by the label." in found
-    assert "With 8 % less: tight on by the label; does not fit on tight by the label." in found
+    tight = "tight by the label, without (no float32)"
+    assert f"Cards on which it fits: by the label and 1 with more memory; tight: {tight}." in found
+    assert f"With 8 % less: tight on by the label; does not fit on {tight}." in found
 
 
 def test_the_fewest_cards_are_those_found_one_after_the_other():
