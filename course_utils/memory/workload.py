@@ -192,9 +192,11 @@ class Workload:
             without["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         outputs = self._widen(model(**without))
         loss = LabelSmoother(recipe.label_smoothing)(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
-        if recipe.trl_loss:  # for its metrics
-            with torch.no_grad():
-                model(**batch, fused_lm_head=True)
+        if recipe.trl_loss:
+            del outputs
+            with torch.no_grad():  # once more for its metrics
+                outputs = model(**batch, fused_lm_head=True)
+            outputs = self._widen(model(**without)) if wants_logits else outputs
         return outputs, loss
 
     @staticmethod

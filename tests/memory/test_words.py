@@ -1,6 +1,7 @@
 """The words of a recipe for what people do, each held against the library that does it."""
 
 import gc
+from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
 
@@ -92,7 +93,7 @@ def test_adapters_are_pefts_own(options):
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("upcast", [True, False])
 def test_qlora_is_as_its_libraries_prepare_it(tmp_path, double, upcast):
-    AutoModelForCausalLM.from_config(LLAMA, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(deepcopy(LLAMA), dtype=torch.bfloat16).save_pretrained(tmp_path)
     of_4_bits = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -231,6 +232,7 @@ def _compare(config, recipe: Recipe, make) -> None:
 )
 def test_the_loop_is_trainers(tmp_path, config, fields):
     recipe = replace(TRAINERS, **fields)
+    rows, held_out = _examples(recipe, 12 * recipe.accumulation), _examples(recipe, recipe.eval_logits or 32)
 
     def make():
         torch.manual_seed(0)
@@ -241,7 +243,6 @@ def test_the_loop_is_trainers(tmp_path, config, fields):
         arguments = _arguments(
             recipe, tmp_path, bf16=recipe.precision == "autocast", gradient_checkpointing=recipe.checkpointing
         )
-        rows, held_out = _examples(recipe, 12 * recipe.accumulation), _examples(recipe, recipe.eval_logits or 32)
         return Trainer(model, arguments, train_dataset=rows, eval_dataset=held_out, callbacks=[_Marks()], **others)
 
     _compare(config, recipe, make)
