@@ -1,15 +1,53 @@
 """How a model is trained, as far as bytes and seconds depend on it."""
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from course_utils.errors import CourseError, instead, require_count
-from course_utils.memory.optimizers import maker
 
+OPTIMIZERS = (
+    "sgd",
+    "momentum",
+    "adamw",
+    "adamw-foreach",
+    "adamw-fused",
+    "adafactor",
+    "adafactor-transformers",
+    "adamw8bit",
+    "adamw4bit",
+)
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
 STAGES = (0, 1, 2, 3)
+DROPS = ("after-update", "before-backward", "never")
+_TRAINER = {"optimizer": "adamw-fused", "keeps_outputs": False, "use_cache": False, "clipping": True}
+LOOPS = {
+    "own": {"optimizer": "adamw-foreach"},
+    "trainer": _TRAINER,
+    "trl": _TRAINER
+    | {
+        "precision": "autocast",
+        "sequence": 1024,
+        "checkpointing": True,
+        "double_quantization": False,
+        "upcast": False,
+        "trl_loss": True,
+    },
+}
+"""What each loop does unless it is told otherwise: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
+
+
+def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
+    """A field: its default, what its flag's help says, its choices, the least of a number and its unit, by tool its key there.
+
+    The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
+    """
+    return field(
+        default=default, metadata={"help": what, "choices": choices, "least": least, "unit": unit, "keys": keys}
+    )
 
 
 @dataclass(frozen=True)
@@ -25,14 +63,25 @@ class Recipe:
     With `packed` each row of tokens holds several documents that do not attend to each other. `keeps_outputs`: what the model
     returns, its logits too, lives until the step is done, as in the ordinary `outputs = model(**batch)`; without it only the
     loss does. `attention`: PyTorch's fused function, or the plain products (`eager`). `clipping` scales the gradients to
-    norm 1. With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
+    norm 1. `zero_grad` says when gradients are dropped: after the update, between the next forward pass and its backward pass,
+    or never, if they are set to zero in place. With `use_cache` the model returns the keys and values of its attention too, as
+    Transformers' models do until they are told not to. `label_smoothing` is Trainer's: its loss is made outside of the model,
+    from whole logits.
+
+    With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
     model's loss and its gradients are made by logits of so many tokens at a time (`techniques.LossWithGradients`); it returns
-    hidden states in place of logits. With `compiled` the step is torch.compile's, whose bytes nothing here predicts.
+    hidden states in place of logits. With `trl_loss` the loss is TRL's, whose output layer never holds whole logits. With
+    `eval_batch` each update is followed by an evaluation on batches of that many examples. The logits of `eval_logits` examples
+    are then kept on the device, as Trainer does for `compute_metrics`. With `compiled` the step is torch.compile's, whose bytes
+    nothing here predicts.
 
     With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` so many runs of blocks. What
     backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
-    adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`); `frozen`
-    names parameters by the beginning of their names. With `quantized="nf4"` the linear layers' weights are kept in 4 bits.
+    adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`), or beside
+    those that `lora_targets` names as peft does; of the modules that `modules_to_save` names copies are trained whole. `frozen`
+    names parameters by the beginning of their names. With `quantized="nf4"` the linear layers' weights are kept in 4 bits, and
+    with `double_quantization` their scales in 8. All else then becomes float32 as by PEFT's `prepare_model_for_kbit_training`;
+    without `upcast` it is bfloat16, the adapters too, as TRL has it.
 
     With `galore` an `adamw` becomes `optim.GaLore`: it keeps its averages of the hidden matrices in that many directions of their
     gradients, and is plain AdamW for all else, tensor by tensor. The step is one that finds the directions anew, as every 200th
@@ -49,61 +98,84 @@ class Recipe:
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str | Callable = "adamw"
-    precision: str = "fp32"
-    batch: int = 8
-    sequence: int = 128
-    accumulation: int = 1
-    packed: bool = False
-    keeps_outputs: bool = True
-    attention: str = "sdpa"
-    clipping: bool = False
-    in_backward: bool = False
-    chunked_loss: int = 0
-    compiled: bool = False
-    checkpointing: bool = False
-    segments: int | None = None
-    offload_activations: bool = False
-    saved_on_disk: bool = False
-    lora: int = 0
-    frozen: tuple[str, ...] = ()
-    quantized: str = ""
-    galore: int = 0
-    teacher: str = ""
-    zero_stage: int = 0
-    ranks: int = 1
-    replicas: int = 1
-    context_parallel: int = 1
-    offload: bool = False
-    device: str = "cpu"
+    optimizer: str | Callable = _asks("adamw", "how parameters are updated", OPTIMIZERS)
+    precision: str = _asks("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
+    batch: int = _asks(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
+    sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
+    accumulation: int = _asks(1, "micro-batches of an update", least=1, trainer="gradient_accumulation_steps")
+    packed: bool = _asks(False, "several documents in a row of tokens", trl="packing")
+    keeps_outputs: bool = _asks(True, "the loop keeps what the model returns, not the loss alone")
+    attention: str = _asks("sdpa", "how attention is computed", ATTENTIONS, trl="attn_implementation")
+    clipping: bool = _asks(False, "scale gradients to norm 1")
+    zero_grad: str = _asks("after-update", "when gradients are dropped; never: set to zero in place", DROPS)
+    use_cache: bool = _asks(True, "the model returns keys and values too", trainer="use_cache")
+    label_smoothing: float = _asks(0.0, "Trainer's label_smoothing_factor", trainer="label_smoothing_factor")
+    in_backward: bool = _asks(False, "update each parameter as soon as its gradient is there")
+    chunked_loss: int = _asks(0, "the loss by so many tokens at a time, whole logits never", unit="number of tokens")
+    trl_loss: bool = _asks(False, "TRL's loss, which never holds whole logits")
+    eval_batch: int = _asks(
+        0, "evaluate on batches of so many examples", unit="number of examples", trainer="per_device_eval_batch_size"
+    )
+    eval_logits: int = _asks(0, "examples whose logits an evaluation keeps on the device", unit="number of examples")
+    compiled: bool = _asks(
+        False, "the step is torch.compile's, whose bytes nothing here predicts", trainer="torch_compile"
+    )
+    checkpointing: bool = _asks(
+        False,
+        "recompute blocks in backward",
+        trainer="gradient_checkpointing",
+        accelerate="fsdp_activation_checkpointing",
+    )
+    segments: int | None = _asks(None, "with --checkpointing: recompute so many runs of blocks", least=1)
+    offload_activations: bool = _asks(False, "what backward needs waits on the host", trl="activation_offloading")
+    saved_on_disk: bool = _asks(False, "what backward needs waits in a file")
+    lora: int = _asks(0, "train adapters of this rank only", unit="rank", trl="lora_r")
+    lora_targets: tuple[str, ...] = _asks((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
+    modules_to_save: tuple[str, ...] = _asks((), "modules trained whole beside them", trl="lora_modules_to_save")
+    frozen: tuple[str, ...] = _asks((), "what names of parameters begin with that are not trained")
+    quantized: str = _asks("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
+    double_quantization: bool = _asks(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
+    upcast: bool = _asks(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
+    galore: int = _asks(0, "AdamW keeps its averages in so many directions", unit="rank")
+    teacher: str = _asks("", "a larger model to learn from, as MODEL")
+    zero_stage: int = _asks(0, "what the ranks share out", STAGES)
+    ranks: int = _asks(1, "devices that train together", least=1, accelerate="num_processes")
+    replicas: int = _asks(1, "groups of ranks that each hold everything, with ZeRO stage 2 or 3", least=1)
+    context_parallel: int = _asks(1, "as many ranks have a part each of every row", least=1)
+    offload: bool = _asks(
+        False, "the optimizer's state lies on the host, which makes the update", accelerate="fsdp_offload_params"
+    )
+    device: str = _asks("cpu", "what it runs on", DEVICES)
 
     def __post_init__(self):
         if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
             raise CourseError(
                 f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function of parameters."
             )
-        maker(self.optimizer)
-        if not (isinstance(self.frozen, tuple) and all(isinstance(name, str) for name in self.frozen)):
-            raise CourseError(
-                f"frozen={self.frozen!r} are no names; give a tuple of what names of parameters begin with."
-            )
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
-            known = _CHOICES.get(name, (value,))
-            if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
-                raise CourseError(
-                    f"No {name} is called {value!r}; {instead(value, (each or repr(each) for each in known))}"
-                )
-            if name in _COUNTS:
-                require_count(name, value)
-            if field.type is bool and not isinstance(value, bool):
-                raise CourseError(f"{name} must be True or False, not {value!r}.")
-        if self.segments is not None:
-            require_count("segments", self.segments)
-        for name, what in (("lora", "rank"), ("galore", "rank"), ("chunked_loss", "number of tokens")):
+        if self.lora_targets == ("all-linear",):
+            object.__setattr__(self, "lora_targets", ())
+        for name, what in _NAMES.items():
             value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise CourseError(f"{name}={value!r} is no {what}; give a whole number, or 0 for none.")
+            if not (isinstance(value, tuple) and all(isinstance(one, str) and one for one in value)):
+                raise CourseError(f"{name}={value!r} are no names; give a tuple of {what}.")
+        if type(self.label_smoothing) not in (int, float) or not 0 <= self.label_smoothing < 1:
+            raise CourseError(
+                f"label_smoothing={self.label_smoothing!r} is no share of a label; give a number from 0 to below 1."
+            )
+        for one in fields(self):
+            name, value, least = one.name, getattr(self, one.name), one.metadata["least"]
+            known = one.metadata["choices"] if not callable(value) else ()
+            # True is no stage, though it equals 1
+            if known and (type(value), value) not in [(type(choice), choice) for choice in known]:
+                raise CourseError(
+                    f"No {name} is called {value!r}; {instead(value, (choice or repr(choice) for choice in known))}"
+                )
+            if one.type is bool and not isinstance(value, bool):
+                raise CourseError(f"{name} must be True or False, not {value!r}.")
+            if least and value is not None:
+                require_count(name, value)
+            elif one.type is int and not known and (type(value) is not int or value < 0):
+                raise CourseError(f"{name}={value!r} is no {one.metadata['unit']}; give a whole number, or 0 for none.")
         if not isinstance(self.teacher, str):
             raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
         for sentence in self._contradictions():
@@ -133,6 +205,27 @@ class Recipe:
             yield (
                 "A chunked loss makes its gradients before the loss is scaled, where float16 loses the small ones; "
                 "take precision='autocast', or leave chunked_loss out."
+            )
+        if self.zero_grad != "after-update" and (self.in_backward or (self.offload and self.zero_stage < 3)):
+            yield (
+                f"zero_grad={self.zero_grad!r} keeps gradients that an update within backward, or on the host, has already "
+                "dropped; take zero_grad='after-update'."
+            )
+        if (self.lora_targets or self.modules_to_save) and not self.lora:
+            yield "lora_targets and modules_to_save are about adapters; add lora=16, say, or leave them out."
+        if self.eval_logits and not self.eval_batch:
+            yield f"eval_logits={self.eval_logits} are kept during an evaluation; add eval_batch=8, say."
+        if self.trl_loss and (self.chunked_loss or self.teacher or self.context_parallel > 1):
+            yield "TRL's loss has no chunked_loss, teacher or context_parallel; leave trl_loss or these out."
+        if self.label_smoothing and (self.chunked_loss or self.teacher or self.context_parallel > 1):
+            yield (
+                "Label smoothing needs whole logits and labels, and is no part of a teacher's loss; leave label_smoothing, or "
+                "chunked_loss, teacher and context_parallel, out."
+            )
+        if self.quantized and not self.upcast and self.precision == "fp16":
+            yield (
+                "Without upcast adapters on 4-bit weights are in bfloat16, whose gradients fp16's scaler does not take; take "
+                "precision='autocast' or 'bf16'."
             )
         if self.quantized and not (self.lora or self.frozen):
             yield "Weights in 4 bits cannot be trained themselves; add lora=16, say."
@@ -168,18 +261,42 @@ class Recipe:
                 "teacher out."
             )
 
+    @classmethod
+    def of_plain(cls, values: dict[str, Any]) -> "Recipe":
+        """From fields as JSON has them, which knows lists alone."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element of the parameters."""
         return 2 if self.precision.startswith("bf16") else 4
 
 
+def read_fields(words: str) -> dict[str, Any]:
+    """Fields as words: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
+    found, known = {}, {one.name: one for one in fields(Recipe)}
+    for word in filter(None, words.split(",")):
+        name, has_value, value = word.strip().partition("=")
+        name = name.replace("-", "_")
+        if name not in known:
+            raise CourseError(f"A recipe has no field {name!r}; {instead(name, known)}")
+        kind = known[name].type
+        if kind is bool and value.lower() in _TRUTHS:
+            found[name] = _TRUTHS[value.lower()]
+        elif not has_value or kind is bool:
+            found[name] = value or True
+        elif kind == tuple[str, ...]:
+            found[name] = tuple(value.split("+"))
+        else:
+            number = re.fullmatch(r"\d+(\.\d+)?", value)
+            found[name] = (float if number[1] else int)(value) if number else value
+    return found
+
+
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
-_COUNTS = ("batch", "sequence", "accumulation", "ranks", "replicas", "context_parallel")
-_CHOICES = {
-    "precision": PRECISIONS,
-    "attention": ATTENTIONS,
-    "zero_stage": STAGES,
-    "device": DEVICES,
-    "quantized": ("", "nf4"),
+_NAMES = {
+    "frozen": "what names of parameters begin with",
+    "lora_targets": "names of layers, as peft's target_modules",
+    "modules_to_save": "names of modules, as peft's modules_to_save",
 }
