@@ -30,11 +30,20 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
             f"{name} takes neither token ids nor pictures by Transformers' names; "
             "give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) beside it)."
         )
+    if "ForObjectDetection" in name or "ForUniversalSegmentation" in name:
+        raise CourseError(
+            f"{name} matches its boxes with their labels by the values of both, and a dry run has none; give a function that "
+            "makes a module whose loss takes them in order."
+        )
     found = _make_pictures(config, recipe, wanted)
+    if "input_features" in wanted and hasattr(config, "audio_config"):
+        sound = config.audio_config
+        found["input_features"] = torch.randn(recipe.batch, sound.num_mel_bins, 2 * sound.max_source_positions)
     if "input_ids" in wanted:
         found |= _make_tokens(config, recipe, name, wanted)
-        if "pixel_values" in found and hasattr(plain, "get_image_features"):
-            found |= _insert_pictures(plain, config, wanted, found)
+        for kind, main in (("image", "pixel_values"), ("audio", "input_features")):
+            if main in found and hasattr(plain, f"get_{kind}_features"):
+                found |= _insert_features(plain, config, kind, wanted, found)
     elif "input_features" in wanted:
         frames = 2 * config.max_source_positions
         labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
@@ -59,6 +68,26 @@ def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.
             "pixel_values": torch.randn(recipe.batch * _PATCHES**2, numbers),
             "image_grid_thw": torch.tensor([[1, _PATCHES, _PATCHES]] * recipe.batch),
         }
+    if "spatial_shapes" in wanted:
+        return {
+            "pixel_values": torch.randn(recipe.batch, _PATCHES**2, channels * vision.patch_size**2),
+            "pixel_attention_mask": torch.ones(recipe.batch, _PATCHES**2, dtype=torch.int64),
+            "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * recipe.batch),
+        }
+    if "aspect_ratio_ids" in wanted:  # a picture of one tile, padded to as many as there may be
+        tiles, side = vision.max_num_tiles, vision.image_size
+        return {
+            "pixel_values": torch.randn(recipe.batch, 1, tiles, channels, side, side),
+            "aspect_ratio_ids": torch.ones(recipe.batch, 1, dtype=torch.int64),
+            "aspect_ratio_mask": torch.ones(recipe.batch, 1, tiles, dtype=torch.int64),
+            "cross_attention_mask": torch.ones(recipe.batch, recipe.sequence, 1, tiles, dtype=torch.int64),
+        }
+    if getattr(vision, "model_type", "") == "pixtral":
+        side = _PATCHES * vision.patch_size
+        return {
+            "pixel_values": torch.randn(recipe.batch, channels, side, side),
+            "image_sizes": torch.tensor([[side, side]] * recipe.batch),
+        }
     side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
     height, width = side if isinstance(side, list | tuple) else (side, side)
     several = (1,) if "pixel_attention_mask" in wanted and "input_ids" in wanted else ()
@@ -68,20 +97,21 @@ def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.
     return {"pixel_values": pictures}
 
 
-def _insert_pictures(model: nn.Module, config, wanted: set[str], found: dict) -> dict[str, torch.Tensor]:
-    """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
-    token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
-    if token is None:
+def _insert_features(model: nn.Module, config, kind: str, wanted: set[str], found: dict) -> dict[str, torch.Tensor]:
+    """The ids with the tokens of each row's picture or sound at its beginning; by CLIP's kind of model, which has none, as they are."""
+    token = getattr(config, f"{kind}_token_id", None) or getattr(config, f"{kind}_token_index", None)
+    if token is None or "aspect_ratio_ids" in found:  # which attends to its picture across, and has one token of it
         return {}
+    make = getattr(model, f"get_{kind}_features")
+    taken = set(inspect.signature(make).parameters) | {"input_features" if kind == "audio" else "pixel_values"}
     with torch.no_grad():
-        features = model.get_image_features(
-            **{name: found[name] for name in ("pixel_values", "image_grid_thw") if name in found}
-        )
+        features = make(**{name: found[name] for name in taken & found.keys() - {"input_ids", "labels"}})
     features = getattr(features, "pooler_output", features)
     ids, width = found["input_ids"], getattr(config, "text_config", config).hidden_size
     count = sum(tensor.numel() for tensor in tree_leaves(features)) // width // len(ids)
     if count >= ids.shape[1]:
-        raise CourseError(f"A picture is {count} tokens of this model; give a sequence of more.")
+        what = {"image": "A picture", "audio": "A recording"}[kind]
+        raise CourseError(f"{what} is {count} tokens of this model; give a sequence of more.")
     ids = ids.masked_fill(ids == token, token - 1)
     ids[:, :count] = token
     types = (ids == token).to(torch.int64)
