@@ -35,15 +35,16 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
             f"{name} matches its boxes with their labels by the values of both, and a dry run has none; give a function that "
             "makes a module whose loss takes them in order."
         )
+    if "input_ids" in wanted and hasattr(config, "audio_config"):
+        raise CourseError(
+            f"{name} is trained on sound within texts, of which there are no examples here; give batch=lambda b, s: …, what the "
+            "model is called with (for course plan a function batch(b, s) beside it)."
+        )
     found = _make_pictures(config, recipe, wanted)
-    if "input_features" in wanted and hasattr(config, "audio_config"):
-        sound = config.audio_config
-        found["input_features"] = torch.randn(recipe.batch, sound.num_mel_bins, 2 * sound.max_source_positions)
     if "input_ids" in wanted:
         found |= _make_tokens(config, recipe, name, wanted)
-        for kind, main in (("image", "pixel_values"), ("audio", "input_features")):
-            if main in found and hasattr(plain, f"get_{kind}_features"):
-                found |= _insert_features(plain, config, kind, wanted, found)
+        if "pixel_values" in found and hasattr(plain, "get_image_features"):
+            found |= _insert_pictures(plain, config, wanted, found)
     elif "input_features" in wanted:
         frames = 2 * config.max_source_positions
         labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
@@ -97,21 +98,20 @@ def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.
     return {"pixel_values": pictures}
 
 
-def _insert_features(model: nn.Module, config, kind: str, wanted: set[str], found: dict) -> dict[str, torch.Tensor]:
-    """The ids with the tokens of each row's picture or sound at its beginning; by CLIP's kind of model, which has none, as they are."""
-    token = getattr(config, f"{kind}_token_id", None) or getattr(config, f"{kind}_token_index", None)
-    if token is None or "aspect_ratio_ids" in found:  # which attends to its picture across, and has one token of it
+def _insert_pictures(model: nn.Module, config, wanted: set[str], found: dict) -> dict[str, torch.Tensor]:
+    """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
+    token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+    if token is None:
         return {}
-    make = getattr(model, f"get_{kind}_features")
-    taken = set(inspect.signature(make).parameters) | {"input_features" if kind == "audio" else "pixel_values"}
+    taken = inspect.signature(model.get_image_features).parameters.keys() | {"pixel_values"}
     with torch.no_grad():
-        features = make(**{name: found[name] for name in taken & found.keys() - {"input_ids", "labels"}})
-    features = getattr(features, "pooler_output", features)
-    ids, width = found["input_ids"], getattr(config, "text_config", config).hidden_size
-    count = sum(tensor.numel() for tensor in tree_leaves(features)) // width // len(ids)
+        output = model.get_image_features(**{name: found[name] for name in taken & found.keys()})
+    pooled = getattr(output, "pooler_output", None)
+    features = getattr(output, "last_hidden_state", output) if pooled is None else pooled
+    ids = found["input_ids"]
+    count = sum(tensor.numel() // tensor.shape[-1] for tensor in tree_leaves(features)) // len(ids)
     if count >= ids.shape[1]:
-        what = {"image": "A picture", "audio": "A recording"}[kind]
-        raise CourseError(f"{what} is {count} tokens of this model; give a sequence of more.")
+        raise CourseError(f"A picture is {count} tokens of this model; give a sequence of more.")
     ids = ids.masked_fill(ids == token, token - 1)
     ids[:, :count] = token
     types = (ids == token).to(torch.int64)
