@@ -168,8 +168,7 @@ class Estimate:
     def notes(self) -> list[str]:
         """What a reader might take for counted otherwise than it is."""
         recipe, lines = self.recipe, [f"known from {self.how}"]
-        if kind := self.finder.source.guessed_class:
-            lines.append(f"the model is a {kind}: the configuration names no class in architectures")
+        lines += self.finder.source.remarks
         if recipe.keeps_outputs:
             lines.append("counted: what the model returns lives until the step is done (outputs = model(…))")
         if recipe.galore:

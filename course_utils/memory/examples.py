@@ -30,6 +30,16 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
             f"{name} takes neither token ids nor pictures by Transformers' names; "
             "give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) beside it)."
         )
+    if "ForObjectDetection" in name or "ForUniversalSegmentation" in name:
+        raise CourseError(
+            f"{name} matches its boxes with their labels by the values of both, and a dry run has none; give a function that "
+            "makes a module whose loss takes them in order."
+        )
+    if "input_ids" in wanted and hasattr(config, "audio_config"):
+        raise CourseError(
+            f"{name} is trained on sound within texts, of which there are no examples here; give batch=lambda b, s: …, what the "
+            "model is called with (for course plan a function batch(b, s) beside it)."
+        )
     found = _make_pictures(config, recipe, wanted)
     if "input_ids" in wanted:
         found |= _make_tokens(config, recipe, name, wanted)
@@ -59,6 +69,26 @@ def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.
             "pixel_values": torch.randn(recipe.batch * _PATCHES**2, numbers),
             "image_grid_thw": torch.tensor([[1, _PATCHES, _PATCHES]] * recipe.batch),
         }
+    if "spatial_shapes" in wanted:
+        return {
+            "pixel_values": torch.randn(recipe.batch, _PATCHES**2, channels * vision.patch_size**2),
+            "pixel_attention_mask": torch.ones(recipe.batch, _PATCHES**2, dtype=torch.int64),
+            "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * recipe.batch),
+        }
+    if "aspect_ratio_ids" in wanted:  # a picture of one tile, padded to as many as there may be
+        tiles, side = vision.max_num_tiles, vision.image_size
+        return {
+            "pixel_values": torch.randn(recipe.batch, 1, tiles, channels, side, side),
+            "aspect_ratio_ids": torch.ones(recipe.batch, 1, dtype=torch.int64),
+            "aspect_ratio_mask": torch.ones(recipe.batch, 1, tiles, dtype=torch.int64),
+            "cross_attention_mask": torch.ones(recipe.batch, recipe.sequence, 1, tiles, dtype=torch.int64),
+        }
+    if getattr(vision, "model_type", "") == "pixtral":
+        side = _PATCHES * vision.patch_size
+        return {
+            "pixel_values": torch.randn(recipe.batch, channels, side, side),
+            "image_sizes": torch.tensor([[side, side]] * recipe.batch),
+        }
     side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
     height, width = side if isinstance(side, list | tuple) else (side, side)
     several = (1,) if "pixel_attention_mask" in wanted and "input_ids" in wanted else ()
@@ -73,13 +103,13 @@ def _insert_pictures(model: nn.Module, config, wanted: set[str], found: dict) ->
     token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if token is None:
         return {}
+    taken = inspect.signature(model.get_image_features).parameters.keys() | {"pixel_values"}
     with torch.no_grad():
-        features = model.get_image_features(
-            **{name: found[name] for name in ("pixel_values", "image_grid_thw") if name in found}
-        )
-    features = getattr(features, "pooler_output", features)
-    ids, width = found["input_ids"], getattr(config, "text_config", config).hidden_size
-    count = sum(tensor.numel() for tensor in tree_leaves(features)) // width // len(ids)
+        output = model.get_image_features(**{name: found[name] for name in taken & found.keys()})
+    pooled = getattr(output, "pooler_output", None)
+    features = getattr(output, "last_hidden_state", output) if pooled is None else pooled
+    ids = found["input_ids"]
+    count = sum(tensor.numel() // tensor.shape[-1] for tensor in tree_leaves(features)) // len(ids)
     if count >= ids.shape[1]:
         raise CourseError(f"A picture is {count} tokens of this model; give a sequence of more.")
     ids = ids.masked_fill(ids == token, token - 1)

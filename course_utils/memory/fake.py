@@ -161,6 +161,10 @@ class Answers(TorchDispatchMode):
                     self._overwritten.add(StorageWeakRef(value.untyped_storage()))
         if func is _aten.index.Tensor:
             args = args[0], self._without_masks(args[1])
+        if func is _aten._ctc_loss.Tensor and (lengths := self._value(args[3])) is not None:
+            return _find_ways(args[0], lengths)
+        if func is _aten._ctc_loss_backward.Tensor:  # torch's own fake lies on the host
+            return torch.empty_like(args[1])
         if func is _aten._grouped_mm.default:
             return _multiply_groups(func, args, kwargs)
         return _as_large_as_real(func, args, kwargs, func(*args, **kwargs))
@@ -275,6 +279,14 @@ def _multiply_groups(func, args: tuple, kwargs: dict) -> torch.Tensor:
     halves = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
     answer = func(*halves, **kwargs)
     return torch.empty_strided(answer.shape, answer.stride(), dtype=args[0].dtype, device=args[0].device)
+
+
+def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What CTC's loss returns: a number an example, and a table of frames and twice the longest label, for which it has no fake."""
+    with unset_fake_temporarily():
+        longest = int(lengths.max())
+    frames, examples, _ = log_probabilities.shape
+    return log_probabilities.new_empty(examples), log_probabilities.new_empty(examples, frames, 2 * longest + 1)
 
 
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)

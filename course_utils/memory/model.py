@@ -24,6 +24,12 @@ COMPILED = (
     "run it and read torch.cuda.max_memory_allocated(), or leave compiled out."
 )
 
+_TOYS = {
+    "gpt2": "the Hub's GPT-2 with 124 million parameters is gpt2-small",
+    "llama": "the first Llama with 7 billion parameters is llama-7b",
+    "distilbert": "the Hub's is distilbert-base-cased",
+}
+
 
 @dataclass(frozen=True)
 class Source:
@@ -43,7 +49,9 @@ class Source:
     @property
     def positions(self) -> int | None:
         """Tokens that an example may have at most; None where nothing says so."""
-        return getattr(self.config, "max_position_embeddings", None) or self.limit
+        text = self.config.get_text_config(decoder=True) if hasattr(self.config, "get_text_config") else self.config
+        said = getattr(text, "max_position_embeddings", None)
+        return said if type(said) is int and said > 0 else self.limit  # XLNet's -1 is no limit
 
     @property
     def key(self) -> str | None:
@@ -59,6 +67,14 @@ class Source:
         named = not hasattr(self.config, "to_dict") or getattr(self.config, "architectures", None)
         return models.class_of(self.config).__name__ if self.configured and not named else None
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
+        found = [f"by the name {self.name} the course has a small model of its own; {own}"] if (own := _TOYS.get(self.name)) else []
+        if self.guessed_class:
+            found.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
+        return found + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
+
     @staticmethod
     def loss(outputs, batch) -> torch.Tensor:
         """The number to train on. Raises `CourseError` where the model returns none."""
@@ -66,7 +82,8 @@ class Source:
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             return loss
         raise CourseError(
-            "The model returns no loss: let it return one number or an object with .loss, or wrap it in a module that does."
+            "The model returns no loss: let it return one number or an object with .loss, or wrap it in a module that does; in a "
+            "configuration set architectures to a class with the head that you train, such as BertForMaskedLM for BertModel."
         )
 
     def require(self, recipe: Recipe) -> None:
@@ -158,7 +175,7 @@ def _name_of(config) -> str:
 
 
 def _from_config(config, name: str, examples: Callable) -> Source:
-    return Source(name, lambda: models.from_configuration(deepcopy(config)), examples, config, True)
+    return Source(name, lambda: _in_place(models.from_configuration(deepcopy(config))), examples, config, True)
 
 
 def _config_of(what: str | Path):
@@ -179,5 +196,10 @@ def _copy(module: nn.Module) -> nn.Module:
     copied = deepcopy(module)
     for parameter in copied.parameters():
         parameter.grad = None
+    return _in_place(copied)
+
+
+def _in_place(module: nn.Module) -> nn.Module:
+    """Under fake tensors all of it on the device that they are on, which `torch.Tensor(…)` does not know."""
     place = torch.empty(0)
-    return copied.to(place.device) if is_fake(place) else copied
+    return module.to(place.device) if is_fake(place) else module

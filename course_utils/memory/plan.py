@@ -154,11 +154,11 @@ class Plan:
 
     def __str__(self):
         least, most = map(format_bytes, self.need)
-        peak, kind = self.estimate.peak_instant, self.estimate.finder.source.guessed_class
+        peak = self.estimate.peak_instant
         lines = [
             f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}.",
             f"Asked with {', '.join(_asked(self.recipe))}.",
-            *([f"The model is a {kind}: the configuration names no class."] if kind else []),
+            *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
         ]

@@ -10,6 +10,7 @@ from math import nan
 import numpy as np
 
 from course_utils.distributed.traffic import counted
+from course_utils.errors import CourseError
 from course_utils.hardware import Machine, OperatorWatch
 from course_utils.memory.as_cuda import HOST
 from course_utils.memory.depth import Depth
@@ -75,7 +76,10 @@ def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffi
     if recipe.segments is not None or source.blocks is None:  # how long a segment is depends on all blocks
         return None
     blocks = source.blocks.count
-    two, three = (run_once(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
+    try:
+        two, three = (run_once(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
+    except CourseError:  # it may name blocks by their places; what is wrong with the whole, that says itself
+        return None
     depth, below = Depth.between(two.log, three.log), Depth.between(two.host, three.host)
     if depth is None or below is None:
         return None

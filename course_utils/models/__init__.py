@@ -20,6 +20,7 @@ from course_utils.models.configurations import (
     configuration,
     from_json,
     known_as,
+    remarks_on,
     tokenizer_beside,
 )
 from course_utils.models.convnet import ConvNet, ConvNetConfig
@@ -42,5 +43,6 @@ __all__ = [
     "parameter_bytes",
     "parameter_count",
     "pretrained",
+    "remarks_on",
     "tokenizer_beside",
 ]

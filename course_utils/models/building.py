@@ -40,12 +40,30 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
     """A model with fresh weights from a configuration: a `ConvNetConfig`, or Transformers'.
 
     Its class is the architecture that the configuration names, else the family's language model, or what the family is for.
-    Weights, training mode, seed as in `build`. Raises `CourseError` when Transformers has no such model.
+    All of it is of torch's default dtype, whatever its parts were published in. Weights, training mode, seed as in `build`.
+    Raises `CourseError` when Transformers has no such model, or when that needs a package that is not installed.
     """
     model = ConvNet if isinstance(config, ConvNetConfig) else class_of(config)
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(settings().seed if seed is None else seed)
-        return model(config).train()
+        try:
+            return model(_without_dtypes(config)).train()
+        except ImportError as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise CourseError(f"{model.__name__} needs a package that is not installed ({reason}); install it.") from error
+
+
+def _without_dtypes(config: "PretrainedConfig | ConvNetConfig"):
+    """Transformers makes a tower in the dtype that its part of the configuration names, and the rest in torch's."""
+    parts = [name for name in getattr(config, "sub_configs", ()) if hasattr(getattr(config, name, None), "to_dict")]
+    if not parts:
+        return config
+    config = deepcopy(config)
+    for name in parts:
+        part = _without_dtypes(getattr(config, name))
+        part.dtype = None
+        setattr(config, name, part)
+    return config
 
 
 def pretrained(config: "PretrainedConfig", weights: str) -> nn.Module:

@@ -97,18 +97,22 @@ def from_json(path: Path) -> "PretrainedConfig":
         raise CourseError(
             f"{path} could not be read as a model's config.json, an object with a model_type ({why})."
         ) from error
-    if family not in CONFIG_MAPPING:
+    kind = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else _kind_by_class(found)
+    if kind is None:
         near = ", ".join(get_close_matches(str(family), CONFIG_MAPPING, 3)) or "none"
         raise CourseError(
             f"This version of Transformers knows no family {family!r} (nearest: {near}); update it, or give a function that "
             "makes the model."
         )
+    if kind.model_type != family:
+        found["family"] = family
     remarks = logging.getLogger("transformers")
     level = remarks.level
     remarks.setLevel(logging.ERROR)  # of token ids outside a vocabulary, also of those of a family's usual sizes
     try:
-        _refuse_misspelled(found, CONFIG_MAPPING[family], path)
-        config = CONFIG_MAPPING[family](**found)
+        _refuse_misspelled(found, kind, path)
+        _write_as_today(found, kind)
+        config = kind(**found)
     except CourseError:
         raise
     except Exception as error:  # Transformers checks by kinds of its own
@@ -117,6 +121,46 @@ def from_json(path: Path) -> "PretrainedConfig":
         remarks.setLevel(level)
     _refuse_heads_that_share_no_keys(config)
     return config
+
+
+def remarks_on(config: "PretrainedConfig") -> list[str]:
+    """What a reader of a `config.json` might take for used, and Transformers does not use."""
+    kind, usual = type(config), {}
+    with suppress(Exception):  # of a family that has no usual sizes
+        usual = vars(kind())
+    found = []
+    if getattr(config, "family", kind.model_type) != kind.model_type and "family" not in usual:
+        found.append(f"its family {config.family} is read as {kind.model_type}, which its class belongs to")
+    if getattr(config, "quantization_config", None):
+        found.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
+    named = {*usual, *kind.attribute_map, *signature(kind).parameters, "architectures", "family", "quantization_config"}
+    ignored = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
+    if ignored:
+        more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
+        found.append(f"{kind.__name__} ignores {', '.join(ignored[:3])}{more}, which the configuration has")
+    return found
+
+
+def _kind_by_class(found: dict) -> "type[PretrainedConfig] | None":
+    """The configuration of a class that Transformers has, whatever its publisher calls the family."""
+    import transformers
+
+    named = (found.get("architectures") or [""])[0]
+    return getattr(getattr(transformers, str(named), None), "config_class", None)
+
+
+def _write_as_today(found: dict, kind: type) -> None:
+    """Switches that were numbers once; in the configurations within it too."""
+    from transformers import CONFIG_MAPPING
+
+    for name, parameter in signature(kind).parameters.items():
+        if parameter.annotation is bool and type(found.get(name)) is int:
+            found[name] = bool(found[name])
+    for name, inner in kind.sub_configs.items():
+        family = found[name].get("model_type") if isinstance(found.get(name), dict) else None
+        known = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else inner
+        if isinstance(found.get(name), dict):
+            _write_as_today(found[name], known)
 
 
 def _refuse_misspelled(found: dict, family: type, path: Path) -> None:

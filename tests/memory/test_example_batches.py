@@ -65,12 +65,47 @@ def segformer():
     return transformers.SegformerConfig(**sizes, decoder_hidden_size=32, num_labels=5, image_size=64)
 
 
+def wav2vec():
+    sizes = {name: TEXT[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
+    sizes |= {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16, "vocab_size": 32, "mask_time_prob": 0.0}
+    return transformers.Wav2Vec2Config(**sizes, architectures=["Wav2Vec2ForCTC"], layerdrop=0.0)
+
+
+def mistral():
+    text, vision = {**TEXT, "model_type": "mistral", "head_dim": 16}, {**VISION, "model_type": "pixtral"}
+    options = {"architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 499}
+    return transformers.Mistral3Config(text_config=text, vision_config=vision, spatial_merge_size=2, **options)
+
+
+def liquid():
+    text = {**TEXT, "model_type": "lfm2", "layer_types": ["conv", "full_attention"]}
+    vision = {**VISION, "model_type": "siglip2_vision_model", "num_patches": 256, "vision_use_head": False}
+    options = {"architectures": ["Lfm2VlForConditionalGeneration"], "image_token_id": 499, "projector_hidden_size": 64}
+    return transformers.Lfm2VlConfig(text_config=text, vision_config=vision, downsample_factor=2, **options)
+
+
+def mllama():
+    text = {**TEXT, "cross_attention_layers": [1], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    vision = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_global_layers": 1}
+    vision |= {"attention_heads": 4, "image_size": 56, "patch_size": 14, "intermediate_layers_indices": [0]}
+    options = {"architectures": ["MllamaForConditionalGeneration"], "image_token_index": 499}
+    return transformers.MllamaConfig(text_config=text, vision_config={**vision, "vision_output_dim": 128}, **options)
+
+
+def scout():
+    text = {**TEXT, "head_dim": 16, "intermediate_size_mlp": 128, "num_local_experts": 4, "num_experts_per_tok": 1}
+    vision = {**VISION, "pixel_shuffle_ratio": 0.5, "projector_input_dim": 64, "projector_output_dim": 64}
+    options = {"architectures": ["Llama4ForConditionalGeneration"], "image_token_index": 499}
+    vision |= {"intermediate_size": 256, "vision_output_dim": 64}
+    return transformers.Llama4Config(text_config=text, vision_config=vision, **options)
+
+
+FURTHER = (llava, qwen, gemma, internvl, segformer, wav2vec, mistral, liquid, mllama, scout)
+
+
 @pytest.mark.parametrize(
     "config",
-    [
-        bert_of_several_labels,
-        *(pytest.param(config, marks=pytest.mark.slow) for config in (llava, qwen, gemma, internvl, segformer)),
-    ],
+    [bert_of_several_labels, *(pytest.param(config, marks=pytest.mark.slow) for config in FURTHER)],
 )
 def test_the_estimate_is_what_the_allocator_counts(config):
     found = estimate(config(), Recipe(batch=2, sequence=96))
