@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -239,6 +240,20 @@ def test_operators_are_those_of_a_real_step():
         workload.step(*built)
     real = [name for name in names.seen if not name.startswith("profiler.")]
     assert [operator.name for operator in count_operators(workload.build, workload.step)] == real
+
+
+def test_a_cards_own_operators_are_counted_unless_others_are_asked_for():
+    def build():
+        model, _, *batch = mlp()
+        return model, torch.optim.SGD(model.parameters(), lr=0.1), *batch
+
+    card, computer = hardware.machine("H100"), replace(hardware.machine("H100"), name="a computer")
+    names = {like: [one.name for one in count_operators(build, train, like)] for like in ("cpu", "cuda")}
+    assert names["cpu"] != names["cuda"], "foreach"
+    for machine, like, expected in ((card, "", "cuda"), (card, "cpu", "cpu"), (computer, "", "cpu")):
+        assert [one.name for one in predict_seconds(build, train, machine, like=like).operators] == names[expected]
+    measured = predict_seconds(build, train, replace(computer, asynchronous=True))
+    assert [one.name for one in measured.operators] == names["cuda"], "calibrated on a GPU"
 
 
 def test_what_is_no_machine_is_refused():

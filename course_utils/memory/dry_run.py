@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
-from course_utils.hardware import Machine, Operator, OperatorWatch, Prediction
+from course_utils.hardware import MACHINES, Machine, Operator, OperatorWatch, Prediction
 from course_utils.memory.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
 from course_utils.memory.fake import describe_place, fake_tensors, is_fake, let_masks_have_values
 from course_utils.memory.meter import Meter
@@ -113,19 +113,20 @@ def count_operators(build: Callable[[], tuple], step: Callable[..., object], lik
 
 
 def predict_seconds(
-    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, like: str = "cpu"
+    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, like: str = ""
 ) -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
-    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are. On a machine known by its
-    data sheet only, the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError`
+    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are, by default those of the
+    machine: CUDA's on a card in `hardware.MACHINES` and where `calibrate()` found a GPU. On a machine known by its data sheet only, the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError`
     where the machine has no rate for a dtype.
     """
     if not isinstance(machine, Machine):
         raise CourseError(
             f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate() for this one."
         )
-    return Prediction(machine, count_operators(build, step, like))
+    is_gpu = machine.asynchronous or machine.name in MACHINES
+    return Prediction(machine, count_operators(build, step, like or ("cuda" if is_gpu else "cpu")))
 
 
 @contextmanager

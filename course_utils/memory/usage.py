@@ -73,6 +73,18 @@ class Usage:
         """The largest sum of all pieces alive at one time."""
         return int(self._totals[self._top])
 
+    @property
+    def reserved(self) -> int:
+        """Bytes that CUDA's caching allocator takes from the device for steps like this one; no less than the peak.
+
+        Raises `CourseError` for a step on the CPU, which has no such allocator.
+        """
+        from course_utils.memory.log import Log  # which reads usages
+
+        if self.grain == 1:
+            raise CourseError('Only CUDA\'s allocator reserves bytes; ask dry_run(…, like="cuda").')
+        return Log.of(self).reserved
+
     @cached_property
     def by_phase(self) -> dict[str, int]:
         """The peak inside each phase, in the order of the phases; what was in use when it began counts."""

@@ -10,9 +10,12 @@ from torch import nn
 from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, measure
+from course_utils.memory.model import source_of
 from course_utils.memory.recipe import Recipe
+from course_utils.memory.trial import attempt
 from course_utils.memory.workload import Workload
 from course_utils.settings import SCALES
+from course_utils.units import MiB
 
 SMALL = SCALES["smoke"]
 
@@ -329,3 +332,14 @@ def test_a_refusal_names_the_callers_line_where_a_library_stops():
     work = Workload(transformers.JambaConfig(**sizes), Recipe())
     with pytest.raises(CourseError, match=r"line \d+ of test_dry_run\.py \(`dry_run\(work\..*, inside JambaModel"):
         dry_run(work.build, work.step)
+
+
+def test_a_dry_run_as_on_cuda_says_what_the_allocator_reserves():
+    recipe = Recipe("adamw-foreach", batch=2, sequence=32, device="cuda")
+    config = models.configuration("gpt2", scale=SCALES["smoke"])
+    work = Workload(config, recipe)
+    usage = dry_run(work.build, work.step, like="cuda")
+    assert usage.peak <= usage.reserved == attempt(source_of(config), recipe).log.reserved, "as course plan has it"
+    assert usage.reserved % (2 * MiB) == 0, "in whole segments"
+    with pytest.raises(CourseError, match="Only CUDA's allocator reserves bytes"):
+        _ = dry_run(work.build, work.step).reserved
