@@ -98,7 +98,7 @@ class Recipe:
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str | Callable = _asks("adamw", "how parameters are updated", OPTIMIZERS)
+    optimizer: str | Callable = _asks("adamw", "by name", OPTIMIZERS)
     precision: str = _asks("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
     batch: int = _asks(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
     sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
