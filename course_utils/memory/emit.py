@@ -16,6 +16,8 @@ _OPTIMIZERS = {  # names of Transformers' TrainingArguments
     "adamw-fused": "adamw_torch_fused",
     "adamw8bit": "adamw_bnb_8bit",
     "adamw4bit": "adamw_torch_4bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "paged_adamw_32bit": "paged_adamw_32bit",
     "adafactor-transformers": "adafactor",
     "sgd": "sgd",
 }
@@ -181,7 +183,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         said.append(_TRL_LOSS.format(pieces))
     if recipe.quantized and recipe.upcast:
         said.append(_TRL_ADAPTERS)
-    if recipe.optimizer == "adamw8bit" and not recipe.lora:
+    if recipe.optimizer in ("adamw8bit", "paged_adamw_8bit") and not recipe.lora:
         said.append(_TRL_8BIT)
     if package := _TRL_PACKAGES.get(settings["optim"]):
         said.append(f"# This optimizer needs one more package: pip install {package}")
