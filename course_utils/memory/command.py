@@ -19,10 +19,17 @@ DATA, OUT = "text.txt", "runs"
 # What `course train` has no flag for, and what a loop of one's own would call.
 OWN_LOOP = {
     "attention": "attn_implementation of Transformers' from_config",
+    "zero_grad": "optimizer.zero_grad between forward and backward, or with set_to_none=False",
+    "label_smoothing": "torch.nn.functional.cross_entropy(…, label_smoothing=…)",
+    "trl_loss": "trl.SFTTrainer",
+    "eval_batch": "torch.no_grad",
+    "eval_logits": "torch.cat of the logits",
     "in_backward": "training.UpdateInBackward",
     "segments": "techniques.checkpoint_blocks",
     "offload_activations": "torch.autograd.graph.save_on_cpu",
     "saved_on_disk": "techniques.SavedOnDisk",
+    "lora_targets": "peft.LoraConfig(target_modules=…)",
+    "modules_to_save": "peft.LoraConfig(modules_to_save=…)",
     "frozen": "requires_grad_(False)",
     "quantized": "bitsandbytes.nn.Linear4bit",
     "galore": "optim.GaLore",
@@ -30,7 +37,10 @@ OWN_LOOP = {
     "context_parallel": "distributed.ring_attention.RingAttention",
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
-TRL = ("attention", "offload_activations", "quantized", "galore")  # of these, what TRL has settings for
+TRL = (  # of these, what TRL has settings for
+    *("attention", "offload_activations", "quantized", "galore", "label_smoothing", "trl_loss", "eval_batch"),
+    *("lora_targets", "modules_to_save"),
+)
 # Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
 _REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
@@ -115,10 +125,9 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     said.append(
         "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
     )
-    if recipe.keeps_outputs:
-        said.append(
-            "# It keeps only the loss, so its peak is the one that course plan predicts with --no-keeps-outputs."
-        )
+    if kept := [f"--no-{name.replace('_', '-')}" for name in ("keeps_outputs", "use_cache") if getattr(recipe, name)]:
+        peak = f"its peak is the one that course plan predicts with {' '.join(kept)}"
+        said.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
     if recipe.optimizer == "sgd":
         said.append("# The default rate is for AdamW: choose another for SGD.")
     return said

@@ -1,7 +1,9 @@
 """A recipe as what trains by it: the settings of a library, a command, a file for Slurm."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
@@ -14,9 +16,13 @@ _OPTIMIZERS = {  # names of Transformers' TrainingArguments
     "adamw-fused": "adamw_torch_fused",
     "adamw8bit": "adamw_bnb_8bit",
     "adamw4bit": "adamw_torch_4bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "paged_adamw_32bit": "paged_adamw_32bit",
     "adafactor-transformers": "adafactor",
     "sgd": "sgd",
 }
+_ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
+_TOGETHER = {"lora", "lora_targets", "quantized", "double_quantization"}  # with others that have no fields
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -115,9 +121,8 @@ def _accelerate(model: str, recipe: Recipe) -> str:
         settings["fsdp_config"] = {
             "fsdp_version": 2,
             "fsdp_reshard_after_forward": recipe.zero_stage == 3,
-            "fsdp_offload_params": recipe.offload,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_activation_checkpointing": recipe.checkpointing,
+            **_keys(recipe, ("accelerate",), ("checkpointing", "offload")),
         }
     return _yaml(settings) + f"\n# {_said_of_the_script(recipe, set(settings))}"
 
@@ -149,36 +154,36 @@ def _trl(model: str, recipe: Recipe) -> str:
     settings = {
         "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
         "output_dir": "runs",
-        "per_device_train_batch_size": recipe.batch,
-        "gradient_accumulation_steps": recipe.accumulation,
-        "max_length": recipe.sequence,
-        "packing": recipe.packed,
+        **_keys(recipe, ("trainer", "trl"), _ALWAYS),
         "optim": _OPTIMIZERS[recipe.optimizer],
-        "gradient_checkpointing": recipe.checkpointing,
-        "activation_offloading": recipe.offload_activations,
         "bf16": recipe.precision == "autocast",
         "fp16": recipe.precision == "fp16",
         "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
         "max_grad_norm": 1.0 if recipe.clipping else 0.0,
-        "attn_implementation": recipe.attention,
     }
-    if recipe.compiled:
-        settings["torch_compile"] = True
+    chosen = (one.name for one in fields(recipe) if getattr(recipe, one.name) != one.default)
+    settings |= _keys(recipe, ("trainer", "trl"), {*chosen} - _TOGETHER)
+    if recipe.eval_batch:
+        settings["eval_strategy"] = "steps"
     if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer
         settings |= {"optim": "galore_adamw", "optim_target_modules": r".*\.\d+\..*"}
         settings |= {"optim_args": f"rank={recipe.galore}, update_proj_gap=200, scale=0.25"}
     if recipe.lora:
         settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
-        settings |= {"lora_target_modules": "all-linear"}
+        settings |= {"lora_target_modules": list(recipe.lora_targets) or "all-linear"}
     if recipe.quantized:
-        settings |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+        settings |= {"load_in_4bit": True, **_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
     pieces = (
         "other pieces than the plan's"
         if recipe.chunked_loss
         else "the plan counts them, so its peak may be too high here"
     )
-    said = [*_HOW_TO_TRL, _TRL_LOSS.format(pieces), *([_TRL_ADAPTERS] if recipe.quantized else [])]
-    if recipe.optimizer == "adamw8bit" and not recipe.lora:
+    said = [*_HOW_TO_TRL]
+    if not (recipe.trl_loss or recipe.label_smoothing):
+        said.append(_TRL_LOSS.format(pieces))
+    if recipe.quantized and recipe.upcast:
+        said.append(_TRL_ADAPTERS)
+    if recipe.optimizer in ("adamw8bit", "paged_adamw_8bit") and not recipe.lora:
         said.append(_TRL_8BIT)
     if package := _TRL_PACKAGES.get(settings["optim"]):
         said.append(f"# This optimizer needs one more package: pip install {package}")
@@ -187,6 +192,15 @@ def _trl(model: str, recipe: Recipe) -> str:
             f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
         )
     return "\n".join([*said, _yaml(settings)])
+
+
+def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
+    """The fields of these names that one of these tools has a key for, by that key."""
+    found = {}
+    for one in fields(recipe):
+        keys = [one.metadata["keys"][tool] for tool in tools if tool in one.metadata["keys"]]
+        found |= {key: getattr(recipe, one.name) for key in keys if one.name in names}
+    return found
 
 
 def _yaml(settings: dict) -> str:

@@ -7,7 +7,8 @@ from math import inf
 import torch
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.fake import fake_tensors
+from course_utils.memory.as_cuda import GPU, HOST
+from course_utils.memory.fake import fake_tensors, is_fake
 from course_utils.memory.state import StateSize, optimizer_state_size
 from course_utils.optim import GaLore, hidden_matrices
 
@@ -49,6 +50,33 @@ class AdamW4bit(torch.optim.Optimizer):
         return kept
 
 
+def _is_pretended(tensor: torch.Tensor) -> bool:
+    return is_fake(tensor) and tensor.device == GPU
+
+
+def _make_paged(name: str) -> Make:
+    def make(parameters):
+        from bitsandbytes import optim
+
+        class Paged(getattr(optim, name)):
+            """On a GPU that is pretended, states that bitsandbytes pages lie on the host, from which CUDA fetches them."""
+
+            def get_state_buffer(self, p: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+                if not _is_pretended(p) or p.numel() < 1e5:
+                    return super().get_state_buffer(p, dtype)
+                state = torch.zeros_like(p, dtype=dtype, device=HOST)
+                state.is_paged = True
+                return state
+
+            def prefetch_state(self, p: torch.Tensor) -> None:
+                if not _is_pretended(p):
+                    super().prefetch_state(p)
+
+        return Paged(parameters, lr=1e-4)
+
+    return make
+
+
 OPTIMIZERS: dict[str, Make] = {
     "sgd": _make("SGD", foreach=False),
     "momentum": _make("SGD", momentum=0.9, foreach=False),
@@ -59,6 +87,8 @@ OPTIMIZERS: dict[str, Make] = {
     "adafactor-transformers": _make("Adafactor", "transformers", 1e-3, relative_step=False, scale_parameter=False),
     "adamw8bit": _make("AdamW8bit", "bitsandbytes.optim"),
     "adamw4bit": AdamW4bit,
+    "paged_adamw_8bit": _make_paged("PagedAdamW8bit"),
+    "paged_adamw_32bit": _make_paged("PagedAdamW32bit"),
 }
 
 

@@ -62,8 +62,11 @@ def _adamw_of_floats(recipe: Recipe) -> bool:
     return recipe.optimizer in ADAMW and not recipe.galore
 
 
+_TWO_LAYERS = ("q_proj", "v_proj")
 CHANGES = (
     Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False}),
+    Change("gradients dropped after the update", 0, "nothing: optimizer.zero_grad() after step()",
+           lambda r: r.zero_grad != "after-update", {"zero_grad": "after-update"}),
     Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)",
            lambda r: _adamw_of_floats(r) and r.optimizer != "adamw-fused", {"optimizer": "adamw-fused"}),
     Change("fused attention", 0, "nothing: attn_implementation='sdpa'",
@@ -71,7 +74,7 @@ CHANGES = (
     Change("micro-batch of 1", 0, "time: smaller matrix products",
            lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
     Change("chunked loss", 0, "nothing: LossWithGradients, 1,024 tokens at a time",
-           lambda r: not r.chunked_loss, {"chunked_loss": 1024}),
+           lambda r: not (r.chunked_loss or r.trl_loss or r.label_smoothing), {"chunked_loss": 1024}),
     Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
     Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
     Change("ZeRO-3", 0, "traffic", lambda r: r.ranks > 1 and r.zero_stage < 3, {"zero_stage": 3}),
@@ -80,8 +83,10 @@ CHANGES = (
     Change("optimizer on the host", 0, "time: over the host's link",
            lambda r: r.device != "cpu" and not r.offload, {"offload": True}),
     Change("update within backward", 1, "no clipping by the joint norm",
-           lambda r: not (r.in_backward or r.clipping), {"in_backward": True}),
+           lambda r: not r.in_backward, {"in_backward": True, "clipping": False, "zero_grad": "after-update"}),
     Change("8-bit AdamW", 1, "states of 8 bits", _adamw_of_floats, {"optimizer": "adamw8bit"}),
+    Change("paged 8-bit AdamW", 1, "states of 8 bits, which wait on the host",
+           lambda r: r.device != "cpu" and _adamw_of_floats(r), {"optimizer": "paged_adamw_8bit"}),
     Change("autocast", 1, "products in bfloat16", lambda r: r.precision == "fp32", {"precision": "autocast"}),
     Change("4-bit AdamW", 2, "states of 4 bits",
            lambda r: _adamw_of_floats(r) or r.optimizer == "adamw8bit", {"optimizer": "adamw4bit"}),
@@ -92,6 +97,9 @@ CHANGES = (
     Change("SGD", 2, "another optimizer, which keeps nothing", lambda r: r.optimizer != "sgd", {"optimizer": "sgd", "galore": 0}),
     Change("all in bfloat16", 2, "small updates are lost",
            lambda r: r.precision in ("fp32", "autocast", "bf16-masters"), {"precision": "bf16"}),
+    Change("LoRA of rank 16 on q_proj and v_proj", 3, "only adapters beside two layers of a block are trained",
+           lambda r: not (r.lora_targets or r.frozen),
+           lambda r: {"lora": r.lora or 16, "lora_targets": _TWO_LAYERS, "galore": 0}),
     Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16, "galore": 0}),
     Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
            lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
@@ -99,7 +107,14 @@ CHANGES = (
 """From what nobody notices to what changes the training."""
 _CARDS = "fewest cards by ZeRO-3"
 _LEVELS = {change.level for change in CHANGES}
-_EASY = {"keep only the loss", "fused optimizer", "fused attention", "micro-batch of 1", "chunked loss"}
+_EASY = {
+    "keep only the loss",
+    "gradients dropped after the update",
+    "fused optimizer",
+    "fused attention",
+    "micro-batch of 1",
+    "chunked loss",
+}
 """Changes that cost hardly anything, so that as many as are needed may go with others."""
 _SHOWN = 10
 _WAYS, _MOST_ROWS, _MOST_FAILED = 4, 4, 12

@@ -17,6 +17,8 @@ OPTIMIZERS = (
     "adafactor-transformers",
     "adamw8bit",
     "adamw4bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
 )
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
@@ -98,7 +100,7 @@ class Recipe:
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str | Callable = _asks("adamw", "how parameters are updated", OPTIMIZERS)
+    optimizer: str | Callable = _asks("adamw", "by name", OPTIMIZERS)
     precision: str = _asks("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
     batch: int = _asks(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
     sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
@@ -194,7 +196,7 @@ class Recipe:
             yield "Offloading moves what lies on the device to the host, where device='cpu' has it; take device='cuda'."
         if self.in_backward and self.offload:
             yield "The host updates once all gradients are there, not within backward; leave in_backward or offload out."
-        if self.optimizer == "adamw8bit" and self.zero_stage:
+        if self.optimizer in _BITSANDBYTES and self.zero_stage:
             yield "bitsandbytes' AdamW takes no shards; with a zero_stage take one of torch's optimizers."
         if self.in_backward and (self.clipping or self.accumulation > 1 or self.precision == "fp16" or self.ranks > 1):
             yield (
@@ -294,6 +296,7 @@ def read_fields(words: str) -> dict[str, Any]:
 
 
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+_BITSANDBYTES = ("adamw8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
 _NAMES = {
     "frozen": "what names of parameters begin with",

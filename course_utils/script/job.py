@@ -2,18 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from course_utils.errors import CourseError, instead
+from course_utils.memory.recipe import Recipe
 from course_utils.units import format_counted
-
-if TYPE_CHECKING:
-    from course_utils.memory import Recipe
 
 STRATEGIES = ("none", "ddp", "zero1", "fsdp2", "hsdp", "deepspeed-1", "deepspeed-2", "deepspeed-3")
 PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
@@ -33,6 +31,12 @@ def flag_of(name: str) -> str:
 def _asks(default: Any, what: str, same: bool = False) -> Any:
     """A field with its default, and what the help of its flag says; `same`: it decides parameters and batches."""
     return field(default=default, metadata={"help": what, "same": same})
+
+
+def _as_planned(name: str, same: bool = False) -> Any:
+    """A field that is the recipe's: the same words, the same default."""
+    one = Recipe.__dataclass_fields__[name]
+    return _asks(one.default, one.metadata["help"], same)
 
 
 @dataclass(frozen=True)
@@ -70,16 +74,16 @@ class Job:
     precision: str = _asks("fp32", ", ".join(PRECISIONS), same=True)
     batch: int = _asks(32, "examples of an update, on all ranks together", same=True)
     micro_batch: int = _asks(0, "examples of a forward pass; 0: a rank's whole share")
-    sequence: int = _asks(128, "tokens of an example", same=True)
+    sequence: int = _as_planned("sequence", same=True)
     steps: int = _asks(100, "updates")
     lr: float = _asks(1e-3, "the highest learning rate")
     warmup: int = _asks(0, "updates over which the learning rate rises")
     floor: float = _asks(0.0, "which share of it is left at the end")
-    clipping: bool = _asks(False, "gradients to norm 1")
-    checkpointing: bool = _asks(False, "recompute blocks in backward")
-    chunked_loss: int = _asks(0, "the loss by so many tokens at a time, whole logits never; 0: not so")
-    packed: bool = _asks(False, "several documents in a row", same=True)
-    lora: int = _asks(0, "train adapters of this rank only; 0: none", same=True)
+    clipping: bool = _as_planned("clipping")
+    checkpointing: bool = _as_planned("checkpointing")
+    chunked_loss: int = _as_planned("chunked_loss")
+    packed: bool = _as_planned("packed", same=True)
+    lora: int = _as_planned("lora", same=True)
     compiled: bool = _asks(False, "by torch.compile")
     replicas: int = _asks(1, "groups of hsdp that hold everything each")
     seed: int = _asks(0, "of the order and of dropout", same=True)
@@ -148,20 +152,6 @@ class Job:
         return BatchSplit(self, world_size)
 
     @property
-    def model_recipe(self) -> "Recipe":
-        """What decides the model that is trained; `BatchSplit.recipe`, which predicts the bytes of a step, adds the rest."""
-        from course_utils.memory import Recipe
-
-        return Recipe(
-            precision="bf16" if self.precision == "bf16" else "fp32",
-            sequence=self.sequence,
-            packed=self.packed,
-            checkpointing=self.checkpointing,
-            chunked_loss=self.chunked_loss,
-            lora=self.lora,
-        )
-
-    @property
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
@@ -215,26 +205,33 @@ class BatchSplit:
         return self.job.batch // self.world_size // self.micro_batch
 
     @property
-    def recipe(self) -> "Recipe | None":
-        """What `course plan` calls this; None where nothing predicts its bytes."""
+    def recipe(self) -> Recipe:
+        """What `course plan` calls this. The model is built by it, and the bytes of a step are predicted from it."""
         from course_utils.script.optimizers import kind_of
 
-        job = self.job
-        known = kind_of(job.optimizer).recipe
-        if known is None or job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed"):
-            return None
-        return replace(
-            job.model_recipe,
-            optimizer=known,
-            precision=job.precision,
+        job, kind = self.job, kind_of(self.job.optimizer)
+        both = {one.name for one in fields(job)} & {one.name for one in fields(Recipe)}
+        same = {name: getattr(job, name) for name in both - {"optimizer", "precision", "batch", "compiled"}}
+        return Recipe(
+            **same,
+            optimizer=kind.recipe or kind.make,
+            precision="fp32" if job.precision == "fp64" else job.precision,
             batch=self.micro_batch,
             accumulation=self.accumulation,
             keeps_outputs=False,
-            clipping=job.clipping,
-            zero_stage=_STAGES.get(job.strategy, 0),
+            use_cache=False,
+            zero_stage=0 if job.strategy.startswith("deepspeed") else _STAGES.get(job.strategy, 0),
             ranks=self.world_size,
-            replicas=job.replicas,
         )
+
+    @property
+    def is_predictable(self) -> bool:
+        """Whether the bytes of a step by `recipe` are those of this job."""
+        from course_utils.script.optimizers import kind_of
+
+        job = self.job
+        engines = job.compiled or job.precision == "fp64" or job.strategy.startswith("deepspeed")
+        return kind_of(job.optimizer).recipe is not None and not engines
 
 
 def _has_deepspeed() -> bool:

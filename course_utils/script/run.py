@@ -132,7 +132,7 @@ class Known:
         kept = read_json(path) or {}
         if kept.get("asked") == asked:
             return cls(kept["peak"], kept["flops"])
-        peak = None if split.recipe is None else estimate(source, split.recipe).peak
+        peak = estimate(source, split.recipe).peak if split.is_predictable else None
         name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
         flops = None if job.precision == "fp64" else calibrate([name], exchange=False).flops[name]
         found = cls(peak, flops)
@@ -210,7 +210,7 @@ class TrainingLoop:
             source = replace(source, make=partial(pretrained, source.config, job.weights))
         elif job.lora:
             self.say("The adapters stand on random weights, which shows what it costs; to fine-tune, give --weights.")
-        plain = Workload(source, job.model_recipe).make_model().to(self.device)
+        plain = Workload(source, self.split.recipe).make_model().to(self.device)
         if job.precision == "fp64":
             plain.double()
 

@@ -194,14 +194,16 @@ def test_trl_is_not_given_what_its_scaler_cannot_scale():
 def test_what_course_train_has_no_flag_for_is_refused():
     odd = {
         "attention": "eager", "in_backward": True, "offload_activations": True, "saved_on_disk": True, "frozen": ("wte",),
-        "galore": 64, "teacher": "gpt2-medium",
+        "galore": 64, "teacher": "gpt2-medium", "zero_grad": "never", "label_smoothing": 0.1, "trl_loss": True, "eval_batch": 8,
     }  # fmt: skip
     recipes = {name: replace(PLAIN, **{"accumulation": 1, name: value}) for name, value in odd.items()}
+    recipes["lora_targets"] = replace(PLAIN, lora=8, lora_targets=("q_proj",))
+    recipes["modules_to_save"] = replace(PLAIN, lora=8, modules_to_save=("lm_head",))
     recipes["segments"] = replace(PLAIN, checkpointing=True, segments=3)
     recipes["quantized"] = replace(PLAIN, lora=8, quantized="nf4")
     recipes["context_parallel"] = replace(PLAIN, ranks=2, context_parallel=2)
     recipes["offload"] = replace(PLAIN, offload=True)
-    assert set(recipes) == set(OWN_LOOP)
+    assert {*recipes, "eval_logits"} == set(OWN_LOOP)
     for name, recipe in recipes.items():
         for kind in ("train", "torchrun", "slurm"):
             with pytest.raises(

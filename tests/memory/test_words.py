@@ -15,7 +15,9 @@ from transformers import TrainingArguments as Arguments
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
 from course_utils.memory.allocator import quiet
+from course_utils.memory.dry_run import run_dry
 from course_utils.memory.optimizers import OPTIMIZERS
+from course_utils.memory.plan import CHANGES
 from course_utils.memory.recipe import LOOPS
 from course_utils.memory.recipe import OPTIMIZERS as NAMES
 
@@ -146,6 +148,40 @@ def test_each_word_takes_what_the_allocator_says(fields):
     recipe = replace(SMALL, **fields)
     work = Workload(LLAMA, recipe)
     assert estimate(LLAMA, recipe).peak == pytest.approx(measure(work.build, work.step, timed=0).peak, rel=1e-4)
+
+
+def test_rungs_undo_what_a_recipe_keeps():
+    by_name = {change.name: change for change in CHANGES}
+    kept = replace(SMALL, zero_grad="never")
+    assert by_name["gradients dropped after the update"].apply(kept) == {"zero_grad": "after-update"}
+    assert not by_name["gradients dropped after the update"].apply(SMALL)
+    assert by_name["update within backward"].apply(replace(kept, clipping=True)).keys() == {
+        "in_backward",
+        "clipping",
+        "zero_grad",
+    }
+
+
+@pytest.mark.slow
+def test_adapters_on_two_layers_take_less_than_on_all_and_only_where_they_are():
+    by_name, usual = {change.name: change for change in CHANGES}, replace(SMALL, device="cuda")
+    two = by_name["LoRA of rank 16 on q_proj and v_proj"]
+    fewer, all_layers = (replace(usual, **change.apply(usual)) for change in (two, by_name["LoRA of rank 16"]))
+    assert estimate(LLAMA, fewer).peak < estimate(LLAMA, all_layers).peak
+    with pytest.raises(CourseError, match="No module of this model is called 'q_proj'"):
+        estimate(GPT2, fewer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bits", "bytes_each"), [(8, 1), (32, 4)])
+def test_paged_states_wait_on_the_host(bits, bytes_each):
+    recipe = Recipe(f"paged_adamw_{bits}bit", batch=1, sequence=16, device="cuda")
+    work = Workload(LLAMA, recipe)
+    usage = run_dry(work.build, work.step, "cuda", warm=work.prime)
+    sizes = [parameter.numel() for parameter in work.make_model().parameters()]
+    large, small = sum(n for n in sizes if n >= 1e5), sum(n for n in sizes if n < 1e5)
+    assert usage.host.peak == pytest.approx(2 * large * bytes_each, rel=0.02)
+    assert usage.split["optimizer state"] == pytest.approx(2 * small * bytes_each, rel=0.1)
 
 
 class _Marks(TrainerCallback):
