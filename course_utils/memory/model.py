@@ -135,7 +135,7 @@ class Source:
 
     @cached_property
     def _structure(self) -> tuple[Blocks | None, bool, int]:
-        """Its blocks, whether a shorter configuration makes the very model from which some were taken out, and how many there are."""
+        """Its blocks, whether a shorter configuration makes the very model without the rest of them, and how many there are."""
         if self.key in _structures:
             return _structures[self.key]
         try:
