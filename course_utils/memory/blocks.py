@@ -93,6 +93,12 @@ def depth_of(config) -> int:
     return next(getattr(config, name) for name in _COUNTS if type(getattr(config, name, None)) is int)
 
 
+def blocks_in(model: nn.Module) -> int:
+    """How many blocks stand in a Transformers model's lists of more than one kind of layer."""
+    lists = (model.get_submodule(name) for name in _lists_of(model))
+    return sum(len(one) for one in lists if any(len(list(block.children())) > 1 for block in one))
+
+
 def _lists_of(model: nn.Module, above: str = "") -> Iterator[str]:
     """Names of lists of blocks, of which Transformers' own code takes one after the other; none within another's blocks."""
     for name, child in model.named_children():

@@ -282,7 +282,7 @@ def _multiply_groups(func, args: tuple, kwargs: dict) -> torch.Tensor:
 
 
 def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What CTC's loss returns: a number an example, and a table of frames and twice the longest label, for which it has no fake."""
+    """What CTC's loss returns: a number an example, and a table of frames by twice the longest label; it has no fake."""
     with unset_fake_temporarily():
         longest = int(lengths.max())
     frames, examples, _ = log_probabilities.shape

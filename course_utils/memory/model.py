@@ -13,7 +13,7 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.blocks import Blocks, make_up
+from course_utils.memory.blocks import FEWEST, Blocks, blocks_in, make_up
 from course_utils.memory.examples import random_batch
 from course_utils.memory.fake import fake_tensors, is_fake
 from course_utils.memory.recipe import Recipe
@@ -70,7 +70,11 @@ class Source:
     @property
     def remarks(self) -> list[str]:
         """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
-        found = [f"by the name {self.name} the course has a small model of its own; {own}"] if (own := _TOYS.get(self.name)) else []
+        found = (
+            [f"by the name {self.name} the course has a small model of its own; {own}"]
+            if (own := _TOYS.get(self.name))
+            else []
+        )
         if self.guessed_class:
             found.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
         return found + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
@@ -111,6 +115,16 @@ class Source:
         """Where it repeats itself; None where it does not, or not often enough."""
         return self._structure[0]
 
+    @property
+    def whole(self) -> str:
+        """What to say first where all of many blocks are run, for each recipe that is tried; else empty."""
+        depth = self._structure[2]
+        if self.blocks is not None or depth < FEWEST:
+            return ""
+        return (
+            f"None of its {depth} blocks can be left out: all are run, which takes about {0.2 * depth:.0f} s a recipe"
+        )
+
     def with_blocks(self, count: int) -> "Source":
         """The same model with so many repetitions of its blocks."""
         if not self._structure[1]:
@@ -120,26 +134,27 @@ class Source:
         return self.with_config(config)
 
     @cached_property
-    def _structure(self) -> tuple[Blocks | None, bool]:
-        """Its blocks, and whether a shorter configuration makes the very model from which blocks were taken out."""
+    def _structure(self) -> tuple[Blocks | None, bool, int]:
+        """Its blocks, whether a shorter configuration makes the very model without the rest of them, and how many there are."""
         if self.key in _structures:
             return _structures[self.key]
         try:
             with fake_tensors():
                 model = self.make()
-                found = Blocks.of(model), False
+                found = Blocks.of(model), False, blocks_in(model)
                 if found[0] is not None and self.configured:
                     config = deepcopy(self.config)
                     found[0].shorten_config(config, 3)
-                    found = found[0], make_up(self.with_config(config).make()) == make_up(found[0].shorten(model, 3))
+                    is_same = make_up(self.with_config(config).make()) == make_up(found[0].shorten(model, 3))
+                    found = found[0], is_same, found[2]
         except Exception:  # whatever is wrong with it, its dry run says
-            found = None, False
+            found = None, False, 0
         if self.key is not None:
             _structures[self.key] = found
         return found
 
 
-_structures: dict[str, tuple[Blocks | None, bool]] = {}
+_structures: dict[str, tuple[Blocks | None, bool, int]] = {}
 """By `Source.key`, what was found out in this process."""
 
 

@@ -50,7 +50,9 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
             return model(_without_dtypes(config)).train()
         except ImportError as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise CourseError(f"{model.__name__} needs a package that is not installed ({reason}); install it.") from error
+            raise CourseError(
+                f"{model.__name__} needs a package that is not installed ({reason}); install it."
+            ) from error
 
 
 def _without_dtypes(config: "PretrainedConfig | ConvNetConfig"):

@@ -156,11 +156,11 @@ def _write_as_today(found: dict, kind: type) -> None:
     for name, parameter in signature(kind).parameters.items():
         if parameter.annotation is bool and type(found.get(name)) is int:
             found[name] = bool(found[name])
-    for name, inner in kind.sub_configs.items():
-        family = found[name].get("model_type") if isinstance(found.get(name), dict) else None
-        known = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else inner
-        if isinstance(found.get(name), dict):
-            _write_as_today(found[name], known)
+    for name, inner in getattr(kind, "sub_configs", {}).items():
+        part = found.get(name)
+        if isinstance(part, dict):
+            is_known = part.get("model_type") in CONFIG_MAPPING
+            _write_as_today(part, CONFIG_MAPPING[part["model_type"]] if is_known else inner)
 
 
 def _refuse_misspelled(found: dict, family: type, path: Path) -> None:

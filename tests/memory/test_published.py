@@ -112,3 +112,10 @@ def test_a_tower_of_another_dtype_is_made_in_the_recipes():
 def test_the_courses_own_small_models_say_so():
     assert "gpt2-small" in " ".join(source_of("gpt2").remarks)
     assert source_of("gpt2-small").remarks == []
+
+
+def test_where_no_block_can_be_left_out_it_says_so_first():
+    published = next(one for one in PUBLISHED if one["name"] == "ai21labs/AI21-Jamba-1.5-Mini")
+    jamba = transformers.JambaConfig(**published["config"])
+    assert source_of(jamba).whole.startswith("None of its 32 blocks can be left out: all are run")
+    assert source_of("gpt2-small").whole == ""
