@@ -31,6 +31,11 @@ def test_the_range_that_half_of_the_rows_gave_holds_nine_of_ten_of_the_others():
     assert sum(held) / len(held) >= 0.9, [row.name for (row, _), held in zip(others, held, strict=True) if not held]
 
 
-def test_the_range_is_narrow():
+def test_the_range_is_no_wider_than_the_allocators_own_replay_makes_it():
     for row, log in zip(ROWS, logs(), strict=True):
-        assert width(log) <= (1.45 if row.old else 1.2), row.name
+        if row.old:
+            assert width(log) <= 1.45, row.name
+        elif log.reserved <= 1.06 * log.peak:
+            assert width(log) <= 1.2, row.name
+        else:
+            assert width(log) <= 1.2 * log.reserved / log.peak, row.name
