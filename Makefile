@@ -28,7 +28,7 @@ help:
 	@echo "make test          check style, run the tests, execute every notebook at the smallest scale"
 	@echo "make rehearse      carry every demo through, without a browser"
 	@echo "make test-all      the same, with slow tests, a real browser and every Python found"
-	@echo "make test-browser  every figure to play with, a bet, an exercise, all demos and the planner's page in a real browser"
+	@echo "make test-browser  every figure to play with, a bet, an exercise, all demos and the site in a real browser"
 	@echo "make constraints   renew constraints.txt from what the package indexes hold today"
 	@echo "make clean         remove .venv and everything that was generated"
 

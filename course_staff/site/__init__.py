@@ -1,1 +1,1 @@
-"""The course as a web site: chapters with their stored outputs, exercises, guides and the planner, built without a network."""
+"""The course as a web site: chapters with their stored outputs, exercises, guides and what training costs, built offline."""

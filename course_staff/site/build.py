@@ -9,10 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_address
-from course_staff.site import planner
+from course_staff.site import cells
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
 from course_staff.site.stills import FOLDER, KEPT, stored
+from course_utils import models
 from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
 from course_utils.files import Place
@@ -63,7 +64,11 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
             f"{DOWNLOADS}/{name}": without_outputs(place.root / name) for name in names if name.endswith(".ipynb")
         }
         handed_out |= {name: (place.root / name).read_bytes() for name in _FILES}
-        links = {"root": str(place.root), "pages": [*names, "index.md", "planner.md"], "files": list(handed_out)}
+        links = {
+            "root": str(place.root),
+            "pages": [*names, "index.md", "cost.md", *_cost_pages()],
+            "files": list(handed_out),
+        }
         given = {
             "html_baseurl": address,
             "html_static_path": [str(source / "_static")],
@@ -93,7 +98,6 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
     """Write all that Sphinx reads into the folder `source`. Gives the preview picture and line of each page that has its own."""
     shutil.copytree(_HERE / "static", source / "_static")
     shutil.copytree(FOLDER, source / FIGURES, ignore=shutil.ignore_patterns(KEPT))
-    planner.write(source / "_static")
     stills = {name: stored(Path(name).stem) for name in names if name.startswith("notebooks/")}
     pages = Pages(root, source, stills, colab_place(repository))
     for name in names:
@@ -102,7 +106,9 @@ def _write_sources(root: Path, source: Path, names: list[str], repository: str) 
         pages.write(f"_static/{Path(picture).name}", (root / picture).read_bytes())
     readme = with_address((root / "README.md").read_text(encoding="utf-8"), "")  # badges are pictures of another's
     pages.write("index.md", _render("index.md.j2", **_first_page(root, names, readme), repository=repository).encode())
-    pages.write("planner.md", _render("planner.md.j2").encode())
+    pages.write("cost.md", _render("cost.md.j2", models=cells.MODELS).encode())
+    for name, model in _cost_pages().items():
+        pages.write(name, _render("cost_of_model.md.j2", **_cost(model)).encode())
     return dict(_draw_cards(readme, source / "_static"))
 
 
@@ -119,16 +125,33 @@ def _render(template: str, **given) -> str:
 def _first_page(root: Path, names: list[str], readme: str) -> dict:
     """What its template shows."""
     return {
-        "models": planner.MODELS,
-        "cards": list(MACHINES),
-        "model": "llama-3.1-8b",
-        "card": "RTX 4090",
+        "asked": re.search(r"```console\n\$ (course plan .*\n(?:.+\n)+?)```", readme)[1],
+        "model": cells.MODELS[0],
+        "models": cells.MODELS[1:],
         "chapters": re.search(r"^\|.*?(?=\n\n)", readme, re.MULTILINE | re.DOTALL)[0].replace(
             ", without exercises", ""
         ),
         "pictures": {name: _picture_tags(root, places) for name, places in PICTURES.items()},
         "titles": {page: f"{row['number']} {row['title']}" for page, row in _rows(readme)},
         "pages": [name.rpartition(".")[0] for name in names],
+    }
+
+
+def _cost_pages() -> dict[str, str]:
+    """The models' pages, and which model each is of."""
+    return {f"cost/{model}.md": model for model in cells.MODELS}
+
+
+def _cost(model: str) -> dict:
+    """What the template of a model's page shows."""
+    lengths = cells.lengths_of(model)
+    return {
+        "model": model,
+        "lengths": lengths,
+        "batches": cells.BATCHES,
+        "cards": MACHINES.values(),
+        "tables": [(s, b, cells.rows_of(model, b, s)) for s in lengths for b in cells.BATCHES],
+        "source": models.PUBLIC[model].source,
     }
 
 

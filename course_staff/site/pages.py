@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FIGURES, DOWNLOADS = f"{STATIC}figures", "downloads"
 _MINUTES = re.compile(r"^\*\*Time:\*\*", re.MULTILINE)
 _STILLS = "In the notebook, controls move this figure. Here are three settings of it."
-_ANSWERS = ' <a href="../planner.md">The planner</a> answers such questions in the browser.'
+_ANSWERS = ' <a href="../cost.md">What will it cost?</a> answers such questions for named models.'
 _PLAYS = ("viz.play(", "viz.planner(")
 
 

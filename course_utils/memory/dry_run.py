@@ -117,9 +117,10 @@ def predict_seconds(
 ) -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
-    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are, by default those of the
-    machine: CUDA's on a card in `hardware.MACHINES` and where `calibrate()` found a GPU. On a machine known by its data sheet only, the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError`
-    where the machine has no rate for a dtype.
+    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are, by default the machine's
+    own: CUDA's on a card in `hardware.MACHINES` and where `calibrate()` found a GPU. On a machine known by its data sheet only,
+    the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError` where the machine has
+    no rate for a dtype.
     """
     if not isinstance(machine, Machine):
         raise CourseError(

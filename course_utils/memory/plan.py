@@ -25,10 +25,10 @@ CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
 """CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
 WORKSPACES = (8 * MiB, 65 * MiB)
 """From cuBLAS alone on most cards to all that was kept on an H200: docs/accuracy.md."""
-ABOVE = 0.09
-"""By how much published measurements on GPUs are above predictions, at most: docs/accuracy.md, as is the next."""
+BELOW, ABOVE = 0.02, 0.09
+"""By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
 ERROR = 0.005
-"""By how much predictions for the CPU are off, at most."""
+"""By how much predictions for the CPU are off, at most: docs/accuracy.md."""
 _OWN_LOOP = " An own loop is one that you write: neither has a setting for it."
 FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 _NO_LIMIT = 2**20
@@ -179,7 +179,10 @@ class Plan:
         ]
         source = f"known from {self.estimate.how}."
         if self.recipe.device == "cuda":
-            lines.append(f"The allocator reserves {format_bytes(self.trial.log.reserved)} for it; {source}")
+            reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
+            lines.append(
+                f"The allocator reserves {reserved} for it, and the most is {width:.0%} above the least; {source}"
+            )
             on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
             lines.append(self._by_the_label())
@@ -321,10 +324,11 @@ def table(rows: Sequence[Option]) -> Iterator[str]:
 
 
 def needs(log: Log, device: str) -> tuple[int, int]:
-    """Bytes that a card must have: at least what is allocated and a small context, at most what is reserved and a large one."""
+    """Bytes of a card: at least what is allocated and a small context, at most what is reserved and a large one."""
     if device == "cpu":
         return int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR))
-    return log.peak + CONTEXT[0] + WORKSPACES[0], int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
+    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
+    return least, int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
 
 
 def verdict_of(need: tuple[int, int], memory: float) -> str:

@@ -7,7 +7,9 @@ import pytest
 from site_pages import ROOT, pages_in
 
 from course_staff.site.build import build
+from course_staff.site.cells import BATCHES, LENGTHS, METHODS, command, rows_of
 from course_utils.files import Place
+from course_utils.hardware import MACHINES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 WIDTHS = (390, 800, 1280, 1920)
@@ -141,43 +143,40 @@ def test_a_term_shows_what_it_means(way, opened):
     assert not card.is_visible()
 
 
-def in_sight(page, name: str) -> bool:
-    box = page.locator(name).bounding_box()
-    return box["y"] >= 48 and box["y"] + box["height"] <= page.viewport_size["height"]  # below the theme's own header
-
-
-def test_the_planner_opens_at_its_top_and_a_shared_answer_on_a_telephone_at_the_verdict(opened):
-    page = opened("planner.html", width=390)
-    page.wait_for_function("location.search && document.getElementById('planner-verdict').textContent")
-    assert page.evaluate("scrollY") == 0
-    page.reload()
-    page.wait_for_function("scrollY > 0")
-    assert in_sight(page, "#planner-verdict")
-
-
-@pytest.mark.parametrize("width", [800, 1280, 1920])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_the_first_screen_leads_to_an_answer(width, opened):
     page = opened("index.html", width=width)
-    page.set_viewport_size({"width": width, "height": 720})
-    page.locator(".hero select[name=model]").select_option("llama-3.2-1b")
-    page.locator(".hero select[name=card]").select_option("L4")
-    page.locator(".hero button").click()
-    page.wait_for_url(re.compile(r"planner\.html\?model=llama-3\.2-1b&card=L4"))
-    page.wait_for_function("/fits|tight|does not fit/.test(document.getElementById('planner-verdict').textContent)")
-    assert all(in_sight(page, f"#planner-{name}") for name in ("model", "card", "verdict"))
+    assert "course plan llama-3.1-8b --memory 24GB" in page.locator(".hero pre").inner_text()
+    page.locator(".hero a.answer").click()
+    page.wait_for_url(re.compile(r"cost/llama-3\.1-8b\.html"))
+    assert page.locator("section.cost:visible").count() == 1
+    assert page.locator("tr[data-most]:visible").count() == len(METHODS)
 
 
-@pytest.mark.parametrize("width", [800, 1280, 1920])
-def test_the_planners_table_of_changes_breaks_no_word_in_the_pages_own_style(width, opened):
-    page = opened("planner.html?model=qwen2.5-0.5b&card=RTX%203090&batch=8&precision=fp32", width=width)
-    page.locator("#planner-ladder-rows button").first.wait_for(timeout=60_000)
-    heights = page.evaluate(
-        """[...document.querySelectorAll('#planner-ladder-table thead th')].map((one) => one.offsetHeight)"""
-    )
-    assert set(heights) == {heights[0]}
-    assert heights[0] < 60, "a head of one line"
-    table = page.locator("#planner-ladder-table").bounding_box()
-    assert table["width"] <= page.locator("#planner-ladder .planner-scroll").bounding_box()["width"] + 1
+def test_the_page_of_a_model_shows_what_fits_on_the_chosen_card_and_its_command(opened):
+    page = opened("cost/llama-3.1-8b.html")
+    page.locator("select[name=tokens]").select_option("512")
+    page.locator("select[name=batch]").select_option("4")
+    page.locator("select[name=card]").select_option("RTX 4090")
+    memory = MACHINES["RTX 4090"].memory
+    possible = [row["method"] for row in rows_of("llama-3.1-8b", 4, 512) if row["least"] <= memory]
+    assert 0 < len(possible) < len(METHODS)
+    assert page.locator("tr[data-most]:visible th").all_inner_texts() == possible
+    page.locator("tr[data-most]:visible button").last.click()
+    said = page.locator("pre.command:visible").inner_text()
+    method = next(one for one in METHODS if one.name == possible[-1])
+    assert said == command("llama-3.1-8b", method, 4, 512, '"RTX 4090"')
+    page.reload()
+    assert page.locator("select[name=card]").input_value() == "RTX 4090", "the address holds the question"
+
+
+def test_without_scripts_the_page_of_a_model_shows_all_its_tables(site, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / "cost/llama-3.1-8b.html").as_uri())
+    assert page.locator("section.cost:visible").count() == len(LENGTHS) * len(BATCHES)
+    assert not page.locator(".cost-form").is_visible()
+    context.close()
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -10,6 +10,7 @@ from site_pages import ROOT, addresses_in, pages_in
 
 from course_staff.notebooks.links import prose
 from course_staff.site.build import build, pages_of
+from course_staff.site.cells import MODELS
 from course_utils.desk.workspace import without_outputs
 from course_utils.errors import CourseError
 from course_utils.files import Place
@@ -50,7 +51,8 @@ def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
 def test_every_chapter_exercise_and_guide_is_a_page(pages):
     expected = {re.sub(r"\.\w+$", ".html", name) for name in pages_of(ROOT)} | {
         "index.html",
-        "planner.html",
+        "cost.html",
+        *(f"cost/{model}.html" for model in MODELS),
         "search.html",
     }
     assert expected <= pages.keys()
@@ -97,15 +99,14 @@ def test_links_that_lead_nowhere_on_it_are_known(site):
 
 
 def test_a_page_has_at_most_one_mebibyte_of_its_own(pages):
-    """The planner's formulas are its own."""
     for name, page in pages.items():
-        own = {one.path for one in page.assets() if "figures" in one.target or "planner" in one.target}
+        own = {one.path for one in page.assets() if "figures" in one.target}
         assert sum(path.stat().st_size for path in {page.path, *own}) <= MIB, name
 
 
 def test_what_all_pages_share_is_at_most_two_and_a_half(pages):
     assets = {one.path for page in pages.values() for one in page.assets()}
-    shared = {path for path in assets if path.suffix in (".js", ".css") and "planner" not in path.name}
+    shared = {path for path in assets if path.suffix in (".js", ".css")}
     styles = [path for path in shared if path.suffix == ".css"]
     fonts = {(style.parent / one.partition("?")[0]).resolve() for style in styles for one in addresses_in(style)}
     assert sum(path.stat().st_size for path in shared | fonts) <= 2.5 * MIB

@@ -1,0 +1,122 @@
+"""The bytes of a training step by model, method, length and batch: what the planner's pages show.
+
+`python -m benchmarks.site_cells` asks `memory.estimate` for all of them, and writes the file that is read here.
+"""
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from course_utils import models
+from course_utils.hardware import MACHINES
+from course_utils.memory.plan import FITS, TIGHT, needs, verdict_of
+from course_utils.memory.recipe import LOOPS, Recipe
+from course_utils.units import format_bytes
+
+FILE = Path(__file__).with_name("cells.json.gz")
+MODELS = ("llama-3.1-8b", "llama-3.2-1b")
+"""Those that have a page, the one that README asks about first."""
+LENGTHS, BATCHES = (512, 2048, 8192), (1, 4, 16)
+
+
+class Method(NamedTuple):
+    """A way to train: its name, what of the training it disturbs (a place in `LEVELS`), and the fields of its recipe."""
+
+    name: str
+    level: int
+    fields: dict
+
+    def recipe(self, batch: int = BATCHES[0], sequence: int = LENGTHS[0]) -> Recipe:
+        """In Trainer's loop on a GPU."""
+        return Recipe(**{**LOOPS["trainer"], **self.fields, "batch": batch, "sequence": sequence, "device": "cuda"})
+
+
+LEVELS = (
+    "Nothing changes but the time.",
+    "All weights are trained in float32; other numbers are rounded.",
+    "All weights are trained, with fewer bits or by another optimizer.",
+    "Only adapters are trained.",
+)
+_AGAIN = {"checkpointing": True}
+METHODS = (
+    Method("float32", 0, {}),
+    Method("float32, checkpointing", 0, _AGAIN),
+    Method("autocast", 1, {"precision": "autocast"}),
+    Method("autocast, checkpointing", 1, {"precision": "autocast", **_AGAIN}),
+    Method("autocast, checkpointing, 8-bit AdamW", 1, {"precision": "autocast", **_AGAIN, "optimizer": "adamw8bit"}),
+    Method("autocast, checkpointing, Adafactor", 2, {"precision": "autocast", **_AGAIN, "optimizer": "adafactor"}),
+    Method("bfloat16", 2, {"precision": "bf16"}),
+    Method("bfloat16, checkpointing", 2, {"precision": "bf16", **_AGAIN}),
+    Method("bfloat16, checkpointing, 8-bit AdamW", 2, {"precision": "bf16", **_AGAIN, "optimizer": "adamw8bit"}),
+    Method("bfloat16, checkpointing, Adafactor", 2, {"precision": "bf16", **_AGAIN, "optimizer": "adafactor"}),
+    Method("LoRA of rank 16 on bfloat16", 3, {"precision": "bf16", "lora": 16}),
+    Method("LoRA of rank 16 on bfloat16, checkpointing", 3, {"precision": "bf16", **_AGAIN, "lora": 16}),
+    Method("QLoRA of rank 16", 3, {"precision": "autocast", "lora": 16, "quantized": "nf4"}),
+    Method("QLoRA of rank 16, checkpointing", 3, {"precision": "autocast", **_AGAIN, "lora": 16, "quantized": "nf4"}),
+)
+"""What disturbs least first."""
+
+
+def lengths_of(model: str) -> list[int]:
+    """Those for which the model has positions."""
+    return [length for length in LENGTHS if length <= models.configuration(model).max_position_embeddings]
+
+
+class Bytes(NamedTuple):
+    """What a step allocates and what the allocator reserves for it: of a `Log` all that `needs` reads."""
+
+    peak: int
+    reserved: int
+
+
+@cache
+def cells() -> dict:
+    """By model and method's name a row a length, in it a pair a batch: bytes allocated, and bytes reserved."""
+    return json.loads(gzip.decompress(FILE.read_bytes()))
+
+
+def need_of(model: str, method: Method, batch: int, sequence: int) -> tuple[int, int]:
+    """Bytes that a card must have at least and at most, as `course plan` says them."""
+    row = cells()[model][method.name][LENGTHS.index(sequence)]
+    return needs(Bytes(*row[BATCHES.index(batch)]), "cuda")
+
+
+def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
+    """What a page shows of each method, what disturbs least first."""
+    rows = []
+    for method in METHODS:
+        need = need_of(model, method, batch, sequence)
+        rows.append(
+            {
+                "method": method.name,
+                "level": method.level,
+                "costs": LEVELS[method.level],
+                "least": need[0],
+                "most": need[1],
+                "need": f"{format_bytes(need[0])} to {format_bytes(need[1])}",
+                "fits": _cards(need, method, FITS),
+                "tight": _cards(need, method, TIGHT),
+                "command": command(model, method, batch, sequence),
+            }
+        )
+    return rows
+
+
+def _cards(need: tuple[int, int], method: Method, verdict: str) -> str:
+    """The cards with this verdict by their memory, with what they lack; all that have more than the first are a number."""
+    halves = method.recipe().precision != "fp32"
+    of_verdict = [card for card in MACHINES.values() if verdict_of(need, card.memory) == verdict]
+    least = [card for card in of_verdict if card.memory == of_verdict[0].memory]
+    names = [card.name + " (no bfloat16)" * (halves and "bfloat16" not in card.flops) for card in least]
+    more = len(of_verdict) - len(least)
+    return ", ".join(names) + f" and {more} with more memory" * bool(more) if names else "none"
+
+
+def command(model: str, method: Method, batch: int, sequence: int, memory: str = "24GB") -> str:
+    """The `course plan` of this cell."""
+    words = [f"course plan {model} --memory {memory} --batch {batch} --sequence {sequence}"]
+    for name, value in method.fields.items():
+        words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
+    return " ".join(words)

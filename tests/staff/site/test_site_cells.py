@@ -1,0 +1,92 @@
+"""What the models' pages show: the bytes of `course plan`, for the recipe of the command beside them."""
+
+import argparse
+import shlex
+from random import Random
+
+import pytest
+
+from course_staff.site.cells import (
+    BATCHES,
+    LEVELS,
+    METHODS,
+    MODELS,
+    cells,
+    command,
+    lengths_of,
+    need_of,
+    rows_of,
+)
+from course_utils.cli import plan as command_line
+from course_utils.hardware import MACHINES
+from course_utils.memory.model import source_of
+from course_utils.memory.plan import FITS, needs, verdict_of
+from course_utils.memory.trial import attempt
+
+QUESTIONS = 200
+
+
+def drawn(count: int) -> list[tuple]:
+    random = Random(count)
+    asked = []
+    for _ in range(count):
+        model = random.choice(MODELS)
+        asked.append((model, random.choice(METHODS), random.choice(BATCHES), random.choice(lengths_of(model))))
+    return asked
+
+
+def check(model, method, batch, sequence) -> None:
+    """The planner's own trial of this very step, by no formula."""
+    log = attempt(source_of(model), method.recipe(batch, sequence), traffic=False).log
+    assert need_of(model, method, batch, sequence) == needs(log, "cuda"), (model, method.name, batch, sequence)
+
+
+@pytest.mark.parametrize("asked", drawn(2), ids=str)
+def test_a_cell_holds_what_the_planner_says(asked):
+    check(*asked)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_two_hundred_cells_hold_what_the_planner_says():
+    for asked in dict.fromkeys((model, METHODS.index(method), b, s) for model, method, b, s in drawn(QUESTIONS)):
+        model, place, batch, sequence = asked
+        check(model, METHODS[place], batch, sequence)
+
+
+def test_every_model_has_every_method_at_every_length_for_which_it_has_positions():
+    assert cells().keys() == set(MODELS)
+    assert len(METHODS) >= 12
+    for model, found in cells().items():
+        assert found.keys() == {method.name for method in METHODS}
+        assert {len(rows) for rows in found.values()} == {len(lengths_of(model))}
+        assert {len(row) for rows in found.values() for row in rows} == {len(BATCHES)}
+
+
+def test_what_disturbs_least_comes_first():
+    levels = [method.level for method in METHODS]
+    assert levels == sorted(levels)
+    assert set(levels) == set(range(len(LEVELS)))
+    assert METHODS[0].fields == {}
+    assert METHODS[-1].fields["quantized"] == "nf4"
+
+
+def test_a_row_names_the_cards_of_least_memory_and_what_they_lack():
+    for row in rows_of(MODELS[0], 1, 512):
+        fitting = [card for card in MACHINES.values() if verdict_of((row["least"], row["most"]), card.memory) == FITS]
+        assert (row["fits"] == "none") == (not fitting)
+        for card in fitting:
+            shown = card.name in row["fits"].partition(" and ")[0].replace(" (no bfloat16)", "").split(", ")
+            assert shown == (card.memory == fitting[0].memory)
+    lacking = [row["fits"] for row in rows_of("qwen2.5-0.5b", 1, 512) if "T4" in row["fits"]]
+    assert lacking
+    assert all("T4 (no bfloat16)" in fits for fits in lacking)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_the_command_sets_what_the_method_does(method):
+    parser = argparse.ArgumentParser()
+    command_line.add_arguments(parser)
+    given = parser.parse_args(shlex.split(command(MODELS[0], method, 4, 512))[2:])
+    for name, value in {**method.fields, "batch": 4, "sequence": 512}.items():
+        assert getattr(given, name) == value
