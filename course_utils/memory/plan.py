@@ -345,11 +345,13 @@ def plan(
     machine: Machine | None = None,
     cards: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256, 512),
     say: Callable[[str], None] = lambda _: None,
+    show: Callable[["Plan | Option"], None] = lambda _: None,
 ) -> Plan:
     """Whether a step of `what` by `recipe` fits into `memory` bytes of a card, and what to do where it does not.
 
     `what` and `batch` as for `estimate`. With `machine` each row has its predicted seconds. `cards` are the numbers of them to
-    try for the fewest that suffice. `say` gets what is being done, since some of it takes seconds.
+    try for the fewest that suffice. `say` gets what is being done, since some of it takes seconds; `show` what is known already:
+    the plan without rows and largest sizes once there is a verdict, then each row that fits, as it is found.
     """
     if not memory > 0:
         raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")
@@ -369,7 +371,9 @@ def plan(
     def tell(what_now: str) -> None:
         say(f"it {verdict.replace(TIGHT, f'is {TIGHT}')}; {what_now}")
 
-    found = ((), None, (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell)
+    about = source.name, recipe, memory, base, trial, need, verdict
+    show(Plan(*about, (), (), {}, why_no_seconds=why_no_seconds))
+    found = ((), None, (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell, show)
     rows, nearest, helpless, unrated = found
     tell("how large it may be")
     largest = _largest(finder, recipe, memory, trial)
@@ -377,11 +381,10 @@ def plan(
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         with suppress(CourseError):  # it does not go together with the recipe
             largest[_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
-    about = source.name, recipe, memory, base, trial, need, verdict
     return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0), nearest)
 
 
-def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Option | None, tuple, tuple]:
+def _ladder(source, base: Trial, memory: int, machine, say, show) -> tuple[tuple, Option | None, tuple, tuple]:
     unrated = []
     tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
     changes = [change for change in CHANGES if change.name in tried]
@@ -389,6 +392,8 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Opti
     helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak and row.verdict != FITS)
     useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
     fitting = [row for row in rows if row.verdict == FITS]
+    for row in fitting:
+        show(row)
     room = memory * base.peak / needs(base.log, base.recipe.device)[1]
 
     def guess(changes: Sequence[Change]) -> float:
@@ -433,6 +438,7 @@ def _ladder(source, base: Trial, memory: int, machine, say) -> tuple[tuple, Opti
                 fewest = _fewest(combined, lambda fewer: guess(fewer) <= _TOO_HIGH and fits(fewer))
                 if {change.name for change in fewest} not in [set(row.names) for row in fitting]:
                     fitting.append(row_of(fewest))
+                    show(fitting[-1])
                     levels[fitting[-1].level] += 1
                     break
     shown = _two_of_each_level_and_the_gentlest(sorted(fitting, key=_disturbance))

@@ -155,7 +155,7 @@ def run_in_parts(source: Source, recipe: Recipe, machine: Machine | None = None)
         if usage is not None:
             ours = {call: seconds for call, seconds in passes.clock.items() if call[0] != "update"}
             return _trial(recipe, usage, ours | update.clock, {})
-    return run_whole(source, recipe, machine)
+    return run_whole(source, recipe, machine) if source.key is None else _run_kept(_Question(source, recipe, machine))
 
 
 _ONLY_IN_PASSES = (
@@ -172,6 +172,7 @@ def separates(recipe: Recipe) -> bool:
         one_after_the_other
         and recipe.ranks == 1
         and isinstance(recipe.optimizer, str)
+        and "adafactor" not in recipe.optimizer  # whose temporaries' deaths come in another order
         and recipe.precision in ("fp32", "bf16", "autocast")
         and recipe.zero_grad == "after-update"
     )
@@ -231,6 +232,11 @@ class _Part(NamedTuple):
     usage: Usage
     clock: Mapping[tuple[str, str], float]
     idle: frozenset[str]
+
+
+@lru_cache(maxsize=128)
+def _run_kept(asked: _Question) -> Trial:
+    return run_whole(asked.source, asked.recipe, asked.machine)
 
 
 @lru_cache(maxsize=128)
