@@ -4,12 +4,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from course_utils.errors import CourseError, instead, require_count
-from course_utils.memory.optimizers import maker
 
+OPTIMIZERS = (
+    "sgd",
+    "momentum",
+    "adamw",
+    "adamw-foreach",
+    "adamw-fused",
+    "adafactor",
+    "adafactor-transformers",
+    "adamw8bit",
+    "adamw4bit",
+)
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
 STAGES = (0, 1, 2, 3)
+DROPS = ("after-update", "before-backward", "never")
+_TRAINER = {"optimizer": "adamw-fused", "keeps_outputs": False, "use_cache": False, "clipping": True}
+LOOPS = {
+    "own": {"optimizer": "adamw-foreach"},
+    "trainer": _TRAINER,
+    "trl": _TRAINER
+    | {
+        "precision": "autocast",
+        "sequence": 1024,
+        "checkpointing": True,
+        "double_quantization": False,
+        "upcast": False,
+        "trl_loss": True,
+    },
+}
+"""What each loop does unless it is told otherwise: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +51,25 @@ class Recipe:
     With `packed` each row of tokens holds several documents that do not attend to each other. `keeps_outputs`: what the model
     returns, its logits too, lives until the step is done, as in the ordinary `outputs = model(**batch)`; without it only the
     loss does. `attention`: PyTorch's fused function, or the plain products (`eager`). `clipping` scales the gradients to
-    norm 1. With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
+    norm 1. `zero_grad` says when gradients are dropped: after the update, between the next forward pass and its backward pass,
+    or never, if they are set to zero in place. With `use_cache` the model returns the keys and values of its attention too, as
+    Transformers' models do until they are told not to. `label_smoothing` is Trainer's: its loss is made outside of the model,
+    from whole logits.
+
+    With `in_backward` each parameter is updated as soon as its gradient is there. With `chunked_loss` a causal language
     model's loss and its gradients are made by logits of so many tokens at a time (`techniques.LossWithGradients`); it returns
-    hidden states in place of logits. With `compiled` the step is torch.compile's, whose bytes nothing here predicts.
+    hidden states in place of logits. With `trl_loss` the loss is TRL's, whose output layer never holds whole logits. With
+    `eval_batch` each update is followed by an evaluation on batches of that many examples. The logits of `eval_logits` examples
+    are then kept on the device, as Trainer does for `compute_metrics`. With `compiled` the step is torch.compile's, whose bytes
+    nothing here predicts.
 
     With `checkpointing` every block of a transformer is recomputed in backward, or with `segments` so many runs of blocks. What
     backward needs waits in the host's memory with `offload_activations`, in a file with `saved_on_disk`. With `lora` only
-    adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`); `frozen`
-    names parameters by the beginning of their names. With `quantized="nf4"` the linear layers' weights are kept in 4 bits.
+    adapters of that rank are trained, beside every linear layer but a language model's last (peft's `all-linear`), or beside
+    those that `lora_targets` names as peft does; of the modules that `modules_to_save` names copies are trained whole. `frozen`
+    names parameters by the beginning of their names. With `quantized="nf4"` the linear layers' weights are kept in 4 bits, and
+    with `double_quantization` their scales in 8. All else then becomes float32 as by PEFT's `prepare_model_for_kbit_training`;
+    without `upcast` it is bfloat16, the adapters too, as TRL has it.
 
     With `galore` an `adamw` becomes `optim.GaLore`: it keeps its averages of the hidden matrices in that many directions of their
     gradients, and is plain AdamW for all else, tensor by tensor. The step is one that finds the directions anew, as every 200th
@@ -58,16 +95,26 @@ class Recipe:
     keeps_outputs: bool = True
     attention: str = "sdpa"
     clipping: bool = False
+    zero_grad: str = "after-update"
+    use_cache: bool = True
+    label_smoothing: float = 0.0
     in_backward: bool = False
     chunked_loss: int = 0
+    trl_loss: bool = False
+    eval_batch: int = 0
+    eval_logits: int = 0
     compiled: bool = False
     checkpointing: bool = False
     segments: int | None = None
     offload_activations: bool = False
     saved_on_disk: bool = False
     lora: int = 0
+    lora_targets: tuple[str, ...] = ()
+    modules_to_save: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     quantized: str = ""
+    double_quantization: bool = True
+    upcast: bool = True
     galore: int = 0
     teacher: str = ""
     zero_stage: int = 0
@@ -82,10 +129,17 @@ class Recipe:
             raise CourseError(
                 f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function of parameters."
             )
-        maker(self.optimizer)
-        if not (isinstance(self.frozen, tuple) and all(isinstance(name, str) for name in self.frozen)):
+        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
+            raise CourseError(f"No optimizer is called {self.optimizer!r}; {instead(self.optimizer, OPTIMIZERS)}")
+        if self.lora_targets == ("all-linear",):
+            object.__setattr__(self, "lora_targets", ())
+        for name, what in _NAMES.items():
+            value = getattr(self, name)
+            if not (isinstance(value, tuple) and all(isinstance(one, str) and one for one in value)):
+                raise CourseError(f"{name}={value!r} are no names; give a tuple of {what}.")
+        if type(self.label_smoothing) not in (int, float) or not 0 <= self.label_smoothing < 1:
             raise CourseError(
-                f"frozen={self.frozen!r} are no names; give a tuple of what names of parameters begin with."
+                f"label_smoothing={self.label_smoothing!r} is no share of a label; give a number from 0 to below 1."
             )
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
@@ -100,7 +154,7 @@ class Recipe:
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
         if self.segments is not None:
             require_count("segments", self.segments)
-        for name, what in (("lora", "rank"), ("galore", "rank"), ("chunked_loss", "number of tokens")):
+        for name, what in _COUNTS_OR_NONE.items():
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise CourseError(f"{name}={value!r} is no {what}; give a whole number, or 0 for none.")
@@ -133,6 +187,27 @@ class Recipe:
             yield (
                 "A chunked loss makes its gradients before the loss is scaled, where float16 loses the small ones; "
                 "take precision='autocast', or leave chunked_loss out."
+            )
+        if self.zero_grad != "after-update" and (self.in_backward or (self.offload and self.zero_stage < 3)):
+            yield (
+                f"zero_grad={self.zero_grad!r} keeps gradients that an update within backward, or on the host, has already "
+                "dropped; take zero_grad='after-update'."
+            )
+        if (self.lora_targets or self.modules_to_save) and not self.lora:
+            yield "lora_targets and modules_to_save are about adapters; add lora=16, say, or leave them out."
+        if self.eval_logits and not self.eval_batch:
+            yield f"eval_logits={self.eval_logits} are kept during an evaluation; add eval_batch=8, say."
+        if self.trl_loss and (self.chunked_loss or self.teacher or self.context_parallel > 1):
+            yield "TRL's loss has no chunked_loss, teacher or context_parallel; leave trl_loss or these out."
+        if self.label_smoothing and (self.chunked_loss or self.teacher or self.context_parallel > 1):
+            yield (
+                "Label smoothing needs whole logits and labels, and is no part of a teacher's loss; leave label_smoothing, or "
+                "chunked_loss, teacher and context_parallel, out."
+            )
+        if self.quantized and not self.upcast and self.precision == "fp16":
+            yield (
+                "Without upcast adapters on 4-bit weights are in bfloat16, whose gradients fp16's scaler does not take; take "
+                "precision='autocast' or 'bf16'."
             )
         if self.quantized and not (self.lora or self.frozen):
             yield "Weights in 4 bits cannot be trained themselves; add lora=16, say."
@@ -175,6 +250,18 @@ class Recipe:
 
 
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
+_NAMES = {
+    "frozen": "what names of parameters begin with",
+    "lora_targets": "names of layers, as peft's target_modules",
+    "modules_to_save": "names of modules, as peft's modules_to_save",
+}
+_COUNTS_OR_NONE = {
+    "lora": "rank",
+    "galore": "rank",
+    "chunked_loss": "number of tokens",
+    "eval_batch": "number of examples",
+    "eval_logits": "number of examples",
+}
 _COUNTS = ("batch", "sequence", "accumulation", "ranks", "replicas", "context_parallel")
 _CHOICES = {
     "precision": PRECISIONS,
@@ -182,4 +269,5 @@ _CHOICES = {
     "zero_stage": STAGES,
     "device": DEVICES,
     "quantized": ("", "nf4"),
+    "zero_grad": DROPS,
 }

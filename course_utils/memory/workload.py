@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
-from course_utils.errors import CourseError
-from course_utils.memory.chunked import chunk_loss
+from course_utils.errors import CourseError, instead
+from course_utils.memory.chunked import chunk_loss, is_causal
 from course_utils.memory.context import attend_on_ring, part_of
 from course_utils.memory.distilled import learn_from, own_state
 from course_utils.memory.fake import is_fake
@@ -22,6 +23,7 @@ from course_utils.memory.phases import phase
 from course_utils.memory.quantized import quantize_linears
 from course_utils.memory.recipe import Recipe
 from course_utils.memory.sharded import Buckets, HostUpdate, shard, share_state
+from course_utils.memory.trl_head import fuse_head, kernels_of_cuda
 from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
@@ -46,13 +48,12 @@ class Workload:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
         recipe, model = self.recipe, self.make_model()
         with _default_dtype(self._dtype):
-            batches = [self.source.batch(model, recipe) for _ in range(recipe.accumulation)]
+            batches = [self._batch(model, recipe.batch) for _ in range(recipe.accumulation)]
             teacher = None if self.teacher is None else self.teacher.make()
         if teacher is not None and recipe.attention == "eager":
             _attend_eagerly(teacher)
         if recipe.context_parallel > 1:
             attend_on_ring(model)
-            batches = [part_of(batch, recipe.context_parallel) for batch in batches]
         if recipe.zero_stage > 1:
             shard(model, recipe)
         optimizer = self._make_optimizer(model)
@@ -65,38 +66,54 @@ class Workload:
         recipe = self.recipe
         with _default_dtype(self._dtype):
             model = self._adapt(self.source.make().train())
+        if not recipe.use_cache and hasattr(model, "config"):
+            model.config.use_cache = False
         if recipe.attention == "eager":
             _attend_eagerly(model)
         if recipe.chunked_loss:
             chunk_loss(model, recipe.chunked_loss)
+        if recipe.trl_loss:
+            fuse_head(model)
         if recipe.checkpointing:
             _checkpoint(model, recipe.segments)
         return model
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Forward and backward over the micro-batches, then one update; the gradients are dropped at the end."""
+        """Forward and backward over the micro-batches, one update, and an evaluation where the recipe has one."""
+        with self._kernels(model):
+            self._train(model, optimizer, batches)
+            if self.recipe.eval_batch:
+                self.evaluate(model, optimizer, batches)
+
+    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
+        versions: dict[str, int] | None = None
         for batch in batches:
             with phase("forward"), self._autocast(), self._saved_tensors_hooks(model):
-                outputs = call(model, batch)
-                loss = self.source.loss(outputs, batch) / len(batches)
+                outputs, loss = self._apply(model, batch)
+                loss = loss / len(batches)
             if not recipe.keeps_outputs:
                 del outputs
+            if versions is None:
+                if recipe.zero_grad != "after-update":
+                    optimizer.zero_grad(set_to_none=recipe.zero_grad != "never")
+                versions = {name: p.grad._version for name, p in _trained(model) if p.grad is not None}
             with phase("backward"):
                 scaler.scale(loss).backward()
         with phase("backward"):
             for bucket in getattr(model, "buckets", ()):
                 bucket.average()
         if recipe.zero_stage < 2 and not recipe.in_backward:
-            trained = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
-            self.idle = frozenset(name for name, parameter in trained if parameter.grad is None)
+            untouched = (n for n, p in _trained(model) if p.grad is None or p.grad._version == versions.get(n))
+            self.idle = frozenset(untouched)
         with phase("update"):
             if recipe.clipping:
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
             if not recipe.in_backward:
                 scaler.step(optimizer)
-                optimizer.zero_grad()
+                if recipe.zero_grad == "after-update":
+                    optimizer.zero_grad()
 
     def prime(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Bear the optimizer's state, as a first step does; under FSDP2 take one, since it bears its buffers there."""
@@ -112,13 +129,29 @@ class Workload:
         optimizer.step()
         for group in one_by_one:
             group["foreach"] = False
-        optimizer.zero_grad()
+        if self.recipe.zero_grad == "after-update":
+            optimizer.zero_grad()
 
     def evaluate(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """A forward pass without gradients, on a batch as large as a micro-batch."""
+        """The last forward pass of an evaluation, on `eval_batch` examples, or on as many as in a micro-batch.
+
+        The logits and labels of the batches before it are kept, and those of all are put together, as Trainer does.
+        """
+        recipe, kept = self.recipe, []
         model.eval()
-        with phase("evaluation"), torch.no_grad(), self._autocast():
-            call(model, batches[0])
+        with self._kernels(model), phase("evaluation"), torch.no_grad():
+            batch = self._batch(model, recipe.eval_batch) if recipe.eval_batch else batches[0]
+            for _ in range(2 if recipe.eval_logits else 1):
+                with self._autocast():
+                    outputs, loss = self._apply(model, batch, recipe.eval_logits > 0)
+                if recipe.eval_logits:
+                    found = [outputs["logits"], batch["labels"]]
+                    del outputs
+                    if kept:
+                        kept = [torch.cat(both) for both in zip(kept, found, strict=True)]
+                    else:
+                        rows = max(0, recipe.eval_logits - recipe.eval_batch)
+                        kept = [one.new_zeros(rows, *one.shape[1:]) for one in found]
         model.train()
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
@@ -138,14 +171,47 @@ class Workload:
             checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
             model.load_state_dict(checkpoint, strict=self.teacher is None)
 
+    def _apply(self, model: nn.Module, batch, wants_logits: bool = False) -> tuple:
+        """What the model returns, and the loss."""
+        recipe = self.recipe
+        if not (recipe.label_smoothing or recipe.trl_loss):
+            outputs = call(model, batch)
+            return outputs, self.source.loss(outputs, batch)
+        if not isinstance(batch, dict) or "labels" not in batch:
+            name = "label_smoothing" if recipe.label_smoothing else "trl_loss"
+            raise CourseError(f"{name} needs labels by Transformers' names; leave it out for this model.")
+        without = {name: value for name, value in batch.items() if name != "labels"}
+        if not recipe.label_smoothing:
+            outputs = model(**batch, fused_lm_head=True)
+            loss = -outputs.log_probs.sum() / outputs.label_mask.sum().clamp(min=1)
+            return (model(**without) if wants_logits else outputs), loss
+        from transformers.trainer_pt_utils import LabelSmoother
+
+        plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if hasattr(plain, "prepare_decoder_input_ids_from_labels"):  # as DataCollatorForSeq2Seq
+            without["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        outputs = model(**without)
+        loss = LabelSmoother(recipe.label_smoothing)(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
+        if recipe.trl_loss:  # for its metrics
+            with torch.no_grad():
+                model(**batch, fused_lm_head=True)
+        return outputs, loss
+
+    def _batch(self, model: nn.Module, examples: int):
+        """A batch of so many, of which a rank has its part."""
+        batch = self.source.batch(model, replace(self.recipe, batch=examples))
+        parts = self.recipe.context_parallel
+        return part_of(batch, parts) if parts > 1 else batch
+
     @property
     def _dtype(self) -> torch.dtype:
-        return torch.bfloat16 if self.recipe.precision.startswith("bf16") else torch.float32
+        halves = self.recipe.precision.startswith("bf16") or (self.recipe.quantized and not self.recipe.upcast)
+        return torch.bfloat16 if halves else torch.float32
 
     def _adapt(self, model: nn.Module) -> nn.Module:
         recipe = self.recipe
         if recipe.quantized:
-            model = quantize_linears(model, recipe.checkpointing)
+            model = quantize_linears(model, recipe.checkpointing, recipe.double_quantization, recipe.upcast)
         for name, parameter in model.named_parameters():
             if name.startswith(recipe.frozen):
                 parameter.requires_grad_(False)
@@ -153,10 +219,27 @@ class Workload:
             return model
         import peft
 
-        adapters = peft.LoraConfig(r=recipe.lora, lora_alpha=2 * recipe.lora, target_modules="all-linear")
+        known = [name for name, _ in model.named_modules()]
+        for wanted in (*recipe.lora_targets, *recipe.modules_to_save):
+            if not any(f".{name}".endswith(f".{wanted}") for name in known):
+                names = {name.rpartition(".")[2] for name in known}
+                raise CourseError(
+                    f"No module of this model is called {wanted!r}; "
+                    f"{instead(wanted, sorted(name for name in names if name and not name.isdigit()))}"
+                )
+        adapters = peft.LoraConfig(
+            r=recipe.lora,
+            lora_alpha=2 * recipe.lora,
+            target_modules=list(recipe.lora_targets) or "all-linear",
+            modules_to_save=list(recipe.modules_to_save) or None,
+        )
         with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            return peft.get_peft_model(model, adapters)
+            adapted = peft.get_peft_model(model, adapters)
+        if recipe.quantized and not recipe.upcast:  # PEFT has made them float32, and TRL makes them bfloat16 again
+            for _, parameter in _trained(adapted):
+                parameter.data = parameter.data.to(torch.bfloat16)
+        return adapted
 
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
@@ -186,11 +269,19 @@ class Workload:
             return _SavedNowhere(model) if is_fake(next(model.parameters())) else SavedOnDisk(model, smallest=1)
         return nullcontext()
 
+    def _kernels(self, model: nn.Module):
+        as_on_cuda = self.recipe.trl_loss and self.recipe.device == "cuda" and is_fake(next(model.parameters()))
+        return kernels_of_cuda() if as_on_cuda else nullcontext()
+
     def _autocast(self):
         halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)
         if halves is None or self.recipe.zero_stage > 1:  # FSDP2 casts by a policy of its own
             return nullcontext()
         return torch.autocast("cpu" if self.recipe.device == "cpu" else "cuda", halves)
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 def call(model: nn.Module, batch):
