@@ -263,10 +263,12 @@ def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Se
     nodes = flags.get("nnodes") or flags.get("num_nodes") or Value(1, "")
     if ranks is not None and isinstance(ranks.value, int) and isinstance(nodes.value, int):
         settings["ranks"] = Value(ranks.value * nodes.value, ranks.where)
-    elif launcher in ("python", "trl"):
-        settings["ranks"] = Value(1, LAUNCH)
+    elif launcher in ("python", "torchrun"):
+        settings["ranks"] = Value(1, LAUNCH if launcher == "python" else "default of torchrun")
     elif "ranks" not in settings:
-        problems["ranks"] = f"{UNKNOWN}: {launcher} starts as many ranks as it finds devices; say it with --ranks"
+        problems["ranks"] = (
+            f"{AT_LEAST}: {launcher} starts a rank on each device that it finds; say how many with --ranks"
+        )
     return settings
 
 

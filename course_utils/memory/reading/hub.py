@@ -29,9 +29,11 @@ def find_model(name: str) -> str:
 
     Raises `CourseError` where it is a name on the Hub that cannot be looked up, which says why and what is near.
     """
+    if not _ID.fullmatch(name) or Path(name).exists():
+        return name
     from course_utils.models import NAMES, PUBLIC, known_as
 
-    if not _ID.fullmatch(name) or Path(name).exists() or known_as(name) in NAMES:
+    if known_as(name) in NAMES:
         return name
     if (cached := _find_in_cache(name)) is not None:
         return str(cached)
