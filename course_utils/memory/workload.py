@@ -145,7 +145,7 @@ class Workload:
                 with self._autocast():
                     outputs, loss = self._apply(model, batch, recipe.eval_logits > 0)
                 if recipe.eval_logits:
-                    found = [outputs["logits"], batch["labels"]]
+                    found = self._logits_and_labels(outputs, batch)
                     del outputs
                     if kept:
                         kept = [torch.cat(both) for both in zip(kept, found, strict=True)]
@@ -176,7 +176,7 @@ class Workload:
         recipe = self.recipe
         if not (recipe.label_smoothing or recipe.trl_loss):
             outputs = call(model, batch)
-            return outputs, self.source.loss(outputs, batch)
+            return (self._widen(outputs) if wants_logits else outputs), self.source.loss(outputs, batch)
         if not isinstance(batch, dict) or "labels" not in batch:
             name = "label_smoothing" if recipe.label_smoothing else "trl_loss"
             raise CourseError(f"{name} needs labels by Transformers' names; leave it out for this model.")
@@ -184,18 +184,32 @@ class Workload:
         if not recipe.label_smoothing:
             outputs = model(**batch, fused_lm_head=True)
             loss = -outputs.log_probs.sum() / outputs.label_mask.sum().clamp(min=1)
-            return (model(**without) if wants_logits else outputs), loss
+            return (self._widen(model(**without)) if wants_logits else outputs), loss
         from transformers.trainer_pt_utils import LabelSmoother
 
         plain = model.get_base_model() if hasattr(model, "get_base_model") else model
         if hasattr(plain, "prepare_decoder_input_ids_from_labels"):  # as DataCollatorForSeq2Seq
             without["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
-        outputs = model(**without)
+        outputs = self._widen(model(**without))
         loss = LabelSmoother(recipe.label_smoothing)(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
-        if recipe.trl_loss:  # for its metrics
-            with torch.no_grad():
-                model(**batch, fused_lm_head=True)
+        if recipe.trl_loss:
+            del outputs
+            with torch.no_grad():  # once more for its metrics
+                outputs = model(**batch, fused_lm_head=True)
+            outputs = self._widen(model(**without)) if wants_logits else outputs
         return outputs, loss
+
+    @staticmethod
+    def _logits_and_labels(outputs, batch) -> list[torch.Tensor]:
+        if isinstance(batch, dict) and "labels" in batch and "logits" in outputs:
+            return [outputs["logits"], batch["labels"]]
+        raise CourseError("eval_logits needs logits and labels by Transformers' names; leave it out for this model.")
+
+    def _widen(self, outputs):
+        """Logits in float32, as Accelerate returns what a model has made under autocast."""
+        if self.recipe.precision in ("autocast", "fp16") and "logits" in outputs:
+            outputs["logits"] = outputs["logits"].float()
+        return outputs
 
     def _batch(self, model: nn.Module, examples: int):
         """A batch of so many, of which a rank has its part."""
