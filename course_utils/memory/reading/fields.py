@@ -28,10 +28,11 @@ _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 
 @dataclass(frozen=True)
 class Model:
-    """What the settings need to know of a model: the `family` in its configuration and the `dtype` of its published weights."""
+    """What settings need to know of a model: its `family`, the `dtype` of its published weights, and how these are quantized."""
 
     family: str | None = None
     dtype: str | None = None
+    quantized: str | None = None
 
 
 @dataclass
@@ -211,6 +212,10 @@ class Found:
             )
             if key in tables().unmodelled and not is_off:
                 self._say_unmodelled(key, value)
+        if self.model.quantized:
+            self._say_unmodelled(
+                "other_quantization", Value(True, f"{self.model.quantized} in the model's config.json")
+            )
         if self.fields.get("zero_stage") and "ranks" not in self.fields:
             self.unmodelled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
         loss = self.settings.get("loss_type")

@@ -104,8 +104,9 @@ def describe(name: str) -> Model:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             inner = found.get("text_config") or {}
+            method = (found.get("quantization_config") or {}).get("quant_method")
             dtypes = [one.get(key) for one in (found, inner) for key in ("dtype", "torch_dtype")]
-            return Model(found.get("model_type"), next((str(one) for one in dtypes if one), "float32"))
+            return Model(found.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method)
         except (OSError, ValueError, AttributeError):
             return Model()  # its own reader says what is wrong
     known = known_as(name)

@@ -86,6 +86,9 @@ def _from_trainer(found: Settings, tool: Tool) -> Settings:
         words = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).split()
         stage = 2 if "shard_grad_op" in words else 3 if fsdp.value is True or "full_shard" in words else 0
         found |= {"zero_stage": Value(stage, fsdp.where), "offload": Value("offload" in words, fsdp.where)}
+        for key, new in (("offload_params", "offload"), ("activation_checkpointing", "gradient_checkpointing")):
+            inner = found.get(f"fsdp_config.{key}") or found.get(f"fsdp_config.fsdp_{key}")
+            found |= {new: inner} if inner and inner.value else {}
         if not any(_is(found, f"fsdp_config.{key}", 2, "2") for key in ("version", "fsdp_version")):
             found["fsdp1"] = fsdp
     inside = {key.removeprefix("deepspeed."): one for key, one in found.items() if key.startswith("deepspeed.")}
@@ -189,6 +192,8 @@ def _from_llama_factory(found: Settings, tool: Tool) -> Settings:
 
 
 def _from_axolotl(found: Settings, tool: Tool) -> Settings:
+    if _is(found, "fsdp_config"):
+        found.setdefault("fsdp", Value("full_shard", found["fsdp_config"].where))
     found = _from_trainer(found, tool)
     if adapter := found.get("adapter"):
         found["use_peft"] = Value(adapter.value in ("lora", "qlora"), adapter.where)
@@ -198,9 +203,15 @@ def _from_axolotl(found: Settings, tool: Tool) -> Settings:
     if _is(found, "flex_attention"):
         found["attn_implementation"] = Value("flex_attention", found["flex_attention"].where)
     found["dtype"] = Value("float32", f"as {tool.name} trains")
-    for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
+    if not _is(found, "fp16"):
+        found.setdefault("bf16", tool.default("bf16"))
+    for key, dtype in (("fp16", "float16"), ("float16", "float16"), ("bf16", "bfloat16"), ("bfloat16", "bfloat16")):
         if _is(found, key):  # also where it says auto, on a card that has it
             found |= {key: Value(True, found[key].where), "dtype": Value(dtype, found[key].where)}
+    if _is(found, "val_set_size"):
+        batch = found.get("per_device_train_batch_size") or tool.default("per_device_train_batch_size")
+        found.setdefault("per_device_eval_batch_size", batch)
+        found.setdefault("eval_strategy", Value("steps", found["val_set_size"].where))
     kind = found.get("gradient_checkpointing", Value(False, ""))
     if isinstance(kind.value, str):  # unsloth, offload, offload_disk
         found |= {"gradient_checkpointing": Value(True, kind.where), "other_method": kind}
