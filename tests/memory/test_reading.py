@@ -38,13 +38,13 @@ def values(reading, *names):
     return [reading.fields.get(name) for name in names]
 
 
-# --- What each tool takes where its file is silent ---------------------------------------------------------------------------
+# --- What each tool takes where its file is silent ----------------------------------------
 
 
 @pytest.mark.slow
 def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_dataclasses():
     from peft import LoraConfig
-    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as published
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as PUBLISHED
     from transformers import BitsAndBytesConfig, TrainingArguments
     from trl import ModelConfig, SFTConfig
 
@@ -56,7 +56,7 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
     tools, elsewhere = tables().tools, {"dtype", "use_peft", "lora_r", "load_in_4bit", "use_bnb_nested_quant"}
     for key, value in tools["trainer"].defaults.items():
         if key not in elsewhere:
-            assert default(TrainingArguments, key) == value, key
+            assert (default(TrainingArguments, key) or False) == (value or False), key
     assert default(LoraConfig, "r") == tools["trainer"].defaults["lora_r"]
     assert (
         BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_use_double_quant
@@ -67,7 +67,7 @@ def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_datacla
         found = default(ModelConfig, key) if key in elsewhere else getattr(made, key)
         assert getattr(found, "value", found) == (True if key == "use_cpu" else value), key
     for family, names in tables().targets.items():
-        assert tuple(published[family]) == names
+        assert tuple(PUBLISHED[family]) == names
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_the_versions_that_are_named_are_those_that_are_installed():
         assert tables().tools[key].name.split()[1] == ".".join(version(package).split(".")[:2])
 
 
-# --- TRL and Trainer -----------------------------------------------------------------------------------------------------------
+# --- TRL and Trainer ----------------------------------------
 
 
 def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
@@ -92,7 +92,8 @@ def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
     ]
     assert found.provenance["sequence"] == "trl.yaml:4"
     assert found.provenance["checkpointing"] == "default of TRL 1.16"
-    assert found.effect == "" and found.loop == "trl"
+    assert found.effect == ""
+    assert found.loop == "trl"
     assert "  batch=2 " in "\n".join(found.table())
     assert Recipe(**found.over({}).fields).batch == 2
 
@@ -106,7 +107,9 @@ def test_flags_of_the_command_win_and_make_known_what_a_script_computes():
     assert found.effect == "unknown"
     assert "sft.py:2 computes per_device_train_batch_size" in found.unmodelled["batch"]
     said = found.over({"batch": 3})
-    assert said.fields["batch"] == 3 and said.provenance["batch"] == "--batch" and said.effect == ""
+    assert said.fields["batch"] == 3
+    assert said.provenance["batch"] == "--batch"
+    assert said.effect == ""
 
 
 def test_the_json_of_training_arguments_says_all_but_model_and_length():
@@ -130,7 +133,7 @@ def test_a_pickle_is_refused_with_the_line_that_writes_its_json():
         read(["training_args.bin"])
 
 
-# --- Scripts ---------------------------------------------------------------------------------------------------------------------
+# --- Scripts ----------------------------------------
 
 SCRIPT = """
 import torch
@@ -149,12 +152,14 @@ Trainer(model=model, args=args, compute_metrics=accuracy).train()
 
 def test_a_script_is_read_by_its_syntax_tree_and_not_run():
     found = read([write("train.py", SCRIPT)])
-    assert found.model == "mistralai/Mistral-7B-v0.1" and found.loop == "trainer"
+    assert found.model == "mistralai/Mistral-7B-v0.1"
+    assert found.loop == "trainer"
     assert values(found, "batch", "accumulation", "sequence", "optimizer", "eval_batch") == [8, 3, 256, "adamw8bit", 8]
     assert values(found, "lora", "lora_targets", "quantized", "double_quantization", "upcast") == [
         *(4, ("q_proj", "o_proj"), "nf4", True, True)
     ]
-    assert found.provenance["batch"] == "train.py:10" and found.provenance["upcast"] == "train.py:8"
+    assert found.provenance["batch"] == "train.py:10"
+    assert found.provenance["upcast"] == "train.py:8"
     assert found.unmodelled["eval_logits"].startswith("at least")
     assert any("Pages" in remark for remark in found.remarks)
 
@@ -179,7 +184,7 @@ def test_what_a_script_does_beside_is_named(line, key, effect):
     assert found.unmodelled[key].startswith(effect)
 
 
-# --- Launch lines, Accelerate, DeepSpeed -----------------------------------------------------------------------------------------
+# --- Launch lines, Accelerate, DeepSpeed ----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -189,7 +194,7 @@ def test_what_a_script_does_beside_is_named(line, key, effect):
         ("accelerate launch --config_file fsdp.yaml train.py --per_device_train_batch_size=2", 8, 3),
         ("torchrun --nproc-per-node 4 --nnodes=2 train.py --per-device-train-batch-size 2", 8, None),
         (
-            "OMP_NUM_THREADS=1 python -m torch.distributed.run --standalone --nproc_per_node=2 train.py --per_device_train_batch_size 2",
+            "A=1 python -m torch.distributed.run --nproc_per_node=2 train.py --per_device_train_batch_size 2",
             2,
             None,
         ),
@@ -215,9 +220,9 @@ def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, rank
 
 def test_trl_sft_takes_its_file_and_its_flags():
     write("trl.yaml", "model_name_or_path: gpt2-small\nlora_r: 4\n")
-    found = read([], "trl sft --config trl.yaml --use_peft --lora_target_modules c_attn c_proj --bf16 false".split())
+    found = read([], ["trl sft --config trl.yaml --use_peft --lora_target_modules c_attn c_proj --bf16 false"])
     assert values(found, "lora", "lora_targets", "precision") == [4, ("c_attn", "c_proj"), "fp32"]
-    assert read([], "trl dpo --config trl.yaml".split()).effect == "at least"
+    assert read([], ["trl dpo --config trl.yaml"]).effect == "at least"
 
 
 def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
@@ -230,7 +235,8 @@ def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
     write("trl.yaml", "model_name_or_path: gpt2-small\n")
     found = read(["trl.yaml", "ds.json"]).over({"ranks": 1})
     assert values(found, "precision", "offload") == ["bf16-masters", True]
-    assert "zero_stage" not in found.fields and "One rank" in found.remarks[-1]
+    assert "zero_stage" not in found.fields
+    assert "One rank" in found.remarks[-1]
     assert found.unmodelled["deepspeed_shards"].startswith("unknown")
     assert read(["trl.yaml", "ds.json"]).over({"ranks": 4}).fields["zero_stage"] == 2
 
@@ -280,7 +286,7 @@ LLAMA_FACTORY = {  # by the file's path at the commit in `tools.yaml` or before,
 }
 AXOLOTL = {
     "llama-3/lora-1b": (
-        "adapter: lora\nlora_r: 16\nlora_target_modules:\n- q_proj\n- v_proj\nmicro_batch_size: 2\noptimizer: adamw_8bit\nbf16: auto\nfp16:\n",
+        "adapter: lora\nlora_r: 16\nlora_target_modules: [q_proj, v_proj]\nmicro_batch_size: 2\noptimizer: adamw_8bit\nfp16:\n",
         {"lora": 16, "lora_targets": ("q_proj", "v_proj"), "batch": 2, "optimizer": "adamw8bit", "precision": "bf16"},
         "at least",
     ),
@@ -290,7 +296,7 @@ AXOLOTL = {
         "",
     ),
     "llama-3/fft-8b-liger-fsdp": (
-        "plugins:\n- axolotl.integrations.liger.LigerPlugin\nfsdp: [full_shard, auto_wrap]\nfsdp_config:\n  fsdp_offload_params: true",
+        "plugins: [liger.LigerPlugin]\nfsdp: [full_shard, auto_wrap]\nfsdp_config:\n  fsdp_offload_params: true",
         {"zero_stage": 3, "offload": True},
         "unknown",
     ),
@@ -341,7 +347,8 @@ def test_what_decides_in_a_file_of_llama_factory(published):
     base = "\n".join(line for line in BASE.splitlines() if line.partition(":")[0] not in keys)
     found = read([write("lf.yaml", f"{base}\n{text}\n")])
     assert {name: found.fields.get(name) for name in expected} == expected
-    assert found.effect == effect and "LLaMA-Factory" in found.provenance["clipping"]
+    assert found.effect == effect
+    assert "LLaMA-Factory" in found.provenance["clipping"]
 
 
 @pytest.mark.parametrize("published", AXOLOTL)
@@ -352,7 +359,7 @@ def test_what_decides_in_a_file_of_axolotl(published):
     assert found.effect == effect
 
 
-# --- What is written is read again ---------------------------------------------------------------------------------------------
+# --- What is written is read again ----------------------------------------
 
 SAID_BY_TRL = {"keeps_outputs": False, "use_cache": False, "trl_loss": True, "device": "cuda"}
 
@@ -380,15 +387,10 @@ def recipes(draw):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(recipes(), st.sampled_from((0, 2, 3)), st.booleans())
-def test_what_is_written_for_trl_and_accelerate_is_read_as_the_same_recipe(recipe, stage, offload):
-    if (
-        recipe.ranks > 1
-        and stage
-        and recipe.optimizer != "adamw8bit"
-        and recipe.precision not in ("fp16", "bf16-masters")
-    ):
-        recipe = replace(recipe, zero_stage=stage, offload=offload)
+@given(recipes(), st.sampled_from((0, 2, 3)))
+def test_what_is_written_for_trl_and_accelerate_is_read_as_the_same_recipe(recipe, stage):
+    if recipe.ranks > 1 and recipe.optimizer != "adamw8bit" and recipe.precision != "fp16":
+        recipe = replace(recipe, zero_stage=stage)
     said = emit("trl", "gpt2-small", recipe)
     assert not said.startswith(NO_SETTING)
     write("trl.yaml", said)
@@ -403,7 +405,7 @@ def test_what_a_file_says_that_it_leaves_out_is_not_dropped():
         read([write("trl.yaml", said)])
 
 
-# --- The Hub -------------------------------------------------------------------------------------------------------------------
+# --- The Hub ----------------------------------------
 
 
 def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_suggestion(tmp_path):
@@ -445,7 +447,7 @@ def test_what_the_hub_refuses_is_one_sentence(error, said, monkeypatch):
         read(["someone/something"])
 
 
-# --- No input ends in a traceback ------------------------------------------------------------------------------------------------
+# --- No input ends in a traceback ----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -491,32 +493,30 @@ def test_a_launch_line_that_is_none_is_refused_in_a_sentence(line, said):
         read([], [line])
 
 
+@pytest.mark.slow
 def test_the_command_says_first_what_is_not_counted_and_last_where_each_value_stands(capsys):
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 32,
+        "n_head": 2,
+        "n_layer": 1,
+        "vocab_size": 64,
+        "architectures": ["GPT2LMHeadModel"],
+    }
+    write("config.json", json.dumps(config))
     write(
         "trl.yaml",
-        "model_name_or_path: gpt2-small\nper_device_train_batch_size: 1\nmax_length: 64\nuse_liger_kernel: true\n",
+        "model_name_or_path: config.json\nper_device_train_batch_size: 1\nmax_length: 64\nuse_liger_kernel: true\n",
     )
     assert main(["plan", "trl.yaml", "--memory", "24GB"]) == 2
     said = capsys.readouterr().out
-    assert said.startswith("unknown: use liger kernel (trl.yaml:4)") and "gpt2-small: fits" in said.splitlines()[0]
-    assert "batch=1 " in said and "trl.yaml:2" in said
-    assert (
-        main(
-            [
-                "plan",
-                "--memory",
-                "24GB",
-                "--json",
-                "--",
-                "trl",
-                "sft",
-                "--config",
-                "trl.yaml",
-                "--use_liger_kernel",
-                "no",
-            ]
-        )
-        == 0
-    )
+    assert said.startswith("unknown: use liger kernel (trl.yaml:4)")
+    assert ": fits" in said.splitlines()[0]
+    assert "batch=1 " in said
+    assert "trl.yaml:2" in said
+    line = ["trl", "sft", "--config", "trl.yaml", "--use_liger_kernel", "no"]
+    assert main(["plan", "--memory", "24GB", "--ranks", "1", "--json", "--", *line]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["provenance"]["sequence"] == "trl.yaml:3" and found["unmodelled"] == {} and found["verdict"] == "fits"
+    assert found["provenance"]["sequence"] == "trl.yaml:3"
+    assert found["unmodelled"] == {}
+    assert found["verdict"] == "fits"

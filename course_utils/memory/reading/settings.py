@@ -60,9 +60,9 @@ def read_keys(path: Path) -> Settings:
     def walk(node: yaml.MappingNode, outer: str = "") -> Iterator[tuple[str, Value]]:
         for key, inner in node.value:
             said = f"{outer}{loader.construct_object(key, deep=True)}"
+            yield said, Value(loader.construct_object(inner, deep=True), f"{path.name}:{key.start_mark.line + 1}")
             if isinstance(inner, yaml.MappingNode):
                 yield from walk(inner, f"{said}.")
-            yield said, Value(loader.construct_object(inner, deep=True), f"{path.name}:{key.start_mark.line + 1}")
 
     try:
         node = loader.get_single_node()

@@ -173,13 +173,12 @@ def _from_llama_factory(found: Settings, tool: Tool) -> Settings:
     if flash := found.get("attn_implementation"):
         named = {"auto": "sdpa", "disabled": "eager"}
         found["attn_implementation"] = Value(named.get(str(flash.value), flash.value), flash.where)
-    half = found["pure_bf16"] if _is(found, "pure_bf16") else known["bf16"]
     found["dtype"] = Value("float32", f"as {tool.name} trains")
-    if half.value and (
-        kind.value == "lora" or _is(found, "pure_bf16")
-    ):  # frozen weights lie in the dtype of the products
-        found["dtype"] = Value("bfloat16", half.where)
-        found["bf16"] = Value(not _is(found, "pure_bf16"), half.where)
+    for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16"), ("pure_bf16", "bfloat16")):
+        if _is(found, key) and (
+            kind.value == "lora" or key == "pure_bf16"
+        ):  # frozen weights lie in the products' dtype
+            found["dtype"] = Value(dtype, found[key].where)
     if known["stage"].value not in ("sft", "pt"):
         found["rl"] = known["stage"]
     if _is(found, "use_galore"):
