@@ -6,48 +6,29 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import Field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
+from course_utils.memory.recipe import LOOPS, Recipe, read_fields
 from course_utils.store import Section
 from course_utils.units import format_bytes
 
 HELP = "say whether a model's training fits on a card, and what to change where it does not"
 _EXIT = {"fits": 0, "tight": 0, "does not fit": 1}
-_SWITCHES = {
-    "checkpointing": "recompute blocks in backward",
-    "clipping": "scale gradients to norm 1",
-    "offload": "the optimizer's state lies on the host, which makes the update",
-    "offload_activations": "what backward needs waits on the host",
-    "packed": "several documents in a row of tokens",
-    "in_backward": "update each parameter as soon as its gradient is there",
-    "compiled": "the step is torch.compile's, whose bytes nothing here predicts",
+_DEFAULT_LOOP = "trainer"
+_FORMS = {  # by the type of a field what argparse asks for
+    int: {"type": int, "metavar": "N"},
+    int | None: {"type": int, "metavar": "N"},
+    float: {"type": float, "metavar": "X"},
+    bool: {"action": argparse.BooleanOptionalAction},
+    str: {"metavar": "NAME"},
+    str | Callable: {"metavar": "NAME"},
+    tuple[str, ...]: {"type": lambda text: tuple(text.split(",")), "metavar": "NAME,NAME"},
 }
-_COUNTS = {
-    "batch": "examples of a micro-batch (default: 8)",
-    "sequence": "tokens of an example (default: 128)",
-    "accumulation": "micro-batches of an update (default: 1)",
-    "segments": "with --checkpointing: recompute so many runs of blocks (default: every block by itself)",
-    "ranks": "devices that train together (default: 1)",
-    "replicas": "groups of ranks that each hold everything, with ZeRO stage 2 or 3 (default: 1)",
-    "zero_stage": "what the ranks share out: {course_utils.memory.recipe:STAGES} (default: 0, nothing)",
-    "lora": "train adapters of this rank only (default: 0, none)",
-    "galore": "AdamW keeps its averages in so many directions (default: 0, in all)",
-    "chunked_loss": "the loss by so many tokens at a time, whole logits never (default: 0, not so)",
-    "context_parallel": "as many ranks have a part each of every row (default: 1)",
-}
-_WORDS = {
-    "optimizer": "{course_utils.memory.optimizers:OPTIMIZERS} (default: adamw-foreach)",
-    "precision": "{course_utils.memory.recipe:PRECISIONS}; autocast: Trainer's bf16=True, bf16: all of it (default: fp32)",
-    "attention": "{course_utils.memory.recipe:ATTENTIONS} (default: sdpa)",
-    "quantized": "nf4: frozen weights in 4 bits (default: as they are)",
-    "teacher": "a larger model to learn from, as MODEL (default: none)",
-    "device": "{course_utils.memory.recipe:DEVICES} (default: cuda)",
-}
-_USUAL = {"optimizer": "adamw-foreach", "device": "cuda"}
 _CODE = ".py:"
 _READ = (".yaml", ".yml", ".py", ".bin", ".pt", ".pkl")
 _KEPT = Section("plans")
@@ -91,13 +72,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON")
     add("--again", action="store_true", help="work it out anew, whatever is stored")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
-    for name, what in _COUNTS.items():
-        recipe.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=what)
-    for name, what in _WORDS.items():
-        recipe.add_argument(f"--{name}", metavar="NAME", help=what)
-    for name, what in _SWITCHES.items():
-        recipe.add_argument(f"--{name.replace('_', '-')}", action="store_true", default=None, help=what)
-    recipe.add_argument("--only-loss", action="store_true", help="the loop keeps the loss, not what the model returns")
+    recipe.add_argument("--loop", metavar="NAME", help=_help_of_loops())
+    for one in fields(Recipe):
+        recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
+
+
+def flag_of(name: str) -> str:
+    """The flag of `course plan` for a field of `Recipe`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _help_of_loops() -> str:
+    return f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
+
+
+def _help_of(one: Field) -> str:
+    """What it is, its choices, its default, and those of the loops that have another."""
+    choices = ", ".join(str(choice) for choice in one.metadata["choices"] if choice != "")
+    usual = _usual(_DEFAULT_LOOP).get(one.name, one.default)
+    others = {loop: _usual(loop).get(one.name, one.default) for loop in LOOPS}
+    said = [f"default: {_say(usual)}", *(f"{loop}: {_say(value)}" for loop, value in others.items() if value != usual)]
+    return f"{one.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(said)})"
+
+
+def _say(value) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value or "none")
+
+
+def _usual(loop: str) -> dict:
+    """What a recipe of the command has unless it is told otherwise."""
+    if loop not in LOOPS:
+        raise CourseError(f"No loop is called {loop!r}; {instead(loop, LOOPS)}")
+    return {"device": "cuda", **LOOPS[loop]}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -260,7 +266,6 @@ def _say_sources(reading, text: list[str], found: dict, code: int) -> int:
 def _recipe_of_row(arguments: argparse.Namespace):
     """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
     from course_utils.memory.plan import DOES_NOT
-    from course_utils.memory.recipe import Recipe
 
     asked = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
     rows = _find_answer(asked)[1]["rows"]
@@ -271,7 +276,7 @@ def _recipe_of_row(arguments: argparse.Namespace):
         raise CourseError(
             f"Row {arguments.row} alone does not fit: it needs {' to '.join(map(format_bytes, row['need']))}."
         )
-    return Recipe(**row["recipe"])
+    return Recipe.of_plain(row["recipe"])
 
 
 def _refuse_what_does_not_fit(arguments: argparse.Namespace, what, recipe) -> None:
@@ -375,21 +380,17 @@ def _model(text: str):
 
 def _flags(arguments: argparse.Namespace) -> dict[str, object]:
     """The fields of a recipe that are given as options."""
-    given = {name: getattr(arguments, name) for name in (*_COUNTS, *_WORDS, *_SWITCHES)}
-    given["keeps_outputs"] = False if arguments.only_loss else None
+    given = {one.name: getattr(arguments, one.name) for one in fields(Recipe)}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _recipe(arguments: argparse.Namespace, words: str = ""):
     """From the options, and on top of them from words such as `checkpointing,batch=4`."""
-    from course_utils.memory.recipe import Recipe
-
-    chosen = {**_USUAL, **(arguments.read.fields if arguments.read else _flags(arguments))}
-    for word in filter(None, words.split(",")):
-        name, _, value = word.strip().replace("-", "_").partition("=")
-        if name not in Recipe.__dataclass_fields__:
-            raise CourseError(f"A recipe has no field {name!r}; {instead(name, Recipe.__dataclass_fields__)}")
-        chosen[name] = True if not value else int(value) if value.isdigit() else word.partition("=")[2]
+    given = (arguments.read.fields if arguments.read else _flags(arguments)) | read_fields(words)
+    loop = arguments.loop or (arguments.read and arguments.read.loop) or _DEFAULT_LOOP
+    chosen = {**_usual(loop), **given}
+    if chosen.get("in_backward") and "clipping" not in given:  # which looks at all gradients together
+        chosen["clipping"] = False
     if "context_parallel" in chosen:
         chosen.setdefault("ranks", chosen["context_parallel"])
     if arguments.global_batch:

@@ -1,40 +1,71 @@
 """What a training step takes, measured (`measure`, `Meter`) and predicted (`dry_run`, `estimate`), and what fits (`plan`)."""
 
-from course_utils.memory.dry_run import dry_run, predict_seconds
-from course_utils.memory.estimate import Estimate, estimate
-from course_utils.memory.guard import check, guard
-from course_utils.memory.instants import instants, predicted_peak
-from course_utils.memory.measure import Measurement, measure
-from course_utils.memory.meter import Meter
-from course_utils.memory.phases import phase
-from course_utils.memory.plan import Plan, plan
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.saved import distinct_bytes, saved_bytes, saved_list
-from course_utils.memory.state import StateSize, optimizer_state_size
-from course_utils.memory.usage import Usage
-from course_utils.memory.workload import Workload
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
-__all__ = [
-    "Estimate",
-    "Measurement",
-    "Meter",
-    "Plan",
-    "Recipe",
-    "StateSize",
-    "Usage",
-    "Workload",
-    "check",
-    "distinct_bytes",
-    "dry_run",
-    "estimate",
-    "guard",
-    "instants",
-    "measure",
-    "optimizer_state_size",
-    "phase",
-    "plan",
-    "predict_seconds",
-    "predicted_peak",
-    "saved_bytes",
-    "saved_list",
-]
+_NAMES = {
+    "dry_run": (
+        "dry_run",
+        "predict_seconds",
+    ),
+    "estimate": (
+        "Estimate",
+        "estimate",
+    ),
+    "guard": (
+        "check",
+        "guard",
+    ),
+    "instants": (
+        "instants",
+        "predicted_peak",
+    ),
+    "measure": (
+        "Measurement",
+        "measure",
+    ),
+    "meter": ("Meter",),
+    "phases": ("phase",),
+    "plan": (
+        "Plan",
+        "plan",
+    ),
+    "recipe": ("Recipe",),
+    "saved": (
+        "distinct_bytes",
+        "saved_bytes",
+        "saved_list",
+    ),
+    "state": (
+        "StateSize",
+        "optimizer_state_size",
+    ),
+    "usage": ("Usage",),
+    "workload": ("Workload",),
+}
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    """By need, since a recipe and a stored answer need no torch, which takes seconds to import."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
+
+
+class _Package(ModuleType):
+    """Importing a submodule binds it to its package; a function of the same name is what is meant here."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

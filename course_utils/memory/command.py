@@ -116,7 +116,9 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
         "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
     )
     if recipe.keeps_outputs:
-        said.append("# It keeps only the loss, so its peak is the one that course plan predicts with --only-loss.")
+        said.append(
+            "# It keeps only the loss, so its peak is the one that course plan predicts with --no-keeps-outputs."
+        )
     if recipe.optimizer == "sgd":
         said.append("# The default rate is for AdamW: choose another for SGD.")
     return said

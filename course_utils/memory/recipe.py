@@ -1,7 +1,9 @@
 """How a model is trained, as far as bytes and seconds depend on it."""
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from course_utils.errors import CourseError, instead, require_count
 
@@ -36,6 +38,16 @@ LOOPS = {
     },
 }
 """What each loop does unless it is told otherwise: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
+
+
+def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: str = "number", **keys: str) -> Any:
+    """A field: its default, what its flag's help says, its choices, the least of a number and its unit, by tool its key there.
+
+    The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
+    """
+    return field(
+        default=default, metadata={"help": what, "choices": choices, "least": least, "unit": unit, "keys": keys}
+    )
 
 
 @dataclass(frozen=True)
@@ -86,51 +98,60 @@ class Recipe:
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str | Callable = "adamw"
-    precision: str = "fp32"
-    batch: int = 8
-    sequence: int = 128
-    accumulation: int = 1
-    packed: bool = False
-    keeps_outputs: bool = True
-    attention: str = "sdpa"
-    clipping: bool = False
-    zero_grad: str = "after-update"
-    use_cache: bool = True
-    label_smoothing: float = 0.0
-    in_backward: bool = False
-    chunked_loss: int = 0
-    trl_loss: bool = False
-    eval_batch: int = 0
-    eval_logits: int = 0
-    compiled: bool = False
-    checkpointing: bool = False
-    segments: int | None = None
-    offload_activations: bool = False
-    saved_on_disk: bool = False
-    lora: int = 0
-    lora_targets: tuple[str, ...] = ()
-    modules_to_save: tuple[str, ...] = ()
-    frozen: tuple[str, ...] = ()
-    quantized: str = ""
-    double_quantization: bool = True
-    upcast: bool = True
-    galore: int = 0
-    teacher: str = ""
-    zero_stage: int = 0
-    ranks: int = 1
-    replicas: int = 1
-    context_parallel: int = 1
-    offload: bool = False
-    device: str = "cpu"
+    optimizer: str | Callable = _asks("adamw", "by name", OPTIMIZERS)
+    precision: str = _asks("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
+    batch: int = _asks(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
+    sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
+    accumulation: int = _asks(1, "micro-batches of an update", least=1, trainer="gradient_accumulation_steps")
+    packed: bool = _asks(False, "several documents in a row of tokens", trl="packing")
+    keeps_outputs: bool = _asks(True, "the loop keeps what the model returns, not the loss alone")
+    attention: str = _asks("sdpa", "how attention is computed", ATTENTIONS, trl="attn_implementation")
+    clipping: bool = _asks(False, "scale gradients to norm 1")
+    zero_grad: str = _asks("after-update", "when gradients are dropped; never: set to zero in place", DROPS)
+    use_cache: bool = _asks(True, "the model returns keys and values too", trainer="use_cache")
+    label_smoothing: float = _asks(0.0, "Trainer's label_smoothing_factor", trainer="label_smoothing_factor")
+    in_backward: bool = _asks(False, "update each parameter as soon as its gradient is there")
+    chunked_loss: int = _asks(0, "the loss by so many tokens at a time, whole logits never", unit="number of tokens")
+    trl_loss: bool = _asks(False, "TRL's loss, which never holds whole logits")
+    eval_batch: int = _asks(
+        0, "evaluate on batches of so many examples", unit="number of examples", trainer="per_device_eval_batch_size"
+    )
+    eval_logits: int = _asks(0, "examples whose logits an evaluation keeps on the device", unit="number of examples")
+    compiled: bool = _asks(
+        False, "the step is torch.compile's, whose bytes nothing here predicts", trainer="torch_compile"
+    )
+    checkpointing: bool = _asks(
+        False,
+        "recompute blocks in backward",
+        trainer="gradient_checkpointing",
+        accelerate="fsdp_activation_checkpointing",
+    )
+    segments: int | None = _asks(None, "with --checkpointing: recompute so many runs of blocks", least=1)
+    offload_activations: bool = _asks(False, "what backward needs waits on the host", trl="activation_offloading")
+    saved_on_disk: bool = _asks(False, "what backward needs waits in a file")
+    lora: int = _asks(0, "train adapters of this rank only", unit="rank", trl="lora_r")
+    lora_targets: tuple[str, ...] = _asks((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
+    modules_to_save: tuple[str, ...] = _asks((), "modules trained whole beside them", trl="lora_modules_to_save")
+    frozen: tuple[str, ...] = _asks((), "what names of parameters begin with that are not trained")
+    quantized: str = _asks("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
+    double_quantization: bool = _asks(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
+    upcast: bool = _asks(True, "with nf4: all else in float32, as PEFT prepares it; else in bfloat16")
+    galore: int = _asks(0, "AdamW keeps its averages in so many directions", unit="rank")
+    teacher: str = _asks("", "a larger model to learn from, as MODEL")
+    zero_stage: int = _asks(0, "what the ranks share out", STAGES)
+    ranks: int = _asks(1, "devices that train together", least=1, accelerate="num_processes")
+    replicas: int = _asks(1, "groups of ranks that each hold everything, with ZeRO stage 2 or 3", least=1)
+    context_parallel: int = _asks(1, "as many ranks have a part each of every row", least=1)
+    offload: bool = _asks(
+        False, "the optimizer's state lies on the host, which makes the update", accelerate="fsdp_offload_params"
+    )
+    device: str = _asks("cpu", "what it runs on", DEVICES)
 
     def __post_init__(self):
         if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
             raise CourseError(
                 f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function of parameters."
             )
-        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
-            raise CourseError(f"No optimizer is called {self.optimizer!r}; {instead(self.optimizer, OPTIMIZERS)}")
         if self.lora_targets == ("all-linear",):
             object.__setattr__(self, "lora_targets", ())
         for name, what in _NAMES.items():
@@ -141,23 +162,20 @@ class Recipe:
             raise CourseError(
                 f"label_smoothing={self.label_smoothing!r} is no share of a label; give a number from 0 to below 1."
             )
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
-            known = _CHOICES.get(name, (value,))
-            if (type(value), value) not in [(type(one), one) for one in known]:  # True is no stage, though it equals 1
+        for one in fields(self):
+            name, value, least = one.name, getattr(self, one.name), one.metadata["least"]
+            known = one.metadata["choices"] if not callable(value) else ()
+            # True is no stage, though it equals 1
+            if known and (type(value), value) not in [(type(choice), choice) for choice in known]:
                 raise CourseError(
-                    f"No {name} is called {value!r}; {instead(value, (each or repr(each) for each in known))}"
+                    f"No {name} is called {value!r}; {instead(value, (choice or repr(choice) for choice in known))}"
                 )
-            if name in _COUNTS:
-                require_count(name, value)
-            if field.type is bool and not isinstance(value, bool):
+            if one.type is bool and not isinstance(value, bool):
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
-        if self.segments is not None:
-            require_count("segments", self.segments)
-        for name, what in _COUNTS_OR_NONE.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise CourseError(f"{name}={value!r} is no {what}; give a whole number, or 0 for none.")
+            if least and value is not None:
+                require_count(name, value)
+            elif one.type is int and not known and (type(value) is not int or value < 0):
+                raise CourseError(f"{name}={value!r} is no {one.metadata['unit']}; give a whole number, or 0 for none.")
         if not isinstance(self.teacher, str):
             raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
         for sentence in self._contradictions():
@@ -243,31 +261,42 @@ class Recipe:
                 "teacher out."
             )
 
+    @classmethod
+    def of_plain(cls, values: dict[str, Any]) -> "Recipe":
+        """From fields as JSON has them, which knows lists alone."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element of the parameters."""
         return 2 if self.precision.startswith("bf16") else 4
 
 
+def read_fields(words: str) -> dict[str, Any]:
+    """Fields as words: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
+    found, known = {}, {one.name: one for one in fields(Recipe)}
+    for word in filter(None, words.split(",")):
+        name, has_value, value = word.strip().partition("=")
+        name = name.replace("-", "_")
+        if name not in known:
+            raise CourseError(f"A recipe has no field {name!r}; {instead(name, known)}")
+        kind = known[name].type
+        if kind is bool and value.lower() in _TRUTHS:
+            found[name] = _TRUTHS[value.lower()]
+        elif not has_value or kind is bool:
+            found[name] = value or True
+        elif kind == tuple[str, ...]:
+            found[name] = tuple(value.split("+"))
+        else:
+            number = re.fullmatch(r"\d+(\.\d+)?", value)
+            found[name] = (float if number[1] else int)(value) if number else value
+    return found
+
+
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
 _NAMES = {
     "frozen": "what names of parameters begin with",
     "lora_targets": "names of layers, as peft's target_modules",
     "modules_to_save": "names of modules, as peft's modules_to_save",
-}
-_COUNTS_OR_NONE = {
-    "lora": "rank",
-    "galore": "rank",
-    "chunked_loss": "number of tokens",
-    "eval_batch": "number of examples",
-    "eval_logits": "number of examples",
-}
-_COUNTS = ("batch", "sequence", "accumulation", "ranks", "replicas", "context_parallel")
-_CHOICES = {
-    "precision": PRECISIONS,
-    "attention": ATTENTIONS,
-    "zero_stage": STAGES,
-    "device": DEVICES,
-    "quantized": ("", "nf4"),
-    "zero_grad": DROPS,
 }

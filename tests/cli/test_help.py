@@ -46,15 +46,15 @@ def test_every_option_has_a_help_that_tells_its_default_and_its_choices(name, ac
 def test_a_plan_tells_the_defaults_of_a_recipe_and_every_name_that_it_knows():
     from course_utils.memory.emit import KINDS
     from course_utils.memory.optimizers import OPTIMIZERS
-    from course_utils.memory.recipe import PRECISIONS
+    from course_utils.memory.recipe import LOOPS, PRECISIONS
 
     said = COMMANDS["plan"].format_help()
     for option in COMMANDS["plan"]._actions:
         told = re.search(r"\(default: ([\w-]+)", option.help or "")
         if told and option.dest in Recipe.__dataclass_fields__ and option.dest not in ("optimizer", "device"):
-            default = getattr(Recipe, option.dest)
-            assert told[1] == str(default) or not default, option.dest
-    assert all(re.search(rf"\b{name}\b", said) for name in (*OPTIMIZERS, *PRECISIONS, *KINDS))
+            default = LOOPS["trainer"].get(option.dest, getattr(Recipe, option.dest))
+            assert told[1] == ("yes" if default is True else str(default)) or not default, option.dest
+    assert all(re.search(rf"\b{name}\b", said) for name in (*OPTIMIZERS, *PRECISIONS, *KINDS, *LOOPS))
 
 
 def test_a_new_question_can_be_of_each_kind_that_its_help_lists():

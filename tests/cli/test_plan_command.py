@@ -22,7 +22,7 @@ CONFIG = {
     "vocab_size": 32000,  # what is large about it are its logits
     "max_position_embeddings": 1024,
 }
-ASKED = ["--device", "cpu", "--batch", "4", "--sequence", "1024"]
+ASKED = ["--loop", "own", "--device", "cpu", "--batch", "4", "--sequence", "1024"]
 FITTING, TOO_LARGE = [*ASKED, "--memory", "4GB"], [*ASKED, "--memory", "2GB"]
 
 

@@ -124,8 +124,8 @@ def test_a_recipe_is_told_the_kind_that_says_all_of_it(fields, kind):
 
 
 def test_who_keeps_the_logits_in_the_plan_is_told_that_course_train_does_not():
-    assert "--only-loss" in emit("train", "gpt2", PLAIN)
-    assert "--only-loss" not in emit("train", "gpt2", replace(PLAIN, keeps_outputs=False))
+    assert "--no-keeps-outputs" in emit("train", "gpt2", PLAIN)
+    assert "--no-keeps-outputs" not in emit("train", "gpt2", replace(PLAIN, keeps_outputs=False))
 
 
 def test_accelerates_file_names_all_that_it_leaves_to_the_script():

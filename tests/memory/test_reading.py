@@ -205,7 +205,7 @@ def test_what_a_script_does_beside_is_named(line, key, effect):
 def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, ranks, stage):
     write(
         "train.py",
-        "args = TrainingArguments('out', per_device_train_batch_size=16)\nmodel = AutoModel.from_pretrained('gpt2-small')\n",
+        "args = TrainingArguments('out', per_device_train_batch_size=16)\nmodel = AutoModelForCausalLM.from_pretrained('gpt2-small')\n",
     )
     write(
         "fsdp.yaml",
@@ -422,7 +422,7 @@ def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_sugges
     assert read(["HuggingFaceTB/SmolLM2-135M"]).model == str(folder / "snapshots/abc/config.json")
     write(
         "train.py",
-        "TrainingArguments('o')\nm = AutoModel.from_pretrained('HuggingFaceTB/SmolLM2-135M')\nLoraConfig()\n",
+        "TrainingArguments('o')\nm = AutoModelForCausalLM.from_pretrained('HuggingFaceTB/SmolLM2-135M')\nLoraConfig()\n",
     )
     found = read(["train.py"])
     assert values(found, "precision", "lora", "lora_targets") == ["bf16", 8, ("q_proj", "v_proj")]

@@ -214,6 +214,7 @@ def _model_of(script: Script) -> Settings:
 
     for function in _loads(script):
         for call in script.calls[function]:
+            settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
             take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
             take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype")
             take(call, **{key: key for key in ("attn_implementation", "load_in_8bit", "load_in_4bit")})

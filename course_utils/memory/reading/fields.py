@@ -28,11 +28,12 @@ _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 
 @dataclass(frozen=True)
 class Model:
-    """What settings need to know of a model: its `family`, the `dtype` of its published weights, and how these are quantized."""
+    """What settings need to know of a model: `family`, `architecture`, the `dtype` of its published weights, how it is quantized."""
 
     family: str | None = None
     dtype: str | None = None
     quantized: str | None = None
+    architecture: str | None = None
 
 
 @dataclass
@@ -212,6 +213,12 @@ class Found:
             )
             if key in tables().unmodelled and not is_off:
                 self._say_unmodelled(key, value)
+        kind = self.settings.get("class")
+        if kind is not None and _head(kind.value) != _head(self.model.architecture or "ForCausalLM"):
+            planned = self.model.architecture or "language model"
+            self.unmodelled["class"] = (
+                f"{UNKNOWN}: {kind.value} ({kind.where}) has another head than the {planned} that is planned"
+            )
         if self.model.quantized:
             self._say_unmodelled(
                 "other_quantization", Value(True, f"{self.model.quantized} in the model's config.json")
@@ -221,6 +228,13 @@ class Found:
         loss = self.settings.get("loss_type")
         if self.tool.loop == "trl" and loss is not None and loss.value not in ("nll", "chunked_nll"):
             self.unmodelled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
+
+
+def _head(kind: str) -> str:
+    """What a class of Transformers ends in: `CausalLM`; empty for a model without a head."""
+    for old, new in (("LMHeadModel", "ForCausalLM"), ("ForConditionalGeneration", "ForSeq2SeqLM")):
+        kind = kind.replace(old, new)
+    return kind.partition("For")[2]
 
 
 def _typed(name: str, key: str, value: Value) -> object:

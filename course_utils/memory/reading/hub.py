@@ -104,13 +104,18 @@ def describe(name: str) -> Model:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             inner = found.get("text_config") or {}
+            architecture = next(iter(found.get("architectures") or []), None)
             method = (found.get("quantization_config") or {}).get("quant_method")
             dtypes = [one.get(key) for one in (found, inner) for key in ("dtype", "torch_dtype")]
-            return Model(found.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method)
+            return Model(
+                found.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method, architecture
+            )
         except (OSError, ValueError, AttributeError):
             return Model()  # its own reader says what is wrong
     known = known_as(name)
     if known not in PUBLIC:
         return Model()
-    family = re.sub(r"(For|LM|Model).*", "", PUBLIC[known].architecture).lower()
-    return Model(family, next((dtype for begin, dtype in _OLD_DTYPES.items() if known.startswith(begin)), "bfloat16"))
+    architecture = PUBLIC[known].architecture
+    family = re.sub(r"(For|LM|Model).*", "", architecture).lower()
+    dtype = next((dtype for begin, dtype in _OLD_DTYPES.items() if known.startswith(begin)), "bfloat16")
+    return Model(family, dtype, None, architecture)
