@@ -127,6 +127,16 @@ def test_the_json_of_training_arguments_says_all_but_model_and_length():
     assert "sequence" not in found.over({"sequence": 64}).unmodelled
 
 
+def test_another_head_than_the_one_that_is_planned_is_said():
+    write(
+        "train.py",
+        "TrainingArguments('o')\nx(max_length=1)\nAutoModelForSequenceClassification.from_pretrained('bert-base')\n",
+    )
+    assert "another head than the BertForMaskedLM" in read(["train.py"]).unmodelled["class"]
+    write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModelForMaskedLM.from_pretrained('bert-base')\n")
+    assert "class" not in read(["train.py"]).unmodelled
+
+
 def test_a_pickle_is_refused_with_the_line_that_writes_its_json():
     Path("training_args.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(CourseError, match=r"pickle.*torch\.load\('training_args\.bin'.*to_json_string"):
@@ -205,7 +215,7 @@ def test_what_a_script_does_beside_is_named(line, key, effect):
 def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, ranks, stage):
     write(
         "train.py",
-        "args = TrainingArguments('out', per_device_train_batch_size=16)\nmodel = AutoModelForCausalLM.from_pretrained('gpt2-small')\n",
+        "args = TrainingArguments('o', per_device_train_batch_size=9)\nm = AutoModelForCausalLM.from_pretrained('gpt2-small')\n",
     )
     write(
         "fsdp.yaml",

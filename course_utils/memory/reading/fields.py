@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from dataclasses import fields as recipe_fields
 
 from course_utils.errors import CourseError
 from course_utils.memory.reading.settings import Computed, Settings, Value
@@ -9,26 +10,22 @@ from course_utils.memory.reading.tools import Tool, tables
 
 AT_LEAST, UNKNOWN = "at least", "unknown"
 _NO_FILE = f"{UNKNOWN}: no file says"
-_PLAIN = {  # the fields that are a key and no more
-    "batch": "per_device_train_batch_size",
-    "sequence": "max_length",
-    "accumulation": "gradient_accumulation_steps",
-    "packed": "packing",
-    "checkpointing": "gradient_checkpointing",
-    "offload_activations": "activation_offloading",
-    "compiled": "torch_compile",
-    "label_smoothing": "label_smoothing_factor",
-    "use_cache": "use_cache",
-    "zero_stage": "zero_stage",
-    "offload": "offload",
-    "ranks": "ranks",
-}
+_TAKEN_APART = (
+    "attention",
+    "eval_batch",
+    "lora",
+    "lora_targets",
+    "modules_to_save",
+    "quantized",
+    "double_quantization",
+)
+_HERE = ("zero_stage", "offload", "ranks")  # keys of several files come to these
 _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
 
 @dataclass(frozen=True)
 class Model:
-    """What settings need to know of a model: `family`, `architecture`, the `dtype` of its published weights, how it is quantized."""
+    """What settings need to know of a model, of which `dtype` is that of its published weights."""
 
     family: str | None = None
     dtype: str | None = None
@@ -52,7 +49,7 @@ class Found:
     remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self):
-        for name, key in _PLAIN.items():
+        for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
                 self.unmodelled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with --{name}"
@@ -228,6 +225,15 @@ class Found:
         loss = self.settings.get("loss_type")
         if self.tool.loop == "trl" and loss is not None and loss.value not in ("nll", "chunked_nll"):
             self.unmodelled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
+
+
+def _plain_keys() -> dict[str, str]:
+    """The fields that are a key of Trainer's or TRL's and no more, with the key."""
+    from course_utils.memory.recipe import Recipe
+
+    keys = {one.name: one.metadata.get("keys", {}) for one in recipe_fields(Recipe)}
+    keys = {name: said.get("trainer") or said.get("trl") for name, said in keys.items() if name not in _TAKEN_APART}
+    return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
 
 
 def _head(kind: str) -> str:
