@@ -19,9 +19,9 @@ def questions() -> list[re.Match]:
 
 def answer(command: str) -> str:
     """What it prints, worked out anew."""
-    words = [sys.executable, "-m", "course_utils.cli", *shlex.split(command)[1:], "--again"]
+    words = [sys.executable, "-m", "course_utils.cli", "plan", "--again", *shlex.split(command)[2:]]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
-    if done.returncode not in (0, 1) or not done.stdout:
+    if not done.stdout:
         raise SystemExit(f"{command}: {done.stderr}")
     return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
 

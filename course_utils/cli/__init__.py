@@ -79,11 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: done. 1: done, and something is to be put right. 2: not done; one sentence on stderr says why.
     """
-    parser = _parser()
-    if not (sys.argv[1:] if argv is None else argv):
+    parser, words = _parser(), list(sys.argv[1:] if argv is None else argv)
+    if not words:
         parser.print_help(sys.stderr)
         return 2
-    arguments = parser.parse_args(argv)
+    launch = words[words.index("--") + 1 :] if words[0] == "plan" and "--" in words else None
+    arguments = parser.parse_args(words if launch is None else words[: words.index("--")])
+    arguments.launch = launch
     try:
         return arguments.run(arguments)
     except CourseError as error:

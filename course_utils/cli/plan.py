@@ -30,6 +30,7 @@ _FORMS = {  # by the type of a field what argparse asks for
     tuple[str, ...]: {"type": lambda text: tuple(text.split(",")), "metavar": "NAME,NAME"},
 }
 _CODE = ".py:"
+_READ = (".yaml", ".yml", ".py", ".bin", ".pt", ".pkl")
 _KEPT = Section("plans")
 _PACKAGE = Path(__file__).parents[1]
 _LONG = 5.0  # seconds after which somebody who sees no counter wants to know
@@ -43,8 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "model",
-        help="a config.json or its folder, FILE.py:FUNCTION that makes a module (batch(b, s) its inputs), a name on the Hub "
-        "that is known here, or one of {course_utils.models:NAMES}",
+        nargs="*",
+        metavar="MODEL or FILE",
+        help="a config.json or its folder, FILE.py:FUNCTION that makes a module (batch(b, s) its inputs), a name on the Hub, "
+        "or one of {course_utils.models:NAMES}; and files that say how it is trained: of TRL, Trainer, Accelerate, DeepSpeed, "
+        "LLaMA-Factory or axolotl, or a script. After -- a launch line as you type it: -- accelerate launch sft.py ...",
     )
     add(
         "--memory",
@@ -104,9 +108,28 @@ def _usual(loop: str) -> dict:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
+    arguments.read = _read(arguments)
     text, found, code = _find_answer(arguments)
     print(json.dumps(found, indent=1) if arguments.json else text)
     return code
+
+
+def _read(arguments: argparse.Namespace):
+    """What files or a launch line say of the model and its training; None where there is a model alone, which takes no time."""
+    word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
+    path = Path(word)
+    is_model = word and ("/" not in word or _CODE in word or path.exists()) and path.suffix not in _READ
+    if is_model and (path.suffix != ".json" or not path.is_file() or b'"model_type"' in path.read_bytes()):
+        arguments.model = word
+        return None
+    from course_utils.memory.reading import read
+
+    found = read(arguments.model, arguments.launch).over(_flags(arguments))
+    arguments.model = found.model
+    if arguments.data:
+        found.unmodelled.pop("sequence", None)
+        found.provenance["sequence"] = str(arguments.data)
+    return found if found.fields else None
 
 
 def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
@@ -212,13 +235,32 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
             )
         return said, said.splitlines(), 0
     plan = _plan(arguments, what, recipe)
-    found = plan.json()
+    found, code = plan.json(), _EXIT[plan.verdict]
     text.append(str(plan))
+    if arguments.read:
+        code = _say_sources(arguments.read, text, found, code)
     if arguments.beside:
         found["beside"] = plan.estimate.aside()
         beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items())
         text.append(f"Beside training: {beside}.")
-    return "\n".join(text), found, _EXIT[plan.verdict]
+    return "\n".join(text), found, code
+
+
+def _say_sources(reading, text: list[str], found: dict, code: int) -> int:
+    """Put before an answer what is not counted, and after it where each value stands; returns the exit code."""
+    from course_utils.memory.reading import AT_LEAST
+
+    reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
+    found |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": list(reading.remarks)}
+    if reasons:
+        first, _, rest = text[-1].partition("\n")
+        others = [f"Not counted either: {reason}." for reason in reasons[1:]]
+        text[-1] = "\n".join([f"{reasons[0]}. Without that, {first}", *others, rest])
+        if reading.effect != AT_LEAST or not code:
+            found |= {"verdict": reading.effect, "without_it": found["verdict"]}
+            code = 2
+    text += ["", "Where each value stands:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
+    return code
 
 
 def _recipe_of_row(arguments: argparse.Namespace):
@@ -336,11 +378,17 @@ def _model(text: str):
     return source_of(found[name], found.get("batch"))
 
 
+def _flags(arguments: argparse.Namespace) -> dict[str, object]:
+    """The fields of a recipe that are given as options."""
+    given = {one.name: getattr(arguments, one.name) for one in fields(Recipe)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def _recipe(arguments: argparse.Namespace, words: str = ""):
     """From the options, and on top of them from words such as `checkpointing,batch=4`."""
-    given = {one.name: getattr(arguments, one.name) for one in fields(Recipe)}
-    given = {name: value for name, value in given.items() if value is not None} | read_fields(words)
-    chosen = {**_usual(arguments.loop or _DEFAULT_LOOP), **given}
+    given = (arguments.read.fields if arguments.read else _flags(arguments)) | read_fields(words)
+    loop = arguments.loop or (arguments.read and arguments.read.loop) or _DEFAULT_LOOP
+    chosen = {**_usual(loop), **given}
     if chosen.get("in_backward") and "clipping" not in given:  # which looks at all gradients together
         chosen["clipping"] = False
     if "context_parallel" in chosen:

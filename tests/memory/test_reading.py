@@ -1,0 +1,532 @@
+"""What people have, read as a recipe: files of six tools, scripts, launch lines, names on the Hub."""
+
+import json
+from dataclasses import MISSING, fields, replace
+from importlib import import_module
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from course_utils.cli import main
+from course_utils.errors import CourseError
+from course_utils.memory import Recipe
+from course_utils.memory.emit import NO_SETTING, emit
+from course_utils.memory.reading import read
+from course_utils.memory.reading.tools import tables
+
+hub = import_module("course_utils.memory.reading.hub")
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    """Each test in a folder of its own, with no cache, no Hub and no file of Accelerate's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def write(name, text):
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def values(reading, *names):
+    return [reading.fields.get(name) for name in names]
+
+
+# --- What each tool takes where its file is silent ----------------------------------------
+
+
+@pytest.mark.slow
+def test_the_defaults_of_trainer_trl_and_peft_are_those_of_the_installed_dataclasses():
+    from peft import LoraConfig
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as PUBLISHED
+    from transformers import BitsAndBytesConfig, TrainingArguments
+    from trl import ModelConfig, SFTConfig
+
+    def default(kind, key):
+        found = next(one for one in fields(kind) if one.name == key)
+        value = found.default if found.default is not MISSING else found.default_factory()
+        return getattr(value, "value", value)
+
+    tools, elsewhere = tables().tools, {"dtype", "use_peft", "lora_r", "load_in_4bit", "use_bnb_nested_quant"}
+    for key, value in tools["trainer"].defaults.items():
+        if key not in elsewhere:
+            assert (default(TrainingArguments, key) or False) == (value or False), key
+    assert default(LoraConfig, "r") == tools["trainer"].defaults["lora_r"]
+    assert (
+        BitsAndBytesConfig(load_in_4bit=True).bnb_4bit_use_double_quant
+        == tools["trainer"].defaults["use_bnb_nested_quant"]
+    )
+    made = SFTConfig(output_dir="out", use_cpu=True)
+    for key, value in tools["trl"].defaults.items():
+        found = default(ModelConfig, key) if key in elsewhere else getattr(made, key)
+        assert getattr(found, "value", found) == (True if key == "use_cpu" else value), key
+    for family, names in tables().targets.items():
+        assert tuple(PUBLISHED[family]) == names
+
+
+@pytest.mark.slow
+def test_the_versions_that_are_named_are_those_that_are_installed():
+    from importlib.metadata import version
+
+    for key, package in (("trainer", "transformers"), ("trl", "trl"), ("accelerate", "accelerate")):
+        assert tables().tools[key].name.split()[1] == ".".join(version(package).split(".")[:2])
+
+
+# --- TRL and Trainer ----------------------------------------
+
+
+def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
+    write(
+        "trl.yaml", "model_name_or_path: gpt2-small\nper_device_train_batch_size: 2\n\nmax_length: 512\npacking: true\n"
+    )
+    found = read(["trl.yaml"])
+    assert found.model == "gpt2-small"
+    assert values(found, "batch", "sequence", "packed", "checkpointing", "precision", "trl_loss", "use_cache") == [
+        *(2, 512, True, True, "autocast", True, False)
+    ]
+    assert found.provenance["sequence"] == "trl.yaml:4"
+    assert found.provenance["checkpointing"] == "default of TRL 1.16"
+    assert found.effect == ""
+    assert found.loop == "trl"
+    assert "  batch=2 " in "\n".join(found.table())
+    assert Recipe(**found.over({}).fields).batch == 2
+
+
+def test_flags_of_the_command_win_and_make_known_what_a_script_computes():
+    write(
+        "sft.py",
+        "import sys\nargs = SFTConfig(per_device_train_batch_size=int(sys.argv[1]))\nSFTTrainer('gpt2-small', args=args)\n",
+    )
+    found = read(["sft.py"])
+    assert found.effect == "unknown"
+    assert "sft.py:2 computes per_device_train_batch_size" in found.unmodelled["batch"]
+    said = found.over({"batch": 3})
+    assert said.fields["batch"] == 3
+    assert said.provenance["batch"] == "--batch"
+    assert said.effect == ""
+
+
+def test_the_json_of_training_arguments_says_all_but_model_and_length():
+    write(
+        "args.json",
+        '{\n\t"output_dir": "out",\n\t"per_device_train_batch_size": 4,\n\t"bf16": true,\n\t"optim": "adamw_bnb_8bit"\n}',
+    )
+    with pytest.raises(CourseError, match="Which model is it"):
+        read(["args.json"])
+    found = read(["llama-3.1-8b", "args.json"])
+    assert values(found, "batch", "optimizer", "clipping", "checkpointing") == [4, "adamw8bit", True, False]
+    assert found.provenance["batch"] == "args.json:3"
+    assert "--sequence" in found.unmodelled["sequence"]
+    assert found.fields["precision"] == "bf16"  # Transformers 5 loads weights in the dtype in which they are published
+    assert "sequence" not in found.over({"sequence": 64}).unmodelled
+
+
+def test_another_head_than_the_one_that_is_planned_is_said():
+    write(
+        "train.py",
+        "TrainingArguments('o')\nx(max_length=1)\nAutoModelForSequenceClassification.from_pretrained('bert-base')\n",
+    )
+    assert "another head than the BertForMaskedLM" in read(["train.py"]).unmodelled["class"]
+    write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModelForMaskedLM.from_pretrained('bert-base')\n")
+    assert "class" not in read(["train.py"]).unmodelled
+
+
+def test_a_pickle_is_refused_with_the_line_that_writes_its_json():
+    Path("training_args.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(CourseError, match=r"pickle.*torch\.load\('training_args\.bin'.*to_json_string"):
+        read(["training_args.bin"])
+
+
+# --- Scripts ----------------------------------------
+
+SCRIPT = """
+import torch
+raise SystemExit("nobody runs this")
+BATCH = 2 * 4
+model = AutoModelForCausalLM.from_pretrained(
+    "mistralai/Mistral-7B-v0.1", dtype=torch.bfloat16,
+    quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True))
+model = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(r=4, target_modules=["q_proj", "o_proj"]))
+common = {"gradient_accumulation_steps": 3, "optim": "paged_adamw_8bit"}
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=BATCH, eval_strategy="steps", **common)
+tokens = tokenizer(texts, truncation=True, max_length=256)
+Trainer(model=model, args=args, compute_metrics=accuracy).train()
+"""
+
+
+def test_a_script_is_read_by_its_syntax_tree_and_not_run():
+    found = read([write("train.py", SCRIPT)])
+    assert found.model == "mistralai/Mistral-7B-v0.1"
+    assert found.loop == "trainer"
+    assert values(found, "batch", "accumulation", "sequence", "optimizer", "eval_batch") == [8, 3, 256, "adamw8bit", 8]
+    assert values(found, "lora", "lora_targets", "quantized", "double_quantization", "upcast") == [
+        *(4, ("q_proj", "o_proj"), "nf4", True, True)
+    ]
+    assert found.provenance["batch"] == "train.py:10"
+    assert found.provenance["upcast"] == "train.py:8"
+    assert found.unmodelled["eval_logits"].startswith("at least")
+    assert any("Pages" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "effect"),
+    [
+        (
+            "from unsloth import FastLanguageModel; FastLanguageModel.from_pretrained('gpt2-small')",
+            "FastLanguageModel",
+            "unknown",
+        ),
+        ("for p in model.parameters(): p.requires_grad = False", "frozen", "unknown"),
+        ("model.resize_token_embeddings(40000)", "resize_token_embeddings", "at least"),
+        ("DPOTrainer(model)", "DPOTrainer", "at least"),
+        ("TrainingArguments('out', use_liger_kernel=True)", "use_liger_kernel", "unknown"),
+        ("TrainingArguments('out', **other())", "**", "unknown"),
+    ],
+)
+def test_what_a_script_does_beside_is_named(line, key, effect):
+    found = read(["gpt2-small", write("train.py", f"args = TrainingArguments('out')\nx(max_length=1)\n{line}\n")])
+    assert found.unmodelled[key].startswith(effect)
+
+
+# --- Launch lines, Accelerate, DeepSpeed ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "stage"),
+    [
+        ("accelerate launch --num_processes 4 --multi_gpu train.py --per_device_train_batch_size 2", 4, None),
+        ("accelerate launch --config_file fsdp.yaml train.py --per_device_train_batch_size=2", 8, 3),
+        ("torchrun --nproc-per-node 4 --nnodes=2 train.py --per-device-train-batch-size 2", 8, None),
+        (
+            "A=1 python -m torch.distributed.run --nproc_per_node=2 train.py --per_device_train_batch_size 2",
+            2,
+            None,
+        ),
+        ("deepspeed --num_gpus 2 train.py --deepspeed ds.json --per_device_train_batch_size 2", 2, 2),
+        ("python3 train.py --per_device_train_batch_size 2", 1, None),
+    ],
+)
+def test_a_launch_line_says_ranks_and_shards_and_wins_over_the_script(line, ranks, stage):
+    write(
+        "train.py",
+        "args = TrainingArguments('o', per_device_train_batch_size=9)\nm = AutoModelForCausalLM.from_pretrained('gpt2-small')\n",
+    )
+    write(
+        "fsdp.yaml",
+        "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  fsdp_offload_params: true\n",
+    )
+    write("ds.json", json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}))
+    found = read([], line.split())
+    assert values(found, "batch", "ranks", "zero_stage") == [2, ranks, stage]
+    assert found.provenance["batch"] == "launch line"
+    assert read([], [line]).fields == found.fields  # in quotation marks
+
+
+def test_trl_sft_takes_its_file_and_its_flags():
+    write("trl.yaml", "model_name_or_path: gpt2-small\nlora_r: 4\n")
+    found = read([], ["trl sft --config trl.yaml --use_peft --lora_target_modules c_attn c_proj --bf16 false"])
+    assert values(found, "lora", "lora_targets", "precision") == [4, ("c_attn", "c_proj"), "fp32"]
+    assert read([], ["trl dpo --config trl.yaml"]).effect == "at least"
+
+
+def test_deepspeed_keeps_masters_in_float32_and_its_buckets_are_not_counted():
+    write(
+        "ds.json",
+        json.dumps(
+            {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+        ),
+    )
+    write("trl.yaml", "model_name_or_path: gpt2-small\n")
+    found = read(["trl.yaml", "ds.json"]).over({"ranks": 1})
+    assert values(found, "precision", "offload") == ["bf16-masters", True]
+    assert "zero_stage" not in found.fields
+    assert "One rank" in found.remarks[-1]
+    assert found.unmodelled["deepspeed_shards"].startswith("unknown")
+    assert read(["trl.yaml", "ds.json"]).over({"ranks": 4}).fields["zero_stage"] == 2
+
+
+# --- LLaMA-Factory and axolotl: what decides in files that they publish -------------------------------------------------------
+
+BASE = "model_name_or_path: llama-3-8b\nstage: sft\ndo_train: true\nper_device_train_batch_size: 1\n"
+LLAMA_FACTORY = {  # by the file's path at the commit in `tools.yaml` or before, what it sets beside BASE, and what that comes to
+    "train_lora/qwen3_lora_sft": (
+        "lora_rank: 8\nlora_target: all\nbf16: true",
+        {"lora": 8, "lora_targets": (), "sequence": 2048},
+        "at least",
+    ),
+    "train_lora/llama3_lora_dpo": ("stage: dpo\nlora_rank: 8\nbf16: true", {"checkpointing": True}, "at least"),
+    "train_lora/llama3_lora_pretrain": (
+        "stage: pt\ncutoff_len: 2048\nbf16: true",
+        {"packed": False, "precision": "bf16"},
+        "at least",
+    ),
+    "train_lora/llama3_lora_sft_ds3": ("deepspeed: ds_z3_config.json\nbf16: true", {"lora": 8}, "unknown"),
+    "train_qlora/qwen3_lora_sft_otfq": (
+        "quantization_bit: 4\nquantization_method: bnb\nbf16: true",
+        {"quantized": "nf4", "double_quantization": True, "upcast": False},
+        "at least",
+    ),
+    "train_full/qwen3_full_sft": (
+        "finetuning_type: full\nenable_liger_kernel: true\nbf16: true\ncutoff_len: 131072",
+        {"sequence": 131072, "precision": "autocast"},
+        "unknown",
+    ),
+    "extras/galore/llama3_full_sft": (
+        "finetuning_type: full\nuse_galore: true\ngalore_layerwise: true\ngalore_rank: 128\npure_bf16: true",
+        {"galore": 128, "optimizer": "adamw", "precision": "bf16"},
+        "unknown",
+    ),
+    "extras/badam/llama3_full_sft": ("finetuning_type: full\nuse_badam: true", {"precision": "fp32"}, "unknown"),
+    "extras/fsdp_qlora/llama3_lora_sft": (
+        "quantization_bit: 4\nlora_target: q_proj,v_proj\nfp16: true\neval_strategy: steps\nper_device_eval_batch_size: 1",
+        {"lora_targets": ("q_proj", "v_proj"), "eval_batch": 1},
+        "at least",
+    ),
+    "extras/llama_pro/llama3_freeze_sft": (
+        "finetuning_type: freeze\nuse_llama_pro: true\nfp16: true",
+        {"checkpointing": True},
+        "unknown",
+    ),
+}
+AXOLOTL = {
+    "llama-3/lora-1b": (
+        "adapter: lora\nlora_r: 16\nlora_target_modules: [q_proj, v_proj]\nmicro_batch_size: 2\noptimizer: adamw_8bit\nfp16:\n",
+        {"lora": 16, "lora_targets": ("q_proj", "v_proj"), "batch": 2, "optimizer": "adamw8bit", "precision": "bf16"},
+        "at least",
+    ),
+    "llama-3/fft-8b": (
+        "sequence_len: 8192\nsample_packing: true\noptimizer: paged_adamw_8bit\nbf16: auto\ngradient_checkpointing: true",
+        {"sequence": 8192, "packed": True, "checkpointing": True, "precision": "bf16"},
+        "",
+    ),
+    "llama-3/fft-8b-liger-fsdp": (
+        "plugins: [liger.LigerPlugin]\nfsdp: [full_shard, auto_wrap]\nfsdp_config:\n  fsdp_offload_params: true",
+        {"zero_stage": 3, "offload": True},
+        "unknown",
+    ),
+    "llama-3/qlora-fsdp-70b": (
+        "adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_target_linear: true\noptimizer: adamw_torch\nval_set_size: 0.05",
+        {
+            "quantized": "nf4",
+            "lora_targets": (),
+            "optimizer": "adamw-foreach",
+            "double_quantization": True,
+            "eval_batch": 1,
+        },
+        "at least",
+    ),
+    "llama-3/lora-8b": (
+        "adapter: lora\nload_in_8bit: true\nlora_r: 32\nlora_target_linear: true\nlora_modules_to_save: [embed_tokens, lm_head]",
+        {"modules_to_save": ("embed_tokens", "lm_head")},
+        "unknown",
+    ),
+    "llama-3/instruct-dpo-lora-8b": (
+        "rl: dpo\nadapter: lora\nlora_r: 32\nlora_target_linear: true",
+        {"lora": 32},
+        "at least",
+    ),
+    "llama-3/3b-fp8-fsdp2": ("fp8: true\nflex_attention: true\ntorch_compile: true", {"compiled": True}, "unknown"),
+    "llama-3/lora-1b-kernels": (
+        "adapter: lora\nlora_r: 16\nlora_target_linear: true\nlora_mlp_kernel: true",
+        {"lora": 16},
+        "unknown",
+    ),
+    "gemma2/qlora": (
+        "attn_implementation: flash_attention_2\nsample_packing: true",
+        {"attention": "sdpa", "packed": True},
+        "",
+    ),
+    "llama-2/gptq-lora": (
+        "gptq: true\nbf16: false\nfp16: false\nfloat16: true",
+        {"checkpointing": False, "sequence": 512},
+        "unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize("published", LLAMA_FACTORY)
+def test_what_decides_in_a_file_of_llama_factory(published):
+    text, expected, effect = LLAMA_FACTORY[published]
+    keys = {line.partition(":")[0] for line in text.splitlines()}
+    base = "\n".join(line for line in BASE.splitlines() if line.partition(":")[0] not in keys)
+    found = read([write("lf.yaml", f"{base}\n{text}\n")])
+    assert {name: found.fields.get(name) for name in expected} == expected
+    assert found.effect == effect
+    assert "LLaMA-Factory" in found.provenance["clipping"]
+
+
+@pytest.mark.parametrize("published", AXOLOTL)
+def test_what_decides_in_a_file_of_axolotl(published):
+    text, expected, effect = AXOLOTL[published]
+    found = read([write("axolotl.yml", f"base_model: llama-3-8b\n{text}\n")])
+    assert {name: found.fields.get(name) for name in expected} == expected
+    assert found.effect == effect
+
+
+# --- What is written is read again ----------------------------------------
+
+SAID_BY_TRL = {"keeps_outputs": False, "use_cache": False, "trl_loss": True, "device": "cuda"}
+
+
+@st.composite
+def recipes(draw):
+    """Recipes of which TRL's and Accelerate's files say all."""
+    lora = draw(st.sampled_from((0, 0, 4, 16)))
+    return Recipe(
+        **SAID_BY_TRL,
+        optimizer=draw(
+            st.sampled_from(("adamw-foreach", "adamw-fused", "adamw8bit", "adamw4bit", "adafactor-transformers", "sgd"))
+        ),
+        precision=draw(st.sampled_from(("fp32", "bf16", "autocast", "fp16"))),
+        batch=draw(st.integers(1, 64)),
+        sequence=draw(st.integers(1, 1024)),
+        accumulation=draw(st.integers(1, 9)),
+        packed=draw(st.booleans()),
+        clipping=draw(st.booleans()),
+        checkpointing=draw(st.booleans()),
+        attention=draw(st.sampled_from(("sdpa", "eager"))),
+        lora=lora,
+        ranks=draw(st.sampled_from((1, 2, 8))),
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(recipes(), st.sampled_from((0, 2, 3)))
+def test_what_is_written_for_trl_and_accelerate_is_read_as_the_same_recipe(recipe, stage):
+    if recipe.ranks > 1 and recipe.optimizer != "adamw8bit" and recipe.precision != "fp16":
+        recipe = replace(recipe, zero_stage=stage)
+    said = emit("trl", "gpt2-small", recipe)
+    assert not said.startswith(NO_SETTING)
+    write("trl.yaml", said)
+    write("accelerate.yaml", emit("accelerate", "gpt2-small", recipe))
+    assert Recipe(**read(["trl.yaml", "accelerate.yaml"]).over({}).fields) == recipe
+
+
+def test_what_a_file_says_that_it_leaves_out_is_not_dropped():
+    said = emit("trl", "gpt2-small", Recipe(optimizer="adamw-fused", checkpointing=True, segments=3))
+    assert said.startswith(NO_SETTING)
+    with pytest.raises(CourseError, match="trl.yaml:1 says what this file leaves out"):
+        read([write("trl.yaml", said)])
+
+
+# --- The Hub ----------------------------------------
+
+
+def test_a_name_on_the_hub_is_found_in_the_cache_or_refused_without_a_far_suggestion(tmp_path):
+    with pytest.raises(CourseError, match="HF_HUB_OFFLINE") as refusal:
+        read(["HuggingFaceTB/SmolLM2-135M"])
+    assert "mean" not in str(refusal.value)
+    with pytest.raises(CourseError, match="do you mean llama-3.1-8b"):
+        read(["meta-llama/Llama-3.1-8"])
+    folder = tmp_path / "cache/hub/models--HuggingFaceTB--SmolLM2-135M"
+    (folder / "snapshots/abc").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("abc")
+    (folder / "snapshots/abc/config.json").write_text('{"model_type": "llama", "torch_dtype": "bfloat16"}')
+    assert read(["HuggingFaceTB/SmolLM2-135M"]).model == str(folder / "snapshots/abc/config.json")
+    write(
+        "train.py",
+        "TrainingArguments('o')\nm = AutoModelForCausalLM.from_pretrained('HuggingFaceTB/SmolLM2-135M')\nLoraConfig()\n",
+    )
+    found = read(["train.py"])
+    assert values(found, "precision", "lora", "lora_targets") == ["bf16", 8, ("q_proj", "v_proj")]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (HTTPError("url", 401, "Unauthorized", {}, None), "gated, private or not on the Hub"),
+        (HTTPError("url", 404, "Not Found", {}, None), "no config.json"),
+        (URLError("Name or service not known"), "did not answer in 3 s"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_sentence(error, said, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr(hub, "urlopen", refuse)
+    with pytest.raises(CourseError, match=said):
+        read(["someone/something"])
+
+
+# --- No input ends in a traceback ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.yaml", "max_length: [1", "no YAML that can be read.*line"),
+        ("a.yaml", "- 1\n- 2\n", "no keys"),
+        ("a.yaml", "", "no keys"),
+        ("a.yaml", "colour: blue\n", "no key by which"),
+        ("a.yaml", "max_length: many\nmodel_name_or_path: gpt2-small\n", "a.yaml:1: max_length must be a number"),
+        ("a.yaml", "max_length: 0\nmodel_name_or_path: gpt2-small\n", "whole number from 1 on"),
+        ("a.yaml", "packing: perhaps\nmodel_name_or_path: gpt2-small\n", "true or false"),
+        ("a.yaml", "per_device_train_batchsize: 2\nmax_length: 8\n", "do you mean per_device_train_batch_size"),
+        ("a.yaml", "stage: sft\nmodel_name_or_path: gpt2-small\n", "does not train"),
+        ("a.yaml", "model_name_or_path: gpt2-small\nbf16: true\nfp16: true\n", "exclude each other"),
+        ("a.json", "{", "no JSON that can be read"),
+        ("a.json", "[]", "no keys"),
+        ("a.py", "def f(:\n", "no Python that can be read .line 1"),
+        ("a.py", "print(1)\n", "a.py:FUNCTION"),
+        ("a.py", "\x00", "no Python"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_a_sentence(name, text, said):
+    with pytest.raises(CourseError, match=said):
+        read([write(name, text)])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "starts no training"),
+        ("make train", "starts no training"),
+        ("accelerate config", "starts no training"),
+        ("accelerate launch", "names nothing to run"),
+        ("trl --config a", "names nothing to run"),
+        ("python missing.py", "There is no file missing.py"),
+        ("accelerate launch -m package.train", "is a module that is not read"),
+        ("python 'train.py", "cannot be taken apart"),
+    ],
+)
+def test_a_launch_line_that_is_none_is_refused_in_a_sentence(line, said):
+    with pytest.raises(CourseError, match=said):
+        read([], [line])
+
+
+@pytest.mark.slow
+def test_the_command_says_first_what_is_not_counted_and_last_where_each_value_stands(capsys):
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 32,
+        "n_head": 2,
+        "n_layer": 1,
+        "vocab_size": 64,
+        "architectures": ["GPT2LMHeadModel"],
+    }
+    write("config.json", json.dumps(config))
+    write(
+        "trl.yaml",
+        "model_name_or_path: config.json\nper_device_train_batch_size: 1\nmax_length: 64\nuse_liger_kernel: true\n",
+    )
+    assert main(["plan", "trl.yaml", "--memory", "24GB"]) == 2
+    said = capsys.readouterr().out
+    assert said.startswith("unknown: use liger kernel (trl.yaml:4)")
+    assert ": fits" in said.splitlines()[0]
+    assert "batch=1 " in said
+    assert "trl.yaml:2" in said
+    line = ["trl", "sft", "--config", "trl.yaml", "--use_liger_kernel", "no"]
+    assert main(["plan", "--memory", "24GB", "--ranks", "1", "--json", "--", *line]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["provenance"]["sequence"] == "trl.yaml:3"
+    assert found["unmodelled"] == {}
+    assert found["verdict"] == "fits"
