@@ -1,15 +1,13 @@
 """One recipe tried dry: bytes on the device and on the host, seconds, and bytes on the wire, of a model of any depth."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import nan
-from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from course_utils.distributed.traffic import counted
 from course_utils.errors import CourseError
@@ -21,7 +19,6 @@ from course_utils.memory.log import Log
 from course_utils.memory.model import Source, source_of
 from course_utils.memory.phases import observed_by
 from course_utils.memory.recipe import Recipe
-from course_utils.memory.usage import Usage
 from course_utils.memory.workload import Workload
 
 
@@ -121,154 +118,38 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, tra
     """
     more = recipe.accumulation - 2
     if more <= 0:
-        return run_in_parts(source, recipe, machine)
-    found = run_in_parts(source, replace(recipe, accumulation=2), machine)
+        return _run_kept(source, recipe, machine)
+    found = _run_kept(source, replace(recipe, accumulation=2), machine)
     inputs = found.log.by_kind(found.log.resident - 1)["inputs"] // 2
     log = found.log.with_event(0, inputs * more, ("", "inputs", "", ""))
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(found, recipe=recipe, log=log)
-    clock, sent = grown(run_in_parts(source, replace(recipe, accumulation=1), machine), found, more)
+    clock, sent = grown(_run_kept(source, replace(recipe, accumulation=1), machine), found, more)
     return replace(found, recipe=recipe, log=log, clock=clock, traffic=sent)
+
+
+_MOST_KEPT = 128
+_kept: dict[tuple, Trial] = {}
+
+
+def _run_kept(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
+    """A plan comes to many recipes several times, by one change after the other."""
+    teacher = source_of(recipe.teacher).key if recipe.teacher else None  # what its file holds today
+    asked = source.key, teacher, recipe, repr(machine)
+    if source.key is None:
+        return run_whole(source, recipe, machine)
+    if asked not in _kept:
+        if len(_kept) == _MOST_KEPT:
+            del _kept[next(iter(_kept))]
+        _kept[asked] = run_whole(source, recipe, machine)
+    return _kept[asked]
 
 
 def run_whole(
     source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset[str] = frozenset()
 ) -> Trial:
     """The dry run of all of this step; the parameters that are `idle` get no gradient in it, and so have no state."""
-    work = Workload(source, recipe, idle=idle)
-    usage, clock, traffic = _watch(work, machine, work.build, work.step, work.prime)
-    if work.idle != idle:  # only a step tells
-        return run_whole(source, recipe, machine, work.idle)
-    return _trial(recipe, usage, clock, traffic)
-
-
-def run_in_parts(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
-    """As `run_whole`, to the byte: forward and backward from one dry run and the update from another, where they separate.
-
-    Each is kept, since many recipes have one of them in common.
-    """
-    if source.key is not None and separates(recipe):
-        passes = _run_passes(_Question(source, replace(recipe, optimizer="sgd", clipping=False), machine))
-        usual = {name: getattr(Recipe, name) for name in _ONLY_IN_PASSES}
-        update = _run_update(_Question(source, replace(recipe, **usual), machine, passes.idle))
-        usage = joined(passes.usage, update.usage)
-        if usage is not None:
-            ours = {call: seconds for call, seconds in passes.clock.items() if call[0] != "update"}
-            return _trial(recipe, usage, ours | update.clock, {})
-    return run_whole(source, recipe, machine) if source.key is None else _run_kept(_Question(source, recipe, machine))
-
-
-_ONLY_IN_PASSES = (
-    *("batch", "sequence", "accumulation", "packed", "keeps_outputs", "attention", "use_cache", "label_smoothing"),
-    *("chunked_loss", "trl_loss", "checkpointing", "segments", "offload_activations", "saved_on_disk", "teacher"),
-)
-"""What an update knows nothing of."""
-
-
-def separates(recipe: Recipe) -> bool:
-    """Whether forward and backward know nothing of the optimizer, and the update of nothing but parameters and gradients."""
-    one_after_the_other = not (recipe.in_backward or recipe.galore or recipe.offload or recipe.eval_batch)
-    return (
-        one_after_the_other
-        and recipe.ranks == 1
-        and isinstance(recipe.optimizer, str)
-        and "adafactor" not in recipe.optimizer  # whose temporaries' deaths come in another order
-        and recipe.precision in ("fp32", "bf16", "autocast")
-        and recipe.zero_grad == "after-update"
-    )
-
-
-def joined(passes: Usage, update: Usage) -> Usage | None:
-    """A step of the forward and backward passes of one log, and the update of another; None where they cannot be told apart."""
-    nothing = Usage((), tuple(event for event in passes.events if event[1] < 0))
-    on_host = None
-    if passes.host is not None or update.host is not None:
-        on_host = joined(passes.host or nothing, update.host or Usage((), ()))
-        if on_host is None:
-            return None
-    pieces, theirs = passes.pieces, update.pieces
-    begin = next((n for n, (_, _, phase) in enumerate(passes.events) if phase == "update"), len(passes.events))
-    mine = [n for n, event in enumerate(update.events) if event[1] >= 0 and theirs[event[1]].kind != "gradients"]
-    last_birth = max((n for n in mine if update.events[n][0] > 0), default=-1)
-    gradients = [n for n, event in enumerate(update.events) if event[1] >= 0 and n not in set(mine)]
-    if (
-        any(change > 0 for change, _, _ in passes.events[begin:])
-        or min(gradients, default=len(update.events)) < last_birth
-    ):
-        return None
-    there = sum(piece.was_there and piece.kind in ("parameters", "gradients", "buffers") for piece in pieces)
-    state = [n for n, piece in enumerate(theirs) if piece.was_there and piece.kind == "optimizer state"]
-    born = [n for n, piece in enumerate(theirs) if not piece.was_there]
-    place_of = {n: there + new for new, n in enumerate(state)}
-    place_of |= {n: len(pieces) + len(state) + new for new, n in enumerate(born)}
-    if not all(update.events[n][1] in place_of for n in mine):
-        return None
-    ours = [(change, n + len(state) if n >= there else n, phase) for change, n, phase in passes.events]
-    added = [(change, place_of[n], phase) for change, n, phase in (update.events[n] for n in mine)]
-    return Usage(
-        (*pieces[:there], *(theirs[n] for n in state), *pieces[there:], *(theirs[n] for n in born)),
-        (*ours[: begin + 1], *added, *ours[begin + 1 :]),
-        passes.grain,
-        on_host,
-    )
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A model and a recipe; equal where the answers are."""
-
-    source: Source = field(compare=False)
-    recipe: Recipe
-    machine: Machine | None = field(default=None, compare=False)
-    idle: frozenset[str] = frozenset()
-    names: tuple[str | None, ...] = ()
-
-    def __post_init__(self):
-        teacher = source_of(self.recipe.teacher).key if self.recipe.teacher else None  # what its file holds today
-        object.__setattr__(self, "names", (self.source.key, teacher, repr(self.machine)))
-
-
-class _Part(NamedTuple):
-    usage: Usage
-    clock: Mapping[tuple[str, str], float]
-    idle: frozenset[str]
-
-
-@lru_cache(maxsize=128)
-def _run_kept(asked: _Question) -> Trial:
-    return run_whole(asked.source, asked.recipe, asked.machine)
-
-
-@lru_cache(maxsize=128)
-def _run_passes(asked: _Question) -> _Part:
-    """A step whose update keeps and makes nothing; and which parameters get no gradient in it."""
-    work = Workload(asked.source, asked.recipe)
-    usage, clock, _ = _watch(work, asked.machine, work.build, work.step, work.prime)
-    return _Part(usage, clock, work.idle)
-
-
-@lru_cache(maxsize=128)
-def _run_update(asked: _Question) -> _Part:
-    """The update alone, of parameters that have their gradients."""
-    work, scaler = Workload(asked.source, asked.recipe, idle=asked.idle), torch.amp.GradScaler("cpu", enabled=False)
-
-    def build() -> tuple:
-        model = work.make_model()
-        return model, work.make_optimizer(model), []
-
-    def warm(*built) -> None:
-        work.prime(*built)
-        work.give_gradients(built[0])
-
-    usage, clock, _ = _watch(work, asked.machine, build, lambda *built: work.update(*built[:2], scaler), warm)
-    return _Part(usage, {call: seconds for call, seconds in clock.items() if call[0] == "update"}, asked.idle)
-
-
-def _watch(
-    work: Workload, machine: Machine | None, build: Callable, step: Callable, warm: Callable
-) -> tuple[Usage, dict, dict]:
-    """What a dry run uses, the seconds of each phase and operator, and what is sent, by collective."""
-    recipe, watch = work.recipe, OperatorWatch(HOST if work.recipe.device == "cuda" else None)
+    work, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
     entries: list = []
     clock, traffic = Counter(), {}
 
@@ -289,13 +170,11 @@ def _watch(
                 entered.enter_context(observed_by(timed))
             yield
 
-    usage = run_dry(build, step, recipe.device, recipe.ranks, warm=warm, watch=watched)
+    usage = run_dry(work.build, work.step, recipe.device, recipe.ranks, warm=work.prime, watch=watched)
+    if work.idle != idle:  # only a step tells
+        return run_whole(source, recipe, machine, work.idle)
+    host = Log.of(usage.host) if usage.host is not None else Log.nothing()
     for entry in (entry for one in entries for entry in one.entries):
         sent, messages = traffic.get(entry.collective, (0, 0))
         traffic[entry.collective] = sent + entry.sent, messages + entry.messages
-    return usage, clock, traffic
-
-
-def _trial(recipe: Recipe, usage: Usage, clock: Mapping, traffic: Mapping) -> Trial:
-    host = Log.of(usage.host) if usage.host is not None else Log.nothing()
     return Trial(recipe, Log.of(usage), host, clock, traffic)

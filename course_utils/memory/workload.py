@@ -56,7 +56,7 @@ class Workload:
             attend_on_ring(model)
         if recipe.zero_stage > 1:
             shard(model, recipe)
-        optimizer = self.make_optimizer(model)
+        optimizer = self._make_optimizer(model)
         if teacher is not None:  # after all that is done to the student alone
             learn_from(model, teacher)
         return model, optimizer, batches
@@ -106,11 +106,6 @@ class Workload:
         if recipe.zero_stage < 2 and not recipe.in_backward:
             untouched = (n for n, p in _trained(model) if p.grad is None or p.grad._version == versions.get(n))
             self.idle = frozenset(untouched)
-        self.update(model, optimizer, scaler)
-
-    def update(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
-        """What follows a backward pass: clipping, the optimizer's step, and gradients dropped where they are after it."""
-        recipe = self.recipe
         with phase("update"):
             if recipe.clipping:
                 scaler.unscale_(optimizer)
@@ -125,7 +120,9 @@ class Workload:
         if self.recipe.zero_stage > 1 or self.recipe.in_backward:
             self.step(model, optimizer, batches)
             return
-        self.give_gradients(model)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and name not in self.idle:
+                parameter.grad = torch.empty_like(parameter)
         one_by_one = [group for group in optimizer.param_groups if group.get("foreach") is False]
         for group in one_by_one:  # all at once leaves the same state, and asks a tenth of the operators
             group["foreach"] = True
@@ -134,12 +131,6 @@ class Workload:
             group["foreach"] = False
         if self.recipe.zero_grad == "after-update":
             optimizer.zero_grad()
-
-    def give_gradients(self, model: nn.Module) -> None:
-        """To each parameter that gets one in a step, of no particular values."""
-        for name, parameter in _trained(model):
-            if name not in self.idle:
-                parameter.grad = torch.empty_like(parameter)
 
     def evaluate(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """The last forward pass of an evaluation, on `eval_batch` examples, or on as many as in a micro-batch.
@@ -264,8 +255,7 @@ class Workload:
                 parameter.data = parameter.data.to(torch.bfloat16)
         return adapted
 
-    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of what the model trains, which may hook into its backward pass."""
+    def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         recipe = self.recipe
         make = make_galore(model, recipe.galore) if recipe.galore else maker(recipe.optimizer)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -37,7 +37,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Tables:
-    """What `tools.yaml` holds: the tools, what is not modelled by key, Trainer's optimizers, and peft's layers by family."""
+    """What `tools.yaml` holds: the tools, what is not modeled by key, Trainer's optimizers, and peft's layers by family."""
 
     tools: dict[str, Tool]
     unmodelled: dict[str, str]
