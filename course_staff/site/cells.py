@@ -16,7 +16,7 @@ from course_utils.memory.recipe import LOOPS, Recipe
 from course_utils.units import format_bytes
 
 FILE = Path(__file__).with_name("cells.json.gz")
-MODELS = ("llama-3.1-8b", "llama-3.2-1b")
+MODELS = ("llama-3.1-8b", "llama-3.2-1b", "gpt2-small")
 """Those that have a page, the one that README asks about first."""
 LENGTHS, BATCHES = (512, 2048, 8192), (1, 4, 16)
 
