@@ -321,9 +321,10 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
             raise CourseError(f"--memory {given} has no unit; do you mean {given}GB?")
         match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
         if not match or match[2].upper() not in _UNITS:
+            within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
             raise CourseError(
                 f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
-                f"{instead(next((name for name in MACHINES if name.lower() in given.lower()), given), MACHINES)} "
+                f"{instead(next(within, given), MACHINES)} "
                 "Of another card give the memory, and for seconds one like it by --machine."
             )
         memory = int(float(match[1]) * _UNITS[match[2].upper()])

@@ -47,13 +47,13 @@ class Workload:
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list]:
         """Model, optimizer and one batch for every micro-batch, with fresh random values."""
         recipe, model = self.recipe, self.make_model()
+        if recipe.context_parallel > 1:
+            attend_on_ring(model)
         with _default_dtype(self._dtype):
             batches = [self._batch(model, recipe.batch) for _ in range(recipe.accumulation)]
             teacher = None if self.teacher is None else self.teacher.make()
         if teacher is not None and recipe.attention == "eager":
             _attend_eagerly(teacher)
-        if recipe.context_parallel > 1:
-            attend_on_ring(model)
         if recipe.zero_stage > 1:
             shard(model, recipe)
         optimizer = self._make_optimizer(model)
