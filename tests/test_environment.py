@@ -127,7 +127,7 @@ EXTRAS |= {
     "course_utils/script": ("distributed",),
 }
 EXTRAS |= {"tests/script": ("lab", "dev", "distributed")}
-BESIDE_IT = {"torchao"}  # compared with where it is installed, and needed nowhere
+BESIDE_IT = {"torchao", "trl"}  # compared with, or asked, where they are installed; needed nowhere
 SOURCES = [
     path
     for folder in ("benchmarks", "course_utils", "course_staff", "tests")

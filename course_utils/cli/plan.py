@@ -333,12 +333,16 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
 
 def _plan(arguments: argparse.Namespace, what, recipe):
     from course_utils.hardware import MACHINES
-    from course_utils.memory.plan import plan
+    from course_utils.memory.model import source_of
+    from course_utils.memory.plan import Plan, plan
 
     if not arguments.memory:
         raise CourseError("How large is the card? Give --memory 24GB, or its name.")
     memory, named = _card(arguments)
+    source = source_of(what)
     begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), 0.0
+    if source.whole:
+        print(f"{source.whole}.", file=sys.stderr, flush=True)
 
     def say(what_now: str) -> None:
         nonlocal said
@@ -356,7 +360,13 @@ def _plan(arguments: argparse.Namespace, what, recipe):
             said = passed
             print(f"{passed:.0f} s: {what_now}", file=sys.stderr, flush=True)
 
-    found = plan(what, memory, recipe, machine=MACHINES.get(named), say=say)
+    def show(known) -> None:
+        """To somebody who watches: the verdict, and each row that fits, as soon as they are known."""
+        line = known.headline if isinstance(known, Plan) else f"Fits: {' + '.join(known.names)}."
+        if is_terminal:
+            print(f"\r\033[K{line}", file=sys.stderr, flush=True)
+
+    found = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)
     print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)
     return found
 

@@ -167,11 +167,16 @@ class Plan:
     most_cards: int = 0
     nearest: Option | None = None
 
-    def __str__(self):
+    @property
+    def headline(self) -> str:
+        """The verdict, and the bytes that it stands on."""
         least, most = map(format_bytes, self.need)
+        return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}."
+
+    def __str__(self):
         peak = self.estimate.peak_instant
         lines = [
-            f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}.",
+            self.headline,
             f"Asked with {', '.join(_asked(self.recipe))}.",
             *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",

@@ -30,7 +30,7 @@ FITTING, TOO_LARGE = [*ASKED, "--memory", "4GB"], [*ASKED, "--memory", "2GB"]
 def _few_changes(monkeypatch):
     """What all changes do is tested beside `memory.plan`."""
     module = import_module("course_utils.memory.plan")
-    monkeypatch.setattr(module, "CHANGES", module.CHANGES[:4])
+    monkeypatch.setattr(module, "CHANGES", module.CHANGES[:5])
 
 
 @pytest.fixture(scope="module")
