@@ -6,42 +6,17 @@ from types import ModuleType
 from typing import Any
 
 _NAMES = {
-    "dry_run": (
-        "dry_run",
-        "predict_seconds",
-    ),
-    "estimate": (
-        "Estimate",
-        "estimate",
-    ),
-    "guard": (
-        "check",
-        "guard",
-    ),
-    "instants": (
-        "instants",
-        "predicted_peak",
-    ),
-    "measure": (
-        "Measurement",
-        "measure",
-    ),
+    "dry_run": ("dry_run", "predict_seconds"),
+    "estimate": ("Estimate", "estimate"),
+    "guard": ("check", "guard"),
+    "instants": ("instants", "predicted_peak"),
+    "measure": ("Measurement", "measure"),
     "meter": ("Meter",),
     "phases": ("phase",),
-    "plan": (
-        "Plan",
-        "plan",
-    ),
+    "plan": ("Plan", "plan"),
     "recipe": ("Recipe",),
-    "saved": (
-        "distinct_bytes",
-        "saved_bytes",
-        "saved_list",
-    ),
-    "state": (
-        "StateSize",
-        "optimizer_state_size",
-    ),
+    "saved": ("distinct_bytes", "saved_bytes", "saved_list"),
+    "state": ("StateSize", "optimizer_state_size"),
     "usage": ("Usage",),
     "workload": ("Workload",),
 }
@@ -66,6 +41,10 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _WHERE and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple:
+        """A function that names this package may go to other ranks."""
+        return import_module, (__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -23,6 +23,7 @@ from course_utils.viz.style import COLORS, writing
 
 CHAPTERS = {
     "keep only the loss": "00",
+    "gradients dropped after the update": "01",
     "fused optimizer": "03",
     "fused attention": "11",
     "micro-batch of 1": "06",
@@ -34,12 +35,14 @@ CHAPTERS = {
     "optimizer on the host": "10",
     "update within backward": "05b",
     "8-bit AdamW": "05",
+    "paged 8-bit AdamW": "05",
     "autocast": "08",
     "4-bit AdamW": "11b",
     "GaLore of rank 128": "11b",
     "Adafactor": "04",
     "SGD": "02",
     "all in bfloat16": "08",
+    "LoRA of rank 16 on q_proj and v_proj": "11b",
     "LoRA of rank 16": "11b",
     "QLoRA of rank 16": "11b",
 }
@@ -48,7 +51,7 @@ CHAPTERS = {
 _RANKS = 8
 _USUAL = Recipe("adamw-foreach", device="cuda", batch=4, sequence=1024, ranks=_RANKS)
 _ALONE = replace(_USUAL, ranks=1)
-RECIPES = (_USUAL, replace(_USUAL, attention="eager"), _ALONE)
+RECIPES = (_USUAL, replace(_USUAL, attention="eager"), _ALONE, replace(_ALONE, zero_grad="before-backward"))
 """A rung is tried on the first of these to which it makes a difference."""
 CARD = "A100-80GB"
 _LEVELS = (
@@ -71,7 +74,7 @@ _MARKS = {
 # In inches, from the upper left corner.
 _WIDTH, _A4 = 7.6, (8.27, 11.69)
 _KINDS_AT, _APART, _EFFECTS_AT, _CHAPTER_AT = 3.5, 0.36, (6.1, 6.62), 7.15
-_ROW, _HEADING, _TILE = 0.262, 0.232, 0.195
+_ROW, _HEADING, _TILE = 0.24, 0.225, 0.185
 
 
 @cache
@@ -184,9 +187,9 @@ class _Page:
 
     def rung(self, name: str, effect: Effect, kinds: Sequence[str]) -> None:
         middle = self.y + _ROW / 2 - 0.03
-        self.write(0.05, middle - 0.06, name, 8.5, weight="bold")
+        self.write(0.05, middle - 0.04, name, 8, weight="bold")
         several = "" if effect.change.where(_ALONE) or not effect.change.where(_USUAL) else "; several cards"
-        self.write(0.05, middle + 0.07, effect.change.costs + several, 7)
+        self.write(0.05, middle + 0.07, effect.change.costs + several, 6.5)
         for place, kind in enumerate(kinds):
             if kind in effect.lowers:
                 self.tile(_KINDS_AT + place * _APART, middle, kind, kind in effect.at_most)

@@ -1,10 +1,12 @@
 """The words of a recipe for what people do, each held against the library that does it."""
 
 import gc
+import pickle
 from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
 
+import cloudpickle
 import peft
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GPT2Config, LlamaConfig, Trainer, TrainerCallback
 from transformers import TrainingArguments as Arguments
 
+from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
 from course_utils.memory.allocator import quiet
@@ -331,3 +334,7 @@ def _tokenizer():
 
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
+
+
+def test_the_package_goes_to_other_ranks_with_a_function_that_names_it():
+    assert pickle.loads(cloudpickle.dumps(memory)) is memory
