@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from course_utils.errors import CourseError
 from course_utils.memory.chunked import causal_model
@@ -39,7 +40,19 @@ def kernels_of_cuda() -> Iterator[None]:
         triton = SimpleNamespace(cdiv=lambda size, block: -(-size // block))
         entered.enter_context(patch.object(chunked_logprob, "triton", triton, create=True))
         entered.enter_context(patch.object(chunked_logprob, "_addmm_fp32", _add_product))
+        entered.enter_context(_EveryLabel())
         yield
+
+
+class _EveryLabel(TorchFunctionMode):
+    """A mask that chooses the tokens with a label chooses all of them, since a fake one of many tokens has no values."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        mask = args[1] if func is torch.Tensor.__getitem__ else None
+        if isinstance(mask, torch.Tensor) and mask.dtype is torch.bool:
+            places = mask.new_zeros(mask.numel(), mask.ndim, dtype=torch.int64).unbind(1)
+            return func(args[0], places)
+        return func(*args, **(kwargs or {}))
 
 
 class _Kernel:

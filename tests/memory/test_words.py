@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
@@ -16,7 +17,7 @@ from transformers import TrainingArguments as Arguments
 
 from course_utils import memory
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+from course_utils.memory import Recipe, Workload, dry_run, estimate, measure, trl_head
 from course_utils.memory.allocator import quiet
 from course_utils.memory.dry_run import run_dry
 from course_utils.memory.optimizers import OPTIMIZERS
@@ -163,6 +164,16 @@ def test_rungs_undo_what_a_recipe_keeps():
         "clipping",
         "zero_grad",
     }
+
+
+@pytest.mark.slow
+def test_trls_loss_of_many_tokens_is_that_of_few_whose_labels_have_values(monkeypatch):
+    recipe = Recipe(**LOOPS["trl"] | {"sequence": 64}, batch=2, device="cuda")
+    work = Workload(LLAMA, recipe)
+    found = dry_run(work.build, work.step, "cuda").peak
+    assert estimate(LLAMA, replace(recipe, batch=200)).peak > found
+    monkeypatch.setattr(trl_head, "_EveryLabel", nullcontext)
+    assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(found, abs=4096)
 
 
 @pytest.mark.slow
