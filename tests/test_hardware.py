@@ -99,8 +99,8 @@ def test_named_machines_are_consistent(machine):
     assert machine.host_link <= machine.link < machine.bandwidth
     assert machine.flops["float32"] <= machine.flops.get("tf32", machine.flops["float32"]) < machine.flops["float16"]
     assert machine.flops["float16"] == machine.flops.get("bfloat16", machine.flops["float16"])
-    # The FLOPs that one byte must be worth differ little between them in half precision.
-    assert 70 < machine.flops["float16"] / machine.bandwidth < 450
+    # The FLOPs that one byte must be worth differ little between them in half precision, least on the narrow RTX 3060.
+    assert (70 if machine.name == "RTX 3060" else 75) < machine.flops["float16"] / machine.bandwidth < 450
 
 
 @pytest.fixture(scope="module")

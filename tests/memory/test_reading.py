@@ -98,6 +98,13 @@ def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
     assert Recipe(**found.over({}).fields).batch == 2
 
 
+@pytest.mark.parametrize(("dtype", "effect"), [("", "at least"), ("dtype: bfloat16\n", "")])
+def test_weights_that_trl_loads_in_float32_beside_4_bits_take_more_than_planned(dtype, effect):
+    """TRL's default: embeddings and norms are then twice as large."""
+    lines = "model_name_or_path: llama-3-8b\nmax_length: 64\nuse_peft: true\nlora_r: 8\nload_in_4bit: true\n"
+    assert read([write("trl.yaml", lines + dtype)]).effect == effect
+
+
 def test_flags_of_the_command_win_and_make_known_what_a_script_computes():
     write(
         "sft.py",

@@ -148,6 +148,10 @@ class Found:
             self._put("double_quantization", _switch("use_bnb_nested_quant", nested), nested.where)
             upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
             self._put("upcast", bool(upcast.value), upcast.where)
+            dtype = self._get("dtype", "upcast")
+            if not upcast.value and dtype is not None and str(dtype.value).endswith("float32"):
+                why = "what is not in 4 bits is loaded in float32, and planned in bfloat16"
+                self.unmodelled["upcast"] = f"{AT_LEAST}: dtype={dtype.value} ({dtype.where}): {why}"
 
     def _read_precision(self) -> None:
         bf16, fp16 = (self._get(key, "precision") for key in ("bf16", "fp16"))
