@@ -347,7 +347,10 @@ def test_a_room_can_read_every_figure_and_every_button_moves_its_own(home, open_
 
     command = [sys.executable, "-c", LETTERS, str(DEMOS[name])]
     environment = environment_for_child(**SETTINGS, COURSE_HOME=str(home / "home"), MPLBACKEND="agg")
-    points = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=400).stdout)
+    printed = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=400).stdout
+    points = {}
+    for alt, size in json.loads(printed).items():
+        points[_beginning(alt)] = min(size, points.get(_beginning(alt), size))
     assert points
     with _demo(name, home) as address:
         page = open_page(address)
@@ -428,9 +431,14 @@ def assert_readable(page, points, where, size, share):
         wide, high, dots = _measure(picture.get_attribute("src"))
         scale = min(box["width"] / wide, box["height"] / high)
         covered += scale * wide * scale * high / (size[0] * size[1])
-        smallest = points[alt] / 72 * dots * scale
+        smallest = points[_beginning(alt)] / 72 * dots * scale
         assert smallest >= 14, f"{where}: letters of {smallest:.1f} pixels"
     assert not pictures or covered >= share, f"{where}: {covered:.0%} of the screen"
+
+
+def _beginning(alt):
+    """What a picture shows, up to its first number: a timeline's seconds and gaps are others in each run."""
+    return re.split(r"\d", alt)[0]
 
 
 def _measure(src):
