@@ -11,10 +11,10 @@ import numpy as np
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.finder import Finder
-from course_utils.memory.model import Source, source_of
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.shipped import FILE, Lettered, kind_of, name_of
+from course_utils.memory.formulas.finder import Finder
+from course_utils.memory.formulas.shipped import FILE, Lettered, kind_of, name_of
+from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.step.recipe import Recipe
 
 OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw-foreach", "adamw-fused", "adafactor")
 _SMALL = {"max_position_embeddings": 1024, "vocab_size": 5000}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from course_utils import models
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.step.recipe import Recipe
 from course_utils.models import ConvNetConfig
 
 

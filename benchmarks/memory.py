@@ -22,8 +22,8 @@ from benchmarks.grids import FIRST, SECOND, Case
 from benchmarks.third_grid import THIRD
 from course_utils.errors import CourseError
 from course_utils.memory import Estimate, Workload, dry_run, estimate, measure
-from course_utils.memory.allocator import quiet
-from course_utils.memory.log import Log
+from course_utils.memory.trace.allocator import quiet
+from course_utils.memory.trace.log import Log
 from course_utils.units import MiB
 
 GRIDS = {"First": FIRST, "Second": SECOND, "Third": THIRD}

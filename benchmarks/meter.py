@@ -18,7 +18,7 @@ from benchmarks.side_by_side import compare, report
 from benchmarks.third_grid import THIRD
 from course_utils import models
 from course_utils.memory import Meter, Recipe, Workload, dry_run
-from course_utils.memory.fake import fake_tensors
+from course_utils.memory.trace.fake import fake_tensors
 from course_utils.units import format_bytes, format_seconds
 
 

@@ -10,11 +10,11 @@ from torch.utils import checkpoint
 
 from benchmarks.document import write
 from course_utils import models
-from course_utils.memory.log import Log
-from course_utils.memory.model import source_of
-from course_utils.memory.plan import CONTEXT, needs
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.trial import attempt
+from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.plan.plan import CONTEXT, needs
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.trace.log import Log
 from course_utils.units import GiB
 
 TORCHAO = "[torchao](https://github.com/pytorch/ao/blob/main/torchao/optim/README.md)"

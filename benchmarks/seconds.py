@@ -18,8 +18,8 @@ from benchmarks.document import write
 from benchmarks.grids import FIRST, SECOND, Case
 from course_utils import hardware
 from course_utils.hardware import Operator, Prediction
-from course_utils.memory.dry_run import count_operators
-from course_utils.memory.workload import Workload
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.dry_run import count_operators
 from course_utils.units import format_seconds
 
 _ENOUGH = 1.5  # seconds of measuring one case

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from course_staff.site.cells import BATCHES, FILE, METHODS, MODELS, Method, lengths_of
-from course_utils.memory.estimate import estimate
+from course_utils.memory.formulas.estimate import estimate
 
 FOUND = Path("build/site_cells")
 _log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from benchmarks.side_by_side import compare, print_tables
 from course_utils import memory, models
-from course_utils.memory.examples import random_batch
-from course_utils.memory.optimizers import OPTIMIZERS
+from course_utils.memory.step.examples import random_batch
+from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.settings import settings
 from course_utils.techniques import checkpoint, checkpoint_blocks, checkpoint_by_hooks
 from course_utils.training import Autocast, accumulated_step

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.grids import Case
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.step.recipe import Recipe
 
 
 def _sized(family: str, task: str, **sizes):

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils import data, models
 from course_utils.distributed import launch
-from course_utils.memory.sharded import units_of
+from course_utils.memory.step.sharded import units_of
 from course_utils.script import Job
 from course_utils.script.examples import Order, load
 from course_utils.script.rank import this_rank

@@ -2,8 +2,8 @@
 
 import pytest
 
-from course_utils.memory import trial
-from course_utils.memory.model import source_of
+from course_utils.memory.formulas import trial
+from course_utils.memory.step.model import source_of
 
 _FOUND = {}
 _run_whole = trial.run_whole

@@ -12,9 +12,9 @@ from course_utils import hardware, models
 from course_utils.capstone import Operations
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.memory.dry_run import count_operators, predict_seconds
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.workload import Workload
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.dry_run import count_operators, predict_seconds
 
 B, D, H, C = 6, 10, 24, 4
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -21,9 +22,10 @@ def map_of(package: str) -> list[tuple[list[str], list[str]]]:
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = re.search(rf"\n### `{package}`.*?\|---[^\n]*\n((?:\|[^\n]*\n)+)", text, re.DOTALL)[1]
     rows = [[column.strip() for column in row.strip("|").split("|")] for row in table.splitlines()]
-    return [(re.findall(r"`(\w+)`", row[0]), re.findall(r"`(\w+\.py)`", f"{row[2]} {row[3]}")) for row in rows]
+    return [(re.findall(r"`([\w/]+)`", row[0]), re.findall(r"`(\w+\.py)`", f"{row[2]} {row[3]}")) for row in rows]
 
 
+@cache
 def rooms_on_the_map(package: str) -> list[str]:
     return [room for rooms, _ in map_of(package) for room in rooms]
 
@@ -58,7 +60,13 @@ ORACLES = {
 
 
 def room_of(path: Path, package: Path = PACKAGE) -> str:
-    return path.relative_to(package).parts[0].removesuffix(".py")
+    return room_at(path.relative_to(package).with_suffix("").parts)
+
+
+def room_at(parts: tuple[str, ...]) -> str:
+    """`memory` has rooms of its own, and they too have an order."""
+    room = "/".join(parts[:2])
+    return room if room in rooms_on_the_map("course_utils") else parts[0]
 
 
 def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
@@ -68,9 +76,10 @@ def imported_rooms(path: Path, package: str = "course_utils") -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == package:
             rooms |= {alias.name for alias in node.names} - own
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
-            rooms.add(node.module.split(".")[1])
+            rooms.add(room_at(tuple(node.module.split(".")[1:])))
         elif isinstance(node, ast.Import):
-            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith(f"{package}.")}
+            names = (alias.name for alias in node.names if alias.name.startswith(f"{package}."))
+            rooms |= {room_at(tuple(name.split(".")[1:])) for name in names}
     return rooms
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from course_utils import models
 from course_utils.hardware import MACHINES
-from course_utils.memory.plan import FITS, TIGHT, needs, verdict_of
-from course_utils.memory.recipe import LOOPS, Recipe
+from course_utils.memory.plan.plan import FITS, TIGHT, needs, verdict_of
+from course_utils.memory.step.recipe import LOOPS, Recipe
 from course_utils.units import format_bytes
 
 FILE = Path(__file__).with_name("cells.json.gz")

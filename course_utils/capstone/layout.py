@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from course_utils.errors import CourseError, require_count
 from course_utils.hardware.links import Cluster
-from course_utils.memory.blocks import depth_of
-from course_utils.memory.model import Source
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.trial import Trial
+from course_utils.memory.formulas.trial import Trial
+from course_utils.memory.step.blocks import depth_of
+from course_utils.memory.step.model import Source
+from course_utils.memory.step.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_utils.capstone.operations import Operations
 from course_utils.errors import CourseError
-from course_utils.memory.meter import Meter
+from course_utils.memory.trace.meter import Meter
 
 _STARTS = (
     (threading.Thread, "start"),

@@ -13,13 +13,13 @@ from course_utils.capstone.layout import Layout, Sent, sent_by
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, machine
 from course_utils.hardware.links import A100, LINKS, Cluster
-from course_utils.memory.blocks import depth_of
-from course_utils.memory.estimate import Estimate, family
-from course_utils.memory.finder import finder_of
-from course_utils.memory.model import Source, source_of
-from course_utils.memory.plan import CHANGES, FITS, needs, plain_recipe, verdict_of
-from course_utils.memory.recipe import ADAMW, Recipe
-from course_utils.memory.trial import Trial, attempt
+from course_utils.memory.formulas.estimate import Estimate, family
+from course_utils.memory.formulas.finder import finder_of
+from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.plan.plan import CHANGES, FITS, needs, plain_recipe, verdict_of
+from course_utils.memory.step.blocks import depth_of
+from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.step.recipe import ADAMW, Recipe
 from course_utils.units import GiB, MiB, format_bytes, format_counted, format_seconds
 
 _SMALLEST_CHUNK, _WIDEST, _NARROWEST = 256, 1024, 4  # beyond the first two a dry run takes minutes

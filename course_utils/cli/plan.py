@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.recipe import LOOPS, Recipe, read_fields
+from course_utils.memory.step.recipe import LOOPS, Recipe, read_fields
 from course_utils.store import Section
 from course_utils.units import format_bytes
 
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--emit",
         metavar="KIND",
-        help="the recipe as settings, a command or a file: {course_utils.memory.emit:KINDS}",
+        help="the recipe as settings, a command or a file: {course_utils.memory.plan.emit:KINDS}",
     )
     add("--nodes", type=int, metavar="N", help="with --emit: machines that share out the ranks evenly (default: 1)")
     add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
@@ -122,7 +122,7 @@ def _read(arguments: argparse.Namespace):
     if is_model and (path.suffix != ".json" or not path.is_file() or b'"model_type"' in path.read_bytes()):
         arguments.model = word
         return None
-    from course_utils.memory.reading import read
+    from course_utils.memory.plan.reading import read
 
     found = read(arguments.model, arguments.launch).over(_flags(arguments))
     arguments.model = found.model
@@ -184,10 +184,10 @@ def _key_of(arguments: argparse.Namespace) -> str:
 
 def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The text, the plain values, the exit code."""
-    from course_utils.memory.emit import NO_SETTING, emit, require_kind
-    from course_utils.memory.estimate import estimate
-    from course_utils.memory.explain import explain, why
-    from course_utils.memory.guard import check, lengths_of
+    from course_utils.memory.formulas.estimate import estimate
+    from course_utils.memory.plan.emit import NO_SETTING, emit, require_kind
+    from course_utils.memory.plan.explain import explain, why
+    from course_utils.memory.plan.guard import check, lengths_of
 
     if arguments.nodes is not None and not arguments.emit:
         raise CourseError("--nodes says for how many machines to write a file; add --emit slurm, say.")
@@ -248,7 +248,7 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
 
 def _say_sources(reading, text: list[str], found: dict, code: int) -> int:
     """Put before an answer what is not counted, and after it where each value stands; returns the exit code."""
-    from course_utils.memory.reading import AT_LEAST
+    from course_utils.memory.plan.reading import AT_LEAST
 
     reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
     found |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": list(reading.remarks)}
@@ -265,7 +265,7 @@ def _say_sources(reading, text: list[str], found: dict, code: int) -> int:
 
 def _recipe_of_row(arguments: argparse.Namespace):
     """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
-    from course_utils.memory.plan import DOES_NOT
+    from course_utils.memory.plan.plan import DOES_NOT
 
     asked = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
     rows = _find_answer(asked)[1]["rows"]
@@ -280,9 +280,9 @@ def _recipe_of_row(arguments: argparse.Namespace):
 
 
 def _refuse_what_does_not_fit(arguments: argparse.Namespace, what, recipe) -> None:
-    from course_utils.memory.model import source_of
-    from course_utils.memory.plan import DOES_NOT, needs, verdict_of
-    from course_utils.memory.trial import attempt
+    from course_utils.memory.formulas.trial import attempt
+    from course_utils.memory.plan.plan import DOES_NOT, needs, verdict_of
+    from course_utils.memory.step.model import source_of
 
     memory, _ = _card(arguments)
     need = needs(attempt(source_of(what), recipe, traffic=False).log, recipe.device)
@@ -295,7 +295,7 @@ def _refuse_what_does_not_fit(arguments: argparse.Namespace, what, recipe) -> No
 
 def _say_unknown(model: str) -> tuple[str, dict, int]:
     """The answer for a compiled step, which has no numbers."""
-    from course_utils.memory.model import COMPILED
+    from course_utils.memory.step.model import COMPILED
 
     rows = ("peak", "need", "largest batch", "longest sequence")
     text = [f"{model}, compiled: unknown. {COMPILED}", *(f"  {row}: unknown" for row in rows)]
@@ -333,8 +333,8 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
 
 def _plan(arguments: argparse.Namespace, what, recipe):
     from course_utils.hardware import MACHINES
-    from course_utils.memory.model import source_of
-    from course_utils.memory.plan import Plan, plan
+    from course_utils.memory.plan.plan import Plan, plan
+    from course_utils.memory.step.model import source_of
 
     if not arguments.memory:
         raise CourseError("How large is the card? Give --memory 24GB, or its name.")
@@ -378,7 +378,7 @@ def _model(text: str):
         return text
     from runpy import run_path
 
-    from course_utils.memory.model import source_of
+    from course_utils.memory.step.model import source_of
 
     path = Path(f"{file}.py")
     if not path.is_file():

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_iter
 
 from course_utils.errors import CourseError
 from course_utils.memory import Meter
-from course_utils.memory.phases import announced_to
-from course_utils.memory.usage import KINDS
+from course_utils.memory.trace.phases import announced_to
+from course_utils.memory.trace.usage import KINDS
 
 _FILE = "<the step>"
 

@@ -8,7 +8,7 @@ from course_utils.capstone.scenarios import Scenario, Weighed, weigh
 from course_utils.errors import CourseError
 from course_utils.grading.kinds import design
 from course_utils.grading.question import Question
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.step.recipe import Recipe
 from course_utils.units import format_bytes, format_seconds
 
 _LATER = "is not looked at yet: {}"

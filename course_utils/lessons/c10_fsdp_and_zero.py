@@ -30,9 +30,9 @@ from course_utils.distributed.fsdp import all_gather
 from course_utils.distributed.torchrun import announce
 from course_utils.hardware import Machine
 from course_utils.memory import Recipe, Workload, distinct_bytes, estimate, predict_seconds
-from course_utils.memory.allocator import allocator_of, quiet
-from course_utils.memory.plan import most
-from course_utils.memory.sharded import units_of
+from course_utils.memory.plan.plan import most
+from course_utils.memory.step.sharded import units_of
+from course_utils.memory.trace.allocator import allocator_of, quiet
 from course_utils.settings import set_variable, settings
 from course_utils.training.profile import PHASES
 from course_utils.units import format_bytes, format_counted, format_seconds

@@ -20,7 +20,7 @@ from course_utils.distributed import counted
 from course_utils.distributed.ring_attention import RingAttention, stretches, two_ends
 from course_utils.hardware import Machine, count_flops
 from course_utils.memory import distinct_bytes
-from course_utils.memory.allocator import allocator_of
+from course_utils.memory.trace.allocator import allocator_of
 from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible
 from course_utils.units import format_bytes

@@ -19,7 +19,7 @@ from course_utils.distributed.pipeline import Pipeline
 from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
 from course_utils.memory import saved_bytes
-from course_utils.memory.allocator import allocator_of
+from course_utils.memory.trace.allocator import allocator_of
 from course_utils.units import format_counted
 from course_utils.viz.parts import patches, subplots
 from course_utils.viz.style import COLORS, writing

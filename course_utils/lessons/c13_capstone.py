@@ -16,9 +16,9 @@ from course_utils.capstone import Task, accuracy, draw, fresh_model, measured
 from course_utils.capstone.scenarios import LAPTOP, Scenario, Weighed, choose, weigh
 from course_utils.errors import CourseError
 from course_utils.hardware import calibrate
-from course_utils.memory.measure import Measurement, measure
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.workload import Workload
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.measure import Measurement, measure
 from course_utils.settings import settings
 from course_utils.units import SECOND_UNITS, format_bytes, format_seconds, three_digits
 from course_utils.viz.memory import legend_of_kinds, stack

@@ -6,19 +6,19 @@ from types import ModuleType
 from typing import Any
 
 _NAMES = {
-    "dry_run": ("dry_run", "predict_seconds"),
-    "estimate": ("Estimate", "estimate"),
-    "guard": ("check", "guard"),
-    "instants": ("instants", "predicted_peak"),
-    "measure": ("Measurement", "measure"),
-    "meter": ("Meter",),
-    "phases": ("phase",),
-    "plan": ("Plan", "plan"),
-    "recipe": ("Recipe",),
-    "saved": ("distinct_bytes", "saved_bytes", "saved_list"),
-    "state": ("StateSize", "optimizer_state_size"),
-    "usage": ("Usage",),
-    "workload": ("Workload",),
+    "trace.dry_run": ("dry_run", "predict_seconds"),
+    "formulas.estimate": ("Estimate", "estimate"),
+    "plan.guard": ("check", "guard"),
+    "step.instants": ("instants", "predicted_peak"),
+    "trace.measure": ("Measurement", "measure"),
+    "trace.meter": ("Meter",),
+    "trace.phases": ("phase",),
+    "plan.plan": ("Plan", "plan"),
+    "step.recipe": ("Recipe",),
+    "trace.saved": ("distinct_bytes", "saved_bytes", "saved_list"),
+    "trace.state": ("StateSize", "optimizer_state_size"),
+    "trace.usage": ("Usage",),
+    "step.workload": ("Workload",),
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_WHERE)

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from course_utils.memory.sharded import share_state, units_of
+from course_utils.memory.step.sharded import share_state, units_of
 
 Make = Callable[[nn.Module], Optimizer]
 

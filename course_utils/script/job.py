@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.step.recipe import Recipe
 from course_utils.units import format_counted
 
 STRATEGIES = ("none", "ddp", "zero1", "fsdp2", "hsdp", "deepspeed-1", "deepspeed-2", "deepspeed-3")

@@ -9,7 +9,7 @@ from torch import nn
 
 from course_utils import optim
 from course_utils.errors import CourseError, instead
-from course_utils.memory.optimizers import OPTIMIZERS
+from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.optim import ChainedOptimizer, hidden_matrices, low_bit
 
 _BY_ELEMENT = {"SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "RMSProp"}

@@ -16,10 +16,10 @@ from course_utils.files import read_json, write_json
 from course_utils.hardware import calibrate
 from course_utils.hardware.operators import OperatorWatch
 from course_utils.memory import distinct_bytes, estimate
-from course_utils.memory.allocator import allocator_of
-from course_utils.memory.command import FRESH_ADDRESSES
-from course_utils.memory.model import Source
-from course_utils.memory.workload import Workload
+from course_utils.memory.plan.command import FRESH_ADDRESSES
+from course_utils.memory.step.model import Source
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.allocator import allocator_of
 from course_utils.models import pretrained
 from course_utils.optim import schedules
 from course_utils.script import rank

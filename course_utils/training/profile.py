@@ -13,7 +13,7 @@ from torch.profiler import record_function
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.memory.phases import observed_by
+from course_utils.memory.trace.phases import observed_by
 from course_utils.settings import set_variable, settings, variables
 from course_utils.training.callbacks import Callback
 from course_utils.training.history import History

@@ -15,9 +15,9 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.files import replacing
 from course_utils.hardware import MACHINES
-from course_utils.memory.effects import FELT, LESS, Effect, contradictions, effects
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.usage import KINDS
+from course_utils.memory.plan.effects import FELT, LESS, Effect, contradictions, effects
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.trace.usage import KINDS
 from course_utils.viz.parts import arrow, box, subplots
 from course_utils.viz.style import COLORS, writing
 

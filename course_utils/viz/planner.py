@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
-from course_utils.memory.estimate import Estimate, Term, estimate
-from course_utils.memory.finder import finder_of
-from course_utils.memory.model import source_of
-from course_utils.memory.optimizers import OPTIMIZERS
-from course_utils.memory.plan import FITS, needs, verdict_of
-from course_utils.memory.recipe import DEVICES, PRECISIONS, STAGES, Recipe
-from course_utils.memory.shipped import from_formulas
-from course_utils.memory.trial import attempt
+from course_utils.memory.formulas.estimate import Estimate, Term, estimate
+from course_utils.memory.formulas.finder import finder_of
+from course_utils.memory.formulas.shipped import from_formulas
+from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.plan.plan import FITS, needs, verdict_of
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.optimizers import OPTIMIZERS
+from course_utils.memory.step.recipe import DEVICES, PRECISIONS, STAGES, Recipe
 from course_utils.settings import Scale, settings
 from course_utils.units import format_bytes, format_count, three_digits
 from course_utils.viz.display import play

@@ -15,13 +15,13 @@ from course_utils.hardware.links import LINKS, Cluster, all_reduce_seconds
 from course_utils.lessons import c12_scaling_out as chapter_12
 from course_utils.lessons.c12_on_paper import llama as chapter_12_llama
 from course_utils.lessons.c12_on_paper import step_on_mesh
-from course_utils.memory.dry_run import run_dry
-from course_utils.memory.log import Log
-from course_utils.memory.model import source_of
-from course_utils.memory.plan import CHANGES
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.trial import attempt
-from course_utils.memory.workload import Workload, call
+from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.plan.plan import CHANGES
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload, call
+from course_utils.memory.trace.dry_run import run_dry
+from course_utils.memory.trace.log import Log
 
 SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_attention_heads": 4, "num_key_value_heads": 4}
 LLAMA = models.configuration("llama", **SIZES, vocab_size=200, num_hidden_layers=6)

@@ -11,7 +11,7 @@ from course_utils.capstone.scenarios import SCENARIOS
 from course_utils.grading.judge import grade
 from course_utils.grading.run import run_cases
 from course_utils.grading.weighing import weighed
-from course_utils.memory.recipe import Recipe
+from course_utils.memory.step.recipe import Recipe
 
 ASKED = {"title": "-", "points": 6, "difficulty": 2, "minutes": 9, "hints": ("-", "-", "-"), "answer": "choice"}
 QUESTIONS = {name: weighed(scenario, id="q1", **ASKED) for name, scenario in SCENARIOS.items()}

@@ -29,7 +29,7 @@ FITTING, TOO_LARGE = [*ASKED, "--memory", "4GB"], [*ASKED, "--memory", "2GB"]
 @pytest.fixture(autouse=True)
 def _few_changes(monkeypatch):
     """What all changes do is tested beside `memory.plan`."""
-    module = import_module("course_utils.memory.plan")
+    module = import_module("course_utils.memory.plan.plan")
     monkeypatch.setattr(module, "CHANGES", module.CHANGES[:5])
 
 
@@ -206,7 +206,7 @@ def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
 
 def test_the_settings_of_a_row_come_from_the_plan_as_it_is_kept(config, capsys, monkeypatch):
     """And whoever sees no counter is told once that it takes a while."""
-    planning = import_module("course_utils.memory.plan")
+    planning = import_module("course_utils.memory.plan.plan")
     made, plan = [], planning.plan
     monkeypatch.setattr(planning, "plan", lambda *words, **options: made.append(1) or plan(*words, **options))
     monkeypatch.setattr(command, "_LONG", 0.0)
@@ -285,7 +285,7 @@ def test_what_does_not_fit_is_not_written_down(config, capsys):
 
 def test_a_mistyped_kind_is_told_before_a_plan_is_worked_out(config, capsys, monkeypatch):
     monkeypatch.setattr(
-        import_module("course_utils.memory.plan"), "plan", lambda *_, **__: pytest.fail("it was planned")
+        import_module("course_utils.memory.plan.plan"), "plan", lambda *_, **__: pytest.fail("it was planned")
     )
     assert main(["plan", config, *TOO_LARGE, "--sequence", "1000", "--row", "1", "--emit", "trian"]) == 2
     assert "do you mean train?" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from course_utils import memory, models, techniques
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, counted
-from course_utils.memory.examples import random_batch
+from course_utils.memory.step.examples import random_batch
 
 SIZES = {
     "gpt2": {

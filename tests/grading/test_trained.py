@@ -20,7 +20,7 @@ from course_utils.grading import trained
 from course_utils.grading.judge import grade
 from course_utils.grading.run import run_cases
 from course_utils.grading.trained import reaches
-from course_utils.memory.allocator import CpuAllocator
+from course_utils.memory.trace.allocator import CpuAllocator
 
 TASK = draw(Random(5))
 FIELDS = {**sample_question.FIELDS, "answer": "train"}

@@ -9,8 +9,8 @@ from course_utils.capstone.kept import load
 from course_utils.capstone.scenarios import weigh
 from course_utils.lessons import c13_capstone as lesson
 from course_utils.memory import measure
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.workload import Workload
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
 from course_utils.settings import settings
 
 LENGTH = settings().scale.sequence

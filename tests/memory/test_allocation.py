@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.memory.allocation import Cache
-from course_utils.memory.log import Log
+from course_utils.memory.trace.allocation import Cache
+from course_utils.memory.trace.log import Log
 from course_utils.units import MiB
 
 

@@ -8,10 +8,10 @@ import transformers
 
 from course_utils import models
 from course_utils.memory import Recipe, dry_run, estimate
-from course_utils.memory.blocks import Blocks
-from course_utils.memory.model import source_of
-from course_utils.memory.quantized import quantize_linears
-from course_utils.memory.trial import attempt, run_whole
+from course_utils.memory.formulas.trial import attempt, run_whole
+from course_utils.memory.step.blocks import Blocks
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.quantized import quantize_linears
 
 RECIPE = Recipe(batch=2, sequence=16)
 SIZES = {

@@ -10,10 +10,10 @@ from torch import nn
 from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, measure
-from course_utils.memory.model import source_of
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.trial import attempt
-from course_utils.memory.workload import Workload
+from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
 from course_utils.settings import SCALES
 from course_utils.units import MiB
 

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from course_utils import memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, measure
-from course_utils.memory.model import source_of
-from course_utils.memory.quantized import quantize_linears
-from course_utils.memory.trial import attempt
+from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.quantized import quantize_linears
 
 SMALL = {
     "hidden_size": 64,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_utils.memory.explain import explain
+from course_utils.memory.plan.explain import explain
 
 NEW = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total {word} of 24.00 GiB of which "

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_utils.errors import CourseError
-from course_utils.memory import dry_run, fake, measure
+from course_utils.memory import dry_run, measure
+from course_utils.memory.trace import fake
 from course_utils.optim import AdamW8bit, codebook, quantization
 
 

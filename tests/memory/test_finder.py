@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from transformers import MistralConfig
 
 from course_utils.memory import Recipe, dry_run, estimate, measure
-from course_utils.memory.finder import finder_of, fit, powers
-from course_utils.memory.log import Log
-from course_utils.memory.model import source_of
-from course_utils.memory.plan import most_that_fits
-from course_utils.memory.trial import attempt
+from course_utils.memory.formulas.finder import finder_of, fit, powers
+from course_utils.memory.formulas.trial import attempt
+from course_utils.memory.plan.plan import most_that_fits
+from course_utils.memory.step.model import source_of
+from course_utils.memory.trace.log import Log
 
 POSITIONS = 40
 SIZES = [(2, 8), (3, 8), (2, 16), (4, 16), (2, 32), (3, 32), (5, 24)]

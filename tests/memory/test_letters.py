@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_utils.memory.letters import Polynomial
+from course_utils.memory.formulas.letters import Polynomial
 
 SIZES = {"b": 3, "s": 5, "h": 64, "V": 100}
 POLYNOMIALS = st.lists(

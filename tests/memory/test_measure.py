@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 from course_utils import models, optim
 from course_utils.errors import CourseError
 from course_utils.memory import measure, phase
-from course_utils.memory.allocator import CudaAllocator
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.workload import Workload
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.allocator import CudaAllocator
 from course_utils.settings import SCALES
 
 SMALL = SCALES["smoke"]

@@ -5,9 +5,9 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from course_utils import models
 from course_utils.memory import Meter
-from course_utils.memory.recipe import Recipe
-from course_utils.memory.usage import KINDS
-from course_utils.memory.workload import Workload
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.usage import KINDS
 from course_utils.settings import SCALES
 
 

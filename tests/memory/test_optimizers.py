@@ -9,8 +9,8 @@ from torch import nn
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory import dry_run, optimizer_state_size
-from course_utils.memory.allocator import allocator_of
-from course_utils.memory.optimizers import OPTIMIZERS, maker, state_size
+from course_utils.memory.step.optimizers import OPTIMIZERS, maker, state_size
+from course_utils.memory.trace.allocator import allocator_of
 
 SHAPES = [(300, 64), (5000,), (64,), (32, 16, 3, 3), (128, 96)]
 DTYPES = [torch.float32, torch.bfloat16]

@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 from course_utils import data, hardware, memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, plan
-from course_utils.memory.emit import emit
-from course_utils.memory.explain import explain, why
-from course_utils.memory.guard import lengths_of
-from course_utils.memory.log import Log
-from course_utils.memory.model import source_of
-from course_utils.memory.plan import CHANGES, DOES_NOT, FITS, TIGHT, most, needs, plain_recipe, verdict_of
-from course_utils.memory.trial import attempt, run_whole
+from course_utils.memory.formulas.trial import attempt, run_whole
+from course_utils.memory.plan.emit import emit
+from course_utils.memory.plan.explain import explain, why
+from course_utils.memory.plan.guard import lengths_of
+from course_utils.memory.plan.plan import CHANGES, DOES_NOT, FITS, TIGHT, most, needs, plain_recipe, verdict_of
+from course_utils.memory.step.model import source_of
+from course_utils.memory.trace.log import Log
 from course_utils.optim import hidden_matrices
 from course_utils.units import GiB, MiB
 
@@ -48,7 +48,7 @@ def planned(share):
     return plan(LLAMA, int(share * needed), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 16))
 
 
-PLANNING = import_module("course_utils.memory.plan")  # the function of this name stands before it
+PLANNING = import_module("course_utils.memory.plan.plan")  # the function of this name stands before it
 
 
 @pytest.fixture

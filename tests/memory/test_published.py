@@ -10,8 +10,8 @@ import transformers
 from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.estimate import Estimate
-from course_utils.memory.model import source_of
+from course_utils.memory.formulas.estimate import Estimate
+from course_utils.memory.step.model import source_of
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 """Each names a model, where its file was read, its parameters where its publisher counts them, and its fields."""

@@ -14,8 +14,8 @@ from course_utils import models
 from course_utils.distributed import communication, counted, launch
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Usage, dry_run, estimate
-from course_utils.memory.allocator import CpuAllocator
-from course_utils.memory.workload import Workload
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.allocator import CpuAllocator
 
 SIZES = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 4}
 LLAMA = models.configuration(

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
-from course_utils.memory.emit import NO_SETTING, emit
-from course_utils.memory.reading import read
-from course_utils.memory.reading.tools import tables
+from course_utils.memory.plan.emit import NO_SETTING, emit
+from course_utils.memory.plan.reading import read
+from course_utils.memory.plan.reading.tools import tables
 
-hub = import_module("course_utils.memory.reading.hub")
+hub = import_module("course_utils.memory.plan.reading.hub")
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from course_utils import models
-from course_utils.memory import Meter, Recipe, Workload, dry_run, measure, scratch
-from course_utils.memory.scratch import peak_inside
+from course_utils.memory import Meter, Recipe, Workload, dry_run, measure
+from course_utils.memory.trace import scratch
+from course_utils.memory.trace.scratch import peak_inside
 from course_utils.settings import SCALES
 
 aten = torch.ops.aten

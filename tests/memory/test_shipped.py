@@ -10,10 +10,10 @@ import torch
 from benchmarks.formulas import FAMILIES, keys, lettered
 from course_utils import memory, models
 from course_utils.memory import Recipe
-from course_utils.memory.letters import sizes_of
-from course_utils.memory.log import Log, sign
-from course_utils.memory.model import source_of
-from course_utils.memory.shipped import from_formulas, load, name_of, shipped
+from course_utils.memory.formulas.letters import sizes_of
+from course_utils.memory.formulas.shipped import from_formulas, load, name_of, shipped
+from course_utils.memory.step.model import source_of
+from course_utils.memory.trace.log import Log, sign
 
 SIZES = {"vocab_size": 1234, "max_position_embeddings": 700}
 

@@ -17,13 +17,14 @@ from transformers import TrainingArguments as Arguments
 
 from course_utils import memory
 from course_utils.errors import CourseError
-from course_utils.memory import Recipe, Workload, dry_run, estimate, measure, trl_head
-from course_utils.memory.allocator import quiet
-from course_utils.memory.dry_run import run_dry
-from course_utils.memory.optimizers import OPTIMIZERS
-from course_utils.memory.plan import CHANGES
-from course_utils.memory.recipe import LOOPS
-from course_utils.memory.recipe import OPTIMIZERS as NAMES
+from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+from course_utils.memory.plan.plan import CHANGES
+from course_utils.memory.step import trl_head
+from course_utils.memory.step.optimizers import OPTIMIZERS
+from course_utils.memory.step.recipe import LOOPS
+from course_utils.memory.step.recipe import OPTIMIZERS as NAMES
+from course_utils.memory.trace.allocator import quiet
+from course_utils.memory.trace.dry_run import run_dry
 
 LLAMA = LlamaConfig(
     vocab_size=5000,

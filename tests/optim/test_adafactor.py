@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.optimization import Adafactor as TransformersAdafactor
 
-from course_utils.memory.allocator import allocator_of
-from course_utils.memory.optimizers import state_size
+from course_utils.memory.step.optimizers import state_size
+from course_utils.memory.trace.allocator import allocator_of
 from course_utils.optim import Adafactor, HFAdafactor
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

@@ -13,7 +13,7 @@ from course_utils import training
 from course_utils.errors import CourseError
 from course_utils.hardware import machine
 from course_utils.lessons.c08_mixed_precision import slow_to_read
-from course_utils.memory import phases
+from course_utils.memory.trace import phases
 from course_utils.training.profile import ELSEWHERE, LOADING, Trace
 
 

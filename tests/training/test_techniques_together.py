@@ -7,8 +7,8 @@ import torch
 
 from benchmarks.techniques import Way, groups
 from course_utils import memory, models
-from course_utils.memory.examples import random_batch
-from course_utils.memory.optimizers import OPTIMIZERS
+from course_utils.memory.step.examples import random_batch
+from course_utils.memory.step.optimizers import OPTIMIZERS
 
 CONFIG = models.configuration(
     "distilbert", labels=3, dim=128, hidden_dim=512, n_layers=3, n_heads=4, vocab_size=1000, dropout=0.0,

@@ -17,10 +17,10 @@ from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory import Recipe, estimate
-from course_utils.memory.effects import contradictions, effect_of, effects
-from course_utils.memory.log import Log
-from course_utils.memory.plan import CHANGES
-from course_utils.memory.trial import Trial
+from course_utils.memory.formulas.trial import Trial
+from course_utils.memory.plan.effects import contradictions, effect_of, effects
+from course_utils.memory.plan.plan import CHANGES
+from course_utils.memory.trace.log import Log
 from course_utils.viz import guide
 
 pytestmark = pytest.mark.slow  # some forty dry runs; chapter 13 shows the guide in every run of the notebooks
@@ -125,7 +125,7 @@ def test_the_marks_are_the_same_at_other_sizes(blocks, vocabulary):
 
 
 def test_a_rung_that_no_recipe_knows_is_named(monkeypatch):
-    monkeypatch.setattr("course_utils.memory.effects.CHANGES", CHANGES[2:3])
+    monkeypatch.setattr("course_utils.memory.plan.effects.CHANGES", CHANGES[2:3])
     config = models.configuration("llama", **WIDE, num_hidden_layers=1, vocab_size=64, max_position_embeddings=16)
     with pytest.raises(CourseError, match="'fused attention'"):
         effects(config, [Recipe(batch=1, sequence=16)], MACHINES[guide.CARD])

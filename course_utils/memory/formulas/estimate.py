@@ -1,0 +1,252 @@
+"""The memory of a training step, predicted for any model: the first answer by a dry run, the next ones by formulas found."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from textwrap import fill
+
+import pandas as pd
+
+from course_utils.errors import CourseError
+from course_utils.memory.formulas.finder import Finder, finder_of
+from course_utils.memory.formulas.letters import MEANINGS, Polynomial
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.dry_run import run_dry
+from course_utils.memory.trace.log import Log
+from course_utils.memory.trace.usage import KINDS
+from course_utils.units import format_bytes
+
+_SHOWN = 5
+"""Terms of the printed answer."""
+_NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand: `kind` is one of `KINDS`, `formula` gives `bytes` when the sizes are put in for its letters.
+
+    `times` is how many blocks it stands for, each with as many bytes.
+    """
+
+    kind: str
+    name: str
+    formula: str
+    bytes: int
+    letters: frozenset[str] = frozenset()
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Instant:
+    """The fullest moment of a phase: `by_kind` in bytes, the operator and module at work, and the `terms` behind it."""
+
+    name: str
+    by_kind: dict[str, int]
+    operator: str
+    module: str
+    _estimate: "Estimate" = field(repr=False)
+    _place: int = field(repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """All that is in use."""
+        return sum(self.by_kind.values())
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """Largest first; whatever is the same in several blocks is one term."""
+        return self._sort(self._estimate.finder.formulas(self._estimate.log, self._estimate.recipe))
+
+    @cached_property
+    def parts(self) -> tuple[Term, ...]:
+        """The same without formulas, for which nothing need be found."""
+        return self._sort(lambda event: Polynomial.of(abs(int(self._estimate.log.changes[event]))))
+
+    def _sort(self, formulas: Callable[[int], Polynomial]) -> tuple[Term, ...]:
+        return tuple(sorted(self._estimate._terms_at(self._place, formulas), key=lambda term: -term.bytes))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The predicted memory of a training step by `recipe`. Bytes in use on the device of one rank.
+
+    Printed, it answers: how much, when, for what, how that is known, and what is not counted. `how` says whether it is a dry
+    run of just this step, or formulas and how they were confirmed.
+    """
+
+    model: str
+    recipe: Recipe
+    log: Log = field(repr=False)
+    how: str
+    finder: Finder = field(repr=False)
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the fullest instant."""
+        return self.log.peak
+
+    @property
+    def workload(self) -> Workload:
+        """The step that is predicted, to be run."""
+        return Workload(self.finder.source, self.recipe)
+
+    def aside(self) -> dict[str, int]:
+        """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
+        work, device = self.workload, self.recipe.device
+        actions = {"evaluation": work.evaluate, "saving": work.save, "loading": work.load}
+        return {
+            name: run_dry(work.build, action, device, self.recipe.ranks, warm=work.prime).peak
+            for name, action in actions.items()
+        }
+
+    @cached_property
+    def instants(self) -> tuple[Instant, ...]:
+        """The fullest moment of each phase, in the order of the step."""
+        found = []
+        for phase, place in self.log.fullest().items():
+            _, _, module, operator = self.log.labels[place]
+            in_use = self.log.by_kind(place)
+            by_kind = {kind: in_use[kind] for kind in KINDS if kind in in_use}
+            found.append(Instant(phase, by_kind, operator, module, self, place))
+        return tuple(found)
+
+    @property
+    def peak_instant(self) -> Instant:
+        """The fullest."""
+        return max(self.instants, key=lambda instant: instant.bytes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The values of the letters in the formulas."""
+        return {"b": self.recipe.batch, "s": self.recipe.sequence, **self.finder.sizes}
+
+    @property
+    def letters(self) -> dict[str, str]:
+        """What each letter of the formulas stands for."""
+        return {letter: MEANINGS[letter] for letter in self.sizes}
+
+    def by_instant(self) -> dict[str, dict[str, int]]:
+        """Bytes by kind at each instant, as `viz.instants_figure` draws them."""
+        return {instant.name: dict(instant.by_kind) for instant in self.instants}
+
+    def working(self, instant: str | None = None) -> pd.DataFrame:
+        """The sum written out, a row per term, for the instant of that name, by default the fullest.
+
+        Raises `CourseError` for a name that is none of `by_instant()`.
+        """
+        by_name = {one.name: one for one in self.instants}
+        if instant is not None and instant not in by_name:
+            raise CourseError(f"No instant is called {instant!r}; choose one of {', '.join(by_name)}.")
+        chosen = by_name[instant] if instant else self.peak_instant
+        rows = [(term.kind, term.name, term.formula, term.bytes, format_bytes(term.bytes)) for term in chosen.terms]
+        return pd.DataFrame(rows, columns=["kind", "what", "formula", "bytes", "size"])
+
+    def at(self, **changes) -> "Estimate":
+        """The same with another `batch`, `sequence` or any other field of the recipe."""
+        return answer(self.finder.with_recipe(replace(self.recipe, **changes)), replace(self.recipe, **changes))
+
+    def __str__(self):
+        peak = self.peak_instant
+        largest, smaller = peak.terms[:_SHOWN], peak.terms[_SHOWN:]
+        rows = [(term.bytes, f"{term.name} = {term.formula}" if term.letters else term.name) for term in largest]
+        if smaller:
+            rows.append((sum(term.bytes for term in smaller), f"in {len(smaller)} smaller terms; .working() shows all"))
+        lines = [f"{format_bytes(size):>10s}  {what}" for size, what in rows]
+        head = f"peak: {format_bytes(self.peak)} on {_where(self.recipe)}, in this phase: {peak.name}"
+        used = set().union(*(term.letters for term in largest))
+        with_letters = ", ".join(f"{x}={self.sizes[x]} ({MEANINGS[x]})" for x in MEANINGS if x in used)
+        notes = [*([f"with {with_letters}"] if used else []), *self.notes]
+        return "\n".join([head, *lines, *(fill(note, 88, subsequent_indent="    ") for note in notes)])
+
+    __repr__ = __str__
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader might take for counted otherwise than it is."""
+        recipe, lines = self.recipe, [f"known from {self.how}"]
+        lines += self.finder.source.remarks
+        if recipe.keeps_outputs:
+            lines.append("counted: what the model returns lives until the step is done (outputs = model(…))")
+        if recipe.galore:
+            lines.append("counted: a step that finds GaLore's directions anew, as every 200th does")
+        if recipe.context_parallel > 1:
+            lines.append(
+                f"each rank has {recipe.sequence // recipe.context_parallel} of each row's {recipe.sequence} tokens"
+            )
+        if recipe.ranks > 1 and not recipe.zero_stage:
+            lines.append("ranks: each keeps everything (DDP); zero_stage=1, 2 or 3 would share it out")
+        away = ", CUDA's context, what its allocator reserves beyond this" * (recipe.device == "cuda")
+        return [*lines, f"not counted: the libraries' own workspaces{away}"]
+
+    def _terms_at(self, place: int, formulas: Callable[[int], Polynomial]) -> Iterator[Term]:
+        blocks = self.finder.blocks(self.log)
+        groups: dict[tuple[str, str], Counter] = {}
+        for event in range(place + 1):
+            _, kind, module, _ = self.log.labels[event]
+            size, formula = int(self.log.changes[event]), formulas(event)
+            groups.setdefault((kind, family(module)), Counter())[(abs(size), formula)] += 1 if size > 0 else -1
+        for (kind, where), counts in groups.items():
+            yield from self._terms_of(kind, where, counts, blocks.get(where, 1))
+        rounding = int(self.log.rounded[: place + 1].sum() - self.log.changes[: place + 1].sum())
+        if rounding:
+            yield Term(KINDS[-1], "the allocator's rounding", str(rounding), rounding)
+
+    def _terms_of(self, kind: str, where: str, counts: Counter, blocks: int) -> Iterator[Term]:
+        """What every block has, as many times as there are blocks, and the rest."""
+        for repeated in (blocks, 1) if blocks > 1 else (1,):
+            chosen = {
+                piece: c // blocks if repeated > 1 else c % blocks if blocks > 1 else c for piece, c in counts.items()
+            }
+            size = repeated * sum(count * size for (size, _), count in chosen.items())
+            if size:
+                total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
+                text = f"{repeated} × ({total})" if repeated > 1 else str(total)
+                owner = f"{repeated} {_owner_of(where)}" if repeated > 1 else _owner_of(where)
+                name = f"{kind} of {owner}" if where or kind == "activations" else kind
+                yield Term(kind, name, text, size, total.letters, repeated)
+
+
+def estimate(what, recipe: Recipe = Recipe(), *, batch: Callable | None = None) -> Estimate:  # noqa: B008 frozen
+    """The memory of one training step in its steady state, for any model: nothing is computed, no weights are made.
+
+    `what` is a Transformers configuration or the path of a `config.json`, the name of a model (`models.PUBLISHED`,
+    `models.PUBLIC`), a `ConvNetConfig`, a module, or a function without arguments that makes one. `batch(b, s)` gives what it
+    is called with, a tensor, a tuple or a dict, for models that take something else than token ids, pictures or sound by
+    Transformers' names. The model must return its loss, or an object with `.loss`.
+
+    What is predicted is the step of `Workload(what, recipe)`, an ordinary loop. The first size is answered by a dry run, of three
+    blocks where a model has many equal ones; with the second, polynomials in batch and length are found from a few small dry
+    runs. They answer alone only where they give the dry runs at both ends to the byte, else there is another dry run; `.how`
+    says which it was.
+    Raises `CourseError` for a model that cannot be made or run without its values, and for a recipe that does not suit it.
+    """
+    if not isinstance(recipe, Recipe):
+        raise CourseError(f"recipe must be a memory.Recipe, not {recipe!r}; write Recipe(batch=…).")
+    source = source_of(what, batch)
+    source.require(recipe)
+    return answer(finder_of(source, recipe), recipe)
+
+
+def answer(finder: Finder, recipe: Recipe) -> Estimate:
+    """What `finder` knows or finds out of this recipe."""
+    log, how = finder.log(recipe.batch, recipe.sequence)
+    return Estimate(finder.source.name, recipe, log, how, finder)
+
+
+def family(module: str) -> str:
+    """A module's part of the model: of a block the list it is in, of all else its own name."""
+    found = _NUMBER.search(module)
+    return module[: found.start()] + ".*" if found else module
+
+
+def _owner_of(where: str) -> str:
+    return where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
+
+
+def _where(recipe: Recipe) -> str:
+    device = {"cpu": "the CPU", "cuda": "a GPU"}[recipe.device]
+    return device if recipe.ranks == 1 else f"{device}, on each of {recipe.ranks} ranks"

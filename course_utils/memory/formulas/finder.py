@@ -1,0 +1,276 @@
+"""From dry runs to formulas: what is known of one model by one recipe, and how more is found out.
+
+The order of a step's events does not depend on the examples b of a batch and their length s; each size is a polynomial in them.
+So a few dry runs at small sizes give every event's polynomial, which further dry runs confirm.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from course_utils.errors import CourseError
+from course_utils.hardware import Machine
+from course_utils.memory.formulas.depth import Depth
+from course_utils.memory.formulas.letters import Polynomial, in_letters, siblings, sizes_of
+from course_utils.memory.formulas.trial import Trial, attempt, run_once
+from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.trace.log import Label, Log
+
+MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
+"""Powers of b and s."""
+_IN_PRIMES = (23, 32 * 29)
+"""Batch and length for reading letters: primes that occur in no other size, and 32, since some kernels round lengths up to it."""
+_POSITIONS = ("max_position_embeddings", "max_target_positions")
+_NUMBER = re.compile(r"(^|\.)(\d+)(?=\.|$)")
+
+
+@dataclass
+class Formulas:
+    """Polynomials of one regime: `coefficients`, a row an event, a column for each of `MONOMIALS`.
+
+    With a `depth` they are those of a model of three blocks. They hold between the sizes at which they were `confirmed`.
+    They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing.
+    """
+
+    coefficients: np.ndarray
+    labels: tuple[Label, ...]
+    grain: int
+    depth: Depth | None
+    blocks: int
+    confirmed: list[tuple[int, int]] = field(default_factory=list)
+    runs: int = 0
+    scratch: bool = False
+    in_letters: list[Polynomial] | None = None
+
+    def holds(self, b: int, s: int) -> bool:
+        """Whether a dry run has confirmed them on both sides of these sizes."""
+        bounds = [(min(sizes), max(sizes)) for sizes in zip(*self.confirmed, strict=True)]
+        return bool(bounds) and all(low <= size <= high for size, (low, high) in zip((b, s), bounds, strict=True))
+
+    def small_log(self, b: int, s: int) -> Log:
+        """The log of the model that was run for them."""
+        return Log(np.rint(self.coefficients @ powers(b, s)).astype(np.int64), self.labels, self.grain)
+
+    def log(self, b: int, s: int) -> Log:
+        """The log of the whole model."""
+        small = self.small_log(b, s)
+        return small if self.depth is None else self.depth.deepen(small, self.blocks)
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        b, s = max(self.confirmed)
+        scratch = ", without libraries' scratch space" * self.scratch
+        return f"formulas found from {self.runs} dry runs, confirmed by another at b={b}, s={s}{scratch}"
+
+
+def powers(b: int, s: int) -> np.ndarray:
+    """The monomials' values."""
+    return np.array([float(b) ** i * float(s) ** j for i, j in MONOMIALS])
+
+
+def fit(logs: dict[tuple[int, int], Log], used: Iterable[int] = range(6)) -> np.ndarray | None:
+    """The coefficients that give all `logs`, each at its (b, s), to the byte; None where there are none.
+
+    `used` are the monomials that may occur: at least as many logs are needed as there are of them.
+    """
+    first, used = next(iter(logs.values())), list(used)
+    if any(log.labels != first.labels for log in logs.values()):
+        return None
+    matrix = np.array([powers(*at) for at in logs])
+    changes = np.array([log.changes for log in logs.values()], dtype=float)
+    scale = np.abs(matrix[:, used]).max(0)
+    solved = np.linalg.lstsq(matrix[:, used] / scale, changes, rcond=None)[0].T / scale
+    coefficients = np.zeros((changes.shape[1], len(MONOMIALS)))
+    # Halves and thirds of bytes occur, where a size is an integer all the same.
+    coefficients[:, used] = np.rint(solved * 24) / 24
+    return coefficients if np.array_equal(np.rint(matrix @ coefficients.T), changes) else None
+
+
+@dataclass
+class Finder:
+    """One model by one recipe, whatever the batch and the length: its dry runs, and the formulas found from them."""
+
+    source: Source
+    recipe: Recipe
+    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
+    by_regime: dict[int, Formulas | None] = field(default_factory=dict)
+    _letters: dict[tuple[int, int], list[Polynomial]] = field(default_factory=dict)
+
+    def with_recipe(self, recipe: Recipe) -> "Finder":
+        """Of the same model by another recipe; itself where only batch or length differ."""
+        return self if replace(recipe, batch=1, sequence=1) == self.recipe else finder_of(self.source, recipe)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Letters of the model's own sizes."""
+        return sizes_of(self.source.config) if hasattr(self.source.config, "to_dict") else {}
+
+    def attempt(self, b: int, s: int, machine: Machine | None = None) -> Trial:
+        """A dry run at these sizes, of a few blocks where these tell of all."""
+        self.trials[b, s] = attempt(self.source, replace(self.recipe, batch=b, sequence=s), machine)
+        return self.trials[b, s]
+
+    def log(self, b: int, s: int) -> tuple[Log, str]:
+        """The log at these sizes, and how it is known."""
+        if (b, s) not in self.trials:
+            formulas = self.formulas_for(b, s)
+            if formulas is not None and formulas.holds(b, s):
+                return formulas.log(b, s), formulas.how
+            self.attempt(b, s)
+        return self.trials[b, s].log, self.trials[b, s].how
+
+    def guess(self, b: int, s: int) -> Log:
+        """As `log`, by formulas wherever some are known, confirmed at these sizes or not."""
+        known = self.by_regime.get(min(b, 2))
+        return known.log(b, s) if known else self.log(b, s)[0]
+
+    def formulas_for(self, b: int, s: int) -> Formulas | None:
+        """Formulas that give a dry run at these sizes, but for scratch space; found and confirmed where need be.
+
+        None where there are none, and where nothing of this regime was run dry yet. A loss by pieces has as many events as it
+        has pieces, which no formula follows.
+        """
+        if self.recipe.chunked_loss:
+            return None
+        regime = min(b, 2)  # with one example PyTorch leaves some copies out
+        if regime not in self.by_regime:
+            first = next((at for at in self.trials if min(at[0], 2) == regime), None)
+            if first is None:
+                return None
+            try:
+                self.by_regime[regime] = self._find(regime, first)
+            except CourseError:  # the small sizes do not suit this model
+                self.by_regime[regime] = None
+        formulas = self.by_regime[regime]
+        if formulas is None or formulas.holds(b, s):
+            return formulas
+        small = self._run_small(b, s, formulas.depth)
+        if not np.array_equal(small.plain.totals, formulas.small_log(b, s).totals):
+            return None
+        formulas.confirmed += [(b, s)] * (small.peak == small.plain.peak)
+        return formulas
+
+    def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
+        source = self.source if depth is None else self.source.with_blocks(3)
+        return run_once(source, replace(self.recipe, batch=b, sequence=s)).log
+
+    def _find(self, regime: int, first: tuple[int, int]) -> Formulas | None:
+        """Formulas that give what is known of the `first` sizes too."""
+        trial = self.trials[first]
+        parts = (self.source.config, getattr(self.source.config, "text_config", None))
+        positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
+        # A length that suits the model even four times over.
+        unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
+        if regime == 1:
+            sizes, used = [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
+        else:
+            sizes = [(2, unit), (2, 2 * unit), (3, unit), (4, 2 * unit), (2, 4 * unit), (3, 4 * unit), (5, 3 * unit)]
+            used = range(6)
+        depth = Depth.between(*(log.plain for log in trial.smaller)) if trial.smaller else None
+        logs = {at: self._run_small(*at, depth) for at in sizes[:2]}
+        if regime == 2 and np.array_equal(*(log.plain.changes for log in logs.values())):  # the length does not matter
+            sizes, used = [(b, unit) for b in (2, 3, 4, 5)], (0, 1, 6)
+            logs = {sizes[0]: logs[2, unit]}
+        logs |= {at: self._run_small(*at, depth) for at in sizes if at not in logs}
+        coefficients = fit({at: log.plain for at, log in logs.items()}, used)
+        if coefficients is None:
+            return None
+        a_log, known, runs = logs[sizes[0]].plain, trial.log.plain, len(logs) + 2 * (depth is not None)
+        if depth is not None and len(depth.growth) != len(a_log.labels):
+            return None  # the first sizes have other events: they are beyond a window of attention, say
+        formulas = Formulas(coefficients, a_log.labels, a_log.grain, depth, trial.blocks)
+        formulas.confirmed = [at for at, log in {**logs, first: trial.log}.items() if log.peak == log.plain.peak]
+        formulas.runs, formulas.scratch = runs, known is not trial.log
+        return formulas if np.array_equal(formulas.log(*first).totals, known.totals) else None
+
+    def blocks(self, log: Log) -> dict[str, int]:
+        """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""
+        seen: dict[str, set[str]] = {}
+        for _, _, module, _ in log.labels:
+            if found := _NUMBER.search(module):
+                seen.setdefault(module[: found.start()] + ".*", set()).add(found[2])
+        lengths = {} if self.source.blocks is None else self.source.blocks.lengths(3)
+        return {
+            name: len(numbers) if "teacher" in name.split(".") else lengths.get(len(numbers), len(numbers))
+            for name, numbers in seen.items()
+        }
+
+    def formulas(self, log: Log, recipe: Recipe) -> Callable[[int], Polynomial]:
+        """For each event's place its size as a polynomial, in letters as far as they are known, else a number."""
+        at = (recipe.batch, recipe.sequence)
+        if at not in self._letters:
+            self._letters[at] = self._polynomials(log, *at)
+        return self._letters[at].__getitem__
+
+    def _polynomials(self, log: Log, b: int, s: int) -> list[Polynomial]:
+        sizes = {"b": b, "s": s, **self.sizes}
+        numbers = [Polynomial.of(abs(change)) for change in log.changes.tolist()]
+        formulas = self.formulas_for(b, s)
+        if formulas is None or not np.array_equal(formulas.log(b, s).totals, log.plain.totals):
+            return numbers
+        if formulas.in_letters is None:
+            formulas.in_letters = self.read(formulas, b)
+        read = formulas.in_letters
+        order = np.arange(len(read)) if formulas.depth is None else formulas.depth.order(formulas.blocks)
+        plain = (place for place, label in enumerate(log.labels) if not label[3].startswith("inside aten."))
+        for place, known in zip(plain, order.tolist(), strict=True):
+            if read[known].value(sizes) == abs(log.changes[place]):
+                numbers[place] = read[known]
+        return numbers
+
+    def read(self, formulas: Formulas, batch: int) -> list[Polynomial]:
+        """For each event of the formulas its size in letters as far as that can be, else in b and s."""
+        in_primes, chosen = self.run_in_primes(formulas, batch)
+        primes = [None] * len(formulas.labels) if in_primes is None else np.abs(in_primes).tolist()
+        return [_read(row, size, chosen, self.sizes) for row, size in zip(formulas.coefficients, primes, strict=True)]
+
+    def run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
+        """Bytes of the same events in a model whose sizes are primes, where there is one, and its sizes."""
+        b, s = (1 if batch == 1 else _IN_PRIMES[0]), _IN_PRIMES[1]
+        for config, chosen in siblings(self.source.config) if self.sizes else ():
+            finder = Finder(self.source.with_config(config), self.recipe)
+            try:
+                log = finder._run_small(b, s, formulas.depth).plain
+            except CourseError:  # sizes that do not suit this kind of model
+                continue
+            if len(log.labels) == len(formulas.labels):
+                return log.changes, chosen | {"b": b, "s": s}
+        return None, {}
+
+
+def _read(row: np.ndarray, in_primes: int | None, chosen: dict[str, int], sizes: dict[str, int]) -> Polynomial:
+    """A size as a polynomial: in the model's letters where it is one product that gives the same number, else in b and s.
+
+    `in_primes` are the bytes of the same event in the model whose sizes are primes, which are `chosen`.
+    """
+    terms = np.flatnonzero(row)
+    if in_primes is not None and len(terms) == 1:
+        i, j = MONOMIALS[terms[0]]
+        rest = Fraction(in_primes, int(powers(chosen["b"], chosen["s"])[terms[0]]))
+        letters = in_letters(rest, {x: size for x, size in chosen.items() if x not in "bs"})
+        if letters is not None and letters.value(sizes) == abs(Fraction(row[terms[0]]).limit_denominator(24)):
+            ((powers_of, factor),) = letters.terms
+            return Polynomial.of(factor, **dict(powers_of), b=i, s=j)
+    size = row @ powers(2, 3)  # a birth's is positive, a death's negative; of one token a shifted label leaves nothing
+    parts = [
+        Polynomial.of(abs(Fraction(value).limit_denominator(24)) * (1 if value * size > 0 else -1), b=i, s=j)
+        for value, (i, j) in zip(row.tolist(), MONOMIALS, strict=True)
+    ]
+    return sum(parts, Polynomial())
+
+
+_known: dict[tuple[str, str | None, Recipe], Finder] = {}
+
+
+def finder_of(source: Source, recipe: Recipe) -> Finder:
+    """What is known of this model by this recipe so far in this process; of a module or a function nothing is kept."""
+    whatever = replace(recipe, batch=1, sequence=1)
+    if source.key is None:
+        return Finder(source, whatever)
+    teacher = source_of(recipe.teacher).key if recipe.teacher else None  # what its file holds today
+    return _known.setdefault((source.key, teacher, whatever), Finder(source, whatever))

@@ -1,0 +1,180 @@
+"""One recipe tried dry: bytes on the device and on the host, seconds, and bytes on the wire, of a model of any depth."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import nan
+
+import numpy as np
+
+from course_utils.distributed.traffic import counted
+from course_utils.errors import CourseError
+from course_utils.hardware import Machine, OperatorWatch
+from course_utils.memory.formulas.depth import Depth
+from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.workload import Workload
+from course_utils.memory.trace.as_cuda import HOST
+from course_utils.memory.trace.dry_run import run_dry
+from course_utils.memory.trace.log import Log
+from course_utils.memory.trace.phases import observed_by
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a step by `recipe` takes; `how` says what was run dry.
+
+    `clock` are the seconds of each phase and operator, empty without a machine; `traffic` are the bytes that a rank sends, and
+    the messages, by collective. `smaller` are the logs of two and of three blocks where they gave that of the whole, and
+    `blocks` how many that has.
+    """
+
+    recipe: Recipe
+    log: Log
+    host: Log
+    clock: Mapping[tuple[str, str], float] = field(repr=False)
+    traffic: Mapping[str, tuple[int, int]]
+    how: str = "a dry run of just this step"
+    smaller: tuple[Log, Log] | None = None
+    blocks: int = 0
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the fullest instant."""
+        return self.log.peak
+
+    @property
+    def seconds(self) -> float:
+        """Of all operators, one after the other; NaN without a machine."""
+        return sum(self.clock.values()) if self.clock else nan
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a rank sends."""
+        return sum(sent for sent, _ in self.traffic.values())
+
+    @cached_property
+    def by_phase(self) -> dict[str, dict[str, int]]:
+        """Bytes by kind at the fullest instant of each phase."""
+        return {phase: self.log.by_kind(place) for phase, place in self.log.fullest().items()}
+
+
+def attempt(source: Source, recipe: Recipe, machine: Machine | None = None, *, traffic: bool = True) -> Trial:
+    """Try `recipe` dry, with seconds where a machine is named. Without `traffic` its bytes on the wire may be too few.
+
+    A model of many equal blocks is tried with two and with three of them; where the second log is not the first with more put
+    in, with all.
+    """
+    found = _extrapolate(source, recipe, machine, traffic) or run_once(source, recipe, machine, traffic)
+    of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
+    return replace(found, how=found.how + of_two)
+
+
+def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
+    if recipe.segments is not None or source.blocks is None:  # how long a segment is depends on all blocks
+        return None
+    blocks = source.blocks.count
+    try:
+        two, three = (run_once(source.with_blocks(count), recipe, machine, traffic) for count in (2, 3))
+    except CourseError:  # it may name blocks by their places; what is wrong with the whole, that says itself
+        return None
+    depth, below = Depth.between(two.log, three.log), Depth.between(two.host, three.host)
+    if depth is None or below is None:
+        return None
+    if not depth.sure:
+        four = run_once(source.with_blocks(4), recipe, traffic=False).log
+        if not np.array_equal(depth.deepen(three.log, 4).totals, four.totals):
+            return None
+    period = source.blocks.period
+    what = "blocks" if period == 1 else f"groups of {period} blocks"
+    return Trial(
+        recipe,
+        depth.deepen(three.log, blocks),
+        below.deepen(three.host, blocks),
+        *grown(two, three, blocks - 3),
+        f"a dry run of 3 of its {blocks} {what}",
+        (two.log, three.log),
+        blocks,
+    )
+
+
+def grown(few: Trial, many: Trial, times: int) -> tuple[dict, dict]:
+    """Clock and traffic where what `many` has more than `few` comes so many times more."""
+    clock = {call: seconds + (seconds - few.clock.get(call, 0.0)) * times for call, seconds in many.clock.items()}
+    traffic = {
+        name: tuple(b + (b - a) * times for a, b in zip(few.traffic.get(name, (0, 0)), both, strict=True))
+        for name, both in many.traffic.items()
+    }
+    return clock, traffic
+
+
+def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
+    """The dry run of just this model.
+
+    Of many micro-batches one and two are run: each further one takes the seconds and bytes on the wire that the second added,
+    and its inputs.
+    """
+    more = recipe.accumulation - 2
+    if more <= 0:
+        return _run_kept(source, recipe, machine)
+    found = _run_kept(source, replace(recipe, accumulation=2), machine)
+    inputs = found.log.by_kind(found.log.resident - 1)["inputs"] // 2
+    log = found.log.with_event(0, inputs * more, ("", "inputs", "", ""))
+    if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
+        return replace(found, recipe=recipe, log=log)
+    clock, sent = grown(_run_kept(source, replace(recipe, accumulation=1), machine), found, more)
+    return replace(found, recipe=recipe, log=log, clock=clock, traffic=sent)
+
+
+_MOST_KEPT = 128
+_kept: dict[tuple, Trial] = {}
+
+
+def _run_kept(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
+    """A plan comes to many recipes several times, by one change after the other."""
+    teacher = source_of(recipe.teacher).key if recipe.teacher else None  # what its file holds today
+    asked = source.key, teacher, recipe, repr(machine)
+    if source.key is None:
+        return run_whole(source, recipe, machine)
+    if asked not in _kept:
+        if len(_kept) == _MOST_KEPT:
+            del _kept[next(iter(_kept))]
+        _kept[asked] = run_whole(source, recipe, machine)
+    return _kept[asked]
+
+
+def run_whole(
+    source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset[str] = frozenset()
+) -> Trial:
+    """The dry run of all of this step; the parameters that are `idle` get no gradient in it, and so have no state."""
+    work, watch = Workload(source, recipe, idle=idle), OperatorWatch(HOST if recipe.device == "cuda" else None)
+    entries: list = []
+    clock, traffic = Counter(), {}
+
+    @contextmanager
+    def timed(phase: str) -> Iterator[None]:
+        begin = len(watch.operators)
+        yield
+        for name, asked in watch.operators[begin:]:
+            clock[phase, name] += machine.seconds(asked)
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        with ExitStack() as entered:
+            if recipe.ranks > 1:
+                entries.append(entered.enter_context(counted()))
+            if machine is not None:
+                entered.enter_context(watch)
+                entered.enter_context(observed_by(timed))
+            yield
+
+    usage = run_dry(work.build, work.step, recipe.device, recipe.ranks, warm=work.prime, watch=watched)
+    if work.idle != idle:  # only a step tells
+        return run_whole(source, recipe, machine, work.idle)
+    host = Log.of(usage.host) if usage.host is not None else Log.nothing()
+    for entry in (entry for one in entries for entry in one.entries):
+        sent, messages = traffic.get(entry.collective, (0, 0))
+        traffic[entry.collective] = sent + entry.sent, messages + entry.messages
+    return Trial(recipe, Log.of(usage), host, clock, traffic)

@@ -1,0 +1,205 @@
+"""A recipe as the command `course train`, and as the file by which Slurm starts it on several nodes."""
+
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+from course_utils.errors import CourseError, require_count
+from course_utils.memory.step.recipe import Recipe
+from course_utils.models import PUBLIC, known_as, tokenizer_beside
+
+PORT = 29400  # of the store; torchrun's own default too
+RESTARTS = 100
+FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""For torchrun. It else keeps one store for its workers through all restarts. A restarted worker may read an old address there,
+and a node in place of a lost one waits for an address that is not written again (PyTorch's issue 135712)."""
+ANEW = "=".join(*FRESH_ADDRESSES.items())
+DATA, OUT = "text.txt", "runs"
+
+# What `course train` has no flag for, and what a loop of one's own would call.
+OWN_LOOP = {
+    "attention": "attn_implementation of Transformers' from_config",
+    "zero_grad": "optimizer.zero_grad between forward and backward, or with set_to_none=False",
+    "label_smoothing": "torch.nn.functional.cross_entropy(…, label_smoothing=…)",
+    "trl_loss": "trl.SFTTrainer",
+    "eval_batch": "torch.no_grad",
+    "eval_logits": "torch.cat of the logits",
+    "in_backward": "training.UpdateInBackward",
+    "segments": "techniques.checkpoint_blocks",
+    "offload_activations": "torch.autograd.graph.save_on_cpu",
+    "saved_on_disk": "techniques.SavedOnDisk",
+    "lora_targets": "peft.LoraConfig(target_modules=…)",
+    "modules_to_save": "peft.LoraConfig(modules_to_save=…)",
+    "frozen": "requires_grad_(False)",
+    "quantized": "bitsandbytes.nn.Linear4bit",
+    "galore": "optim.GaLore",
+    "teacher": "techniques.distillation_loss",
+    "context_parallel": "distributed.ring_attention.RingAttention",
+    "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
+}
+TRL = (  # of these, what TRL has settings for
+    *("attention", "offload_activations", "quantized", "galore", "label_smoothing", "trl_loss", "eval_batch"),
+    *("lora_targets", "modules_to_save"),
+)
+# Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
+_REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
+_STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
+_SWITCHES = {
+    "clipping": "--clipping",
+    "checkpointing": "--checkpointing",
+    "packed": "--packed",
+    "compiled": "--compile",
+}
+_NUMBERS = {"chunked_loss": "--chunked-loss", "lora": "--lora"}
+
+
+def train_command(model: str, recipe: Recipe) -> str:
+    """The command for one machine. Raises `CourseError` for what `course train` has no flag for."""
+    ranks = ["--ranks", str(recipe.ranks)] if recipe.ranks > 1 else []
+    return "\n".join([*remarks(model, recipe), shlex.join(["course", "train", *ranks, *_what(model), *_how(recipe)])])
+
+
+def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
+    """The command for each of `nodes` nodes; where they are several, with the one of their store in a remark above it."""
+    train = shlex.join([*_MODULE, *_what(model), *_how(recipe)])
+    if nodes == 1:
+        return "\n".join([*remarks(model, recipe), f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"])
+    return "\n".join(
+        [
+            *remarks(model, recipe),
+            f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
+            "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
+            f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
+        ]
+    )
+
+
+def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
+    """The file for `sbatch` that starts the store once and torchrun on each node."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    said = remarks(model, recipe)
+    folder, copied = Path(__file__).parent / "templates", ""
+    if (beside := tokenizer_beside(model)) and beside.name:  # the tokenizer has to come along
+        model = str(beside)
+    tokenizer = " with its tokenizer" if beside and Path(model).is_file() else ""
+    if Path(model).is_absolute() and Path(model).exists():  # it is read where the job runs
+        model, copied = Path(model).name, f" (a copy of {model})"
+    templates = Environment(
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return templates.get_template("slurm.sh.j2").render(
+        nodes=nodes,
+        ranks_per_node=_ranks_per_node(recipe, nodes),
+        gpus=recipe.device == "cuda",
+        train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
+        torchrun=_torchrun(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
+        files=f"{DATA} and {model}{tokenizer}{copied}" if copied or Path(model).exists() else DATA,
+        remarks="\n".join(said),
+        anew=ANEW,
+        port=PORT,
+    )
+
+
+_STEPS = 1000
+_MODULE = ["-m", "--", "course_utils.cli", "train"]
+
+
+def weights_of(model: str) -> str:
+    """Where the trained weights of a model that is known by its name are on the Hub; empty where that is not known."""
+    return PUBLIC[known].hub if (known := known_as(model)) in PUBLIC else ""
+
+
+def remarks(model: str, recipe: Recipe) -> list[str]:
+    """What the plan leaves open and `course train` does not: what it begins with, and what it keeps of the model's output."""
+    weights = weights_of(model) or "a name on the Hub"
+    but = ", which adapters leave as they are" if recipe.lora else ""
+    said = [f"# From random weights{but}. To fine-tune, add --weights and {weights}, or a folder."]
+    beside = tokenizer_beside(model)
+    tokens = (
+        f"those of the tokenizer in {beside.resolve().name}"
+        if beside
+        else "bytes, unless --tokenizer or --weights is given"
+    )
+    said.append(f"# Tokens are {tokens}.")
+    said.append(
+        "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
+    )
+    if kept := [f"--no-{name.replace('_', '-')}" for name in ("keeps_outputs", "use_cache") if getattr(recipe, name)]:
+        peak = f"its peak is the one that course plan predicts with {' '.join(kept)}"
+        said.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
+    if recipe.optimizer == "sgd":
+        said.append("# The default rate is for AdamW: choose another for SGD.")
+    return said
+
+
+def _what(model: str) -> list[str]:
+    return ["--model", model, "--data", DATA, "--out", OUT]
+
+
+def _how(recipe: Recipe) -> list[str]:
+    """The flags of a recipe, of which none is about ranks on this machine or that."""
+    _refuse_what_has_no_flag(recipe)
+    update = recipe.batch * recipe.accumulation * recipe.ranks
+    words = ["--strategy", _strategy(recipe)]
+    if recipe.replicas > 1:
+        words += ["--replicas", str(recipe.replicas)]
+    words += ["--optimizer", recipe.optimizer, "--precision", recipe.precision]
+    words += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
+    # Without checkpoints a restart would begin again.
+    words += ["--steps", str(_STEPS), "--save-every", str(_STEPS // 10)]
+    for name, flag in _NUMBERS.items():
+        if getattr(recipe, name):
+            words += [flag, str(getattr(recipe, name))]
+    return words + [flag for name, flag in _SWITCHES.items() if getattr(recipe, name)]
+
+
+def _strategy(recipe: Recipe) -> str:
+    if recipe.zero_stage == 2:
+        raise CourseError(
+            "course train shards with FSDP2, and then the parameters too; take zero_stage=3, zero_stage=1, or DeepSpeed's own "
+            "stage 2 by --strategy deepspeed-2, whose bytes are not those of this plan."
+        )
+    if recipe.ranks == 1:
+        return "none"
+    return "hsdp" if recipe.replicas > 1 else _STRATEGIES[recipe.zero_stage]
+
+
+def _refuse_what_has_no_flag(recipe: Recipe) -> None:
+    if recipe.optimizer == "adamw4bit" or not isinstance(recipe.optimizer, str):
+        raise CourseError(
+            "course train takes an optimizer by its name, and of adamw4bit the plan has only the bytes; give another, or write a "
+            "loop of your own."
+        )
+    if recipe.precision == "bf16-masters":
+        raise CourseError(
+            "course train has no flag for precision='bf16-masters'; take autocast, or write a loop of your own with "
+            "precision.MasterWeights."
+        )
+    if recipe.zero_stage in _REFUSED_STAGES.get(recipe.optimizer, ()):
+        raise CourseError(
+            f"{recipe.optimizer} does not go with zero_stage={recipe.zero_stage} in course train: it looks at whole tensors, or "
+            "is no optimizer of torch's, as ZeRO-1 wants; take an AdamW, or no ZeRO."
+        )
+    unknown = [one.name for one in fields(recipe) if one.name in OWN_LOOP and getattr(recipe, one.name) != one.default]
+    if unknown:
+        values = " and ".join(f"{name}={getattr(recipe, name)!r}" for name in unknown)
+        parts = " and ".join(OWN_LOOP[name] for name in unknown)
+        raise CourseError(f"course train has no flag for {values}; write a loop of your own with {parts}.")
+
+
+def _torchrun(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> str:
+    """torchrun's own words; `count` of the nodes, the store's `host` and the `run`'s id come as a shell is to read them."""
+    return (
+        f"torchrun --nnodes {count} --nproc-per-node {_ranks_per_node(recipe, nodes)} --max-restarts {RESTARTS} "
+        f"--rdzv-backend c10d --rdzv-endpoint {host}:{PORT} --rdzv-id {run} --rdzv-conf is_host=0"
+    )
+
+
+def _ranks_per_node(recipe: Recipe, nodes: int) -> int:
+    require_count("nodes", nodes)
+    if recipe.ranks % nodes:
+        raise CourseError(
+            f"ranks={recipe.ranks} do not divide among {nodes} nodes; give a multiple of {nodes} as ranks."
+        )
+    return recipe.ranks // nodes

@@ -1,0 +1,95 @@
+"""What each rung of the ladder does to a step: bytes of each kind, seconds and traffic, by dry runs with it and without."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from course_utils.errors import CourseError
+from course_utils.hardware import Machine
+from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.plan.plan import CHANGES, Change, try_each
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.recipe import Recipe
+
+LESS = 0.2
+"""A change lowers a kind where at least this share of it is gone."""
+COUNTS = 0.05
+"""The least share of all bytes at the fullest instant of a phase that makes a kind worth a change."""
+FELT = 0.1
+"""A step is faster or slower, and sends less or more, by at least this share."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a change does.
+
+    `lowers` has for each kind that it lowers the phases at whose fullest instant it does so; `at_most` are those of these kinds
+    that it lowers where there is most of them. `seconds` and `sent` are what a step takes and sends with it, as multiples of
+    what it does without.
+    """
+
+    change: Change
+    lowers: dict[str, tuple[str, ...]]
+    at_most: frozenset[str]
+    seconds: float
+    sent: float
+
+
+def effects(what, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
+    """By name, in the order of `CHANGES`: each change of the ladder on the first of `recipes` to which it makes a difference.
+
+    `what` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
+    """
+    source, found = source_of(what), {}
+    for recipe in recipes:
+        left = [change for change in CHANGES if change.name not in found]
+        base = attempt(source, recipe, machine)
+        tried = try_each(left, source, recipe, machine)
+        found |= {change.name: effect_of(change, base, trial) for change, trial in tried}
+    missing = [change.name for change in CHANGES if change.name not in found]
+    if missing:
+        raise CourseError(f"No recipe here is one that {missing[0]!r} makes a difference to; give one more.")
+    return {change.name: found[change.name] for change in CHANGES}
+
+
+def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
+    """What `change` does, from a dry run of a step without it (`base`) and one with it."""
+    most, most_then, lowers = base.log.most_of_kind(), trial.log.most_of_kind(), {}
+    counting = (
+        (phase, kind)
+        for phase, sizes in base.by_phase.items()
+        for kind, size in sizes.items()
+        if size >= COUNTS * sum(sizes.values())
+    )
+    for phase, kind in counting:
+        at_once = trial.by_phase.get(phase, {}).get(kind, 0) / base.by_phase[phase][kind]
+        # The fullest instant may only have moved to where there is less of a kind of which there is as much as before.
+        ever = most_then.get((phase, kind), 0) / most[phase, kind]
+        if max(at_once, ever) <= 1 - LESS:
+            lowers[kind] = (*lowers.get(kind, ()), phase)
+    fullest = {kind: max(base.by_phase, key=lambda phase: base.by_phase[phase].get(kind, 0)) for kind in lowers}
+    at_most = frozenset(kind for kind, phases in lowers.items() if fullest[kind] in phases)
+    sent = trial.sent / base.sent if base.sent else 1.0
+    return Effect(change, lowers, at_most, trial.seconds / base.seconds, sent)
+
+
+def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]]:
+    """Changes that go with one of `recipes` each, and not together: the recipe's own sentence, and the pairs it is said of."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for recipe in recipes:
+        alone = [change for change in CHANGES if _refusal(recipe, change.apply(recipe)) == ""]
+        for one, other in combinations(alone, 2):
+            first, second = one.apply(recipe), other.apply(recipe)
+            if first and second and not first.keys() & second.keys() and (why := _refusal(recipe, first | second)):
+                pairs = found.setdefault(why, [])
+                if (one.name, other.name) not in pairs:
+                    pairs.append((one.name, other.name))
+    return found
+
+
+def _refusal(recipe: Recipe, fields: dict) -> str:
+    try:
+        replace(recipe, **fields)
+    except CourseError as refused:
+        return str(refused)
+    return ""

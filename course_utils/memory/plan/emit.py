@@ -1,0 +1,218 @@
+"""A recipe as what trains by it: the settings of a library, a command, a file for Slurm."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+
+from course_utils.errors import CourseError, instead
+from course_utils.memory.plan.command import OWN_LOOP, TRL, slurm_file, torchrun_command, train_command, weights_of
+from course_utils.memory.step.recipe import Recipe
+
+_OPTIMIZERS = {  # names of Transformers' TrainingArguments
+    "adamw": "adamw_torch",
+    "adamw-foreach": "adamw_torch",
+    "adamw-fused": "adamw_torch_fused",
+    "adamw8bit": "adamw_bnb_8bit",
+    "adamw4bit": "adamw_torch_4bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "paged_adamw_32bit": "paged_adamw_32bit",
+    "adafactor-transformers": "adafactor",
+    "sgd": "sgd",
+}
+_ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
+_TOGETHER = {"lora", "lora_targets", "quantized", "double_quantization"}  # with others that have no fields
+NO_SETTING = "# No setting:"
+_HOW_TO_TRL = (
+    "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
+    "# It fine-tunes: model_name_or_path is a folder with trained weights and their tokenizer, or a name on the Hub.",
+)
+_TRL_ADAPTERS = (
+    "# TRL keeps adapters in bfloat16, the plan in float32, as PEFT prepares them: activations may be smaller here."
+)
+_TRL_LOSS = "# TRL 1.16 computes the loss by pieces of its own and never holds all logits: {}."
+_TRL_PACKAGES = {"adamw_torch_4bit": "torchao", "galore_adamw": "galore_torch"}
+_TRL_8BIT = (
+    "# The Trainer keeps the 8-bit optimizer's averages of an embedding in 32 bits, the plan in 8: 6 bytes more for each of "
+    "its numbers."
+)
+_MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", "fp16": "fp16"}
+
+
+def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
+    """The recipe as `kind`.
+
+    - `accelerate`, `trl`: settings, for `accelerate launch --config_file` and for `trl sft --config`. What the library has no
+      setting for is a remark in the first lines.
+    - `train`, `torchrun`: the command `course train` for one machine, and the one that each of `nodes` nodes runs.
+    - `slurm`: a file that starts that command on `nodes` nodes; its first lines say what to fill in.
+
+    All `ranks` of the recipe are shared out evenly among the nodes. Raises `CourseError` for another kind, and for what cannot be
+    said in this one.
+    """
+    require_kind(kind)
+    if nodes != 1 and kind in (*_SETTINGS, "train"):
+        raise CourseError(f"{kind} is for one machine; for {nodes} nodes choose torchrun or slurm.")
+    if kind in _SETTINGS:
+        return _with_remarks(kind, model, recipe)
+    if kind == "train":
+        try:
+            return train_command(model, recipe)
+        except CourseError as error:
+            if _says_all("trl", recipe):
+                raise CourseError(f"{str(error).removesuffix('.')}, or take --emit trl.") from None
+            raise
+    if kind == "torchrun":
+        return torchrun_command(model, recipe, nodes)
+    return slurm_file(model, recipe, nodes)
+
+
+def require_kind(kind: str) -> None:
+    """Raises `CourseError` for what is none of `KINDS`."""
+    if kind not in KINDS:
+        raise CourseError(f"A recipe cannot be written as {kind!r}; {instead(kind, KINDS)}")
+
+
+def kind_for(recipe: Recipe) -> str:
+    """The kind that says all of a recipe for one machine: `train`, else `trl`; `own loop` where neither does."""
+    return next((kind for kind in ("train", "trl") if _says_all(kind, recipe)), "own loop")
+
+
+def _says_all(kind: str, recipe: Recipe) -> bool:
+    with suppress(CourseError):
+        return NO_SETTING not in emit(kind, "gpt2", recipe)
+    return False
+
+
+def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
+    if recipe.context_parallel > 1:
+        raise CourseError(f"{kind} has no setting for attention on this ring; take no context_parallel.")
+    remarks = {
+        f"the loss by {recipe.chunked_loss} tokens at a time is techniques.LossWithGradients": (
+            recipe.chunked_loss and kind != "trl"
+        ),
+        f"the loss beside the teacher {recipe.teacher} is techniques.distillation_loss": recipe.teacher,
+        f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
+    }
+    if kind == "trl":
+        usual, others = vars(Recipe()), OWN_LOOP.keys() - {*TRL, "teacher", "galore"}
+        remarks |= {f"{name} is {OWN_LOOP[name]}": getattr(recipe, name) != usual[name] for name in sorted(others)}
+    said = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
+    return "\n".join([*said, _SETTINGS[kind](model, recipe)])
+
+
+def _accelerate(model: str, recipe: Recipe) -> str:
+    kind = ("FSDP" if recipe.zero_stage > 1 else "MULTI_GPU") if recipe.ranks > 1 else "NO"
+    if recipe.device == "cpu" and recipe.ranks > 1:
+        kind = "MULTI_CPU"
+    settings = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind,
+        "mixed_precision": _MIXED[recipe.precision],
+        "num_machines": 1,
+        "num_processes": recipe.ranks,
+        "machine_rank": 0,
+        "use_cpu": recipe.device == "cpu",
+    }
+    if recipe.compiled:
+        settings["dynamo_config"] = {"dynamo_backend": "INDUCTOR"}
+    if kind == "FSDP":
+        settings["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": recipe.zero_stage == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            **_keys(recipe, ("accelerate",), ("checkpointing", "offload")),
+        }
+    return _yaml(settings) + f"\n# {_said_of_the_script(recipe, set(settings))}"
+
+
+def _said_of_the_script(recipe: Recipe, settings: set[str]) -> str:
+    """What a file of Accelerate has no room for: it is for the script that it launches to set."""
+    held = {"ranks", "device", "keeps_outputs", "chunked_loss", "teacher", "galore"}
+    held |= {"compiled"} if "dynamo_config" in settings else set()
+    held |= {"zero_stage", "offload", "checkpointing"} if "fsdp_config" in settings else set()
+    held |= {"precision"} if _MIXED[recipe.precision] != "no" else set()
+    usual, always = vars(Recipe()), ("optimizer", "batch", "sequence", "accumulation")
+    chosen = {name: one for name, one in vars(recipe).items() if name in always or one != usual[name]}
+    return (
+        "For the script to set: " + ", ".join(f"{name}={one}" for name, one in chosen.items() if name not in held) + "."
+    )
+
+
+def _trl(model: str, recipe: Recipe) -> str:
+    if recipe.optimizer not in _OPTIMIZERS:
+        raise CourseError(
+            f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}."
+        )
+    if recipe.quantized and recipe.precision == "fp16":
+        raise CourseError(
+            "TRL keeps adapters on 4-bit weights in bfloat16, and fp16's scaler takes no gradients of these; take autocast or "
+            "bf16, or leave quantized out."
+        )
+    file = Path(model)
+    settings = {
+        "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
+        "output_dir": "runs",
+        **_keys(recipe, ("trainer", "trl"), _ALWAYS),
+        "optim": _OPTIMIZERS[recipe.optimizer],
+        "bf16": recipe.precision == "autocast",
+        "fp16": recipe.precision == "fp16",
+        "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",
+        "max_grad_norm": 1.0 if recipe.clipping else 0.0,
+    }
+    chosen = (one.name for one in fields(recipe) if getattr(recipe, one.name) != one.default)
+    settings |= _keys(recipe, ("trainer", "trl"), {*chosen} - _TOGETHER)
+    if recipe.eval_batch:
+        settings["eval_strategy"] = "steps"
+    if recipe.galore:  # of layers in blocks, which have numbers: not of the output layer
+        settings |= {"optim": "galore_adamw", "optim_target_modules": r".*\.\d+\..*"}
+        settings |= {"optim_args": f"rank={recipe.galore}, update_proj_gap=200, scale=0.25"}
+    if recipe.lora:
+        settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
+        settings |= {"lora_target_modules": list(recipe.lora_targets) or "all-linear"}
+    if recipe.quantized:
+        settings |= {"load_in_4bit": True, **_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
+    pieces = (
+        "other pieces than the plan's"
+        if recipe.chunked_loss
+        else "the plan counts them, so its peak may be too high here"
+    )
+    said = [*_HOW_TO_TRL]
+    if not (recipe.trl_loss or recipe.label_smoothing):
+        said.append(_TRL_LOSS.format(pieces))
+    if recipe.quantized and recipe.upcast:
+        said.append(_TRL_ADAPTERS)
+    if recipe.optimizer in ("adamw8bit", "paged_adamw_8bit") and not recipe.lora:
+        said.append(_TRL_8BIT)
+    if package := _TRL_PACKAGES.get(settings["optim"]):
+        said.append(f"# This optimizer needs one more package: pip install {package}")
+    if recipe.ranks > 1:
+        said.append(
+            f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
+        )
+    return "\n".join([*said, _yaml(settings)])
+
+
+def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
+    """The fields of these names that one of these tools has a key for, by that key."""
+    found = {}
+    for one in fields(recipe):
+        keys = [one.metadata["keys"][tool] for tool in tools if tool in one.metadata["keys"]]
+        found |= {key: getattr(recipe, one.name) for key in keys if one.name in names}
+    return found
+
+
+def _yaml(settings: dict) -> str:
+    """JSON's scalars are YAML's too."""
+    lines = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            lines += [f"{name}:", *(f"  {inner}: {json.dumps(one)}" for inner, one in value.items())]
+        else:
+            lines.append(f"{name}: {json.dumps(value)}")
+    return "\n".join(lines)
+
+
+_SETTINGS = {"accelerate": _accelerate, "trl": _trl}
+KINDS = (*_SETTINGS, "train", "torchrun", "slurm")

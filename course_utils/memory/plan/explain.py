@@ -1,0 +1,149 @@
+"""Why memory did not fall, and what ran out of it: two recipes side by side, an error message, a snapshot."""
+
+import pickle
+import re
+from collections import Counter
+from collections.abc import Iterator
+from io import BytesIO
+from math import inf
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.memory.formulas.estimate import Estimate
+from course_utils.units import BYTE_UNITS, format_bytes
+
+_UNITS = dict(BYTE_UNITS) | {"bytes": 1, "B": 1}
+_AMOUNT = r"([\d.]+) (GiB|MiB|KiB|bytes|B)"
+_AMOUNTS = {  # as torch has written them since 2.1, and before
+    "requested": rf"Tried to allocate {_AMOUNT}",
+    "card": rf"total capaci?ty of {_AMOUNT}|{_AMOUNT} total capacity",
+    "free": rf"of which {_AMOUNT} is free|{_AMOUNT} free",
+    "allocated": rf"allocated memory {_AMOUNT} is allocated by PyTorch|{_AMOUNT} already allocated",
+    "reserved": rf"{_AMOUNT} reserved in total by PyTorch",
+    "reserved but unused": rf"{_AMOUNT} is reserved by PyTorch but unallocated",
+}
+_SHORTAGE = r"Tried to allocate|CUDA error: out of memory"
+_WHERE = (  # of a traceback the first that any of its lines says: backward may run a forward pass
+    (r"\.backward\(|run_backward|unpack_hook", "backward", "the backward pass"),
+    (r"optim/\w+\.py|optimizer\.step|_foreach_|_init_group", "update", "the optimizer's step"),
+    (
+        r"cross_entropy|loss_function|ForCausalLMLoss|log_softmax",
+        "forward",
+        "the loss: logits in float32 and their softmax",
+    ),
+    (r"in \w*forward|compute_loss|training_step|softmax", "forward", "the forward pass"),
+    (r"\.to\(|\.cuda\(|_apply|load_state_dict|torch\.load", "loading", "moving or loading weights"),
+)
+
+
+def why(before: Estimate, after: Estimate) -> str:
+    """Which terms fell from one recipe to another, which did not, and which instant binds now."""
+    first, then = (f"{format_bytes(one.peak)} in {one.peak_instant.name}" for one in (before, after))
+    lines = [f"peak: {first}, then {then}"]
+    was, now = before.by_instant(), after.by_instant()
+    for phase in dict.fromkeys([*was, *now]):
+        old, new = was.get(phase, {}), now.get(phase, {})
+        lines.append(f"{phase}: {format_bytes(sum(old.values()))} then {format_bytes(sum(new.values()))}")
+        for kind in dict.fromkeys([*old, *new]):
+            a, b = old.get(kind, 0), new.get(kind, 0)
+            if abs(b - a) > 0.001 * before.peak:
+                lines.append(f"  {kind}: {format_bytes(a)} then {format_bytes(b)}")
+    if after.peak > 0.99 * before.peak:
+        bound = after.peak_instant
+        largest = max(bound.by_kind, key=bound.by_kind.get)
+        lines.append(f"The peak did not fall, because it is in {bound.name}, where {largest} are largest.")
+    return "\n".join(lines)
+
+
+def explain(path: Path, estimate: Estimate | None = None) -> str:
+    """What a file says of a shortage: CUDA's message with its traceback, or a snapshot of `torch.cuda.memory._dump_snapshot`.
+
+    With `estimate` of the same step the piece that was requested is named. Raises `CourseError` where the file says nothing.
+    """
+    data = path.read_bytes() if path.is_file() else None
+    if data is None:
+        raise CourseError(f"There is no file {path}; save the message, or the snapshot, and name its file.")
+    if data[:1] == b"\x80":
+        return "\n".join(_explain_snapshot(data))
+    return "\n".join(_explain_message(data.decode("utf-8", "replace"), estimate))
+
+
+def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
+    ends = [match.start() for match in re.finditer(_SHORTAGE, text)]
+    if not ends:
+        raise CourseError(
+            "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
+        )
+    found = _amounts_in(" ".join(text[ends[-1] :].split()))
+    if found:
+        yield ", ".join(f"{name} {format_bytes(size)}" for name, size in found.items())
+    else:
+        yield "CUDA ran out of memory; the message does not say how much was requested."
+    trace = text[: ends[-1]].rpartition("Traceback (most recent call last)")[2]
+    lines = [line for line in trace.splitlines() if "❱" in line] or [trace]  # as rich marks the line that failed
+    known = (one[1:] for one in _WHERE if any(re.search(one[0], line) for line in lines))
+    phase, what = next(known, (None, None))
+    if what:
+        yield f"It happened in {what}."
+    if estimate is not None and found:
+        yield from _locate_in_step(found["requested"], phase, estimate)
+    if found.get("reserved but unused", 0) > 0.1 * found.get("card", inf):
+        yield (
+            "Much is reserved but unused: the allocator's blocks do not fit what is requested; "
+            "try PYTORCH_ALLOC_CONF=expandable_segments:True."
+        )
+
+
+def _amounts_in(message: str) -> dict[str, int]:
+    """Bytes by what they are."""
+    found = {}
+    for name, pattern in _AMOUNTS.items():
+        if match := re.search(pattern, message):
+            amount, unit = filter(None, match.groups())
+            found[name] = int(float(amount) * _UNITS[unit])
+    if "reserved" in found and "allocated" in found:
+        found["reserved but unused"] = max(0, found.pop("reserved") - found["allocated"])
+    return found
+
+
+def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
+    """The birth in the step that is nearest in size, and the fullest instant."""
+    log = estimate.log
+    births = [
+        (abs(change - size), place)
+        for place, change in enumerate(log.changes.tolist())
+        if change > 0 and place >= log.resident and phase in (None, log.labels[place][0])
+    ]
+    off, place = min(births, default=(inf, 0))
+    if off < 0.01 * size + 2**20:
+        at, kind, module, operator = log.labels[place]
+        born = f"A tensor of that size is allocated in {at}, in {module or 'no module'}, by {operator} ({kind})"
+        yield f"{born}, with {format_bytes(int(log.totals[place]))} in use."
+    peak = estimate.peak_instant
+    largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.parts[:3])
+    yield f"The step's fullest instant is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."
+
+
+def _explain_snapshot(data: bytes) -> Iterator[str]:
+    try:
+        segments = _PlainUnpickler(BytesIO(data)).load()["segments"]
+    except Exception as error:  # a stranger's bytes raise anything
+        raise CourseError(
+            f"The file is no memory snapshot ({error}); make one with torch.cuda.memory._dump_snapshot(FILE)."
+        ) from None
+    by_line: Counter = Counter()
+    for block in (block for segment in segments for block in segment.get("blocks", ())):
+        if block.get("state") == "active_allocated":
+            frames = [f for f in block.get("frames", ()) if "torch/" not in f.get("filename", "")]
+            lines = [f"{Path(f['filename']).name}:{f['line']} {f['name']}" for f in frames]
+            by_line[lines[0] if lines else "unknown"] += block["size"]
+    reserved = sum(segment.get("total_size", 0) for segment in segments)
+    yield f"allocated {format_bytes(sum(by_line.values()))}, reserved {format_bytes(reserved)}; by the line that allocated:"
+    yield from (f"{format_bytes(size):>10s}  {where}" for where, size in by_line.most_common(10))
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """A snapshot holds plain containers only; a file that wants anything else is not read further."""
+
+    def find_class(self, module: str, name: str):
+        raise CourseError(f"it asks for {module}.{name}")

@@ -1,0 +1,684 @@
+"""What fits on a card, what to change where it does not, and how much larger it could be."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+from math import inf, isnan, prod
+from typing import NamedTuple
+
+from course_utils.errors import CourseError
+from course_utils.hardware import MACHINES, OFFERED, Machine
+from course_utils.hardware.machine import NoRateError
+from course_utils.memory.formulas.estimate import Estimate, answer
+from course_utils.memory.formulas.finder import Finder, finder_of
+from course_utils.memory.formulas.trial import Trial, attempt
+from course_utils.memory.plan.emit import kind_for
+from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.step.recipe import ADAMW, Recipe
+from course_utils.memory.trace.log import Log
+from course_utils.units import GiB, MiB, format_bytes, format_seconds
+
+CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
+"""CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
+WORKSPACES = (8 * MiB, 65 * MiB)
+"""From cuBLAS alone on most cards to all that was kept on an H200: docs/accuracy.md."""
+BELOW, ABOVE = 0.02, 0.09
+"""By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
+ERROR = 0.005
+"""By how much predictions for the CPU are off, at most: docs/accuracy.md."""
+_OWN_LOOP = " An own loop is one that you write: neither has a setting for it."
+FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
+_NO_LIMIT = 2**20
+
+
+class Change(NamedTuple):
+    """A rung of the ladder: `costs` says what it disturbs, `level` how much (0 nothing but time, 3 what is trained).
+
+    It sets `fields` of a recipe `where` they make a difference.
+    """
+
+    name: str
+    level: int
+    costs: str
+    where: Callable[[Recipe], bool]
+    fields: dict | Callable[[Recipe], dict]
+
+    def apply(self, recipe: Recipe) -> dict:
+        """The fields to set; none where they make no difference."""
+        if not self.where(recipe):
+            return {}
+        fields = self.fields(recipe) if callable(self.fields) else self.fields
+        return {name: value for name, value in fields.items() if getattr(recipe, name) != value}
+
+
+def _saves_as_usual(recipe: Recipe) -> bool:
+    return not (recipe.checkpointing or recipe.saved_on_disk or recipe.offload_activations)
+
+
+def _adamw_of_floats(recipe: Recipe) -> bool:
+    return recipe.optimizer in ADAMW and not recipe.galore
+
+
+_TWO_LAYERS = ("q_proj", "v_proj")
+CHANGES = (
+    Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False}),
+    Change("gradients dropped after the update", 0, "nothing: optimizer.zero_grad() after step()",
+           lambda r: r.zero_grad != "after-update", {"zero_grad": "after-update"}),
+    Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)",
+           lambda r: _adamw_of_floats(r) and r.optimizer != "adamw-fused", {"optimizer": "adamw-fused"}),
+    Change("fused attention", 0, "nothing: attn_implementation='sdpa'",
+           lambda r: r.attention == "eager", {"attention": "sdpa"}),
+    Change("micro-batch of 1", 0, "time: smaller matrix products",
+           lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
+    Change("chunked loss", 0, "nothing: LossWithGradients, 1,024 tokens at a time",
+           lambda r: not (r.chunked_loss or r.trl_loss or r.label_smoothing), {"chunked_loss": 1024}),
+    Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
+    Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
+    Change("ZeRO-3", 0, "traffic", lambda r: r.ranks > 1 and r.zero_stage < 3, {"zero_stage": 3}),
+    Change("activations on the host", 0, "time: over the host's link",
+           lambda r: r.device != "cpu" and _saves_as_usual(r), {"offload_activations": True}),
+    Change("optimizer on the host", 0, "time: over the host's link",
+           lambda r: r.device != "cpu" and not r.offload, {"offload": True}),
+    Change("update within backward", 1, "no clipping by the joint norm",
+           lambda r: not r.in_backward, {"in_backward": True, "clipping": False, "zero_grad": "after-update"}),
+    Change("8-bit AdamW", 1, "states of 8 bits", _adamw_of_floats, {"optimizer": "adamw8bit"}),
+    Change("paged 8-bit AdamW", 1, "states of 8 bits, which wait on the host",
+           lambda r: r.device != "cpu" and _adamw_of_floats(r), {"optimizer": "paged_adamw_8bit"}),
+    Change("autocast", 1, "products in bfloat16", lambda r: r.precision == "fp32", {"precision": "autocast"}),
+    Change("4-bit AdamW", 2, "states of 4 bits",
+           lambda r: _adamw_of_floats(r) or r.optimizer == "adamw8bit", {"optimizer": "adamw4bit"}),
+    Change("GaLore of rank 128", 2, "Adam's averages in 128 directions of each gradient",
+           lambda r: _adamw_of_floats(r) and not r.lora, {"optimizer": "adamw", "galore": 128}),
+    Change("Adafactor", 2, "another optimizer",
+           lambda r: "adafactor" not in str(r.optimizer), {"optimizer": "adafactor", "galore": 0}),
+    Change("SGD", 2, "another optimizer, which keeps nothing", lambda r: r.optimizer != "sgd", {"optimizer": "sgd", "galore": 0}),
+    Change("all in bfloat16", 2, "small updates are lost",
+           lambda r: r.precision in ("fp32", "autocast", "bf16-masters"), {"precision": "bf16"}),
+    Change("LoRA of rank 16 on q_proj and v_proj", 3, "only adapters beside two layers of a block are trained",
+           lambda r: not (r.lora_targets or r.frozen),
+           lambda r: {"lora": r.lora or 16, "lora_targets": _TWO_LAYERS, "galore": 0}),
+    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16, "galore": 0}),
+    Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
+           lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
+)  # fmt: skip
+"""From what nobody notices to what changes the training."""
+_CARDS = "fewest cards by ZeRO-3"
+_LEVELS = {change.level for change in CHANGES}
+_EASY = {
+    "keep only the loss",
+    "gradients dropped after the update",
+    "fused optimizer",
+    "fused attention",
+    "micro-batch of 1",
+    "chunked loss",
+}
+"""Changes that cost hardly anything, so that as many as are needed may go with others."""
+_SHOWN = 10
+_WAYS, _MOST_ROWS, _MOST_FAILED = 4, 4, 12
+"""Ways to try with the same gravest changes; rows of a level, and trials of a level that did not fit, after which no more are
+tried."""
+_TOO_HIGH = 1.1
+"""A guess of what several changes take together may be as much too high."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A change, or several, beside what is: differences in bytes, seconds and bytes on the wire. `fits` on this card."""
+
+    names: tuple[str, ...]
+    level: int
+    costs: str
+    peak: int
+    need: tuple[int, int]
+    verdict: str
+    saves: int
+    seconds: float
+    sent: int
+    how: str
+    recipe: Recipe = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
+
+    `rows` are changes that make it fit, the least disturbing first, or where none was found the five that lower the peak most.
+    `helpless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
+    `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
+    fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
+    `most_cards` are not enough. `why_no_seconds` says why there are none though a machine was named.
+    """
+
+    model: str
+    recipe: Recipe
+    memory: int
+    estimate: Estimate = field(repr=False)
+    trial: Trial = field(repr=False)
+    need: tuple[int, int]
+    verdict: str
+    rows: tuple[Option, ...]
+    helpless: tuple[str, ...]
+    largest: dict[str, int | None]
+    unrated: tuple[str, ...] = ()
+    why_no_seconds: str = ""
+    most_cards: int = 0
+    nearest: Option | None = None
+
+    @property
+    def headline(self) -> str:
+        """The verdict, and the bytes that it stands on."""
+        least, most = map(format_bytes, self.need)
+        return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}."
+
+    def __str__(self):
+        peak = self.estimate.peak_instant
+        lines = [
+            self.headline,
+            f"Asked with {', '.join(_asked(self.recipe))}.",
+            *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
+            f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
+            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
+        ]
+        source = f"known from {self.estimate.how}."
+        if self.recipe.device == "cuda":
+            reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
+            lines.append(
+                f"The allocator reserves {reserved} for it, and the most is {width:.0%} above the least; {source}"
+            )
+            on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
+            lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
+            lines.append(self._by_the_label())
+        else:
+            lines.append(source.replace("known", "Known", 1))
+        if self.why_no_seconds:
+            lines.append(self.why_no_seconds)
+        if not isnan(self.trial.seconds):
+            lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
+        found = any(row.verdict == FITS for row in self.rows)
+        if self.verdict != FITS and not found:
+            lines += ["", "Nothing was found that is sure to fit."]
+        if self.rows:
+            head = (
+                "What would make it fit, the least disturbing first:" if found else "Alone these lower the peak most:"
+            )
+            by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
+            lines += ["", head, *table(self.rows), ""]
+            if any(row.verdict != DOES_NOT for row in self.rows):
+                lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
+            lines += ["Not every combination was tried: others may fit too."]
+        if self.nearest:
+            names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)
+            gentler = "Of what disturbs less, nothing was found that is sure to fit. " if found else ""
+            lines += ["", f"{gentler}Nearest: {names}. It needs {least} to {most}."]
+        if self.helpless:
+            lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
+        if self.unrated:
+            lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
+        none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
+        known = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
+        if known:
+            lines += ["", "; ".join(f"{name}: {value}" for name, value in known.items())]
+        if self.largest.get(_CARDS, 1) is None:
+            lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
+        """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
+        return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, offered * card.memory) == verdict)
+
+    def _name_cards(self, names: Sequence[str]) -> str:
+        """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
+        halves = "bfloat16" if self.recipe.precision != "fp16" else "float16"
+        wanted = halves if self.recipe.precision != "fp32" or self.recipe.quantized else "float32"
+        least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
+        said = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
+        more = len(names) - len(least)
+        return f"{said} and {more} with more memory" if more else said
+
+    def _by_the_label(self) -> str:
+        """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
+        worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
+        then = [f"{verdict} on {self._name_cards(cards)}" for verdict, cards in worse.items() if cards]
+        said = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
+        return f"{said} With 8 % less: {'; '.join(then)}." if then else said
+
+    def json(self) -> dict:
+        """All of it as plain values; seconds are None without a machine."""
+
+        instants = {}
+        for instant in self.estimate.instants:
+            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
+            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
+        return {
+            "model": self.model,
+            "memory": self.memory,
+            "verdict": self.verdict,
+            "need": list(self.need),
+            "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
+            "reserved": self.trial.log.reserved,
+            "host": self.trial.host.peak,
+            "seconds": _known(self.trial.seconds),
+            "sent": self.trial.sent,
+            "how": self.estimate.how,
+            "recipe": plain_recipe(self.recipe),
+            "instants": instants,
+            "rows": [plain_row(row) for row in self.rows],
+            "nearest": self.nearest and plain_row(self.nearest),
+            "no help": list(self.helpless),
+            "no rate": list(self.unrated),
+            "largest": self.largest,
+        }
+
+
+def plain_row(row: Option) -> dict:
+    """All of it as plain values."""
+    return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
+
+
+def _known(seconds: float) -> float | None:
+    return None if isnan(seconds) else seconds  # JSON has no NaN
+
+
+def plain_recipe(recipe: Recipe) -> dict:
+    """The fields that are not as usual."""
+    usual = vars(Recipe())
+    return {name: value for name, value in vars(recipe).items() if value != usual[name]}
+
+
+def _asked(recipe: Recipe) -> Iterator[str]:
+    """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
+    for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
+        value = getattr(recipe, name)
+        if name != "device":
+            yield name if value is True else f"{name}={getattr(value, '__name__', value)}"
+
+
+def table(rows: Sequence[Option]) -> Iterator[str]:
+    """Rows as text, in columns; what is not known of any of them has none."""
+
+    def signed(size: int) -> str:
+        return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
+
+    columns = {
+        "row": [str(number) for number in range(1, len(rows) + 1)],
+        "": [" + ".join(row.names) for row in rows],
+        "peak": [format_bytes(row.peak) for row in rows],
+        "change": [signed(-row.saves) for row in rows],
+        "seconds": [
+            "" if isnan(s := row.seconds) else "+" * (s > 0) + format_seconds(s) if s else "none" for row in rows
+        ],
+        "sent": [signed(row.sent) if row.sent else "" for row in rows],
+        "train by": [kind_for(row.recipe) for row in rows],
+    }
+    shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
+
+    def line(cells: Iterable[str]) -> str:
+        sides = ("<" if name in ("", "train by") else ">" for name in shown)
+        return "  ".join(
+            f"{cell:{side}{width}s}" for cell, side, width in zip(cells, sides, shown.values(), strict=True)
+        )
+
+    yield f"  {line(shown)}   costs"
+    for place, row in enumerate(rows):
+        yield f"  {line(columns[name][place] for name in shown)}   {row.costs}"
+
+
+def needs(log: Log, device: str) -> tuple[int, int]:
+    """Bytes of a card: at least what is allocated and a small context, at most what is reserved and a large one."""
+    if device == "cpu":
+        return int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR))
+    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
+    return least, int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
+
+
+def verdict_of(need: tuple[int, int], memory: float) -> str:
+    """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
+    return FITS if need[1] <= memory else TIGHT if need[0] <= memory else DOES_NOT
+
+
+def plan(
+    what,
+    memory: int,
+    recipe: Recipe = Recipe("adamw-foreach", device="cuda"),  # noqa: B008 frozen
+    *,
+    batch: Callable | None = None,
+    machine: Machine | None = None,
+    cards: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256, 512),
+    say: Callable[[str], None] = lambda _: None,
+    show: Callable[["Plan | Option"], None] = lambda _: None,
+) -> Plan:
+    """Whether a step of `what` by `recipe` fits into `memory` bytes of a card, and what to do where it does not.
+
+    `what` and `batch` as for `estimate`. With `machine` each row has its predicted seconds. `cards` are the numbers of them to
+    try for the fewest that suffice. `say` gets what is being done, since some of it takes seconds; `show` what is known already:
+    the plan without rows and largest sizes once there is a verdict, then each row that fits, as it is found.
+    """
+    if not memory > 0:
+        raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")
+    source = source_of(what, batch)
+    say("the step as it is")
+    finder = finder_of(source, recipe)
+    why_no_seconds = ""
+    try:
+        trial = finder.attempt(recipe.batch, recipe.sequence, machine)
+    except NoRateError as error:  # bytes are the same on any machine
+        machine, why_no_seconds = None, f"Seconds are not known: {error}"
+        trial = finder.attempt(recipe.batch, recipe.sequence)
+    base = answer(finder, recipe)
+    need = needs(trial.log, recipe.device)
+    verdict = verdict_of(need, memory)
+
+    def tell(what_now: str) -> None:
+        say(f"it {verdict.replace(TIGHT, f'is {TIGHT}')}; {what_now}")
+
+    about = source.name, recipe, memory, base, trial, need, verdict
+    show(Plan(*about, (), (), {}, why_no_seconds=why_no_seconds))
+    found = ((), None, (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell, show)
+    rows, nearest, helpless, unrated = found
+    tell("how large it may be")
+    largest = _largest(finder, recipe, memory, trial)
+    if verdict != FITS and recipe.device == "cuda" and cards:
+        enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
+        with suppress(CourseError):  # it does not go together with the recipe
+            largest[_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
+    return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0), nearest)
+
+
+def _ladder(source, base: Trial, memory: int, machine, say, show) -> tuple[tuple, Option | None, tuple, tuple]:
+    unrated = []
+    tried = {change.name: trial for change, trial in try_each(CHANGES, source, base.recipe, machine, say, unrated)}
+    changes = [change for change in CHANGES if change.name in tried]
+    rows = [_row(base, (change,), tried[change.name], memory, tried) for change in changes]
+    helpless = tuple(row.names[0] for row in rows if row.saves <= 0.001 * base.peak and row.verdict != FITS)
+    useful = [change for change in changes if _lowers_a_phase(base, tried[change.name])]
+    fitting = [row for row in rows if row.verdict == FITS]
+    for row in fitting:
+        show(row)
+    room = memory * base.peak / needs(base.log, base.recipe.device)[1]
+
+    def guess(changes: Sequence[Change]) -> float:
+        """How much of the room they should take together."""
+        return _guess(base.by_phase, [tried[change.name].by_phase for change in changes]) / room
+
+    tight = [((change,), row.need[1]) for change, row in zip(changes, rows, strict=True) if row.verdict == TIGHT]
+
+    def need(changes: tuple[Change, ...]) -> tuple[float, float]:
+        try:
+            recipe = replace(base.recipe, **_fields(base.recipe, changes))
+            trial = attempt(source, recipe, traffic=False)  # seconds take longer to predict
+        except CourseError:  # they do not go together, or not with this model
+            return inf, inf
+        return needs(trial.log, recipe.device)
+
+    def fits(changes: tuple[Change, ...]) -> bool:
+        verdict = verdict_of(needed := need(changes), memory)
+        if changes and verdict == TIGHT:
+            tight.append((changes, needed[1]))
+        return verdict == FITS
+
+    def row_of(changes: tuple[Change, ...]) -> Option:
+        recipe = replace(base.recipe, **_fields(base.recipe, changes))
+        return _row(base, changes, attempt(source, recipe, machine), memory, tried)
+
+    for count in range(4):
+        known, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
+        # Two rows of a level are enough, and so are three in all, but for what disturbs less than one of them.
+        totals = {level: sorted(_total(row.names) for row in fitting if row.level == level) for level in levels}
+        asked = range(max(levels)) if len(fitting) > 2 else _LEVELS
+        wanted = dict.fromkeys(asked, inf) | {level: of[1] for level, of in totals.items() if len(of) > 1}
+        failed = Counter()
+        for level, alternatives in _promising(base.recipe, useful, wanted, count, known, guess):
+            if levels[level] == _MOST_ROWS or failed[level] == _MOST_FAILED:
+                continue
+            for combined in alternatives:
+                say("trying " + " + ".join(change.name for change in combined))
+                if not fits(combined):
+                    failed[level] += 1
+                    continue
+                fewest = _fewest(combined, lambda fewer: guess(fewer) <= _TOO_HIGH and fits(fewer))
+                if {change.name for change in fewest} not in [set(row.names) for row in fitting]:
+                    fitting.append(row_of(fewest))
+                    show(fitting[-1])
+                    levels[fitting[-1].level] += 1
+                    break
+    shown = _two_of_each_level_and_the_gentlest(sorted(fitting, key=_disturbance))
+    gentlest = min((row.level for row in fitting), default=len(_LEVELS))
+    nearest, gentler = None, [one for one in tight if max(change.level for change in one[0]) < gentlest]
+    if gentler:
+        best, most = min(gentler, key=lambda one: one[1])
+        nearest = row_of(_fewest(best, lambda fewer: fewer and need(fewer)[1] <= most))
+    lower = sorted((row for row in rows if row.saves > 0), key=lambda row: row.peak)
+    return tuple(shown or lower[:5]), nearest, helpless, tuple(unrated)
+
+
+def _two_of_each_level_and_the_gentlest(rows: list[Option]) -> list[Option]:
+    first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
+    more = [row for row in rows if row not in first][: _SHOWN - len(first)]
+    return sorted(first + more, key=_disturbance)
+
+
+def _disturbance(row: Option) -> tuple:
+    places = {change.name: place for place, change in enumerate(CHANGES)}
+    return row.level, _total(row.names), len(row.names), [places[name] for name in row.names]
+
+
+def _total(names: Sequence[str]) -> int:
+    """How much changes disturb together."""
+    return sum(change.level for change in CHANGES if change.name in names)
+
+
+def try_each(
+    changes: Sequence[Change],
+    source: Source,
+    recipe: Recipe,
+    machine: Machine | None,
+    say: Callable = lambda _: None,
+    unrated: list[str] | None = None,
+) -> Iterator[tuple[Change, Trial]]:
+    """Each of `changes` that makes a difference to `recipe`, alone, with its trial; those that do not go with it are left out.
+
+    So are those for whose products `machine` has no rate; their names are added to `unrated`.
+    """
+    for change in changes:
+        if fields := change.apply(recipe):
+            say(f"trying {change.name}")
+            try:
+                trial = attempt(source, replace(recipe, **fields), machine)
+            except NoRateError:
+                if unrated is not None:
+                    unrated.append(change.name)
+                continue
+            except CourseError:  # the two do not go together, or not with this model
+                continue
+            yield change, trial
+
+
+def _fields(recipe: Recipe, changes: Sequence[Change]) -> dict:
+    """What all of `changes` set in `recipe`."""
+    return {name: value for change in changes for name, value in change.apply(recipe).items()}
+
+
+def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
+    """Whether no two of `changes` set the same, and no two refuse each other."""
+    fields = _fields(recipe, changes)
+    with suppress(CourseError):
+        replace(recipe, **fields)
+        return len(fields) == sum(len(change.apply(recipe)) for change in changes)
+    return False
+
+
+def _fewest(changes: tuple[Change, ...], fits: Callable) -> tuple[Change, ...]:
+    """`changes` without each that is not needed, the gravest tried first."""
+    for change in reversed(changes):
+        fewer = tuple(other for other in changes if other is not change)
+        changes = fewer if fits(fewer) else changes
+    return changes
+
+
+def _promising(
+    recipe: Recipe, useful: list[Change], wanted: dict[int, float], count: int, known: list[set], guess: Callable
+) -> Iterator[tuple[int, list[tuple[Change, ...]]]]:
+    """`count` changes, with those of the easy ones beside which they should take least, which may fit: of each level with
+    other changes of that level, the least disturbing first; the changes below it in several ways, the least disturbing ones and
+    the one that should take least. In all they disturb less than what is `wanted` of the level. With and without a smaller
+    micro-batch, between which gradients are kept.
+    """
+    by_level, places = {}, {change.name: place for place, change in enumerate(useful)}
+    easy, hard = ([change for change in useful if (change.name in _EASY) is is_easy] for is_easy in (True, False))
+    # Of equal guesses the first counts, which has most changes.
+    beside = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
+    for costly, whole in product(combinations(hard, count), (True, False)):
+        level, total = max((c.level for c in costly), default=0), sum(c.level for c in costly)
+        if total >= wanted.get(level, 0) or any(one <= _EASY | {c.name for c in costly} for one in known):
+            continue
+        alike = [some + costly for some in beside if ("batch" not in _fields(recipe, some)) is whole]
+        together = [changes for changes in alike if len(changes) > 1 and _go_together(recipe, changes)]
+        changes = min(together, key=guess, default=None)
+        if changes and guess(changes) <= _TOO_HIGH:
+            of_level = tuple(places[c.name] for c in costly if c.level == level)
+            order = total, tuple(places[c.name] for c in costly), not whole
+            by_level.setdefault(level, {}).setdefault((len(of_level), of_level), []).append((order, changes))
+    for level in sorted(by_level):
+        for _, ways in sorted(by_level[level].items()):
+            gentlest, smallest = sorted(ways)[:_WAYS], min(ways, key=lambda way: guess(way[-1]))
+            yield level, [way[-1] for way in (*gentlest, *([] if smallest in gentlest else [smallest]))]
+
+
+def _guess(base: dict, alone: list[dict]) -> float:
+    """The peak of several changes together, from bytes by phase and kind: each kind falls to the product of the shares to which
+    it falls by each change alone. One that is in a phase only by a change falls by the others as its largest does."""
+
+    def most(one: dict, kind: str) -> int:
+        return max(kinds.get(kind, 0) for kinds in one.values())
+
+    def size(phase: str, kind: str) -> float:
+        if before := base[phase].get(kind, 0):
+            return before * prod(one.get(phase, {}).get(kind, 0) / before for one in alone)
+        new = max(alone, key=lambda one: one.get(phase, {}).get(kind, 0))
+        others = [one for one in alone if one is not new and most(base, kind)]
+        return new.get(phase, {}).get(kind, 0) * prod(min(1, most(one, kind) / most(base, kind)) for one in others)
+
+    kinds = {kind for one in (base, *alone) for of_phase in one.values() for kind in of_phase}
+    return max(sum(size(phase, kind) for kind in kinds) for phase in base)
+
+
+def _lowers_a_phase(base: Trial, trial: Trial) -> bool:
+    then = {phase: sum(kinds.values()) for phase, kinds in trial.by_phase.items()}
+    return any(then.get(phase, 0) < 0.99 * sum(kinds.values()) for phase, kinds in base.by_phase.items())
+
+
+def _row(base: Trial, changes: Sequence[Change], trial: Trial, memory: int, tried: dict[str, Trial]) -> Option:
+    need = needs(trial.log, trial.recipe.device)
+    verdict = verdict_of(need, memory)
+    return Option(
+        names=tuple(change.name for change in changes),
+        level=max(change.level for change in changes),
+        costs="; ".join(dict.fromkeys(_costs(base, changes, trial, verdict, tried))),
+        peak=trial.peak,
+        need=need,
+        verdict=verdict,
+        saves=base.peak - trial.peak,
+        seconds=trial.seconds - base.seconds,
+        sent=trial.sent - base.sent,
+        how=trial.how,
+        recipe=trial.recipe,
+    )
+
+
+def _costs(
+    base: Trial, changes: Sequence[Change], trial: Trial, verdict: str, tried: dict[str, Trial]
+) -> Iterator[str]:
+    """What each change costs, and what else explains the row's numbers."""
+    yield from (change.costs for change in changes)
+    if verdict == FITS and trial.peak >= 0.999 * base.peak:
+        yield "only what the allocator reserves beyond the peak falls"
+    if isnan(trial.seconds):
+        return
+    if trial.recipe.quantized and trial.recipe.precision == "bf16":
+        yield "time: attention and the output layer multiply in float32"  # as PEFT prepares what is not of 4 bits
+    elif trial.recipe.quantized and trial.recipe.precision != "fp32":
+        # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
+        yield "seconds count products with weights of 4 bits in float32, and autocast may reach them"
+    others = [change.name for change in changes if change.name != "LoRA of rank 16"]
+    if len(others) == len(changes) or len(others) > 1:  # there is no trial of the same without it
+        return
+    if trial.seconds > (tried[others[0]] if others else base).seconds:
+        yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
+
+
+def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[str, int | None]:
+    def fits(log: Log) -> bool:
+        return log.peak < memory and verdict_of(needs(log, recipe.device), memory) == FITS
+
+    if sum(trial.by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
+        return {"largest batch": 0, "longest sequence": 0}
+    positions = finder.source.positions
+    # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
+    by_labels = recipe.chunked_loss or recipe.teacher
+    rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
+    batch = most_that_fits(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits)
+    unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
+    start, limit = recipe.sequence // unit, min(positions or length, length) // unit
+    longest = most_that_fits(finder, lambda n: (recipe.batch, n * unit), start, limit, fits)
+    found = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
+    return {
+        name: None if count == limit else count or 0 for name, (count, limit) in found.items()
+    }  # else it does not matter
+
+
+def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: Callable[[Log], bool]) -> int | None:
+    """By formulas, whose answer is confirmed; where it is not, by formulas confirmed at every size."""
+    guessed = most(lambda n: fits(finder.guess(*at(n))), start, limit)
+    if guessed is None or fits(finder.log(*at(guessed))[0]):
+        return guessed
+    return most(lambda n: fits(finder.log(*at(n))[0]), start, limit)
+
+
+def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:
+    """The largest number up to `limit` that fits, found by doubling or halving near `start` and then between; None for none.
+
+    What is reserved does not grow evenly, so not all that is smaller need fit. The search begins at a power of two: else its
+    answer would depend on `start`.
+    """
+    low = high = 1 << start.bit_length() - 1
+    if fits(low):
+        while high < limit and fits(min(2 * high, limit)):
+            high = low = min(2 * high, limit)
+        if high >= limit:
+            return limit
+        high = min(2 * high, limit)
+    else:
+        while low > 1 and not fits(low := low // 2):
+            high = low
+        if low == 1 and not fits(1):
+            return start if fits(start) else None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return start if start > low and fits(start) else low
+
+
+def _least_of_a_share(trial: Trial, ranks: int) -> float:
+    """Bytes that a rank needs at least when parameters, gradients and state are shared out, and nothing is gathered."""
+    shared = {"parameters", "gradients", "optimizer state", "optimizer temporaries"}
+    if trial.recipe.precision == "autocast":  # whose copies of the weights are among the activations
+        shared.add("activations")
+    in_use = (kinds.items() for kinds in trial.by_phase.values())
+    return max(sum(size / ranks if kind in shared else size for kind, size in kinds) for kinds in in_use)
+
+
+def _fewest_cards(source, recipe: Recipe, memory: int, cards: Sequence[int], say) -> int | None:
+    """The first of `cards` by itself, since it mostly is enough; then by halves, since more cards hold less each."""
+
+    def fits(count: int) -> bool:
+        say(f"trying {count} cards")
+        shared = replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False)
+        return verdict_of(needs(attempt(source, shared, traffic=False).log, recipe.device), memory) == FITS
+
+    place = 0 if not cards or fits(cards[0]) else bisect_left(cards, True, 1, key=fits)
+    return cards[place] if place < len(cards) else None

@@ -1,0 +1,285 @@
+"""What people have, read as a recipe: files of six tools (`tools.yaml`), scripts, launch lines, names on the Hub."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from course_utils.errors import CourseError
+from course_utils.memory.plan.reading.fields import AT_LEAST, UNKNOWN, Found
+from course_utils.memory.plan.reading.hub import describe, find_model
+from course_utils.memory.plan.reading.settings import (
+    LAUNCH,
+    Computed,
+    Script,
+    Settings,
+    Value,
+    read_keys,
+    read_launch,
+    read_script,
+    text_of,
+)
+from course_utils.memory.plan.reading.tools import Tool, kind_of, tables
+
+_FILES = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
+_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
+_TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
+_NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
+_OF_ADAPTERS = ("lora_targets", "modules_to_save", "quantized", "double_quantization", "upcast")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
+
+    `unmodelled` has, by the key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason.
+    `loop` is the one that runs; it is empty where no file says.
+    """
+
+    model: str
+    fields: dict[str, object] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
+    unmodelled: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    loop: str = ""
+
+    @property
+    def effect(self) -> str:
+        """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
+        effects = {said.partition(":")[0] for said in self.unmodelled.values()}
+        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
+
+    def over(self, flags: dict[str, object]) -> "Reading":
+        """The same with the fields that a command's flags say, which win; what was unknown of such a field is then known."""
+        fields, provenance, remarks = {**self.fields, **flags}, dict(self.provenance), list(self.remarks)
+        provenance |= {name: f"--{name.replace('_', '-')}" for name in flags if self.provenance}
+        if fields.get("zero_stage") and fields.get("ranks") == 1 and "zero_stage" not in flags:
+            where = provenance["zero_stage"]
+            remarks.append(f"One rank has nothing to share: stage {fields.pop('zero_stage')} ({where}) is left out.")
+        if not fields.get("lora"):
+            fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
+        unmodelled = {key: why for key, why in self.unmodelled.items() if key not in flags}
+        return replace(self, fields=fields, provenance=provenance, unmodelled=unmodelled, remarks=tuple(remarks))
+
+    def table(self) -> list[str]:
+        """A line for each value: what it is and where it stands."""
+        said = {"model": self.model, **self.fields}
+        rows = [(f"{name}={_plain(said[name])}", where) for name, where in self.provenance.items() if name in said]
+        width = max((len(row[0]) for row in rows), default=0)
+        return [f"  {value:<{width}}  {where}" for value, where in rows]
+
+
+def _plain(value: object) -> str:
+    return ",".join(value) or "all-linear" if isinstance(value, tuple) else str(value)
+
+
+def read(words: Iterable[str], launch: Iterable[str] | None = None) -> Reading:
+    """What `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
+
+    A later file counts before an earlier one, and the launch line before all. No script is run and no pickle opened. Raises
+    `CourseError` for what is none of these, and for a file that says it leaves something out.
+    """
+    words, settings, tools, problems = list(words), {}, [], {}
+    files = [word for word in words if _is_file(word)]
+    models = [word for word in words if word not in files]
+    if len(models) > 1:
+        raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
+    for word in files:
+        tool, said = _read_file(Path(word), problems)
+        tools.append(tool)
+        settings |= said
+    if launch is not None:
+        tool, said = _read_launch(list(launch), problems)
+        tools.append(tool)
+        settings |= said
+    settings |= _beside(settings, problems)
+    named = settings.get("model_name_or_path")
+    if models:
+        model = models[0]
+    elif named is not None and isinstance(named.value, str) and named.value.strip():
+        model = named.value
+    else:
+        why = f"{named.where} does not write it down" if named is not None else "Nothing names it"
+        raise CourseError(
+            f"Which model is it? {why}; name it first: course plan llama-3.1-8b {' '.join(words)} --memory 24GB."
+        )
+    model = find_model(model)
+    tool = next((one for one in tools if one.loop), tools[0] if tools else None)
+    if tool is None:
+        return Reading(model)
+    found = Found(settings, tool, describe(model))
+    sources = {"model": "the command" if models else named.where}
+    return Reading(
+        model, found.fields, sources | found.provenance, found.unmodelled | problems, tuple(found.remarks), tool.loop
+    )
+
+
+def _is_file(word: str) -> bool:
+    """Whether a word is a file of settings; a model's config.json and FILE.py:FUNCTION are models."""
+    path = Path(word)
+    if path.suffix.lower() not in _FILES or (path.suffix.lower() == ".json" and not path.is_file()):
+        return False  # a model's own door says which config.json is near
+    _require(path)
+    return path.suffix.lower() != ".json" or not {"model_type", "architectures"} & read_keys(path).keys()
+
+
+def _require(path: Path) -> None:
+    if not path.is_file():
+        raise CourseError(
+            f"There is no file {path} in {Path.cwd().name}/; start course plan in the folder where you train."
+        )
+
+
+def _read_file(path: Path, problems: dict[str, str]) -> tuple[Tool, Settings]:
+    if path.suffix.lower() == ".py":
+        return _read_script(path, problems)
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        if line.lower().startswith("# no setting:"):
+            left_out = line.partition(":")[2].strip()
+            raise CourseError(
+                f"{path}:{number} says what this file leaves out: {left_out} Give it as a flag, and delete the line."
+            )
+    settings = read_keys(path)
+    tool = kind_of(settings)
+    if tool is None:
+        raise CourseError(
+            f"{path} has no key by which files of TRL, Trainer, Accelerate, DeepSpeed, LLaMA-Factory or axolotl are known; give "
+            "one of these."
+        )
+    if tool.key == "trainer" and path.suffix.lower() != ".json":  # Trainer itself reads no YAML
+        tool = tables().tools["trl"]
+    if tool.key == "llama-factory" and not settings.get("do_train", Value(False, "")).value:
+        raise CourseError(f"{path} does not train, since do_train is not true; give the file that does.")
+    _refuse_misspelled(settings, tool)
+    return tool, tool.translate(settings)
+
+
+def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
+    """A key that nearly spells one that counts would leave that one at its default, unsaid."""
+    known = {*tool.defaults, *tool.rename, "model_name_or_path", "lora_target_modules", "attn_implementation"}
+    for key, value in settings.items():
+        near = get_close_matches(key, known, 1, cutoff=0.92) if key not in known and len(key) > 5 else []
+        if near and near[0] not in settings:
+            raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; do you mean {near[0]}?")
+
+
+def _read_script(path: Path, problems: dict[str, str]) -> tuple[Tool, Settings]:
+    script = read_script(path)
+    is_trl = any(name.startswith("SFT") for name in script.names)
+    takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
+    if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
+        raise CourseError(
+            f"{path} makes no TrainingArguments and no SFTConfig; for a module of your own write {path}:FUNCTION."
+        )
+    settings: Settings = {}
+    for function, calls in script.calls.items():
+        owner, _, last = function.rpartition(".")
+        for call in calls:
+            if last in _ARGUMENTS:
+                settings |= {key: value for key, value in call.items() if key.isidentifier()}
+                if "**" in call:
+                    problems["**"] = f"{UNKNOWN}: {call['**'].where} hands over arguments by ** that are computed"
+            elif last in _TRAINERS:
+                settings |= {key: call[key] for key in ("compute_metrics", "optimizers") if key in call}
+                if (model := call.get("model") or call.get("0")) and isinstance(model.value, str):
+                    settings["model_name_or_path"] = model
+            elif "tokenizer" in last.lower() and "max_length" in call:
+                settings["max_length"] = call["max_length"]
+    settings |= _model_of(script)
+    if "optimizers" in settings:
+        where = settings["optimizers"].where
+        problems["optimizer"] = f"{UNKNOWN}: {where} hands over an optimizer; say it with --optimizer"
+    for name in script.names & tables().unmodelled.keys():
+        effect, _, why = tables().unmodelled[name].partition(": ")
+        key = "frozen" if name.startswith("requires_grad") else name
+        problems[key] = f"{effect}: {name} ({path.name}): {why}"
+    tool = tables().tools["trl" if is_trl else "trainer"]
+    if is_trl and any(function.endswith("from_pretrained") for function in _loads(script)):
+        tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
+    return tool, tool.translate(settings)
+
+
+def _loads(script: Script) -> list[str]:
+    """The functions by which a script loads a model."""
+    ends = (".from_pretrained", ".from_config")
+    return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
+
+
+def _model_of(script: Script) -> Settings:
+    """The model that a script loads, with its dtype, its attention, its adapters and its 4 bits."""
+    settings: Settings = {}
+
+    def take(call: Settings, **names: str) -> None:
+        settings.update({new: call[key] for key, new in names.items() if key in call})
+
+    for function in _loads(script):
+        for call in script.calls[function]:
+            settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
+            take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
+            take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype")
+            take(call, **{key: key for key in ("attn_implementation", "load_in_8bit", "load_in_4bit")})
+    for call in script.calls.get("BitsAndBytesConfig", []):
+        take(call, load_in_4bit="load_in_4bit", load_in_8bit="load_in_8bit")
+        take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant")
+    for call in script.calls.get("LoraConfig", []):
+        settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
+        take(call, r="lora_r", target_modules="lora_target_modules", modules_to_save="lora_modules_to_save")
+        take(call, use_dora="use_dora", target_parameters="lora_target_parameters")
+    for call in script.calls.get("prepare_model_for_kbit_training", []):
+        settings["upcast"] = Value(True, call["()"].where)
+    return settings
+
+
+def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[Tool, Settings]:
+    line = read_launch(words)
+    settings, tool = _launcher_of(line.launcher, line.flags, problems), None
+    files = [word for word in (line.target, *line.files) if word.lower().endswith(_FILES)]
+    config = line.arguments.get("config")
+    for word in [*files, *([str(config.value)] if config else [])]:
+        _require(Path(word))
+        own, said = _read_file(Path(word), problems)
+        tool, settings = tool or own, settings | said
+    if line.launcher == "trl":
+        tool = tables().tools["trl"]
+        if line.target != "sft":
+            problems["rl"] = f"{AT_LEAST}: trl {line.target}: {tables().unmodelled['rl'].partition(': ')[2]}"
+    if tool is None:
+        raise CourseError(
+            f"{line.target} is a module that is not read; give its script or its file of settings in place of it."
+        )
+    _refuse_misspelled(line.arguments, tool)
+    return tool, settings | tool.translate(line.arguments)
+
+
+def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Settings:
+    """How many ranks a launcher starts; of accelerate also its file, or else the one that `accelerate config` wrote."""
+    settings: Settings = {}
+    if launcher == "accelerate":
+        config = flags.get("config_file")
+        path = Path(str(config.value)) if config else Path.home() / ".cache/huggingface/accelerate/default_config.yaml"
+        if config:
+            _require(path)
+        settings = tables().tools["accelerate"].translate((read_keys(path) if path.is_file() else {}) | flags)
+    ranks = flags.get("nproc_per_node") or flags.get("num_gpus")
+    nodes = flags.get("nnodes") or flags.get("num_nodes") or Value(1, "")
+    if ranks is not None and isinstance(ranks.value, int) and isinstance(nodes.value, int):
+        settings["ranks"] = Value(ranks.value * nodes.value, ranks.where)
+    elif launcher in ("python", "torchrun"):
+        settings["ranks"] = Value(1, LAUNCH if launcher == "python" else "default of torchrun")
+    elif "ranks" not in settings:
+        problems["ranks"] = (
+            f"{AT_LEAST}: {launcher} starts a rank on each device that it finds; say how many with --ranks"
+        )
+    return settings
+
+
+def _beside(settings: Settings, problems: dict[str, str]) -> Settings:
+    """What the file says that `deepspeed: FILE` names; what Trainer says itself counts before it."""
+    said = settings.get("deepspeed")
+    if said is None or not isinstance(said.value, str | Computed) or not said.value:
+        return {}
+    if isinstance(said.value, Computed) or not Path(said.value).is_file():
+        problems["deepspeed"] = f"{UNKNOWN}: {said.where} names a file of DeepSpeed's that is not here"
+        return {}
+    found = tables().tools["deepspeed"].translate(read_keys(Path(said.value)))
+    return {key: value for key, value in found.items() if key not in settings}

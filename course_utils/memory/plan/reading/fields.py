@@ -1,0 +1,290 @@
+"""From a tool's settings to the fields of a recipe."""
+
+import re
+from dataclasses import dataclass, field
+from dataclasses import fields as recipe_fields
+
+from course_utils.errors import CourseError
+from course_utils.memory.plan.reading.settings import Computed, Settings, Value
+from course_utils.memory.plan.reading.tools import Tool, tables
+
+AT_LEAST, UNKNOWN = "at least", "unknown"
+_NO_FILE = f"{UNKNOWN}: no file says"
+_TAKEN_APART = (
+    "attention",
+    "eval_batch",
+    "lora",
+    "lora_targets",
+    "modules_to_save",
+    "quantized",
+    "double_quantization",
+)
+_HERE = ("zero_stage", "offload", "ranks")  # keys of several files come to these
+_SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What settings need to know of a model, of which `dtype` is that of its published weights."""
+
+    family: str | None = None
+    dtype: str | None = None
+    quantized: str | None = None
+    architecture: str | None = None
+
+
+@dataclass
+class Found:
+    """Fields of a recipe with their sources, what the plan does not count by the key that says it, and remarks.
+
+    Raises `CourseError` for a value that its key cannot have.
+    """
+
+    settings: Settings
+    tool: Tool
+    model: Model
+    fields: dict[str, object] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
+    unmodelled: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        for name, key in _plain_keys().items():
+            value = self._get(key, name)
+            if value is not None and value.value is None:  # max_length: null
+                self.unmodelled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with --{name}"
+            elif value is not None:
+                self._put(name, _typed(name, key, value), value.where)
+        if self.tool.loop:
+            if "sequence" not in self.fields:
+                self.unmodelled.setdefault("sequence", f"{_NO_FILE} how long texts are; say it with --sequence")
+            where = f"loop of {self.tool.name}"
+            self._put("keeps_outputs", False, where)
+            self._put("zero_grad", "after-update", where)
+            if self.tool.loop == "trl":
+                self._put("trl_loss", True, where)
+        if value := self._get("use_cpu", "device"):
+            self._put("device", "cpu" if _switch("use_cpu", value) else "cuda", value.where)
+        if value := self._get("max_grad_norm", "clipping"):
+            self._put("clipping", _number("max_grad_norm", value) > 0, value.where)
+        if value := self._get("optim", "optimizer"):
+            self._read_optimizer(value)
+        if value := self._get("attn_implementation", "attention"):
+            self._read_attention(value)
+        self._read_adapters()
+        self._read_precision()
+        self._read_evaluation()
+        self._read_unmodelled()
+
+    def _put(self, name: str, value: object, where: str) -> None:
+        self.fields[name], self.provenance[name] = value, where
+
+    def _get(self, key: str, name: str) -> Value | None:
+        """A setting, else the tool's default; what a script computes is unknown until a flag says the field `name`."""
+        value = self.settings.get(key)
+        if value is not None and isinstance(value.value, Computed):
+            code = value.value.code if len(value.value.code) < 60 else f"{value.value.code[:57]}…"
+            flag = name.replace("_", "-")
+            self.unmodelled[name] = f"{UNKNOWN}: {value.where} computes {key} ({code}); say it with --{flag}"
+            value = None
+        return value or self.tool.default(key)
+
+    def _say_unmodelled(self, key: str, value: Value) -> None:
+        effect, _, why = tables().unmodelled[key].partition(": ")
+        self.unmodelled[key] = f"{effect}: {key.replace('_', ' ')} ({value.where}): {why}"
+
+    def _read_optimizer(self, value: Value) -> None:
+        name = str(value.value)
+        if name not in tables().optimizers:
+            self.unmodelled["optimizer"] = f"{UNKNOWN}: optim={name} ({value.where}) is none of the plan's optimizers"
+            return
+        planned = tables().optimizers[name]
+        self._put(
+            "optimizer",
+            "adamw" if planned.startswith("adamw-fo") and self.fields.get("device") == "cpu" else planned,
+            value.where,
+        )
+        if name.startswith("paged"):
+            self.remarks.append(f"Pages of {name} ({value.where}) may move to the host; all are counted on the device.")
+        if name == "galore_adamw":
+            words = self.settings.get("optim_args")
+            rank = re.search(r"rank=(\d+)", str(words.value)) if words else None
+            self._put("galore", int(rank[1]) if rank else 128, words.where if rank else "default of Trainer 5.23")
+
+    def _read_attention(self, value: Value) -> None:
+        kind = str(value.value)
+        if kind in ("eager", "sdpa", "None"):
+            self._put("attention", kind.replace("None", "sdpa"), value.where)
+        elif re.search(r"flash|fa[234]", kind):
+            self._put("attention", "sdpa", value.where)
+            self.remarks.append(f"{kind} ({value.where}) is planned as sdpa, whose flash kernel keeps the same.")
+        else:
+            self.unmodelled["attention"] = (
+                f"{UNKNOWN}: attn_implementation={kind} ({value.where}) may keep other tensors"
+            )
+
+    def _read_adapters(self) -> None:
+        use = self._get("use_peft", "lora")
+        if use is None or not _switch("use_peft", use):
+            return
+        rank = self._get("lora_r", "lora") or Value(8, "default of peft 0.21")
+        self._put("lora", _count("lora_r", rank), rank.where)
+        targets = self._get("lora_target_modules", "lora_targets")
+        family = self.model.family
+        if targets is not None and targets.value is not None:
+            names = _names("lora_target_modules", targets)
+            self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.where)
+        elif family in tables().targets:
+            self._put("lora_targets", tables().targets[family], f"default of peft 0.21 for {family}")
+        else:
+            self.unmodelled["lora_targets"] = f"{_NO_FILE} which layers get adapters; say it with --lora-targets"
+        saved = self._get("lora_modules_to_save", "modules_to_save")
+        if saved is not None and saved.value:
+            self._put("modules_to_save", _names("lora_modules_to_save", saved), saved.where)
+        four = self._get("load_in_4bit", "quantized")
+        if four is not None and _switch("load_in_4bit", four):
+            self._put("quantized", "nf4", four.where)
+            nested = self._get("use_bnb_nested_quant", "double_quantization")
+            self._put("double_quantization", _switch("use_bnb_nested_quant", nested), nested.where)
+            upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
+            self._put("upcast", bool(upcast.value), upcast.where)
+            dtype = self._get("dtype", "upcast")
+            if not upcast.value and dtype is not None and str(dtype.value).endswith("float32"):
+                why = "what is not in 4 bits is loaded in float32, and planned in bfloat16"
+                self.unmodelled["upcast"] = f"{AT_LEAST}: dtype={dtype.value} ({dtype.where}): {why}"
+
+    def _read_precision(self) -> None:
+        bf16, fp16 = (self._get(key, "precision") for key in ("bf16", "fp16"))
+        if bf16 is None and fp16 is None:
+            mixed = self.settings.get("mixed_precision")
+            if mixed is not None and mixed.value in ("bf16", "fp16"):
+                self._put("precision", "autocast" if mixed.value == "bf16" else "fp16", mixed.where)
+            return
+        is_bf16, is_fp16 = (one is not None and _switch(key, one) for key, one in (("bf16", bf16), ("fp16", fp16)))
+        if is_bf16 and is_fp16:
+            if {"bf16", "fp16"} <= self.settings.keys():
+                raise CourseError(f"bf16 ({bf16.where}) and fp16 ({fp16.where}) exclude each other; leave one out.")
+            is_bf16, is_fp16 = ("bf16" in self.settings), ("fp16" in self.settings)
+        half = fp16 if is_fp16 or bf16 is None else bf16
+        if "deepspeed_shards" in self.settings and (is_bf16 or is_fp16):  # it keeps its own copies in float32
+            shares = self.fields.get("ranks", 1) != 1 and self.fields.get("zero_stage")
+            self._put("precision", "autocast" if shares else "bf16-masters", half.where)
+            return
+        dtype = self._get("dtype", "precision") or Value("float32", half.where)
+        width, where = str(dtype.value).removeprefix("torch."), dtype.where
+        if width in ("auto", "None"):
+            width = self.model.dtype or "float32"
+            where = f"{where}, the weights' {width}"
+            if self.model.dtype is None:
+                self.unmodelled["precision"] = (
+                    f"{_NO_FILE} in which dtype the weights are loaded; say it with --precision"
+                )
+        if width == "float32":
+            self._put("precision", "autocast" if is_bf16 else "fp16" if is_fp16 else "fp32", half.where)
+        elif width in ("bfloat16", "float16"):
+            self._put("precision", "bf16", where)
+            if width == "float16":
+                self._say_unmodelled("float16_weights", Value(width, where))
+            if self.fields.get("lora") and not (self.fields.get("quantized") and self.tool.loop == "trl"):
+                self._say_unmodelled("float32_adapters", Value(width, where))
+            if is_bf16 or is_fp16:
+                self.remarks.append(
+                    f"Autocast ({half.where}) over weights in {width} ({where}) is planned as all in bfloat16; norms that are "
+                    "PyTorch's own are then in float32, and take more."
+                )
+        else:
+            self.unmodelled["precision"] = f"{UNKNOWN}: dtype={width} ({where}) is none of the plan's"
+
+    def _read_evaluation(self) -> None:
+        strategy = self._get("eval_strategy", "eval_batch")
+        batch = self._get("per_device_eval_batch_size", "eval_batch")
+        if strategy is None or strategy.value in ("no", False, None):
+            return
+        self._put("eval_batch", _count("per_device_eval_batch_size", batch), batch.where)
+        if metrics := self.settings.get("compute_metrics"):
+            self.unmodelled["eval_logits"] = (
+                f"{AT_LEAST}: compute_metrics ({metrics.where}) keeps the logits of all examples that are evaluated; say how "
+                "many with --eval-logits"
+            )
+
+    def _read_unmodelled(self) -> None:
+        for key, value in self.settings.items():
+            is_off = value.value in (None, False, "", "no", [], {}) or (
+                key.endswith(("size", "degree")) and value.value == 1
+            )
+            if key in tables().unmodelled and not is_off:
+                self._say_unmodelled(key, value)
+        kind = self.settings.get("class")
+        if kind is not None and _head(kind.value) != _head(self.model.architecture or "ForCausalLM"):
+            planned = self.model.architecture or "language model"
+            self.unmodelled["class"] = (
+                f"{UNKNOWN}: {kind.value} ({kind.where}) has another head than the {planned} that is planned"
+            )
+        if self.model.quantized:
+            self._say_unmodelled(
+                "other_quantization", Value(True, f"{self.model.quantized} in the model's config.json")
+            )
+        if self.fields.get("zero_stage") and "ranks" not in self.fields:
+            self.unmodelled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
+        loss = self.settings.get("loss_type")
+        if self.tool.loop == "trl" and loss is not None and loss.value not in ("nll", "chunked_nll"):
+            self.unmodelled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
+
+
+def _plain_keys() -> dict[str, str]:
+    """The fields that are a key of Trainer's or TRL's and no more, with the key."""
+    from course_utils.memory.step.recipe import Recipe
+
+    keys = {one.name: one.metadata.get("keys", {}) for one in recipe_fields(Recipe)}
+    keys = {name: said.get("trainer") or said.get("trl") for name, said in keys.items() if name not in _TAKEN_APART}
+    return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
+
+
+def _head(kind: str) -> str:
+    """What a class of Transformers ends in: `CausalLM`; empty for a model without a head."""
+    for old, new in (("LMHeadModel", "ForCausalLM"), ("ForConditionalGeneration", "ForSeq2SeqLM")):
+        kind = kind.replace(old, new)
+    return kind.partition("For")[2]
+
+
+def _typed(name: str, key: str, value: Value) -> object:
+    """A value as the field `name` has it, by the type of the field's default."""
+    from course_utils.memory.step.recipe import Recipe
+
+    kind = type(getattr(Recipe, name))
+    if kind is bool:
+        return _switch(key, value)
+    return _count(key, value) if kind is int else float(_number(key, value))
+
+
+def _count(key: str, value: Value) -> int:
+    number = _number(key, value)
+    if number != int(number) or number < (key != "zero_stage"):
+        raise CourseError(f"{value.where}: {key} must be a whole number from 1 on, not {value.value!r}.")
+    return int(number)
+
+
+def _number(key: str, value: Value) -> float:
+    try:
+        number = float("nan" if isinstance(value.value, bool) else 0 if value.value is None else value.value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not abs(number) < 1e15:
+        raise CourseError(f"{value.where}: {key} must be a number, not {value.value!r}.")
+    return number
+
+
+def _switch(key: str, value: Value) -> bool:
+    said = _SAID.get(str(value.value).lower())
+    if said is None:
+        raise CourseError(f"{value.where}: {key} must be true or false, not {value.value!r}.")
+    return said
+
+
+def _names(key: str, value: Value) -> tuple[str, ...]:
+    names = value.value
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")] if re.fullmatch(r"[\w.,\s-]+", names) else [names]
+    if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
+        raise CourseError(f"{value.where}: {key} must be names, not {value.value!r}.")
+    return tuple(names)

@@ -1,0 +1,121 @@
+"""A model by its name on the Hub: its `config.json` from the local cache, else from the Hub itself. No code of it is run."""
+
+import json
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from threading import Thread
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from course_utils.errors import CourseError
+from course_utils.memory.plan.reading.fields import Model
+from course_utils.settings import settings, variables
+
+SECONDS = 3.0
+"""How long an answer of the Hub is waited for."""
+_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_LARGEST = 2**20  # bytes of a config.json
+_LEAST_ALIKE = 0.85  # SmolLM2-135M is no misspelled llama-2-13b
+_OLD_DTYPES = {
+    "llama-2-": "float16",
+    "gpt2-": "float32",
+    "bert-": "float32",
+}  # of named models; the others are in bfloat16
+
+
+def find_model(name: str) -> str:
+    """`name` where it is a path or a name that is known here, else the path of the `config.json` of that name on the Hub.
+
+    Raises `CourseError` where it is a name on the Hub that cannot be looked up, which says why and what is near.
+    """
+    if not _ID.fullmatch(name) or Path(name).exists():
+        return name
+    from course_utils.models import NAMES, PUBLIC, known_as
+
+    if known_as(name) in NAMES:
+        return name
+    if (cached := _find_in_cache(name)) is not None:
+        return str(cached)
+    near = get_close_matches(name.lower(), (public.hub.lower() for public in PUBLIC.values()), 1, _LEAST_ALIKE)
+    otherwise = "give the path of its config.json, or of a folder that has one"
+    otherwise += f"; or do you mean {known_as(near[0])}?" if near else "."
+    if variables("HF_HUB_OFFLINE").get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise CourseError(f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids to ask the Hub; {otherwise}")
+    path = settings().home / "hub" / name.replace("/", "--") / "config.json"
+    if not path.is_file():
+        text = _ask(name, otherwise)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def _find_in_cache(name: str) -> Path | None:
+    said = variables("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    caches = Path(said.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    hub = Path(said.get("HF_HUB_CACHE") or Path(said.get("HF_HOME") or caches / "huggingface") / "hub").expanduser()
+    folder = hub / f"models--{name.replace('/', '--')}"
+    main = folder / "refs" / "main"
+    commits = [main.read_text(encoding="utf-8").strip()] if main.is_file() else []
+    commits += sorted(path.name for path in (folder / "snapshots").glob("*"))
+    paths = (folder / "snapshots" / commit / "config.json" for commit in commits)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _ask(name: str, otherwise: str) -> str:
+    said = variables("HF_ENDPOINT", "HF_TOKEN")
+    address = f"{said.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{name}/resolve/main/config.json"
+    headers = {"Authorization": f"Bearer {said['HF_TOKEN']}"} if said.get("HF_TOKEN") else {}
+    answers: list[str | Exception] = []
+
+    def look_up() -> None:
+        try:
+            with urlopen(Request(address, headers=headers), timeout=SECONDS) as response:
+                text = response.read(_LARGEST).decode("utf-8")
+            answers.append(text if isinstance(json.loads(text), dict) else ValueError("no JSON object"))
+        except (OSError, ValueError) as error:
+            answers.append(error)
+
+    asking = Thread(target=look_up, daemon=True)  # a name that does not resolve would wait longer than its own limit
+    asking.start()
+    asking.join(SECONDS)
+    answer = answers[0] if answers else TimeoutError("no answer")
+    if isinstance(answer, str):
+        return answer
+    code = answer.code if isinstance(answer, HTTPError) else None
+    if code in (401, 403):
+        raise CourseError(
+            f"{name} is gated, private or not on the Hub; accept its terms there and set HF_TOKEN, or {otherwise}"
+        )
+    if code == 404:
+        raise CourseError(f"The Hub has no config.json of {name}; {otherwise}")
+    why = answer.reason if isinstance(answer, URLError) else answer
+    raise CourseError(
+        f"{name} is not known here and not in the local cache, and the Hub did not answer in {SECONDS:.0f} s ({why}); {otherwise}"
+    )
+
+
+def describe(name: str) -> Model:
+    """What settings need to know of a model that `find_model` found; nothing where it is no configuration."""
+    from course_utils.models import PUBLIC, known_as
+
+    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
+    if path.suffix == ".json" and path.is_file():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            inner = found.get("text_config") or {}
+            architecture = next(iter(found.get("architectures") or []), None)
+            method = (found.get("quantization_config") or {}).get("quant_method")
+            dtypes = [one.get(key) for one in (found, inner) for key in ("dtype", "torch_dtype")]
+            return Model(
+                found.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method, architecture
+            )
+        except (OSError, ValueError, AttributeError):
+            return Model()  # its own reader says what is wrong
+    known = known_as(name)
+    if known not in PUBLIC:
+        return Model()
+    architecture = PUBLIC[known].architecture
+    family = re.sub(r"(For|LM|Model).*", "", architecture).lower()
+    dtype = next((dtype for begin, dtype in _OLD_DTYPES.items() if known.startswith(begin)), "bfloat16")
+    return Model(family, dtype, None, architecture)

@@ -1,0 +1,161 @@
+"""Random examples for a model whose `forward` names its inputs as Transformers does."""
+
+import inspect
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from course_utils.errors import CourseError
+from course_utils.memory.step.recipe import Recipe
+from course_utils.models import ConvNetConfig
+
+_MAIN_INPUTS = {"input_ids", "pixel_values", "input_features", "input_values"}
+_PATCHES = 16
+"""A side of the picture in patches, for models that take pictures of any size."""
+
+
+def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
+    """One micro-batch: token ids, a picture an example, both, or sound; of labels what the model is trained on.
+
+    A classifier's texts differ in length, so they have a mask. Where a text holds its picture, each row begins with as many image
+    tokens as the model makes of one picture. Of a model that takes waves, `sequence` is the number of frames that it makes of
+    them. Raises `CourseError` for a model that takes something else.
+    """
+    config = getattr(model, "config", None)
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    wanted, name = set(inspect.signature(plain.forward).parameters), type(plain).__name__
+    if not wanted & _MAIN_INPUTS or config is None:
+        raise CourseError(
+            f"{name} takes neither token ids nor pictures by Transformers' names; "
+            "give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) beside it)."
+        )
+    if "ForObjectDetection" in name or "ForUniversalSegmentation" in name:
+        raise CourseError(
+            f"{name} matches its boxes with their labels by the values of both, and a dry run has none; give a function that "
+            "makes a module whose loss takes them in order."
+        )
+    if "input_ids" in wanted and hasattr(config, "audio_config"):
+        raise CourseError(
+            f"{name} is trained on sound within texts, of which there are no examples here; give batch=lambda b, s: …, what the "
+            "model is called with (for course plan a function batch(b, s) beside it)."
+        )
+    found = _make_pictures(config, recipe, wanted)
+    if "input_ids" in wanted:
+        found |= _make_tokens(config, recipe, name, wanted)
+        if "pixel_values" in found and hasattr(plain, "get_image_features"):
+            found |= _insert_pictures(plain, config, wanted, found)
+    elif "input_features" in wanted:
+        frames = 2 * config.max_source_positions
+        labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
+        found |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
+    elif "input_values" in wanted:
+        found["input_values"] = torch.randn(
+            recipe.batch, recipe.sequence * getattr(config, "inputs_to_logits_ratio", 1)
+        )
+    if "labels" in wanted and "labels" not in found:
+        found["labels"] = _make_labels(config, recipe, name)
+    return found | ({"return_loss": True} if "return_loss" in wanted else {})
+
+
+def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tensor]:
+    if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
+        return {}
+    vision = getattr(config, "vision_config", config)
+    channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", None) or 3
+    if "image_grid_thw" in wanted:  # patches in rows, and how many there are in time, height and width
+        numbers = vision.temporal_patch_size * vision.patch_size**2 * getattr(vision, "in_channels", channels)
+        return {
+            "pixel_values": torch.randn(recipe.batch * _PATCHES**2, numbers),
+            "image_grid_thw": torch.tensor([[1, _PATCHES, _PATCHES]] * recipe.batch),
+        }
+    if "spatial_shapes" in wanted:
+        return {
+            "pixel_values": torch.randn(recipe.batch, _PATCHES**2, channels * vision.patch_size**2),
+            "pixel_attention_mask": torch.ones(recipe.batch, _PATCHES**2, dtype=torch.int64),
+            "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * recipe.batch),
+        }
+    if "aspect_ratio_ids" in wanted:  # a picture of one tile, padded to as many as there may be
+        tiles, side = vision.max_num_tiles, vision.image_size
+        return {
+            "pixel_values": torch.randn(recipe.batch, 1, tiles, channels, side, side),
+            "aspect_ratio_ids": torch.ones(recipe.batch, 1, dtype=torch.int64),
+            "aspect_ratio_mask": torch.ones(recipe.batch, 1, tiles, dtype=torch.int64),
+            "cross_attention_mask": torch.ones(recipe.batch, recipe.sequence, 1, tiles, dtype=torch.int64),
+        }
+    if getattr(vision, "model_type", "") == "pixtral":
+        side = _PATCHES * vision.patch_size
+        return {
+            "pixel_values": torch.randn(recipe.batch, channels, side, side),
+            "image_sizes": torch.tensor([[side, side]] * recipe.batch),
+        }
+    side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
+    height, width = side if isinstance(side, list | tuple) else (side, side)
+    several = (1,) if "pixel_attention_mask" in wanted and "input_ids" in wanted else ()
+    pictures = torch.randn(recipe.batch, *several, channels, height, width)
+    if isinstance(config, ConvNetConfig):
+        pictures = pictures.contiguous(memory_format=torch.channels_last)
+    return {"pixel_values": pictures}
+
+
+def _insert_pictures(model: nn.Module, config, wanted: set[str], found: dict) -> dict[str, torch.Tensor]:
+    """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
+    token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+    if token is None:
+        return {}
+    taken = inspect.signature(model.get_image_features).parameters.keys() | {"pixel_values"}
+    with torch.no_grad():
+        output = model.get_image_features(**{name: found[name] for name in taken & found.keys()})
+    pooled = getattr(output, "pooler_output", None)
+    features = getattr(output, "last_hidden_state", output) if pooled is None else pooled
+    ids = found["input_ids"]
+    count = sum(tensor.numel() // tensor.shape[-1] for tensor in tree_leaves(features)) // len(ids)
+    if count >= ids.shape[1]:
+        raise CourseError(f"A picture is {count} tokens of this model; give a sequence of more.")
+    ids = ids.masked_fill(ids == token, token - 1)
+    ids[:, :count] = token
+    types = (ids == token).to(torch.int64)
+    made = {"input_ids": ids} | {name: types for name in ("token_type_ids", "mm_token_type_ids") if name in wanted}
+    if "image_grid_thw" in wanted:  # in time, height and width, which the model else reads off the values of its ids
+        made["position_ids"] = torch.arange(ids.shape[1]).expand(3, *ids.shape)
+    return made
+
+
+def _make_labels(config, recipe: Recipe, name: str) -> torch.Tensor:
+    """By what the model is for: a class for each pixel, a text for each sound, else a class for each example."""
+    classes = getattr(config, "num_labels", 2)
+    if "ForSemanticSegmentation" in name:
+        side = getattr(config, "image_size", 224)
+        return torch.randint(classes, (recipe.batch, side, side))
+    if "ForCTC" in name:
+        return torch.randint(1, config.vocab_size, (recipe.batch, max(1, recipe.sequence // 4)))
+    kind = getattr(config, "problem_type", None)
+    if kind == "multi_label_classification":
+        return torch.rand(recipe.batch, classes)
+    return torch.rand(recipe.batch) if kind == "regression" else torch.randint(classes, (recipe.batch,))
+
+
+def _make_tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[str, torch.Tensor]:
+    size = (recipe.batch, recipe.sequence)
+    text = getattr(config, "text_config", config)
+    ids = torch.randint(1, text.vocab_size, size)
+    if recipe.packed:  # two documents in each row, marked by positions that begin anew
+        half = recipe.sequence // 2
+        positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
+        found = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
+        return found | ({"use_cache": False} if "use_cache" in wanted else {})  # with a cache they would see each other
+    if "ForSequenceClassification" in name:
+        mask = torch.ones(size, dtype=torch.int64)
+        mask[0, recipe.sequence // 2 :] = 0
+        if getattr(config, "is_encoder_decoder", False):  # it looks for the one end of each text
+            another = config.eos_token_id - 1 or config.eos_token_id + 1
+            ids = ids.masked_fill(ids == config.eos_token_id, another)
+            ids[:, -1] = config.eos_token_id
+        return {"input_ids": ids, "attention_mask": mask, "labels": _make_labels(config, recipe, name)}
+    if "start_positions" in wanted:
+        places = torch.randint(recipe.sequence, (2, recipe.batch))
+        return {"input_ids": ids, "start_positions": places[0], "end_positions": places[1]}
+    if "labels" not in wanted:
+        return {"input_ids": ids}
+    classes = config.num_labels if "ForTokenClassification" in name else text.vocab_size
+    return {"input_ids": ids, "labels": ids.clone() if classes == text.vocab_size else torch.randint(classes, size)}

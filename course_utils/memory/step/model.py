@@ -1,0 +1,220 @@
+"""What can be predicted: a configuration, a name, a module or a function that makes one, with examples to train it on."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.memory.step.blocks import FEWEST, Blocks, blocks_in, make_up
+from course_utils.memory.step.examples import random_batch
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.trace.fake import fake_tensors, is_fake
+from course_utils.models import ConvNetConfig
+
+COMPILED = (
+    "What a compiled step takes is unknown, since the compiler chooses what is kept and what is computed again; "
+    "run it and read torch.cuda.max_memory_allocated(), or leave compiled out."
+)
+
+_TOYS = {
+    "gpt2": "the Hub's GPT-2 with 124 million parameters is gpt2-small",
+    "llama": "the first Llama with 7 billion parameters is llama-7b",
+    "distilbert": "the Hub's is distilbert-base-cased",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that can be made again and again: `make()`, one micro-batch `batch(model, recipe)`, the loss of what it returns.
+
+    `config` is its configuration, None where there is none, and `configured` says that it is all there is to it; `name` is what
+    people call it; `limit`, of a model without `config`, is how many tokens an example may have.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    batch: Callable[[nn.Module, Recipe], Any]
+    config: Any = None
+    configured: bool = False
+    limit: int | None = None
+
+    @property
+    def positions(self) -> int | None:
+        """Tokens that an example may have at most; None where nothing says so."""
+        text = self.config.get_text_config(decoder=True) if hasattr(self.config, "get_text_config") else self.config
+        said = getattr(text, "max_position_embeddings", None)
+        return said if type(said) is int and said > 0 else self.limit  # XLNet's -1 is no limit
+
+    @property
+    def key(self) -> str | None:
+        """What tells this model from others, equal for equal configurations; None for a module or a function."""
+        if self.config is None or self.batch is not random_batch or not self.configured:
+            return None
+        settings = self.config.to_json_string(False) if hasattr(self.config, "to_dict") else repr(self.config)
+        return f"{type(self.config).__name__} {settings}"
+
+    @property
+    def guessed_class(self) -> str | None:
+        """The class that was taken where the configuration names none; None where nothing was guessed."""
+        named = not hasattr(self.config, "to_dict") or getattr(self.config, "architectures", None)
+        return models.class_of(self.config).__name__ if self.configured and not named else None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
+        found = (
+            [f"by the name {self.name} the course has a small model of its own; {own}"]
+            if (own := _TOYS.get(self.name))
+            else []
+        )
+        if self.guessed_class:
+            found.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
+        return found + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
+
+    @staticmethod
+    def loss(outputs, batch) -> torch.Tensor:
+        """The number to train on. Raises `CourseError` where the model returns none."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", outputs)
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            return loss
+        raise CourseError(
+            "The model returns no loss: let it return one number or an object with .loss, or wrap it in a module that does; in a "
+            "configuration set architectures to a class with the head that you train, such as BertForMaskedLM for BertModel."
+        )
+
+    def require(self, recipe: Recipe) -> None:
+        """Raise `CourseError` where the recipe's sequences do not suit model and ranks, and for a compiled step."""
+        if recipe.compiled:
+            raise CourseError(COMPILED)
+        parts = 2 * recipe.context_parallel
+        if recipe.context_parallel > 1 and recipe.sequence % parts:
+            raise CourseError(
+                f"A sequence of {recipe.sequence} tokens does not divide into two stretches for each of "
+                f"{recipe.context_parallel} ranks; take a multiple of {parts}."
+            )
+        if recipe.sequence > (self.positions or recipe.sequence):
+            raise CourseError(
+                f"A sequence of {recipe.sequence} tokens is longer than the model's {self.positions} positions; "
+                "shorten it, or give the configuration more."
+            )
+
+    def with_config(self, config) -> "Source":
+        """The same kind of model by another configuration."""
+        return _from_config(config, self.name, self.batch)
+
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """Where it repeats itself; None where it does not, or not often enough."""
+        return self._structure[0]
+
+    @property
+    def whole(self) -> str:
+        """What to say first where all of many blocks are run, for each recipe that is tried; else empty."""
+        depth = self._structure[2]
+        if self.blocks is not None or depth < FEWEST:
+            return ""
+        return (
+            f"None of its {depth} blocks can be left out: all are run, which takes about {0.2 * depth:.0f} s a recipe"
+        )
+
+    def with_blocks(self, count: int) -> "Source":
+        """The same model with so many repetitions of its blocks."""
+        if not self._structure[1]:
+            return replace(self, make=lambda: self.blocks.shorten(self.make(), count), configured=False)
+        config = deepcopy(self.config)
+        self.blocks.shorten_config(config, count)
+        return self.with_config(config)
+
+    @cached_property
+    def _structure(self) -> tuple[Blocks | None, bool, int]:
+        """Its blocks, whether a shorter configuration makes the very model without the rest of them, and how many there are."""
+        if self.key in _structures:
+            return _structures[self.key]
+        try:
+            with fake_tensors():
+                model = self.make()
+                found = Blocks.of(model), False, blocks_in(model)
+                if found[0] is not None and self.configured:
+                    config = deepcopy(self.config)
+                    found[0].shorten_config(config, 3)
+                    is_same = make_up(self.with_config(config).make()) == make_up(found[0].shorten(model, 3))
+                    found = found[0], is_same, found[2]
+        except Exception:  # whatever is wrong with it, its dry run says
+            found = None, False, 0
+        if self.key is not None:
+            _structures[self.key] = found
+        return found
+
+
+_structures: dict[str, tuple[Blocks | None, bool, int]] = {}
+"""By `Source.key`, what was found out in this process."""
+
+
+def source_of(what, batch: Callable | None = None) -> Source:
+    """What `memory.estimate` predicts, as a `Source`; raises `CourseError` for what makes no model."""
+    if isinstance(what, Source):
+        return what
+    examples = random_batch if batch is None else lambda model, recipe: batch(recipe.batch, recipe.sequence)
+    if isinstance(what, nn.Module):
+        return Source(type(what).__name__, lambda: _copy(what), examples, getattr(what, "config", None))
+    if isinstance(what, str | Path):
+        config = _config_of(what)
+        return _from_config(config, _name_of(config) if Path(what).exists() else models.known_as(str(what)), examples)
+    if isinstance(what, ConvNetConfig) or hasattr(what, "to_dict"):
+        return _from_config(what, _name_of(what), examples)
+    if callable(what):
+        return Source(getattr(what, "__name__", type(what).__name__), what, examples, limit=_positions_made_by(what))
+    raise CourseError(
+        f"{type(what).__name__} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
+    )
+
+
+def _positions_made_by(make: Callable) -> int | None:
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return getattr(getattr(make(), "config", None), "max_position_embeddings", None)
+    except Exception:  # whatever is wrong with it, its dry run says
+        return None
+
+
+def _name_of(config) -> str:
+    return type(config).__name__.removesuffix("Config")
+
+
+def _from_config(config, name: str, examples: Callable) -> Source:
+    return Source(name, lambda: _in_place(models.from_configuration(deepcopy(config))), examples, config, True)
+
+
+def _config_of(what: str | Path):
+    """A configuration by name, or from a `config.json` or the folder that has one."""
+    path = Path(what)
+    if path.is_dir():
+        path /= "config.json"
+    if path.suffix == ".json" or path.is_file():
+        return models.from_json(path)
+    near = get_close_matches(path.name, (one.name for one in path.parent.glob("*.json")), 1, cutoff=0.8)
+    if near and models.known_as(str(what)) not in models.NAMES:
+        raise CourseError(f"There is no file {path}; do you mean {path.with_name(near[0])}?")
+    return models.configuration(str(what))
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """The module again; under fake tensors as a fake one on the device that they are on, whatever its own tensors are."""
+    copied = deepcopy(module)
+    for parameter in copied.parameters():
+        parameter.grad = None
+    return _in_place(copied)
+
+
+def _in_place(module: nn.Module) -> nn.Module:
+    """Under fake tensors all of it on the device that they are on, which `torch.Tensor(…)` does not know."""
+    place = torch.empty(0)
+    return module.to(place.device) if is_fake(place) else module

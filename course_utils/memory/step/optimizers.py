@@ -1,0 +1,131 @@
+"""The optimizers that a `Recipe` may name: how each is made from parameters."""
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from math import inf
+
+import torch
+
+from course_utils.errors import CourseError, instead
+from course_utils.memory.trace.as_cuda import GPU, HOST
+from course_utils.memory.trace.fake import fake_tensors, is_fake
+from course_utils.memory.trace.state import StateSize, optimizer_state_size
+from course_utils.optim import GaLore, hidden_matrices
+
+Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def _make(name: str, module: str = "torch.optim", lr: float = 1e-4, **options) -> Make:
+    return lambda parameters: getattr(import_module(module), name)(parameters, lr=lr, **options)
+
+
+class AdamW4bit(torch.optim.Optimizer):
+    """The memory of a 4-bit AdamW (Li et al. 2023) as torchao has it, not its arithmetic: for dry runs.
+
+    Tensors of 4096 elements and more whose number 128 divides keep, for each of two averages, half a byte an element, a float32
+    scale for each 128 and a table of 16 float32; others 8 bytes an element. One compiled kernel makes the update, without
+    temporaries.
+    """
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1e-4})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Bears the state of every parameter that has a gradient."""
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            if parameter not in self.state:
+                self.state[parameter] = self._new_state(parameter)
+
+    @staticmethod
+    def _new_state(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        count, kept = parameter.numel(), {"step": torch.zeros((), device="cpu")}
+        for name in ("exp_avg", "exp_avg_sq"):
+            if count < 4096 or count % 128:
+                kept[name] = torch.zeros_like(parameter)
+                continue
+            kept[f"{name} codes"] = parameter.new_empty(count // 2, dtype=torch.uint8)
+            kept[f"{name} scales"] = parameter.new_empty(count // 128, dtype=torch.float32)
+            kept[f"{name} table"] = parameter.new_empty(16, dtype=torch.float32)
+        return kept
+
+
+def _is_pretended(tensor: torch.Tensor) -> bool:
+    return is_fake(tensor) and tensor.device == GPU
+
+
+def _make_paged(name: str) -> Make:
+    def make(parameters):
+        from bitsandbytes import optim
+
+        class Paged(getattr(optim, name)):
+            """On a GPU that is pretended, states that bitsandbytes pages lie on the host, from which CUDA fetches them."""
+
+            def get_state_buffer(self, p: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+                if not _is_pretended(p) or p.numel() < 1e5:
+                    return super().get_state_buffer(p, dtype)
+                state = torch.zeros_like(p, dtype=dtype, device=HOST)
+                state.is_paged = True
+                return state
+
+            def prefetch_state(self, p: torch.Tensor) -> None:
+                if not _is_pretended(p):
+                    super().prefetch_state(p)
+
+        return Paged(parameters, lr=1e-4)
+
+    return make
+
+
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": _make("SGD", foreach=False),
+    "momentum": _make("SGD", momentum=0.9, foreach=False),
+    "adamw": _make("AdamW", foreach=False),
+    "adamw-foreach": _make("AdamW", foreach=True),
+    "adamw-fused": _make("AdamW", fused=True),
+    "adafactor": _make("Adafactor", foreach=False),
+    "adafactor-transformers": _make("Adafactor", "transformers", 1e-3, relative_step=False, scale_parameter=False),
+    "adamw8bit": _make("AdamW8bit", "bitsandbytes.optim"),
+    "adamw4bit": AdamW4bit,
+    "paged_adamw_8bit": _make_paged("PagedAdamW8bit"),
+    "paged_adamw_32bit": _make_paged("PagedAdamW32bit"),
+}
+
+
+def make_galore(model: torch.nn.Module, rank: int) -> Make:
+    """`GaLore` for the trained parameters of `model`, or for copies of them in their order; hidden matrices are projected.
+
+    It finds the directions anew in every step.
+    """
+    hidden = set(hidden_matrices(model)[0])
+    inside = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
+
+    def make(parameters):
+        groups = [{"params": [], "rank": inf}, {"params": [], "rank": rank}]
+        for parameter, is_hidden in zip(parameters, inside, strict=True):
+            groups[is_hidden]["params"].append(parameter)
+        return GaLore(groups, lr=1e-4, interval=1)
+
+    return make
+
+
+def state_size(
+    optimizer: str | Make, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
+) -> StateSize:
+    """What `optimizer` keeps for parameters of `shapes`, found by one update of fake ones."""
+    with fake_tensors():
+        parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        made = maker(optimizer)(parameters)
+        made.step()
+        return optimizer_state_size(made)
+
+
+def maker(optimizer: str | Make) -> Make:
+    """The function behind a name, or what was given. Raises `CourseError` for an unknown name."""
+    if callable(optimizer):
+        return optimizer
+    if optimizer not in OPTIMIZERS:
+        raise CourseError(f"No optimizer is called {optimizer!r}; {instead(optimizer, OPTIMIZERS)}")
+    return OPTIMIZERS[optimizer]

@@ -1,0 +1,86 @@
+"""Linear layers of bitsandbytes in 4 bits; without numbers its class, its operators, tensors of its shapes."""
+
+import torch
+from torch import nn
+
+from course_utils.errors import CourseError
+from course_utils.memory.trace.fake import is_fake
+
+BLOCK, SECOND_BLOCK = 64, 256
+
+
+def quantize_linears(
+    model: nn.Module, checkpointing: bool = False, double: bool = True, upcast: bool = True
+) -> nn.Module:
+    """Put `Linear4bit` in place of all linear layers but the output layer, and prepare the model as QLoRA does, by `peft`.
+
+    Without `upcast` all is frozen and stays in its dtype, as TRL has it. Raises `CourseError` for a model without such layers.
+
+    NF4 (Dettmers et al. 2023): half a byte a weight, a table, and a float32 for each block of 64; with `double` a byte for each
+    of these, a float32 for each 256, and a second table. The library cannot quantize a fake tensor, so a fake weight is made as
+    it would be.
+    """
+    import peft
+
+    put_in_4_bits(model, model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None, double)
+    if not any(hasattr(weight, "quant_state") for weight in model.parameters()):
+        raise CourseError(
+            "No layer of this model can be kept in 4 bits: Transformers takes nn.Linear and Conv1D alone, not classes made from "
+            "them. Leave quantized out."
+        )
+    model.is_loaded_in_4bit = True
+    if not upcast:
+        return model.requires_grad_(False)
+    return peft.prepare_model_for_kbit_training(model, checkpointing, {"use_reentrant": False})
+
+
+def put_in_4_bits(model: nn.Module, head: nn.Module | None = None, double: bool = True) -> None:
+    """`Linear4bit` in place of the layers within `model` for which Transformers 5 has it, but `head`; in place.
+
+    These are `nn.Linear` itself and GPT-2's `Conv1D`, which is one with its weight transposed.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) in (nn.Linear, Conv1D) and child is not head:
+                weight = child.weight.T.contiguous() if type(child) is Conv1D else child.weight
+                setattr(parent, name, _make_4_bit(weight, child.bias, double))
+
+
+def _make_4_bit(weight: torch.Tensor, bias: torch.Tensor | None, double: bool) -> nn.Module:
+    from bitsandbytes.nn import Linear4bit
+
+    layer = Linear4bit.__new__(Linear4bit)  # its own way to begin wraps a real tensor
+    nn.Module.__init__(layer)
+    layer.out_features, layer.in_features = weight.shape
+    layer.compute_dtype, layer.compute_type_is_set = weight.dtype, True
+    layer.quant_storage, layer.support_avx512bf16_for_cpu = torch.uint8, False
+    layer.bias, layer.weight = bias, _make_codes(weight, double)
+    return layer
+
+
+def _make_codes(weight: torch.Tensor, double: bool) -> nn.Parameter:
+    from bitsandbytes.functional import QuantState
+    from bitsandbytes.nn import Params4bit
+
+    if not is_fake(weight):
+        options = {"requires_grad": False, "quant_type": "nf4", "compress_statistics": double}
+        return Params4bit(weight.detach(), **options).to(weight.device)
+    blocks, new = -(-weight.numel() // BLOCK), weight.detach().new_empty
+    scales, second = new(blocks, dtype=torch.float32), {}
+    if double:
+        scales = new(blocks, dtype=torch.uint8)
+        state = QuantState(
+            new(-(-blocks // SECOND_BLOCK), dtype=torch.float32),
+            code=new(256, dtype=torch.float32),
+            blocksize=SECOND_BLOCK,
+            dtype=torch.float32,
+        )
+        second = {"offset": new((), dtype=torch.float32), "state2": state}
+    codes = nn.Parameter(new(((weight.numel() + 1) // 2, 1), dtype=torch.uint8), requires_grad=False)
+    codes.quant_state = QuantState(
+        scales, weight.shape, new(16, dtype=torch.float32), BLOCK, "nf4", weight.dtype, **second
+    )
+    codes.quant_type, codes.compress_statistics = "nf4", double
+    return codes

@@ -1,0 +1,99 @@
+"""How the real libraries share a model out over ranks, as a recipe asks for it."""
+
+import inspect
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils.errors import CourseError
+from course_utils.memory.step.optimizers import Make
+from course_utils.memory.step.recipe import Recipe
+from course_utils.techniques.segments import blocks_of
+from course_utils.units import MiB
+
+
+def shard(model: nn.Module, recipe: Recipe) -> None:
+    """FSDP2 around every block and around the whole (`fully_shard`), in place."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+    shape = (recipe.replicas, recipe.ranks // recipe.replicas) if recipe.replicas > 1 else (recipe.ranks,)
+    halves = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    options = {
+        "mesh": init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :]),
+        "reshard_after_forward": recipe.zero_stage == 3,
+        "mp_policy": halves if recipe.precision == "autocast" else MixedPrecisionPolicy(),
+        "offload_policy": CPUOffloadPolicy() if recipe.offload and recipe.zero_stage == 3 else OffloadPolicy(),
+    }
+    for unit in [*units_of(model), model]:
+        fully_shard(unit, **options)
+
+
+def units_of(model: nn.Module) -> list[nn.Module]:
+    """A transformer's blocks: what Transformers says must not be split, else the longest list of modules."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    return [module for module in model.modules() if type(module).__name__ in names] or list(blocks_of(model))
+
+
+def share_state(made: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """`ZeroRedundancyOptimizer` with the parameters and options of `made`. Raises `CourseError` where that is not torch's own."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    kind = type(made)
+    if not kind.__module__.startswith("torch.optim"):
+        raise CourseError(f"ZeroRedundancyOptimizer wraps torch's optimizers, not {kind.__name__}; choose one of them.")
+    taken = inspect.signature(kind).parameters  # AdamW keeps an option of Adam that it does not take
+    options = {name: value for name, value in made.defaults.items() if name in taken}
+    return ZeroRedundancyOptimizer([p for group in made.param_groups for p in group["params"]], kind, **options)
+
+
+class Buckets:
+    """DDP's copies of the gradients: flat buckets of 1 MiB, then of 25 MiB each, in the order of backward (Li et al. 2020).
+
+    Its C++ part cannot work on fake tensors, so its memory is modeled here; tests hold it against real ranks.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]):
+        self.groups: list[list[nn.Parameter]] = [[]]
+        limit = MiB
+        for parameter in reversed(parameters):
+            self.groups[-1].append(parameter)
+            if sum(p.nbytes for p in self.groups[-1]) >= limit:
+                self.groups.append([])
+                limit = 25 * MiB
+        self.groups = [group for group in self.groups if group]
+        self.flat = [group[0].new_empty(sum(p.numel() for p in group)) for group in self.groups]
+
+    def average(self) -> None:
+        """What a backward pass does: copy, sum over the ranks, copy back."""
+        for flat, group in zip(self.flat, self.groups, strict=True):
+            ends = list(accumulate(p.numel() for p in group))
+            places = [flat[end - p.numel() : end].view_as(p) for end, p in zip(ends, group, strict=True)]
+            for place, parameter in zip(places, group, strict=True):
+                place.copy_(parameter.grad)
+            dist.all_reduce(flat)
+            for place, parameter in zip(places, group, strict=True):
+                parameter.grad.copy_(place)
+
+
+class HostUpdate(torch.optim.Optimizer):
+    """Keeps a copy of the parameters and the optimizer's state on the host, and updates there (ZeRO-Offload, Ren et al. 2021)."""
+
+    def __init__(self, parameters: list[nn.Parameter], make: Make):
+        self.host = [nn.Parameter(parameter.detach().cpu()) for parameter in parameters]
+        self.inner = make(self.host)
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Gradients to the host, the update, parameters back."""
+        parameters = self.param_groups[0]["params"]
+        for parameter, copy in zip(parameters, self.host, strict=True):
+            copy.grad, parameter.grad = None if parameter.grad is None else parameter.grad.cpu(), None
+        self.inner.step()
+        self.inner.zero_grad()
+        for parameter, copy in zip(parameters, self.host, strict=True):
+            parameter.copy_(copy)

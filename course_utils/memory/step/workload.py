@@ -1,0 +1,353 @@
+"""A model and a recipe as something that runs: what `measure` measures and `dry_run` runs dry."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import checkpoint
+
+from course_utils.errors import CourseError, instead
+from course_utils.memory.step.chunked import chunk_loss, is_causal
+from course_utils.memory.step.context import attend_on_ring, part_of
+from course_utils.memory.step.distilled import learn_from, own_state
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.optimizers import make_galore, maker
+from course_utils.memory.step.quantized import quantize_linears
+from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.sharded import Buckets, HostUpdate, shard, share_state
+from course_utils.memory.step.trl_head import fuse_head, kernels_of_cuda
+from course_utils.memory.trace.fake import is_fake
+from course_utils.memory.trace.phases import phase
+from course_utils.precision import MasterWeights
+from course_utils.techniques import SavedOnDisk, checkpoint_blocks
+
+
+class Workload:
+    """Training of the model that `what` describes, by `recipe`, on random examples: `build`, then `step` again and again.
+
+    `what` and `batch` as for `estimate`. Raises `CourseError` for sequences longer than the model's positions, or
+    its teacher's.
+    """
+
+    def __init__(self, what, recipe: Recipe, batch: Callable | None = None, idle: frozenset[str] = frozenset()):
+        self.source = source_of(what, batch)
+        self.recipe = recipe
+        self.idle = idle
+        self.source.require(recipe)
+        self.teacher = source_of(recipe.teacher) if recipe.teacher else None
+        if self.teacher is not None:
+            self.teacher.require(recipe)
+
+    def build(self) -> tuple[nn.Module, torch.optim.Optimizer, list]:
+        """Model, optimizer and one batch for every micro-batch, with fresh random values."""
+        recipe, model = self.recipe, self.make_model()
+        if recipe.context_parallel > 1:
+            attend_on_ring(model)
+        with _default_dtype(self._dtype):
+            batches = [self._batch(model, recipe.batch) for _ in range(recipe.accumulation)]
+            teacher = None if self.teacher is None else self.teacher.make()
+        if teacher is not None and recipe.attention == "eager":
+            _attend_eagerly(teacher)
+        if recipe.zero_stage > 1:
+            shard(model, recipe)
+        optimizer = self._make_optimizer(model)
+        if teacher is not None:  # after all that is done to the student alone
+            learn_from(model, teacher)
+        return model, optimizer, batches
+
+    def make_model(self) -> nn.Module:
+        """The model as the recipe has it on one device, before ranks share it out."""
+        recipe = self.recipe
+        with _default_dtype(self._dtype):
+            model = self._adapt(self.source.make().train())
+        if not recipe.use_cache and hasattr(model, "config"):
+            model.config.use_cache = False
+        if recipe.attention == "eager":
+            _attend_eagerly(model)
+        if recipe.chunked_loss:
+            chunk_loss(model, recipe.chunked_loss)
+        if recipe.trl_loss:
+            fuse_head(model)
+        if recipe.checkpointing:
+            _checkpoint(model, recipe.segments)
+        return model
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """Forward and backward over the micro-batches, one update, and an evaluation where the recipe has one."""
+        with self._kernels(model):
+            self._train(model, optimizer, batches)
+            if self.recipe.eval_batch:
+                self.evaluate(model, optimizer, batches)
+
+    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
+        versions: dict[str, int] | None = None
+        for batch in batches:
+            with phase("forward"), self._autocast(), self._saved_tensors_hooks(model):
+                outputs, loss = self._apply(model, batch)
+                loss = loss / len(batches)
+            if not recipe.keeps_outputs:
+                del outputs
+            if versions is None:
+                if recipe.zero_grad != "after-update":
+                    optimizer.zero_grad(set_to_none=recipe.zero_grad != "never")
+                versions = {name: p.grad._version for name, p in _trained(model) if p.grad is not None}
+            with phase("backward"):
+                scaler.scale(loss).backward()
+        with phase("backward"):
+            for bucket in getattr(model, "buckets", ()):
+                bucket.average()
+        if recipe.zero_stage < 2 and not recipe.in_backward:
+            untouched = (n for n, p in _trained(model) if p.grad is None or p.grad._version == versions.get(n))
+            self.idle = frozenset(untouched)
+        with phase("update"):
+            if recipe.clipping:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+            if not recipe.in_backward:
+                scaler.step(optimizer)
+                if recipe.zero_grad == "after-update":
+                    optimizer.zero_grad()
+
+    def prime(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """Bear the optimizer's state, as a first step does; under FSDP2 take one, since it bears its buffers there."""
+        if self.recipe.zero_stage > 1 or self.recipe.in_backward:
+            self.step(model, optimizer, batches)
+            return
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and name not in self.idle:
+                parameter.grad = torch.empty_like(parameter)
+        one_by_one = [group for group in optimizer.param_groups if group.get("foreach") is False]
+        for group in one_by_one:  # all at once leaves the same state, and asks a tenth of the operators
+            group["foreach"] = True
+        optimizer.step()
+        for group in one_by_one:
+            group["foreach"] = False
+        if self.recipe.zero_grad == "after-update":
+            optimizer.zero_grad()
+
+    def evaluate(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """The last forward pass of an evaluation, on `eval_batch` examples, or on as many as in a micro-batch.
+
+        The logits and labels of the batches before it are kept, and those of all are put together, as Trainer does.
+        """
+        recipe, kept = self.recipe, []
+        model.eval()
+        with self._kernels(model), phase("evaluation"), torch.no_grad():
+            batch = self._batch(model, recipe.eval_batch) if recipe.eval_batch else batches[0]
+            for _ in range(2 if recipe.eval_logits else 1):
+                with self._autocast():
+                    outputs, loss = self._apply(model, batch, recipe.eval_logits > 0)
+                if recipe.eval_logits:
+                    found = self._logits_and_labels(outputs, batch)
+                    del outputs
+                    if kept:
+                        kept = [torch.cat(both) for both in zip(kept, found, strict=True)]
+                    else:
+                        rows = max(0, recipe.eval_logits - recipe.eval_batch)
+                        kept = [one.new_zeros(rows, *one.shape[1:]) for one in found]
+        model.train()
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """Parameters and optimizer state copied to the host, tensor by tensor; of shards each is gathered first."""
+        with phase("saving"), torch.no_grad():
+            state = (value for values in optimizer.state.values() for value in values.values())
+            tensors = [*own_state(model).values(), *(value for value in state if isinstance(value, torch.Tensor))]
+            kept = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in tensors]
+            del kept
+
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
+        """A checkpoint on the device, as `torch.load` leaves it by default, copied into the parameters that are there.
+
+        The optimizer takes over its state as it is.
+        """
+        with phase("loading"), torch.no_grad():
+            checkpoint = {name: tensor.clone() for name, tensor in own_state(model).items()}
+            model.load_state_dict(checkpoint, strict=self.teacher is None)
+
+    def _apply(self, model: nn.Module, batch, wants_logits: bool = False) -> tuple:
+        """What the model returns, and the loss."""
+        recipe = self.recipe
+        if not (recipe.label_smoothing or recipe.trl_loss):
+            outputs = call(model, batch)
+            return (self._widen(outputs) if wants_logits else outputs), self.source.loss(outputs, batch)
+        if not isinstance(batch, dict) or "labels" not in batch:
+            name = "label_smoothing" if recipe.label_smoothing else "trl_loss"
+            raise CourseError(f"{name} needs labels by Transformers' names; leave it out for this model.")
+        without = {name: value for name, value in batch.items() if name != "labels"}
+        if not recipe.label_smoothing:
+            outputs = model(**batch, fused_lm_head=True)
+            loss = -outputs.log_probs.sum() / outputs.label_mask.sum().clamp(min=1)
+            return (self._widen(model(**without)) if wants_logits else outputs), loss
+        from transformers.trainer_pt_utils import LabelSmoother
+
+        plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if hasattr(plain, "prepare_decoder_input_ids_from_labels"):  # as DataCollatorForSeq2Seq
+            without["decoder_input_ids"] = plain.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        outputs = self._widen(model(**without))
+        loss = LabelSmoother(recipe.label_smoothing)(outputs, batch["labels"], shift_labels=is_causal(type(plain)))
+        if recipe.trl_loss:
+            del outputs
+            with torch.no_grad():  # once more for its metrics
+                outputs = model(**batch, fused_lm_head=True)
+            outputs = self._widen(model(**without)) if wants_logits else outputs
+        return outputs, loss
+
+    @staticmethod
+    def _logits_and_labels(outputs, batch) -> list[torch.Tensor]:
+        if isinstance(batch, dict) and "labels" in batch and "logits" in outputs:
+            return [outputs["logits"], batch["labels"]]
+        raise CourseError("eval_logits needs logits and labels by Transformers' names; leave it out for this model.")
+
+    def _widen(self, outputs):
+        """Logits in float32, as Accelerate returns what a model has made under autocast."""
+        if self.recipe.precision in ("autocast", "fp16") and "logits" in outputs:
+            outputs["logits"] = outputs["logits"].float()
+        return outputs
+
+    def _batch(self, model: nn.Module, examples: int):
+        """A batch of so many, of which a rank has its part."""
+        batch = self.source.batch(model, replace(self.recipe, batch=examples))
+        parts = self.recipe.context_parallel
+        return part_of(batch, parts) if parts > 1 else batch
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        halves = self.recipe.precision.startswith("bf16") or (self.recipe.quantized and not self.recipe.upcast)
+        return torch.bfloat16 if halves else torch.float32
+
+    def _adapt(self, model: nn.Module) -> nn.Module:
+        recipe = self.recipe
+        if recipe.quantized:
+            model = quantize_linears(model, recipe.checkpointing, recipe.double_quantization, recipe.upcast)
+        for name, parameter in model.named_parameters():
+            if name.startswith(recipe.frozen):
+                parameter.requires_grad_(False)
+        if not recipe.lora:
+            return model
+        import peft
+
+        known = [name for name, _ in model.named_modules()]
+        for wanted in (*recipe.lora_targets, *recipe.modules_to_save):
+            if not any(f".{name}".endswith(f".{wanted}") for name in known):
+                names = {name.rpartition(".")[2] for name in known}
+                raise CourseError(
+                    f"No module of this model is called {wanted!r}; "
+                    f"{instead(wanted, sorted(name for name in names if name and not name.isdigit()))}"
+                )
+        adapters = peft.LoraConfig(
+            r=recipe.lora,
+            lora_alpha=2 * recipe.lora,
+            target_modules=list(recipe.lora_targets) or "all-linear",
+            modules_to_save=list(recipe.modules_to_save) or None,
+        )
+        with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            adapted = peft.get_peft_model(model, adapters)
+        if recipe.quantized and not recipe.upcast:  # PEFT has made them float32, and TRL makes them bfloat16 again
+            for _, parameter in _trained(adapted):
+                parameter.data = parameter.data.to(torch.bfloat16)
+        return adapted
+
+    def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        recipe = self.recipe
+        make = make_galore(model, recipe.galore) if recipe.galore else maker(recipe.optimizer)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if recipe.ranks > 1 and recipe.zero_stage < 2:
+            model.buckets = [Buckets(trained)]
+        if recipe.zero_stage == 1:
+            return share_state(make(trained))
+        if recipe.offload and recipe.zero_stage < 3:
+            return HostUpdate(trained, make)
+        optimizer = MasterWeights(trained, make) if recipe.precision == "bf16-masters" else make(trained)
+        if recipe.in_backward:
+            # While only one parameter has a gradient, `step` updates that one (Lv et al. 2023, LOMO).
+            def update(parameter: torch.Tensor) -> None:
+                optimizer.step()
+                parameter.grad = None
+
+            for parameter in trained:
+                parameter.register_post_accumulate_grad_hook(update)
+        return optimizer
+
+    def _saved_tensors_hooks(self, model: nn.Module):
+        if self.recipe.offload_activations:
+            return torch.autograd.graph.save_on_cpu(pin_memory=True)
+        if self.recipe.saved_on_disk:
+            return _SavedNowhere(model) if is_fake(next(model.parameters())) else SavedOnDisk(model, smallest=1)
+        return nullcontext()
+
+    def _kernels(self, model: nn.Module):
+        as_on_cuda = self.recipe.trl_loss and self.recipe.device == "cuda" and is_fake(next(model.parameters()))
+        return kernels_of_cuda() if as_on_cuda else nullcontext()
+
+    def _autocast(self):
+        halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)
+        if halves is None or self.recipe.zero_stage > 1:  # FSDP2 casts by a policy of its own
+            return nullcontext()
+        return torch.autocast("cpu" if self.recipe.device == "cpu" else "cuda", halves)
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def call(model: nn.Module, batch):
+    """The model on a batch: named inputs, several, or one."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+class _SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
+    """`SavedOnDisk` for fake tensors: what is saved takes no memory, nor does what is mapped from the file again."""
+
+    def __init__(self, model: nn.Module):
+        resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+
+        def save(tensor):
+            if tensor.untyped_storage()._cdata in resident:
+                return tensor.detach()
+            return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+        def read(saved):
+            if isinstance(saved, torch.Tensor):
+                return saved
+            # Fake, and such that the meter does not see it.
+            with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
+                return saved()
+
+        super().__init__(save, read)
+
+
+def _checkpoint(model: nn.Module, segments: int | None) -> None:
+    """By Transformers, which knows only single blocks; segments, and other models, by torch's function."""
+    # The newer of two names for the same thing; Transformers 5.1 knows only the older.
+    older = getattr(model, "gradient_checkpointing_enable", None)
+    enable = getattr(model, "activation_checkpointing_enable", older)
+    if segments is not None or enable is None:
+        checkpoint_blocks(model, segments, using=partial(checkpoint, use_reentrant=False))
+        return
+    enable({"use_reentrant": False})
+
+
+def _attend_eagerly(model: nn.Module) -> None:
+    if not hasattr(model, "set_attn_implementation"):
+        raise CourseError("attention='eager' is a choice of Transformers' models; leave it out for others.")
+    model.set_attn_implementation("eager")
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

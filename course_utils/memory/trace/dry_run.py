@@ -1,0 +1,175 @@
+"""A step without its numbers: fake tensors have shape, dtype and device, and no memory.
+
+The same operators are called in the same order, so the meter's log is that of a real step.
+"""
+
+import gc
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from course_utils.errors import CourseError
+from course_utils.hardware import MACHINES, Machine, Operator, OperatorWatch, Prediction
+from course_utils.memory.trace.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
+from course_utils.memory.trace.fake import describe_place, fake_tensors, is_fake, let_masks_have_values
+from course_utils.memory.trace.meter import Meter
+from course_utils.memory.trace.phases import bound, updates
+from course_utils.memory.trace.ranks import pretend_ranks
+from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrapped
+from course_utils.memory.trace.usage import Usage
+
+_READ_AS_ONE = (
+    "a dry run answers every number that is read with 1, so a question such as torch.isnan(loss) is answered with yes; "
+    "leave the question out, or the optimizer out of what build() returns."
+)
+_ADVICE = {  # by what PyTorch's refusal says
+    "DataDependent|DynamicOutput|Cannot access data pointer|numpy": (
+        "where that works with real tensors, it needs their values, and a dry run has none: "
+        "leave the line out of the step, or decide by shapes"
+    ),
+    "(?i)cuda.*(device|enabled|available|driver)|NVIDIA": (
+        "there is no GPU that PyTorch could use here, and a dry run needs none: leave the device out of build and step, "
+        'and ask dry_run(…, like="cuda") for what a GPU would do'
+    ),
+    "DeviceMismatch": "let everything lie on one device: leave device=… and .to(device) out of build and step",
+}
+
+
+def dry_run(
+    build: Callable[[], tuple],
+    step: Callable[..., object],
+    like: str = "cpu",
+    *,
+    ranks: int = 1,
+    rank: int = 0,
+    seconds: float = 600.0,
+) -> Usage:
+    """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
+
+    `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
+    With `like="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
+    are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
+    `ranks` the step is that of one `rank` of so many, in a process group whose other ranks are pretended. Where a step reads a
+    number that depends on values of floating tensors (`loss.item()`) it gets 1. Raises `CourseError`, naming the line,
+    where a step needs more of its values than that, where it never updates, where the model was not built inside, and
+    where it is not done after `seconds`.
+    """
+    return run_dry(build, step, like, ranks, seconds, rank=rank)
+
+
+def run_dry(
+    build: Callable[[], tuple],
+    step: Callable[..., object],
+    like: str = "cpu",
+    ranks: int = 1,
+    seconds: float = 600.0,
+    *,
+    rank: int = 0,
+    warm: Callable[..., object] | None = None,
+    watch: Callable[[], AbstractContextManager] = nullcontext,
+) -> Usage:
+    """`dry_run`; `warm` bears the optimizer's state in place of a first step, `watch()` is entered around the second."""
+    if like not in ("cpu", "cuda"):
+        raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
+    with ExitStack() as entered:
+        entered.enter_context(_collect_rarely())
+        entered.enter_context(pretend_ranks(ranks, like, rank))
+        entered.enter_context(fake_tensors(seconds))
+        if like == "cuda":
+            entered.enter_context(as_on_cuda())
+        entered.enter_context(explain_refusals())
+        built = build()
+        models, optimizers = parts_of(built)
+        check_parts(models, optimizers)
+        entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
+        if like == "cuda":
+            for optimizer in optimizers:
+                prefer_foreach(optimizer)
+        with updates() as made:
+            bound(warm or step, built)()
+        every = distinct_optimizers([*optimizers, *made])
+        tensors = [leaf for leaf in tree_leaves(built) if isinstance(leaf, torch.Tensor)]
+        device = {"device": GPU, "round_to": 512, "look_inside": False} if like == "cuda" else {}
+        with Meter(models, every, tensors=tensors, **device) as meter, updates() as made_again, watch():
+            bound(step, built)()
+    if optimizers and not made and not made_again:
+        raise CourseError(f"The step never called its optimizer: {_READ_AS_ONE}")
+    usage = meter.usage()
+    if like == "cuda" and usage.events and usage.peak == 0:
+        raise CourseError("Everything lay on the host: leave device='cpu' out of build, or ask with like='cpu'.")
+    return usage
+
+
+def count_operators(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> tuple[Operator, ...]:
+    """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
+    watch = OperatorWatch(HOST if like == "cuda" else None)
+    run_dry(build, step, like, watch=lambda: watch)
+    return tuple(watch.operators)
+
+
+def predict_seconds(
+    build: Callable[[], tuple], step: Callable[..., object], machine: Machine, *, like: str = ""
+) -> Prediction:
+    """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
+
+    Nothing is computed and no memory is taken. `like` as for `dry_run`: whose operators these are, by default the machine's
+    own: CUDA's on a card in `hardware.MACHINES` and where `calibrate()` found a GPU. On a machine known by its data sheet only,
+    the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError` where the machine has
+    no rate for a dtype.
+    """
+    if not isinstance(machine, Machine):
+        raise CourseError(
+            f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate() for this one."
+        )
+    is_gpu = machine.asynchronous or machine.name in MACHINES
+    return Prediction(machine, count_operators(build, step, like or ("cuda" if is_gpu else "cpu")))
+
+
+@contextmanager
+def _collect_rarely() -> Iterator[None]:
+    """Fake tensors make many more Python objects than real ones; collected as often, cycles would cost much and die too soon."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    """Raise `CourseError` for a model whose tensors are real, since a step would spoil them, and for what cannot be followed."""
+    for model in models:
+        if isinstance(model, torch._dynamo.OptimizedModule):
+            raise CourseError(
+                "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build."
+            )
+        if not all(map(is_fake, model.parameters())):
+            raise CourseError(
+                "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
+                "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
+            )
+    if any(isinstance(unwrapped(one), torch.optim.LBFGS) for one in optimizers):
+        raise CourseError(
+            "How often LBFGS calls its closure depends on the values of the loss, which a dry run has not."
+        )
+
+
+@contextmanager
+def explain_refusals() -> Iterator[None]:
+    """Turn what fake tensors refuse into a `CourseError` that names the caller's line."""
+    try:
+        yield
+    except CourseError:
+        raise
+    except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
+        kind, said = type(error).__name__, str(error).strip()
+        inner = list(traceback.walk_tb(error.__traceback__))
+        place = describe_place([*reversed(inner), *traceback.walk_stack(None)])
+        reason = f"{kind}: {said.splitlines()[0][:120]}" if said else kind
+        advice = next((f": {advice}" for sign, advice in _ADVICE.items() if re.search(sign, f"{kind}: {said}")), "")
+        raise CourseError(f"The dry run stopped at {place} ({reason}){advice}.") from error

@@ -1,0 +1,334 @@
+"""Fake tensors that answer as real ones would: shape, dtype, device, and the values of small whole numbers, but no memory."""
+
+import linecache
+import logging
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from traceback import walk_stack
+from types import FrameType
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._pytree import tree_iter, tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from course_utils.errors import CourseError
+from course_utils.memory.trace.scratch import try_out
+from course_utils.optim.codebook import dynamic_codebook
+from course_utils.optim.quantization import lookup_table
+
+_aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+SAME_QUESTION = 5000
+"""How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
+_WHOLE, _FLOATING = 2**20, 2**10
+"""Elements up to which values are kept: of whole numbers and truths, and of floating numbers."""
+
+
+@contextmanager
+def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
+    """Tensors made inside are fake, for at most so many seconds; raises `CourseError` after them, naming the line."""
+    for signed in (True, False):  # their functions keep them for good, and must not keep fake ones
+        lookup_table(dynamic_codebook(signed, device=torch.device("cpu")))
+    with ExitStack() as entered:
+        entered.enter_context(torch.random.fork_rng([]))
+        entered.enter_context(_silence_libraries())
+        mode = entered.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        answers = Answers(mode, seconds)
+        entered.enter_context(_let_convert(mode, answers))
+        entered.enter_context(patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
+        entered.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copy))
+        entered.enter_context(patch.object(nn.Parameter, "__deepcopy__", _deep_copy))
+        entered.enter_context(let_masks_have_values())
+        entered.enter_context(answers)
+        yield mode
+
+
+@contextmanager
+def _silence_libraries() -> Iterator[None]:
+    """Keep back what libraries remark on weights, caches and kernels that are not there; an exception says what matters."""
+    loggers = [
+        logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
+    ]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def let_masks_have_values() -> Iterator[None]:
+    """Let Transformers look at a mask as it does at a real one: it takes a fake one for one whose values cannot be known."""
+    library = sys.modules.get("transformers.utils.import_utils")
+    if library is None or not hasattr(library, "is_fake_tensor"):
+        yield
+    else:
+        with patch.object(library, "is_fake_tensor", lambda _: False):
+            yield
+
+
+@contextmanager
+def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
+    """Let a model be converted where it is (`.to(dtype)`, `.bfloat16()`): PyTorch then swaps its parameters for others.
+
+    It refuses to swap what weak references point to, and some do from the mode's table of the fakes that it has made, and
+    from that of their values.
+    """
+    swap = torch.utils.swap_tensors
+
+    def swap_forgotten(one: torch.Tensor, other: torch.Tensor) -> None:
+        mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
+        answers.forget(one, other)
+        swap(one, other)
+
+    with patch.object(torch.utils, "swap_tensors", swap_forgotten):
+        yield
+
+
+def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
+    """`copy.deepcopy` of a fake tensor; torch's own gives one whose views report another memory than itself."""
+    if id(self) not in memo:
+        copied = self.detach().clone()
+        is_parameter = isinstance(self, nn.Parameter)
+        trained = self.requires_grad
+        memo[id(self)] = nn.Parameter(copied, trained) if is_parameter else copied.requires_grad_(trained)
+    return memo[id(self)]
+
+
+class Answers(TorchDispatchMode):
+    """Beside each small fake tensor of whole numbers keeps its values, and so can answer questions about them truly.
+
+    Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
+    with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises `CourseError`
+    where a line goes on asking, and after `seconds`.
+    """
+
+    def __init__(self, mode: FakeTensorMode, seconds: float):
+        super().__init__()
+        self._mode, self._seconds, self._end = mode, seconds, time.perf_counter() + seconds
+        self._values = WeakTensorKeyDictionary()
+        self._overwritten: set[StorageWeakRef] = set()  # by weak reference, so that no other storage has its address
+        self._counts_of_infinite = WeakTensorKeyDictionary()
+        self._questions: Counter = Counter()
+        self._operators = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented
+        if func.namespace == "prim":  # a question from C++, which could not stand an exception
+            return args[0].fake_device if func is _DEVICE and type(args[0]) is FakeTensor else func(*args, **kwargs)
+        self._count()
+        if func is _aten._local_scalar_dense.default:
+            return self._number(args[0])
+        if func is _aten._amp_foreach_non_finite_check_and_unscale_.default:
+            self._counts_of_infinite[args[1]] = True
+        if func is _aten._pin_memory.default:
+            return args[0].clone()
+        known = self._find_real_arguments(func, args, kwargs)
+        if known is not None:
+            return self._with_values(func, args, kwargs, known)
+        for index in _mutated_arguments(func):
+            for tensor in tree_leaves(args[index : index + 1]):
+                is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
+                if is_small and (value := self._value(tensor)) is not None:
+                    self._overwritten.add(StorageWeakRef(value.untyped_storage()))
+        if func is _aten.index.Tensor:
+            args = args[0], self._without_masks(args[1])
+        if func is _aten._ctc_loss.Tensor and (lengths := self._value(args[3])) is not None:
+            return _find_ways(args[0], lengths)
+        if func is _aten._ctc_loss_backward.Tensor:  # torch's own fake lies on the host
+            return torch.empty_like(args[1])
+        if func is _aten._grouped_mm.default:
+            return _multiply_groups(func, args, kwargs)
+        return _as_large_as_real(func, args, kwargs, func(*args, **kwargs))
+
+    def _count(self) -> None:
+        self._operators += 1
+        if self._operators % 256 == 0 and time.perf_counter() > self._end:
+            raise CourseError(
+                f"The dry run was stopped after {self._seconds:.0f} seconds at {describe_place(walk_stack(sys._getframe()))}; "
+                "give it fewer tokens or examples, or more time (seconds=…)."
+            )
+
+    def _number(self, tensor: torch.Tensor) -> bool | int | float:
+        value = self._value(tensor)
+        if value is not None:
+            with unset_fake_temporarily():
+                return value.item()
+        line = describe_place(walk_stack(sys._getframe()))
+        self._questions[line] += 1
+        if self._questions[line] > SAME_QUESTION:
+            raise CourseError(
+                f"The dry run was stopped at {line}: it has asked {SAME_QUESTION} times for a number that depends on the values "
+                "of floating tensors, which a dry run has not, and goes on for as long as the answer is 1; leave the loop out."
+            )
+        if tensor in self._counts_of_infinite:
+            return 0.0
+        return True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+
+    def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        value = self._values.get(tensor) if len(self._values) else None
+        if value is None or value.shape != tensor.shape:  # its `.data` was set to another tensor
+            return None
+        return None if StorageWeakRef(value.untyped_storage()) in self._overwritten else value
+
+    def forget(self, *tensors: torch.Tensor) -> None:
+        """Let go of these."""
+        for tensor in tensors:
+            self._values.pop(tensor, None)
+
+    def _find_real_arguments(self, func, args: tuple, kwargs: dict) -> tuple | None:
+        """The arguments with real tensors in place of fake ones; None where one of them is not known."""
+        first = args[0] if args else None
+        first = first[0] if isinstance(first, list) and first else first
+        if func.namespace != "aten" or self._is_unknown(first):
+            return None
+        if torch.Tag.nondeterministic_seeded in func.tags and not func._schema.name.startswith("aten::randint"):
+            return None  # what chance decides is not known, or small models would know more than large ones
+        if any(map(self._is_unknown, tree_iter((args, kwargs)))):
+            return None
+        return tree_map(lambda leaf: self._value(leaf) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))
+
+    def _is_unknown(self, leaf) -> bool:
+        return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
+
+    def _without_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Each mask of known truths as the lists of places, one for each of its dimensions, that it stands for."""
+        found: list[torch.Tensor | None] = []
+        for index in indices:
+            value = None if index is None or index.dtype is not torch.bool else self._value(index)
+            if value is None:
+                found.append(index)
+                continue
+            with unset_fake_temporarily():
+                places = value.nonzero(as_tuple=True)
+            found += [self._mode.from_tensor(place).to(index.device) for place in places]
+        return found
+
+    def _with_values(self, func, args: tuple, kwargs: dict, known: tuple):
+        try:
+            answer = func(*args, **kwargs)
+            tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
+            wanted = _mutated_arguments(func) or any(_is_small(one) for one in tensors)
+        except (DynamicOutputShapeException, DataDependentOutputException):
+            answer, wanted = None, True  # a shape that depends on values, which are known
+        if not wanted:
+            return answer
+        with unset_fake_temporarily():
+            real = func(*known[0], **known[1])
+        if answer is None:
+            # A real tensor knows the host alone.
+            place = next(device_of(one) for one in tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
+            make = lambda one: self._mode.from_tensor(one).to(place) if isinstance(one, torch.Tensor) else one  # noqa: E731
+            answer = tree_map(make, real)
+        for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
+            if isinstance(fake, FakeTensor) and _is_small(value):
+                self._values[fake] = value
+        return answer
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Its device, without asking the dispatcher, as a fake tensor's own property does."""
+    return tensor.fake_device if type(tensor) is FakeTensor else tensor.device
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    most = _FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _WHOLE
+    return tensor.numel() <= most and device_of(tensor).type != "meta"
+
+
+@cache
+def _mutated_arguments(func) -> tuple[int, ...]:
+    """Places of the arguments that the operator's schema says it writes to."""
+    return tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+
+
+def _multiply_groups(func, args: tuple, kwargs: dict) -> torch.Tensor:
+    """The experts' products: torch's fake kernel takes bfloat16 only, the CPU's real one float32 too."""
+    if args[0].dtype is torch.bfloat16:
+        return func(*args, **kwargs)
+    halves = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+    answer = func(*halves, **kwargs)
+    return torch.empty_strided(answer.shape, answer.stride(), dtype=args[0].dtype, device=args[0].device)
+
+
+def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What CTC's loss returns: a number an example, and a table of frames by twice the longest label; it has no fake."""
+    with unset_fake_temporarily():
+        longest = int(lengths.max())
+    frames, examples, _ = log_probabilities.shape
+    return log_probabilities.new_empty(examples), log_probabilities.new_empty(examples, frames, 2 * longest + 1)
+
+
+_LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
+
+
+def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
+    """On the CPU some operators return more memory than their fakes say, which is found out by trying.
+
+    A loss is one number in memory as large as what was compared; a recurrent layer's workspace is empty as a fake; a layer
+    norm of mixed types keeps its statistics in the wider one.
+    """
+    if func in _LOSSES and args[0].device == torch.device("cpu") and answer.dim() == 0:
+        return answer.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
+    if func is _aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
+        return answer[0], *(one.to(args[2].dtype) for one in answer[1:])
+    if func is _aten.mkldnn_rnn_layer.default and (found := try_out(func, args, kwargs)):
+        return *answer[:3], answer[3].new_empty(found.returned[3])
+    return answer
+
+
+def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Of `frames` and their lines, the innermost first: the caller's own line, and the module within it.
+
+    A command has no caller's line; there it is the module alone.
+    """
+    module = text = ""
+    for frame, line in frames:
+        file = frame.f_code.co_filename
+        if not file.startswith("<frozen") and not any(Path(file).is_relative_to(place) for place in _LIBRARIES):
+            text = f"line {line} of {Path(file).name} (`{linecache.getline(file, line).strip()}`)"
+            break
+        if not module and isinstance(frame.f_locals.get("self"), nn.Module):
+            module = f"inside {type(frame.f_locals['self']).__name__}"
+    return ", ".join(filter(None, (text, module))) or "a line of the libraries"
+
+
+_LIBRARIES = (
+    *(Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix)),
+    *(Path(__file__).parents[1], Path(__file__).parents[2] / "cli"),
+)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether `tensor`, or what a wrapper has of it here, has no memory."""
+    return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)

@@ -1,0 +1,142 @@
+"""What a training step really takes: the allocator's figure, and beside it the meter's account of it."""
+
+import gc
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from math import isnan, nan
+from statistics import median
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from course_utils.errors import CourseError
+from course_utils.memory.trace.allocator import allocator_of
+from course_utils.memory.trace.meter import Meter, device_of_models
+from course_utils.memory.trace.phases import announced_to, bound, updates
+from course_utils.memory.trace.state import distinct_optimizers, parts_of, trains, unwrapped
+from course_utils.memory.trace.usage import Usage
+from course_utils.settings import settings
+from course_utils.units import format_bytes, format_seconds
+
+NOT_ATTRIBUTED = "not attributed"
+OUTSIDE = "no phase"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A step as measured. Bytes, on the model's device.
+
+    `peak` and `by_phase` are the allocator's (`witness` says who that is); the peak was inside `operator`, where that is
+    known. `usage` is the meter's account of the step after it. `resident` was in use before it: parameters, buffers, optimizer
+    state, inputs, and gradients kept. `seconds` is the median of steps without any instrument.
+    """
+
+    resident: int
+    by_phase: dict[str, int]
+    peak: int
+    witness: str
+    operator: str
+    usage: Usage
+    seconds: float
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase in which the peak was, or `OUTSIDE` where it was in none."""
+        return next((phase for phase, peak in self.by_phase.items() if peak == self.peak), OUTSIDE)
+
+    @property
+    def not_attributed(self) -> int:
+        """What the allocator counted at its peak and the meter did not see: scratch space inside operators."""
+        return self.peak - self.usage.peak
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Bytes at the peak by kind; the last line is what is not attributed, and all lines add up to `peak`."""
+        return {**self.usage.split, NOT_ATTRIBUTED: self.not_attributed}
+
+    def frame(self) -> pd.DataFrame:
+        """A row per phase: the allocator's peak, the meter's, and the difference."""
+        metered = {phase: self.usage.by_phase.get(phase, self.resident) for phase in self.by_phase}
+        frame = pd.DataFrame({"peak": self.by_phase, "metered": metered})
+        return frame.assign(not_attributed=frame["peak"] - frame["metered"])
+
+    def __str__(self):
+        lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
+        total = f"{'peak':>22s}  {format_bytes(self.peak)}, in {self.peak_phase} ({self.witness})"
+        seconds = [] if isnan(self.seconds) else [f"{'a step':>22s}  {format_seconds(self.seconds)}"]
+        return "\n".join([*lines, total, *seconds])
+
+
+def measure(build: Callable[[], tuple] | tuple, step: Callable[..., object], *, timed: int = 1) -> Measurement:
+    """Measure the memory and the time of `step(*build())`, called as `dry_run` is.
+
+    `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of
+    a run that has already begun. A step that takes no arguments is called without. The first step warms up (optimizer state is
+    born in it), the second is recorded by the allocator, the third by the meter, and `timed` further ones are timed without
+    either (with 0 `seconds` is NaN). Each of them really trains. Gradients left from before are dropped first. Of what was
+    built before, only what the tuple leads to is counted as resident; `build` lets the allocator count all. The phases are
+    forward, backward and update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with
+    tensors, for a tuple without a model, and for an optimizer of another model.
+    """
+    if not isinstance(timed, int) or timed < 0:
+        raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
+    gc.collect()  # a cycle collected half-way would release memory whose allocation was not recorded
+    with ExitStack() as recording:
+        allocator = None
+        if not isinstance(build, tuple):
+            allocator = allocator_of(settings().device)
+            recording.enter_context(allocator.recording())
+        built = build() if callable(build) else build
+        models, optimizers = parts_of(built)
+        _check_parts(models, optimizers)
+        device = device_of_models(models)
+        for model in models:  # before anything is recorded: what was allocated earlier is no part of the record
+            model.zero_grad(set_to_none=True)
+        if allocator is None:
+            allocator = allocator_of(device)
+            recording.enter_context(allocator.recording())
+        step_again = bound(step, built)
+        with updates() as made:
+            step_again()
+        every = distinct_optimizers([*optimizers, *made])
+        every = [one for one in every if any(trains(one, model) for model in models)]
+        with allocator.measured(), announced_to(allocator.begin_phase, models, every):
+            step_again()
+    # The meter apart from the allocator: the one tries operators out by the other's way of recording.
+    with Meter(models, every, tensors=[t for t in tree_leaves(built) if isinstance(t, torch.Tensor)]) as meter:
+        step_again()
+    usage, account = meter.usage(), allocator.account()
+    if not usage.events:
+        raise CourseError("The step did nothing with tensors; pass a function that runs forward, backward and update.")
+    resident = account.at_start if callable(build) else usage.resident
+    return Measurement(
+        resident,
+        {name: resident + above for name, above in account.by_phase.items()},
+        resident + account.above_start,
+        account.witness,
+        account.operator,
+        usage,
+        median(_time(step_again, device) for _ in range(timed)) if timed else nan,
+    )
+
+
+def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    if not any(True for model in models for _ in model.parameters()):
+        raise CourseError("measure(build, step) needs a model with parameters among what build() returns.")
+    for optimizer in optimizers:
+        if not any(trains(unwrapped(optimizer), model) for model in models):
+            raise CourseError("The optimizer trains no parameter of this model; build it from this model's parameters.")
+
+
+def _time(step: Callable[[], object], device: torch.device) -> float:
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    wait()  # else the step would also wait for what was queued before it
+    start = time.perf_counter()
+    step()
+    wait()
+    return time.perf_counter() - start

@@ -1,0 +1,115 @@
+"""What an operator on a CPU takes that no dispatch mode can see, asked of the allocator: the operator is tried out alone."""
+
+from contextlib import suppress
+from functools import cache
+from math import nan
+from typing import NamedTuple
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+
+from course_utils.memory.trace.allocator import CpuAllocator
+
+_aten = torch.ops.aten
+
+_LARGE, _SMALL = 2**28, 2**24
+"""Bytes of arguments up to which an operator is tried out. It really runs, even for a step that is only dry."""
+
+_RECURRENT = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
+_SVD = _aten._linalg_svd.default
+_HIDES = dict.fromkeys((_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT, _SVD), _LARGE)
+_SUM = _aten.add_.Tensor
+_PRODUCTS = dict.fromkeys((_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default), _SMALL)
+
+
+class _Shape(NamedTuple):
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def make(self, value: float) -> torch.Tensor:
+        return torch.empty_strided(*self[:2], dtype=self.dtype).fill_(value)
+
+
+class Footprint(NamedTuple):
+    """Bytes at the peak inside an operator, what it returns included, and the bytes of memory behind each tensor it returns."""
+
+    peak: int
+    returned: tuple[int, ...]
+
+
+def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
+    """Bytes allocated at the peak inside `operator(*args, **kwargs)` on the CPU, what it returns included; 0 if it hides nothing.
+
+    Six kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
+    recurrent layers, likewise; singular values, for which LAPACK copies the matrix and has a work space; products of matrices in
+    half precision, or of one that was expanded, which is copied first; bitsandbytes' steps, which widen their states; and sums in
+    place with a tensor of another type, which is widened first.
+    What others take differs between processors, so it is measured. With more than 256 MiB of arguments and `answer` (products:
+    16 MiB, beside which their blocks are small) they are let be and answered with 0, and so are all while a profiler runs.
+    """
+    if operator is _SUM:
+        added = args[1]
+        return args[0].itemsize * added.numel() if getattr(added, "ndim", 0) and added.dtype != args[0].dtype else 0
+    if operator in _PRODUCTS and args[0].itemsize != 2 and not any(map(_is_expanded, args)):
+        return 0  # most of all: a step asks some thousand times
+    tensors = [leaf for leaf in tree_leaves((args, kwargs, answer)) if isinstance(leaf, torch.Tensor)]
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        return 0
+    returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
+    found = try_out(operator, args, kwargs, _size_limit(operator, tensors) - returned)
+    return found.peak if found else 0
+
+
+def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Footprint | None:
+    """Run `operator` once on zeros, for each set of shapes; None off the CPU, where it is too large, or profiled already."""
+    flat = not kwargs and all(isinstance(leaf, torch.Tensor) for leaf in args)
+    leaves, structure = (args, None) if flat else tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+    if not on_cpu or sum(t.nbytes for t in tensors) > largest or torch.autograd._profiler_enabled():
+        return None
+    library = torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.is_grad_enabled()
+    return _measure(operator, tuple(_describe_argument(leaf) for leaf in leaves), structure, library)
+
+
+def may_hide(operator) -> bool:
+    """By its name alone."""
+    return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS or operator is _SUM
+
+
+def _size_limit(operator, tensors: list[torch.Tensor]) -> int:
+    if operator.namespace == "bitsandbytes":
+        return _LARGE
+    if operator in _PRODUCTS:
+        return _PRODUCTS[operator] if tensors[0].itemsize == 2 else _LARGE
+    # oneDNN has no gradient of a convolution in float16; what PyTorch does instead takes seconds for a few MiB.
+    in_float16 = operator is _aten.convolution_backward.default and tensors[0].dtype == torch.float16
+    return 0 if in_float16 else _HIDES.get(operator, -1)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    steps = tensor.stride()
+    return 0 in steps and any(step == 0 and side > 1 for step, side in zip(steps, tensor.shape, strict=True))
+
+
+def _describe_argument(leaf):
+    if isinstance(leaf, list):
+        return tuple(leaf)
+    return _Shape(tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+
+
+@cache
+def _measure(operator, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Footprint:
+    allocator = CpuAllocator()
+    # LAPACK takes what it needs, sees that these are no numbers, and spares us the time.
+    value = nan if operator is _SVD else 0
+    with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
+        filled = [leaf.make(value) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
+        args, kwargs = (filled, {}) if structure is None else tree_unflatten(filled, structure)
+        answer = ()
+        with allocator.recording(), allocator.measured(), suppress(torch.linalg.LinAlgError):
+            answer = operator(*args, **kwargs)
+        returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
+    return Footprint(allocator.account().above_start, returned)

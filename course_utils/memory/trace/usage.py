@@ -1,0 +1,156 @@
+"""The analysis of a meter's log: peak, split, timeline."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import torch
+
+from course_utils.errors import CourseError
+from course_utils.units import format_bytes
+
+KINDS = (
+    "parameters",
+    "buffers",
+    "optimizer state",
+    "gradients",
+    "inputs",
+    "activations",
+    "recomputed",
+    "communication",
+    "backward temporaries",
+    "optimizer temporaries",
+)
+
+
+@dataclass
+class Piece:
+    """One storage: its `bytes`, what it is (`kind`, of `KINDS`), and where it was born (`module`, `operator`).
+
+    `was_there` is true of what was born before the log began; its `operator` is the parameter's own name.
+    """
+
+    bytes: int
+    kind: str
+    module: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    was_there: bool = False
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a `Meter` saw on one device. All figures are bytes; printed, it says the peak and its split.
+
+    `events` are (change, index of the piece or -1, phase), in order; a change of 0 marks the beginning of a phase. Each
+    piece is rounded up to `grain` bytes, as the device's allocator does. `host` is what was used meanwhile in the memory of
+    the host, where that is not the device's own.
+    """
+
+    pieces: tuple[Piece, ...] = field(repr=False)
+    events: tuple[tuple[int, int, str], ...] = field(repr=False)
+    grain: int = 1
+    host: "Usage | None" = field(default=None, repr=False)
+
+    def __str__(self):
+        lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
+        lines.append(f"{'peak':>22s}  {format_bytes(self.peak)}, in {self.peak_phase}")
+        if self.host is not None and self.host.peak > 1e-3 * self.peak:
+            lines.append(f"{'on the host':>22s}  {format_bytes(self.host.peak)} at its own peak")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    @property
+    def resident(self) -> int:
+        """What was there before the log began."""
+        return sum(self._rounded(piece.bytes) for piece in self.pieces if piece.was_there)
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of all pieces alive at one time."""
+        return int(self._totals[self._top])
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that CUDA's caching allocator takes from the device for steps like this one; no less than the peak.
+
+        Raises `CourseError` for a step on the CPU, which has no such allocator.
+        """
+        from course_utils.memory.trace.log import Log  # which reads usages
+
+        if self.grain == 1:
+            raise CourseError('Only CUDA\'s allocator reserves bytes; ask dry_run(…, like="cuda").')
+        return Log.of(self).reserved
+
+    @cached_property
+    def by_phase(self) -> dict[str, int]:
+        """The peak inside each phase, in the order of the phases; what was in use when it began counts."""
+        phases: dict[str, int] = {}
+        for (_, _, phase), total in zip(self.events, self._totals, strict=True):
+            phases[phase] = max(phases.get(phase, 0), int(total))
+        return phases
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase in which the peak was."""
+        return self.events[self._top][2]
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Bytes of each kind at the peak; the kinds add up to it."""
+        return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._top], strict=True) if size}
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """A row per event: its `phase`, and the bytes of each of `KINDS` from then on."""
+        return pd.DataFrame(self._in_use, columns=list(KINDS)).assign(phase=[phase for _, _, phase in self.events])
+
+    def top(self, count: int = 10) -> pd.DataFrame:
+        """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
+        sizes = {i: self._rounded(piece.bytes) for i, piece in enumerate(self.pieces) if piece.was_there}
+        for change, (_, index, _) in zip(self._changes[: self._top + 1], self.events, strict=False):
+            sizes[index] = sizes.get(index, 0) + int(change)
+        largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
+        rows = [
+            {**vars(self.pieces[i]), "bytes": sizes[i], "dtype": str(self.pieces[i].dtype).removeprefix("torch.")}
+            for i in largest
+        ]
+        return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
+
+    def _rounded(self, size):
+        return -(-size // self.grain) * self.grain
+
+    @cached_property
+    def _changes(self) -> np.ndarray:
+        """Bytes by which each event changes what is in use, in whole grains."""
+        sizes = [piece.bytes * piece.was_there for piece in self.pieces]
+        changes = np.zeros(len(self.events), dtype=np.int64)
+        for row, (change, index, _) in enumerate(self.events):
+            if change:
+                changes[row] = self._rounded(sizes[index] + change) - self._rounded(sizes[index])
+                sizes[index] += change
+        return changes
+
+    @cached_property
+    def _in_use(self) -> np.ndarray:
+        """Bytes by event (rows) and kind (columns)."""
+        kinds = np.array([KINDS.index(piece.kind) for piece in self.pieces], dtype=np.int64)
+        changes = np.zeros((len(self.events), len(KINDS)), dtype=np.int64)
+        for row, (_, index, _) in enumerate(self.events):
+            if index >= 0:
+                changes[row, kinds[index]] = self._changes[row]
+        start = [self._rounded(piece.bytes) * piece.was_there for piece in self.pieces]
+        return np.bincount(kinds, start, len(KINDS)).astype(np.int64) + changes.cumsum(axis=0)
+
+    @cached_property
+    def _totals(self) -> np.ndarray:
+        return self._in_use.sum(axis=1)
+
+    @cached_property
+    def _top(self) -> int:
+        if not self.events:
+            raise CourseError("The meter saw no tensors; run a training step inside it, then ask for its usage.")
+        return int(self._totals.argmax())
