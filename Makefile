@@ -93,7 +93,7 @@ lint: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(VENV) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || $(MAKE) --no-print-directory .new-venv
 	@echo "Installing the packages into .venv: once, some minutes, a few GB."
-	@PYTHONWARNINGS=ignore $(VENV) -m pip install $$(test -t 1 || echo --quiet) --disable-pip-version-check -c constraints.txt -e ".[lab,dev,site]" && $(VENV) -m pip check --quiet || { \
+	@PYTHONWARNINGS=ignore $(VENV) -m pip install $$(test -t 1 || echo --quiet) --disable-pip-version-check -c constraints.txt -e ".[course,lab,dev,site]" && $(VENV) -m pip check --quiet || { \
 		echo "The packages could not all be installed (pip says why above): check the network, then type the same command again." >&2; exit 1; }
 	@touch $@
 
@@ -108,7 +108,7 @@ $(STAMP): pyproject.toml constraints.txt
 constraints: $(STAMP)
 	@$(VENV) -m venv --clear build/fresh
 	@$(subst .venv,build/fresh,$(VENV)) -m pip install --quiet --upgrade pip
-	@$(subst .venv,build/fresh,$(VENV)) -m pip install --quiet ".[lab,dev,site]" "$$(grep '^torch==' constraints.txt)"
+	@$(subst .venv,build/fresh,$(VENV)) -m pip install --quiet ".[course,lab,dev,site]" "$$(grep '^torch==' constraints.txt)"
 	@{ sed -n '/^#/p' constraints.txt; $(subst .venv,build/fresh,$(VENV)) -m pip freeze --all \
 		| sed -E 's/\+cpu$$//' | grep -v -E '^(course-utils|cuda-|nvidia-|triton)'; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt

@@ -264,7 +264,7 @@ def test_the_address_is_set_in_one_place_and_leaves_no_trace_when_it_is_taken_ou
     assert tomllib.loads(after["pyproject.toml"])["project"]["urls"] == {
         "Repository": "https://git.example.org/a/course"
     }
-    assert "course-utils @ git+https://git.example.org/a/course" in after["notebooks/13_capstone.ipynb"]
+    assert "course-utils[course] @ git+https://git.example.org/a/course" in after["notebooks/13_capstone.ipynb"]
 
     for address in ("https://github.com/someone/course", "https://github.com/someone/course.git"):
         assert cli.main(["stamp", "--repository", address]) == 0

@@ -44,7 +44,7 @@ def project() -> dict:
 
 def required() -> list[str]:
     extras = project()["optional-dependencies"]
-    return [*project()["dependencies"], *extras["lab"], *extras["dev"], *extras["site"]]
+    return [*project()["dependencies"], *extras["course"], *extras["lab"], *extras["dev"], *extras["site"]]
 
 
 def constrained() -> dict[str, str]:
@@ -114,7 +114,7 @@ def third_party_imports(path: Path) -> set[str]:
 
 @cache
 def declared(*extras: str) -> set[str]:
-    groups = [project()["dependencies"], *(project()["optional-dependencies"][extra] for extra in extras)]
+    groups = [project()["dependencies"], *(project()["optional-dependencies"][extra] for extra in ("course", *extras))]
     return {canonicalize_name(Requirement(entry).name) for group in groups for entry in group}
 
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if missing := [name for name in _TOOLS if find_spec(name) is None]:
         raise CourseError(
             f"The site's tools are not installed ({', '.join(missing)}): run `make site`, or "
-            '`pip install -e ".[lab,site]"` in the course\'s folder.'
+            '`pip install -e ".[course,lab,site]"` in the course\'s folder.'
         )
     from course_staff.notebooks.address import repository_address
     from course_staff.site.build import build

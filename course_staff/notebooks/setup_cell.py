@@ -15,7 +15,7 @@ _FETCH = """\
 from importlib.util import find_spec
 
 if not find_spec("course_utils"):
-    %pip install -qqq "course-utils @ git+{address}"
+    %pip install -qqq "course-utils[course] @ git+{address}"
 why = "The course could not be fetched: check the network, then run this cell again."
 """
 # As long as nobody can say where from.
@@ -24,9 +24,9 @@ from glob import glob
 from importlib.util import find_spec
 
 if not find_spec("course_utils") and (wheels := glob("course_utils-*.whl")):
-    %pip install -qqq {wheels[-1]}
+    %pip install -qqq "{wheels[-1]}[course]"
 why = """The course is not installed here. Type `make wheel` in its folder, put the file that it writes beside this
-notebook (in Colab: under Files), and run this cell again. Or install the folder itself: `%pip install FOLDER`."""
+notebook (in Colab: under Files), and run this cell again. Or install the folder itself: `%pip install FOLDER[course]`."""
 '''
 _BEGIN = """\
 assert find_spec("course_utils"), why

@@ -1,21 +1,16 @@
 """The bytes of a training step by model, method, length and batch: what the planner's pages show.
 
-`python -m benchmarks.site_cells` asks `memory.estimate` for all of them, and writes the file that is read here.
+They come from the formulas of named models that are shipped with the package.
 """
 
-import gzip
-import json
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-from course_utils import models
 from course_utils.hardware import MACHINES
-from course_utils.memory.plan.plan import FITS, TIGHT, needs, verdict_of
+from course_utils.memory.formulas.named import known
+from course_utils.memory.plan.verdict import FITS, TIGHT, needs, verdict_of
 from course_utils.memory.step.recipe import LOOPS, Recipe
 from course_utils.units import format_bytes
 
-FILE = Path(__file__).with_name("cells.json.gz")
 MODELS = ("llama-3.1-8b", "llama-3.2-1b", "gpt2-small")
 """Those that have a page, the one that README asks about first."""
 LENGTHS, BATCHES = (512, 2048, 8192), (1, 4, 16)
@@ -60,27 +55,14 @@ METHODS = (
 
 
 def lengths_of(model: str) -> list[int]:
-    """Those for which the model has positions."""
-    return [length for length in LENGTHS if length <= models.configuration(model).max_position_embeddings]
-
-
-class Bytes(NamedTuple):
-    """What a step allocates and what the allocator reserves for it: of a `Log` all that `needs` reads."""
-
-    peak: int
-    reserved: int
-
-
-@cache
-def cells() -> dict:
-    """By model and method's name a row a length, in it a pair a batch: bytes allocated, and bytes reserved."""
-    return json.loads(gzip.decompress(FILE.read_bytes()))
+    """Those for which the model has positions, and formulas that were confirmed."""
+    return [length for length in LENGTHS if all(known(model, METHODS[0].recipe(batch, length)) for batch in BATCHES)]
 
 
 def need_of(model: str, method: Method, batch: int, sequence: int) -> tuple[int, int]:
     """Bytes that a card must have at least and at most, as `course plan` says them."""
-    row = cells()[model][method.name][LENGTHS.index(sequence)]
-    return needs(Bytes(*row[BATCHES.index(batch)]), "cuda")
+    step, _ = known(model, method.recipe(batch, sequence))
+    return needs(step.log, "cuda")
 
 
 def rows_of(model: str, batch: int, sequence: int) -> list[dict]:

@@ -16,7 +16,8 @@ from course_utils.hardware.links import A100, LINKS, Cluster
 from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, attempt
-from course_utils.memory.plan.plan import CHANGES, FITS, needs, plain_recipe, verdict_of
+from course_utils.memory.plan.changes import CHANGES
+from course_utils.memory.plan.verdict import FITS, needs, plain_recipe, verdict_of
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import ADAMW, Recipe

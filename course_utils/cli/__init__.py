@@ -57,6 +57,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):
         found, unknown = super().parse_known_args(args, namespace)
+        several = next((one.dest for one in self._actions if one.nargs == "*" and not one.option_strings), None)
+        if several and not any(word.startswith("-") for word in unknown):  # more of them stand behind an option
+            setattr(found, several, [*getattr(found, several), *unknown])
+            return found, []
         if unknown:
             options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
             word = unknown[0].partition("=")[0]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import Field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
@@ -32,6 +33,8 @@ _FORMS = {  # by the type of a field what argparse asks for
 _CODE = ".py:"
 _READ = (".yaml", ".yml", ".py", ".bin", ".pt", ".pkl")
 _KEPT = Section("plans")
+_WITHOUT_TORCH = """
+Without PyTorch only what shipped formulas know was looked at. For the rest: pip install "course-utils[course]"."""
 _PACKAGE = Path(__file__).parents[1]
 _LONG = 5.0  # seconds after which somebody who sees no counter wants to know
 _OFTEN = 30.0  # seconds after which they wonder whether it still goes on
@@ -187,7 +190,6 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.plan.emit import NO_SETTING, emit, require_kind
     from course_utils.memory.plan.explain import explain, why
-    from course_utils.memory.plan.guard import check, lengths_of
 
     if arguments.nodes is not None and not arguments.emit:
         raise CourseError("--nodes says for how many machines to write a file; add --emit slurm, say.")
@@ -202,6 +204,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
             )
     what, recipe, text = _model(arguments.model), _recipe(arguments), []
     if arguments.data:
+        from course_utils.memory.plan.guard import lengths_of
+
         lengths = sorted(lengths_of(arguments.data))
         recipe = replace(recipe, sequence=lengths[-1])
         half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
@@ -214,6 +218,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         said = explain(arguments.explain, estimate(what, recipe))
         return said, said.splitlines(), 0
     if arguments.measure:
+        from course_utils.memory.plan.guard import check
+
         frame = check(estimate(what, replace(recipe, device="cpu")))
         shown = frame.assign(**{name: frame[name].map(format_bytes) for name in ("predicted", "measured")})
         text = f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak.\n"
@@ -234,9 +240,9 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
                 "written all the same."
             )
         return said, said.splitlines(), 0
-    plan = _plan(arguments, what, recipe)
+    plan, remark = _plan(arguments, what, recipe)
     found, code = plan.json(), _EXIT[plan.verdict]
-    text.append(str(plan))
+    text += [str(plan), *remark]
     if arguments.read:
         code = _say_sources(arguments.read, text, found, code)
     if arguments.beside:
@@ -265,7 +271,7 @@ def _say_sources(reading, text: list[str], found: dict, code: int) -> int:
 
 def _recipe_of_row(arguments: argparse.Namespace):
     """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
-    from course_utils.memory.plan.plan import DOES_NOT
+    from course_utils.memory.plan.verdict import DOES_NOT
 
     asked = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
     rows = _find_answer(asked)[1]["rows"]
@@ -281,7 +287,7 @@ def _recipe_of_row(arguments: argparse.Namespace):
 
 def _refuse_what_does_not_fit(arguments: argparse.Namespace, what, recipe) -> None:
     from course_utils.memory.formulas.trial import attempt
-    from course_utils.memory.plan.plan import DOES_NOT, needs, verdict_of
+    from course_utils.memory.plan.verdict import DOES_NOT, needs, verdict_of
     from course_utils.memory.step.model import source_of
 
     memory, _ = _card(arguments)
@@ -331,18 +337,16 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     return memory, named
 
 
-def _plan(arguments: argparse.Namespace, what, recipe):
-    from course_utils.hardware import MACHINES
-    from course_utils.memory.plan.plan import Plan, plan
-    from course_utils.memory.step.model import source_of
+def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
+    """The plan, and what is to be said below it."""
+    from course_utils.memory.plan.at_once import rows_at_once, verdict_at_once
+    from course_utils.memory.plan.verdict import Plan
+    from course_utils.models import known_as
 
     if not arguments.memory:
         raise CourseError("How large is the card? Give --memory 24GB, or its name.")
     memory, named = _card(arguments)
-    source = source_of(what)
     begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), 0.0
-    if source.whole:
-        print(f"{source.whole}.", file=sys.stderr, flush=True)
 
     def say(what_now: str) -> None:
         nonlocal said
@@ -366,9 +370,22 @@ def _plan(arguments: argparse.Namespace, what, recipe):
         if is_terminal:
             print(f"\r\033[K{line}", file=sys.stderr, flush=True)
 
+    is_named = isinstance(what, str) and not Path(what).exists()
+    first = verdict_at_once(known_as(what), memory, recipe) if is_named else None
+    if first is not None:
+        show(first)
+        if find_spec("torch") is None:
+            return replace(first, rows=rows_at_once(first)), [_WITHOUT_TORCH]
+    from course_utils.hardware import MACHINES
+    from course_utils.memory.plan.plan import plan
+    from course_utils.memory.step.model import source_of
+
+    source = source_of(what)
+    if source.whole:
+        print(f"{source.whole}.", file=sys.stderr, flush=True)
     found = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)
     print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)
-    return found
+    return found, []
 
 
 def _model(text: str):

@@ -21,7 +21,7 @@ from course_utils.errors import CourseError, instead
 from course_utils.settings import Settings, read_settings, variables
 from course_utils.units import GiB, format_bytes
 
-HOW_TO_INSTALL = 'run `make lab` in the course\'s folder, or `pip install -e ".[lab]"` there'
+HOW_TO_INSTALL = 'run `make lab` in the course\'s folder, or, of a wheel, `pip install "course-utils[course,lab]"`'
 VARIABLES = ("COURSE_SCALE", "COURSE_DEVICE", "COURSE_SEED", "COURSE_HOME", "COURSE_STRICT", "COURSE_READER")
 # The gpu scale trains up to 124 million float32 parameters with AdamW: 4 x 4 bytes each, 1.9 GiB, and about twice as much again
 # in activations at its batch size. On a GPU this is the GPU's; the host then only holds the processes with CUDA loaded.
@@ -137,7 +137,7 @@ def probe_packages() -> Iterator[Finding]:
     good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
     for needed in map(Requirement, requires("course-utils")):
         name, found = needed.name, installed_version(needed.name)
-        chapters = needed.marker is None
+        chapters = needed.marker is None or needed.marker.evaluate({"extra": "course"})
         if not (chapters or needed.marker.evaluate({"extra": "lab"})) or name in wrong:
             continue
         if found is not None and needed.specifier.contains(found, prereleases=True):

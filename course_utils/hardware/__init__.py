@@ -1,25 +1,13 @@
 """What machines can do: named ones by their makers' data sheets, and this one by a few seconds of measurement."""
 
-from course_utils.hardware.calibration import calibrate
-from course_utils.hardware.exchange import process_bandwidth
+from course_utils import import_when_used
 from course_utils.hardware.machine import Curve, Machine, Work
 from course_utils.hardware.named import MACHINES, OFFERED, known_as, machine
-from course_utils.hardware.operators import Operator, OperatorWatch, Prediction, Watch, count_flops, flop_formula
 
-__all__ = [
-    "MACHINES",
-    "OFFERED",
-    "Curve",
-    "Machine",
-    "Operator",
-    "OperatorWatch",
-    "Prediction",
-    "Watch",
-    "Work",
-    "calibrate",
-    "count_flops",
-    "flop_formula",
-    "known_as",
-    "machine",
-    "process_bandwidth",
-]
+_LATER = {  # these need torch, which takes a second to import
+    "calibration": ("calibrate",),
+    "exchange": ("process_bandwidth",),
+    "operators": ("Operator", "OperatorWatch", "Prediction", "Watch", "count_flops", "flop_formula"),
+}
+__getattr__, __dir__, _names = import_when_used(__name__, _LATER)
+__all__ = ["MACHINES", "OFFERED", "Curve", "Machine", "Work", "known_as", "machine", *_names]

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
 from course_utils.lessons.c05b_choosing import Contender
-from course_utils.memory.plan.plan import CHANGES
+from course_utils.memory.plan.changes import CHANGES
 from course_utils.memory.step.quantized import put_in_4_bits
 from course_utils.memory.step.workload import Workload
 from course_utils.optim import schedules

@@ -4,45 +4,18 @@
 sizes in `PUBLISHED` are exact: the same parameter tensors as the model of that name on the Hub, with fresh random values.
 """
 
-from course_utils.models.building import (
-    build,
-    class_of,
-    distilbert_base,
-    from_configuration,
-    parameter_bytes,
-    parameter_count,
-    pretrained,
-)
-from course_utils.models.configurations import (
-    FAMILIES,
-    NAMES,
-    PUBLISHED,
-    configuration,
-    from_json,
-    known_as,
-    remarks_on,
-    tokenizer_beside,
-)
-from course_utils.models.convnet import ConvNet, ConvNetConfig
-from course_utils.models.public import PUBLIC
+from course_utils import import_when_used
 
-__all__ = [
-    "FAMILIES",
-    "NAMES",
-    "PUBLIC",
-    "PUBLISHED",
-    "ConvNet",
-    "ConvNetConfig",
-    "build",
-    "class_of",
-    "configuration",
-    "distilbert_base",
-    "from_configuration",
-    "from_json",
-    "known_as",
-    "parameter_bytes",
-    "parameter_count",
-    "pretrained",
-    "remarks_on",
-    "tokenizer_beside",
-]
+_HOMES = {  # those of `building` and `convnet` need torch, which takes a second to import
+    "building": (
+        *("build", "class_of", "distilbert_base", "from_configuration"),
+        *("parameter_bytes", "parameter_count", "pretrained"),
+    ),
+    "configurations": (
+        *("FAMILIES", "NAMES", "PUBLISHED", "configuration", "from_json"),
+        *("known_as", "remarks_on", "tokenizer_beside"),
+    ),
+    "convnet": ("ConvNet", "ConvNetConfig"),
+    "public": ("PUBLIC",),
+}
+__getattr__, __dir__, __all__ = import_when_used(__name__, _HOMES)

@@ -17,7 +17,7 @@ from course_utils.memory.formulas.estimate import Estimate, Term, estimate
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.shipped import from_formulas
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.plan.plan import FITS, needs, verdict_of
+from course_utils.memory.plan.verdict import FITS, needs, verdict_of
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import DEVICES, PRECISIONS, STAGES, Recipe

@@ -8,6 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_staff.notebooks.setup_cell import setup_source
+from course_utils import cli
 from course_utils.cli import COMMANDS, STAFF, main
 from course_utils.files import chapters_in, find_place
 from course_utils.settings import settings
@@ -33,15 +34,25 @@ def write(checkout, name, source, **metadata):
     nbformat.write(new_notebook(cells=[cell]), checkout / "notebooks" / f"{name}.ipynb")
 
 
-def test_help_names_every_command_and_loads_nothing_heavy():
+@pytest.mark.parametrize(
+    ("words", "named"), [([], [*COMMANDS, *STAFF]), (["plan"], ["llama-7b", "RTX 3090", "torchrun"])]
+)
+def test_help_names_every_choice_and_loads_nothing_heavy(words, named):
     program = (
         "import sys; from course_utils.cli import main\n"
-        "try: main(['--help'])\n"
+        f"try: main([*{words}, '--help'])\n"
         f"except SystemExit as end: print('CODE', end.code, [name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "CODE 0 []"
-    assert all(f"    {name} " in done.stdout for name in (*COMMANDS, *STAFF))
+    assert all(name in " ".join(done.stdout.split()) for name in named)
+
+
+@pytest.mark.parametrize(
+    "words", [["gpt2-small", "trl.yaml", "--memory", "8GB"], ["gpt2-small", "--memory", "8GB", "trl.yaml"]]
+)
+def test_files_may_stand_behind_options(words):
+    assert cli._parser().parse_args(["plan", *words]).model == ["gpt2-small", "trl.yaml"]
 
 
 def broken_entry(missing):

@@ -45,7 +45,12 @@ def test_devices():
     assert "there is A" in doctor.probe_device("cpu", [("A", GiB)]).text
 
 
-REQUIRED = ["torch>=2.8", "ipywidgets>=7.7", 'ipywidgets>=8.1; extra == "lab"', 'ruff>=0.9; extra == "dev"']
+REQUIRED = [
+    "torch>=2.8",
+    'ipywidgets>=7.7; extra == "course"',
+    'ipywidgets>=8.1; extra == "lab"',
+    'ruff>=0.9; extra == "dev"',
+]
 
 
 @pytest.mark.parametrize(

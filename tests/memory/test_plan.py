@@ -21,10 +21,13 @@ from course_utils import data, hardware, memory, models
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate, plan
 from course_utils.memory.formulas.trial import attempt, run_whole
+from course_utils.memory.plan import verdict
+from course_utils.memory.plan.changes import CHANGES
 from course_utils.memory.plan.emit import emit
 from course_utils.memory.plan.explain import explain, why
 from course_utils.memory.plan.guard import lengths_of
-from course_utils.memory.plan.plan import CHANGES, DOES_NOT, FITS, TIGHT, most, needs, plain_recipe, verdict_of
+from course_utils.memory.plan.plan import most
+from course_utils.memory.plan.verdict import DOES_NOT, FITS, TIGHT, needs, plain_recipe, verdict_of
 from course_utils.memory.step.model import source_of
 from course_utils.memory.trace.log import Log
 from course_utils.optim import hidden_matrices
@@ -408,7 +411,7 @@ def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
     sizes = {"by the label": high, "tight by the label": low, "in any case": int(high / 0.92) + 1}
     cards = {name: replace(hardware.machine("H100"), name=name, memory=size) for name, size in sizes.items()}
     cards |= {"without": replace(cards["tight by the label"], name="without", flops={"float16": 1e12})}
-    monkeypatch.setattr(PLANNING, "MACHINES", cards)
+    monkeypatch.setattr(verdict, "MACHINES", cards)
     found = str(plan(LLAMA, 1000 * GiB, RECIPE))
     tight = "tight by the label, without (no float32)"
     assert f"Cards on which it fits: by the label and 1 with more memory; tight: {tight}." in found

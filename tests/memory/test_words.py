@@ -18,7 +18,7 @@ from transformers import TrainingArguments as Arguments
 from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
-from course_utils.memory.plan.plan import CHANGES
+from course_utils.memory.plan.changes import CHANGES
 from course_utils.memory.step import trl_head
 from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import LOOPS

@@ -35,7 +35,8 @@ SINCE_THEN = (
 def lowest() -> list[str]:
     """Every dependency of a reader's kernel at its lower bound. Torch stays: its older builds are hundreds of MB each."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [Requirement(text) for text in [*project["dependencies"], *project["optional-dependencies"]["lab"]]]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(text) for text in [*project["dependencies"], *extras["course"], *extras["lab"]]]
     bounds = {}
     for requirement in wanted:
         (bound,) = [specifier.version for specifier in requirement.specifier]

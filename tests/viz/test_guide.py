@@ -18,8 +18,8 @@ from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory import Recipe, estimate
 from course_utils.memory.formulas.trial import Trial
+from course_utils.memory.plan.changes import CHANGES
 from course_utils.memory.plan.effects import contradictions, effect_of, effects
-from course_utils.memory.plan.plan import CHANGES
 from course_utils.memory.trace.log import Log
 from course_utils.viz import guide
 

@@ -6,19 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from textwrap import fill
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
-from course_utils.memory.formulas.finder import Finder, finder_of
 from course_utils.memory.formulas.letters import MEANINGS, Polynomial
-from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.step.workload import Workload
-from course_utils.memory.trace.dry_run import run_dry
 from course_utils.memory.trace.log import Log
 from course_utils.memory.trace.usage import KINDS
 from course_utils.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from course_utils.memory.formulas.finder import Finder
+    from course_utils.memory.step.workload import Workload
 
 _SHOWN = 5
 """Terms of the printed answer."""
@@ -82,7 +83,7 @@ class Estimate:
     recipe: Recipe
     log: Log = field(repr=False)
     how: str
-    finder: Finder = field(repr=False)
+    finder: "Finder" = field(repr=False)
 
     @property
     def peak(self) -> int:
@@ -90,12 +91,16 @@ class Estimate:
         return self.log.peak
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> "Workload":
         """The step that is predicted, to be run."""
+        from course_utils.memory.step.workload import Workload
+
         return Workload(self.finder.source, self.recipe)
 
     def aside(self) -> dict[str, int]:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
+        from course_utils.memory.trace.dry_run import run_dry
+
         work, device = self.workload, self.recipe.device
         actions = {"evaluation": work.evaluate, "saving": work.save, "loading": work.load}
         return {
@@ -133,11 +138,13 @@ class Estimate:
         """Bytes by kind at each instant, as `viz.instants_figure` draws them."""
         return {instant.name: dict(instant.by_kind) for instant in self.instants}
 
-    def working(self, instant: str | None = None) -> pd.DataFrame:
+    def working(self, instant: str | None = None) -> "pd.DataFrame":
         """The sum written out, a row per term, for the instant of that name, by default the fullest.
 
         Raises `CourseError` for a name that is none of `by_instant()`.
         """
+        import pandas as pd
+
         by_name = {one.name: one for one in self.instants}
         if instant is not None and instant not in by_name:
             raise CourseError(f"No instant is called {instant!r}; choose one of {', '.join(by_name)}.")
@@ -226,12 +233,15 @@ def estimate(what, recipe: Recipe = Recipe(), *, batch: Callable | None = None) 
     """
     if not isinstance(recipe, Recipe):
         raise CourseError(f"recipe must be a memory.Recipe, not {recipe!r}; write Recipe(batch=…).")
+    from course_utils.memory.formulas.finder import finder_of
+    from course_utils.memory.step.model import source_of
+
     source = source_of(what, batch)
     source.require(recipe)
     return answer(finder_of(source, recipe), recipe)
 
 
-def answer(finder: Finder, recipe: Recipe) -> Estimate:
+def answer(finder: "Finder", recipe: Recipe) -> Estimate:
     """What `finder` knows or finds out of this recipe."""
     log, how = finder.log(recipe.batch, recipe.sequence)
     return Estimate(finder.source.name, recipe, log, how, finder)

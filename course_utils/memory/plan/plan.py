@@ -2,110 +2,25 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations, product
 from math import inf, isnan, prod
-from typing import NamedTuple
 
 from course_utils.errors import CourseError
-from course_utils.hardware import MACHINES, OFFERED, Machine
+from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
-from course_utils.memory.formulas.estimate import Estimate, answer
+from course_utils.memory.formulas.estimate import answer
 from course_utils.memory.formulas.finder import Finder, finder_of
 from course_utils.memory.formulas.trial import Trial, attempt
-from course_utils.memory.plan.emit import kind_for
+from course_utils.memory.plan.changes import CHANGES, Change
+from course_utils.memory.plan.verdict import CARDS, FITS, TIGHT, Option, Plan, needs, verdict_of
 from course_utils.memory.step.model import Source, source_of
-from course_utils.memory.step.recipe import ADAMW, Recipe
+from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Log
-from course_utils.units import GiB, MiB, format_bytes, format_seconds
 
-CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
-"""CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
-WORKSPACES = (8 * MiB, 65 * MiB)
-"""From cuBLAS alone on most cards to all that was kept on an H200: docs/accuracy.md."""
-BELOW, ABOVE = 0.02, 0.09
-"""By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
-ERROR = 0.005
-"""By how much predictions for the CPU are off, at most: docs/accuracy.md."""
-_OWN_LOOP = " An own loop is one that you write: neither has a setting for it."
-FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
 _NO_LIMIT = 2**20
-
-
-class Change(NamedTuple):
-    """A rung of the ladder: `costs` says what it disturbs, `level` how much (0 nothing but time, 3 what is trained).
-
-    It sets `fields` of a recipe `where` they make a difference.
-    """
-
-    name: str
-    level: int
-    costs: str
-    where: Callable[[Recipe], bool]
-    fields: dict | Callable[[Recipe], dict]
-
-    def apply(self, recipe: Recipe) -> dict:
-        """The fields to set; none where they make no difference."""
-        if not self.where(recipe):
-            return {}
-        fields = self.fields(recipe) if callable(self.fields) else self.fields
-        return {name: value for name, value in fields.items() if getattr(recipe, name) != value}
-
-
-def _saves_as_usual(recipe: Recipe) -> bool:
-    return not (recipe.checkpointing or recipe.saved_on_disk or recipe.offload_activations)
-
-
-def _adamw_of_floats(recipe: Recipe) -> bool:
-    return recipe.optimizer in ADAMW and not recipe.galore
-
-
-_TWO_LAYERS = ("q_proj", "v_proj")
-CHANGES = (
-    Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False}),
-    Change("gradients dropped after the update", 0, "nothing: optimizer.zero_grad() after step()",
-           lambda r: r.zero_grad != "after-update", {"zero_grad": "after-update"}),
-    Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)",
-           lambda r: _adamw_of_floats(r) and r.optimizer != "adamw-fused", {"optimizer": "adamw-fused"}),
-    Change("fused attention", 0, "nothing: attn_implementation='sdpa'",
-           lambda r: r.attention == "eager", {"attention": "sdpa"}),
-    Change("micro-batch of 1", 0, "time: smaller matrix products",
-           lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
-    Change("chunked loss", 0, "nothing: LossWithGradients, 1,024 tokens at a time",
-           lambda r: not (r.chunked_loss or r.trl_loss or r.label_smoothing), {"chunked_loss": 1024}),
-    Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
-    Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
-    Change("ZeRO-3", 0, "traffic", lambda r: r.ranks > 1 and r.zero_stage < 3, {"zero_stage": 3}),
-    Change("activations on the host", 0, "time: over the host's link",
-           lambda r: r.device != "cpu" and _saves_as_usual(r), {"offload_activations": True}),
-    Change("optimizer on the host", 0, "time: over the host's link",
-           lambda r: r.device != "cpu" and not r.offload, {"offload": True}),
-    Change("update within backward", 1, "no clipping by the joint norm",
-           lambda r: not r.in_backward, {"in_backward": True, "clipping": False, "zero_grad": "after-update"}),
-    Change("8-bit AdamW", 1, "states of 8 bits", _adamw_of_floats, {"optimizer": "adamw8bit"}),
-    Change("paged 8-bit AdamW", 1, "states of 8 bits, which wait on the host",
-           lambda r: r.device != "cpu" and _adamw_of_floats(r), {"optimizer": "paged_adamw_8bit"}),
-    Change("autocast", 1, "products in bfloat16", lambda r: r.precision == "fp32", {"precision": "autocast"}),
-    Change("4-bit AdamW", 2, "states of 4 bits",
-           lambda r: _adamw_of_floats(r) or r.optimizer == "adamw8bit", {"optimizer": "adamw4bit"}),
-    Change("GaLore of rank 128", 2, "Adam's averages in 128 directions of each gradient",
-           lambda r: _adamw_of_floats(r) and not r.lora, {"optimizer": "adamw", "galore": 128}),
-    Change("Adafactor", 2, "another optimizer",
-           lambda r: "adafactor" not in str(r.optimizer), {"optimizer": "adafactor", "galore": 0}),
-    Change("SGD", 2, "another optimizer, which keeps nothing", lambda r: r.optimizer != "sgd", {"optimizer": "sgd", "galore": 0}),
-    Change("all in bfloat16", 2, "small updates are lost",
-           lambda r: r.precision in ("fp32", "autocast", "bf16-masters"), {"precision": "bf16"}),
-    Change("LoRA of rank 16 on q_proj and v_proj", 3, "only adapters beside two layers of a block are trained",
-           lambda r: not (r.lora_targets or r.frozen),
-           lambda r: {"lora": r.lora or 16, "lora_targets": _TWO_LAYERS, "galore": 0}),
-    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16, "galore": 0}),
-    Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
-           lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
-)  # fmt: skip
-"""From what nobody notices to what changes the training."""
-_CARDS = "fewest cards by ZeRO-3"
 _LEVELS = {change.level for change in CHANGES}
 _EASY = {
     "keep only the loss",
@@ -122,223 +37,6 @@ _WAYS, _MOST_ROWS, _MOST_FAILED = 4, 4, 12
 tried."""
 _TOO_HIGH = 1.1
 """A guess of what several changes take together may be as much too high."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """A change, or several, beside what is: differences in bytes, seconds and bytes on the wire. `fits` on this card."""
-
-    names: tuple[str, ...]
-    level: int
-    costs: str
-    peak: int
-    need: tuple[int, int]
-    verdict: str
-    saves: int
-    seconds: float
-    sent: int
-    how: str
-    recipe: Recipe = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
-
-    `rows` are changes that make it fit, the least disturbing first, or where none was found the five that lower the peak most.
-    `helpless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
-    `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
-    fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
-    `most_cards` are not enough. `why_no_seconds` says why there are none though a machine was named.
-    """
-
-    model: str
-    recipe: Recipe
-    memory: int
-    estimate: Estimate = field(repr=False)
-    trial: Trial = field(repr=False)
-    need: tuple[int, int]
-    verdict: str
-    rows: tuple[Option, ...]
-    helpless: tuple[str, ...]
-    largest: dict[str, int | None]
-    unrated: tuple[str, ...] = ()
-    why_no_seconds: str = ""
-    most_cards: int = 0
-    nearest: Option | None = None
-
-    @property
-    def headline(self) -> str:
-        """The verdict, and the bytes that it stands on."""
-        least, most = map(format_bytes, self.need)
-        return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}."
-
-    def __str__(self):
-        peak = self.estimate.peak_instant
-        lines = [
-            self.headline,
-            f"Asked with {', '.join(_asked(self.recipe))}.",
-            *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
-            f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
-            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
-        ]
-        source = f"known from {self.estimate.how}."
-        if self.recipe.device == "cuda":
-            reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
-            lines.append(
-                f"The allocator reserves {reserved} for it, and the most is {width:.0%} above the least; {source}"
-            )
-            on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
-            lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
-            lines.append(self._by_the_label())
-        else:
-            lines.append(source.replace("known", "Known", 1))
-        if self.why_no_seconds:
-            lines.append(self.why_no_seconds)
-        if not isnan(self.trial.seconds):
-            lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
-        found = any(row.verdict == FITS for row in self.rows)
-        if self.verdict != FITS and not found:
-            lines += ["", "Nothing was found that is sure to fit."]
-        if self.rows:
-            head = (
-                "What would make it fit, the least disturbing first:" if found else "Alone these lower the peak most:"
-            )
-            by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
-            lines += ["", head, *table(self.rows), ""]
-            if any(row.verdict != DOES_NOT for row in self.rows):
-                lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
-            lines += ["Not every combination was tried: others may fit too."]
-        if self.nearest:
-            names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)
-            gentler = "Of what disturbs less, nothing was found that is sure to fit. " if found else ""
-            lines += ["", f"{gentler}Nearest: {names}. It needs {least} to {most}."]
-        if self.helpless:
-            lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
-        if self.unrated:
-            lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
-        none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
-        known = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
-        if known:
-            lines += ["", "; ".join(f"{name}: {value}" for name, value in known.items())]
-        if self.largest.get(_CARDS, 1) is None:
-            lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
-        """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
-        return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, offered * card.memory) == verdict)
-
-    def _name_cards(self, names: Sequence[str]) -> str:
-        """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
-        halves = "bfloat16" if self.recipe.precision != "fp16" else "float16"
-        wanted = halves if self.recipe.precision != "fp32" or self.recipe.quantized else "float32"
-        least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
-        said = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
-        more = len(names) - len(least)
-        return f"{said} and {more} with more memory" if more else said
-
-    def _by_the_label(self) -> str:
-        """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
-        worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
-        then = [f"{verdict} on {self._name_cards(cards)}" for verdict, cards in worse.items() if cards]
-        said = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
-        return f"{said} With 8 % less: {'; '.join(then)}." if then else said
-
-    def json(self) -> dict:
-        """All of it as plain values; seconds are None without a machine."""
-
-        instants = {}
-        for instant in self.estimate.instants:
-            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
-            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
-        return {
-            "model": self.model,
-            "memory": self.memory,
-            "verdict": self.verdict,
-            "need": list(self.need),
-            "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
-            "reserved": self.trial.log.reserved,
-            "host": self.trial.host.peak,
-            "seconds": _known(self.trial.seconds),
-            "sent": self.trial.sent,
-            "how": self.estimate.how,
-            "recipe": plain_recipe(self.recipe),
-            "instants": instants,
-            "rows": [plain_row(row) for row in self.rows],
-            "nearest": self.nearest and plain_row(self.nearest),
-            "no help": list(self.helpless),
-            "no rate": list(self.unrated),
-            "largest": self.largest,
-        }
-
-
-def plain_row(row: Option) -> dict:
-    """All of it as plain values."""
-    return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
-
-
-def _known(seconds: float) -> float | None:
-    return None if isnan(seconds) else seconds  # JSON has no NaN
-
-
-def plain_recipe(recipe: Recipe) -> dict:
-    """The fields that are not as usual."""
-    usual = vars(Recipe())
-    return {name: value for name, value in vars(recipe).items() if value != usual[name]}
-
-
-def _asked(recipe: Recipe) -> Iterator[str]:
-    """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
-    for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
-        value = getattr(recipe, name)
-        if name != "device":
-            yield name if value is True else f"{name}={getattr(value, '__name__', value)}"
-
-
-def table(rows: Sequence[Option]) -> Iterator[str]:
-    """Rows as text, in columns; what is not known of any of them has none."""
-
-    def signed(size: int) -> str:
-        return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
-
-    columns = {
-        "row": [str(number) for number in range(1, len(rows) + 1)],
-        "": [" + ".join(row.names) for row in rows],
-        "peak": [format_bytes(row.peak) for row in rows],
-        "change": [signed(-row.saves) for row in rows],
-        "seconds": [
-            "" if isnan(s := row.seconds) else "+" * (s > 0) + format_seconds(s) if s else "none" for row in rows
-        ],
-        "sent": [signed(row.sent) if row.sent else "" for row in rows],
-        "train by": [kind_for(row.recipe) for row in rows],
-    }
-    shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
-
-    def line(cells: Iterable[str]) -> str:
-        sides = ("<" if name in ("", "train by") else ">" for name in shown)
-        return "  ".join(
-            f"{cell:{side}{width}s}" for cell, side, width in zip(cells, sides, shown.values(), strict=True)
-        )
-
-    yield f"  {line(shown)}   costs"
-    for place, row in enumerate(rows):
-        yield f"  {line(columns[name][place] for name in shown)}   {row.costs}"
-
-
-def needs(log: Log, device: str) -> tuple[int, int]:
-    """Bytes of a card: at least what is allocated and a small context, at most what is reserved and a large one."""
-    if device == "cpu":
-        return int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR))
-    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
-    return least, int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
-
-
-def verdict_of(need: tuple[int, int], memory: float) -> str:
-    """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
-    return FITS if need[1] <= memory else TIGHT if need[0] <= memory else DOES_NOT
 
 
 def plan(
@@ -385,7 +83,7 @@ def plan(
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         with suppress(CourseError):  # it does not go together with the recipe
-            largest[_CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
+            largest[CARDS] = _fewest_cards(source, recipe, memory, enough, tell)
     return Plan(*about, rows, helpless, largest, unrated, why_no_seconds, max(cards, default=0), nearest)
 
 

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
-import torch
 
 from course_utils.errors import CourseError
 from course_utils.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
 
 KINDS = (
     "parameters",
@@ -36,7 +39,7 @@ class Piece:
     module: str
     operator: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: "torch.dtype"
     was_there: bool = False
 
 
@@ -104,12 +107,16 @@ class Usage:
         return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._top], strict=True) if size}
 
     @property
-    def timeline(self) -> pd.DataFrame:
+    def timeline(self) -> "pd.DataFrame":
         """A row per event: its `phase`, and the bytes of each of `KINDS` from then on."""
+        import pandas as pd
+
         return pd.DataFrame(self._in_use, columns=list(KINDS)).assign(phase=[phase for _, _, phase in self.events])
 
-    def top(self, count: int = 10) -> pd.DataFrame:
+    def top(self, count: int = 10) -> "pd.DataFrame":
         """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
+        import pandas as pd
+
         sizes = {i: self._rounded(piece.bytes) for i, piece in enumerate(self.pieces) if piece.was_there}
         for change, (_, index, _) in zip(self._changes[: self._top + 1], self.events, strict=False):
             sizes[index] = sizes.get(index, 0) + int(change)

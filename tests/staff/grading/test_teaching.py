@@ -88,7 +88,7 @@ def test_the_classrooms_workflow_checks_its_set_on_every_push():
     (job,) = workflow["jobs"].values()
     steps = {step["id"]: step for step in job["steps"] if "id" in step}
     shell = "\n".join(step["run"] for step in job["steps"] if "run" in step)
-    assert f"pip install --quiet ./{PROJECT['name'].replace('-', '_')}-*.whl" in shell
+    assert f"""pip install --quiet "$(echo ./{PROJECT["name"].replace("-", "_")}-*.whl)[course]\"""" in shell
     (check,) = (step["with"] for step in steps.values())
     program, *words = shlex.split(check["command"])
     parsed = cli._parser().parse_args(words)

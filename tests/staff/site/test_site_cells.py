@@ -11,7 +11,6 @@ from course_staff.site.cells import (
     LEVELS,
     METHODS,
     MODELS,
-    cells,
     command,
     lengths_of,
     need_of,
@@ -20,7 +19,7 @@ from course_staff.site.cells import (
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.trial import attempt
-from course_utils.memory.plan.plan import FITS, needs, verdict_of
+from course_utils.memory.plan.verdict import FITS, needs, verdict_of
 from course_utils.memory.step.model import source_of
 
 QUESTIONS = 200
@@ -54,13 +53,12 @@ def test_two_hundred_cells_hold_what_the_planner_says():
         check(model, METHODS[place], batch, sequence)
 
 
-def test_every_model_has_every_method_at_every_length_for_which_it_has_positions():
-    assert cells().keys() == set(MODELS)
+def test_there_are_at_least_twelve_methods_and_every_model_has_a_length():
     assert len(METHODS) >= 12
-    for model, found in cells().items():
-        assert found.keys() == {method.name for method in METHODS}
-        assert {len(rows) for rows in found.values()} == {len(lengths_of(model))}
-        assert {len(row) for rows in found.values() for row in rows} == {len(BATCHES)}
+    assert len({method.name for method in METHODS}) == len(METHODS)
+    assert all(lengths_of(model) for model in MODELS)
+    assert lengths_of("gpt2-small") == [512]  # it has 1,024 positions
+    assert lengths_of("llama-3.1-8b") == [512, 2048, 8192]
 
 
 def test_what_disturbs_least_comes_first():

@@ -1,0 +1,95 @@
+"""Find the formulas of all named models again, and write the archive that `course plan` answers from at once."""
+
+import argparse
+import json
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import product
+from zipfile import ZIP_LZMA, ZipFile, ZipInfo
+
+import numpy as np
+
+from course_utils import models
+from course_utils.errors import CourseError
+from course_utils.memory.formulas.finder import Finder, Formulas
+from course_utils.memory.formulas.named import FILE, RECIPES, key_of
+from course_utils.memory.formulas.named import models as models_in
+from course_utils.memory.step.model import Source, source_of
+from course_utils.memory.step.recipe import Recipe
+
+NAMES = tuple(name for name in models.NAMES if name not in models.FAMILIES)
+"""The course's own small models differ by scale."""
+LARGEST = {1: (1, (32768, 4096, 2048)), 2: (64, (8192, 4096, 2048))}
+"""Of one example and of more: the batch up to which formulas are confirmed, and the lengths, of which the first that can be is
+taken: attention to a window is another step beyond it."""
+
+
+def member(name: str) -> dict:
+    """What the archive holds of a model: for each recipe the formulas that were found, and what belongs to all."""
+    source, labels, formulas = source_of(name), {}, {}
+    for recipe, regime in product(RECIPES, LARGEST):
+        with suppress(CourseError):  # the recipe does not go with this model
+            found = find(source, recipe, regime)
+            if found is not None:
+                formulas[key_of(replace(recipe, batch=regime))] = packed(*found, labels)
+    return {
+        "versions": f"torch {version('torch')}, transformers {version('transformers')}",
+        "positions": source.positions,
+        "remarks": source.remarks,
+        "blocks": source.blocks.count,
+        "labels": list(labels),
+        "formulas": formulas,
+    }
+
+
+def find(source: Source, recipe: Recipe, regime: int) -> tuple[Formulas, int] | None:
+    """The formulas, and the bytes in use on the host, where these are the same at both ends."""
+    finder, (batch, lengths) = Finder(source, replace(recipe, batch=1, sequence=1)), LARGEST[regime]
+    host = finder.attempt(regime, 256).host.peak
+    for length in (min(source.positions or length, length) for length in lengths):
+        found = finder.formulas_for(batch, length)
+        if found is not None and found.depth is not None and not found.scratch:
+            return (found, host) if finder.attempt(batch, length).host.peak == host else None
+    return None
+
+
+def packed(found: Formulas, host: int, labels: dict) -> dict:
+    """As plain values: coefficients in 24ths, and for each event its row of them and its label."""
+    rows, events = {}, []
+    for row, label in zip(np.rint(found.coefficients * 24).astype(int).tolist(), found.labels, strict=True):
+        events.append((rows.setdefault(tuple(row), len(rows)), labels.setdefault(label, len(labels))))
+    batches, lengths = zip(*found.confirmed, strict=True)
+    return {
+        "rows": list(rows),
+        "events": events,
+        "repeated": found.depth.repeated,
+        "growth": {int(place): int(found.depth.growth[place]) for place in np.flatnonzero(found.depth.growth)},
+        "grain": found.grain,
+        "host": host,
+        "confirmed": ((min(batches), min(lengths)), (max(batches), max(lengths))),
+    }
+
+
+def main() -> None:
+    """Find them and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    texts = {}
+    if FILE.is_file():
+        with ZipFile(FILE) as archive:
+            texts = {name: archive.read(f"{name}.json") for name in models_in()}
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        for name, found in zip(arguments.names, pool.map(member, arguments.names), strict=True):
+            texts[name] = json.dumps(found, separators=(",", ":"))
+            print(f"{name}: {len(found['formulas'])} formulas, {len(texts[name]):,} characters", flush=True)
+    with ZipFile(FILE, "w", ZIP_LZMA) as archive:
+        for name in filter(texts.__contains__, NAMES):
+            archive.writestr(ZipInfo(f"{name}.json"), texts[name], ZIP_LZMA)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Formulas of named models in batch and length, found once and shipped: what they answer needs no torch.
+
+The archive has a member a model, which is read when it is asked about. `python -m benchmarks.named` finds all of them again.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import nan
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+
+from course_utils.memory.formulas.depth import Depth
+from course_utils.memory.formulas.estimate import Estimate, family
+from course_utils.memory.step.recipe import LOOPS, Recipe
+from course_utils.memory.trace.log import Log
+
+FILE = Path(__file__).with_name("named.zip")
+MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
+"""Powers of b and s."""
+STEP = 64
+"""Lengths between its multiples are not answered: kernels round them up, each in its own way."""
+_AGAIN = ({}, {"checkpointing": True})
+_OPTIMIZERS = ({}, {"optimizer": "adamw8bit"}, {"optimizer": "adafactor"})
+_LORA = {"lora": 16}
+_WAYS = (
+    {},
+    *({"precision": "autocast", **optimizer} for optimizer in _OPTIMIZERS),
+    *({"precision": "bf16", **optimizer} for optimizer in _OPTIMIZERS),
+    {"precision": "bf16", **_LORA},
+    {"precision": "autocast", **_LORA, "quantized": "nf4"},
+)
+RECIPES = tuple(Recipe(**{**LOOPS["trainer"], **way, **again, "device": "cuda"}) for way in _WAYS for again in _AGAIN)
+"""Trainer's loop on a GPU in the ways that are asked about most, each of one example and one token."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A named model as an `Estimate` asks its finder about it."""
+
+    name: str
+    remarks: list[str]
+    count: int
+    positions: int | None
+
+    @property
+    def source(self) -> "Named":
+        """Itself: it is known by no more than its name."""
+        return self
+
+    def blocks(self, log: Log) -> dict[str, int]:
+        """How many blocks stand behind each list of them."""
+        return {family(label[2]): self.count for label in log.labels if family(label[2]).endswith(".*")}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A step by `recipe` as formulas tell it: what a dry run's `Trial` says, without seconds, which they do not know."""
+
+    recipe: Recipe
+    log: Log
+    host: Log
+    seconds: float = nan
+    sent: int = 0
+
+
+@cache
+def _member(name: str) -> dict:
+    """What the archive holds of a model; empty where it is none of its."""
+    with ZipFile(FILE) as archive:
+        return json.loads(archive.read(f"{name}.json")) if f"{name}.json" in archive.namelist() else {}
+
+
+def models() -> Iterator[str]:
+    """The names of all that the archive knows."""
+    with ZipFile(FILE) as archive:
+        yield from (Path(member).stem for member in archive.namelist())
+
+
+def key_of(recipe: Recipe) -> str:
+    """What the formulas by a recipe are filed under, whatever its length and batch but one example and more."""
+    usual, regime = vars(Recipe()), min(recipe.batch, 2)
+    said = {name: value for name, value in vars(recipe).items() if value != usual[name]}
+    return json.dumps({**said, "batch": regime, "sequence": 0}, sort_keys=True)
+
+
+def known(name: str, recipe: Recipe) -> tuple[Known, Estimate] | None:
+    """The step of a named model by `recipe`; None where the archive has no formulas that were confirmed on both sides of it."""
+    if callable(recipe.optimizer) or recipe.sequence % STEP or recipe.accumulation > 1:
+        return None
+    member = _member(name)
+    found = member.get("formulas", {}).get(key_of(recipe))
+    if found is None:
+        return None
+    (least_b, least_s), (most_b, most_s) = found["confirmed"]
+    if not (least_b <= recipe.batch <= most_b and least_s <= recipe.sequence <= most_s):
+        return None
+    powers = np.array([recipe.batch**i * recipe.sequence**j for i, j in MONOMIALS], dtype=object)
+    sizes = np.array(
+        [int(round(sum(row * powers) / 24)) for row in np.array(found["rows"], dtype=object)], dtype=np.int64
+    )
+    growth = np.zeros(len(found["events"]), dtype=np.int64)
+    for place, more in found["growth"].items():
+        growth[int(place)] = more
+    labels = [tuple(member["labels"][label]) for _, label in found["events"]]
+    three = Log(sizes[[row for row, _ in found["events"]]], tuple(labels), found["grain"])
+    depth = Depth(tuple(map(tuple, found["repeated"])), growth, sure=True)
+    log = depth.deepen(three, member["blocks"])
+    model = Named(name, member["remarks"], member["blocks"], member["positions"])
+    how = f"formulas shipped with the package ({member['versions']})"
+    host = Log(np.array([found["host"]]), Log.nothing().labels)
+    return Known(recipe, log, host), Estimate(name, recipe, log, how, model)

@@ -1,0 +1,54 @@
+"""A verdict for a named model as far as shipped formulas tell it: within a second, and without torch."""
+
+from itertools import chain, combinations
+from math import nan
+
+from course_utils.errors import CourseError
+from course_utils.memory.formulas.named import RECIPES, known
+from course_utils.memory.plan.changes import CHANGES, Change
+from course_utils.memory.plan.verdict import FITS, Option, Plan, needs, verdict_of
+from course_utils.memory.step.recipe import Recipe
+
+_TOGETHER = 3
+"""Changes of a row at most."""
+_SHOWN = 6
+
+
+def verdict_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
+    """The plan without rows and largest sizes; None where the formulas do not know this model or recipe."""
+    found = known(name, recipe)
+    if found is None:
+        return None
+    trial, estimate = found
+    need = needs(trial.log, recipe.device)
+    return Plan(name, recipe, memory, estimate, trial, need, verdict_of(need, memory), (), (), {})
+
+
+def rows_at_once(plan: Plan) -> tuple[Option, ...]:
+    """Of the recipes that the formulas know those that fit, the least disturbing first."""
+    rows = []
+    for changes, recipe in _reach(plan.recipe).values():
+        found = known(plan.model, recipe)
+        if found is None or verdict_of(need := needs(found[0].log, recipe.device), plan.memory) != FITS:
+            continue
+        names, costs = tuple(change.name for change in changes), "; ".join(change.costs for change in changes)
+        level, peak = max(change.level for change in changes), found[0].log.peak
+        saved, how = plan.trial.log.peak - peak, found[1].how
+        rows.append(Option(names, level, costs, peak, need, FITS, saved, nan, 0, how, recipe))
+    return tuple(sorted(rows, key=lambda row: (row.level, len(row.names), row.peak))[:_SHOWN])
+
+
+def _reach(recipe: Recipe) -> dict[Recipe, tuple[tuple[Change, ...], Recipe]]:
+    """By recipe, the fewest changes that lead to it, of those that the formulas know at this batch and length."""
+    targets = {Recipe(**{**vars(one), "batch": recipe.batch, "sequence": recipe.sequence}) for one in RECIPES}
+    useful = [change for change in CHANGES if change.apply(recipe)]
+    found = {}
+    for changes in chain.from_iterable(combinations(useful, count) for count in range(1, _TOGETHER + 1)):
+        fields = {name: value for change in changes for name, value in change.apply(recipe).items()}
+        try:
+            changed = Recipe(**{**vars(recipe), **fields})
+        except CourseError:  # they do not go together
+            continue
+        if changed in targets and changed != recipe:
+            found.setdefault(changed, (changes, changed))
+    return found

@@ -1,0 +1,79 @@
+"""What may be changed in a recipe, from what nobody notices to what changes the training."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from course_utils.memory.step.recipe import ADAMW, Recipe
+
+
+class Change(NamedTuple):
+    """A rung of the ladder: `costs` says what it disturbs, `level` how much (0 nothing but time, 3 what is trained).
+
+    It sets `fields` of a recipe `where` they make a difference.
+    """
+
+    name: str
+    level: int
+    costs: str
+    where: Callable[[Recipe], bool]
+    fields: dict | Callable[[Recipe], dict]
+
+    def apply(self, recipe: Recipe) -> dict:
+        """The fields to set; none where they make no difference."""
+        if not self.where(recipe):
+            return {}
+        fields = self.fields(recipe) if callable(self.fields) else self.fields
+        return {name: value for name, value in fields.items() if getattr(recipe, name) != value}
+
+
+def _saves_as_usual(recipe: Recipe) -> bool:
+    return not (recipe.checkpointing or recipe.saved_on_disk or recipe.offload_activations)
+
+
+def _adamw_of_floats(recipe: Recipe) -> bool:
+    return recipe.optimizer in ADAMW and not recipe.galore
+
+
+_TWO_LAYERS = ("q_proj", "v_proj")
+CHANGES = (
+    Change("keep only the loss", 0, "nothing: loss = model(…).loss", lambda r: r.keeps_outputs, {"keeps_outputs": False}),
+    Change("gradients dropped after the update", 0, "nothing: optimizer.zero_grad() after step()",
+           lambda r: r.zero_grad != "after-update", {"zero_grad": "after-update"}),
+    Change("fused optimizer", 0, "nothing: AdamW(…, fused=True)",
+           lambda r: _adamw_of_floats(r) and r.optimizer != "adamw-fused", {"optimizer": "adamw-fused"}),
+    Change("fused attention", 0, "nothing: attn_implementation='sdpa'",
+           lambda r: r.attention == "eager", {"attention": "sdpa"}),
+    Change("micro-batch of 1", 0, "time: smaller matrix products",
+           lambda r: r.batch > 1, lambda r: {"batch": 1, "accumulation": r.batch * r.accumulation}),
+    Change("chunked loss", 0, "nothing: LossWithGradients, 1,024 tokens at a time",
+           lambda r: not (r.chunked_loss or r.trl_loss or r.label_smoothing), {"chunked_loss": 1024}),
+    Change("gradient checkpointing", 0, "time: a second forward pass", _saves_as_usual, {"checkpointing": True}),
+    Change("ZeRO-1", 0, "traffic", lambda r: r.ranks > 1 and not r.zero_stage, {"zero_stage": 1}),
+    Change("ZeRO-3", 0, "traffic", lambda r: r.ranks > 1 and r.zero_stage < 3, {"zero_stage": 3}),
+    Change("activations on the host", 0, "time: over the host's link",
+           lambda r: r.device != "cpu" and _saves_as_usual(r), {"offload_activations": True}),
+    Change("optimizer on the host", 0, "time: over the host's link",
+           lambda r: r.device != "cpu" and not r.offload, {"offload": True}),
+    Change("update within backward", 1, "no clipping by the joint norm",
+           lambda r: not r.in_backward, {"in_backward": True, "clipping": False, "zero_grad": "after-update"}),
+    Change("8-bit AdamW", 1, "states of 8 bits", _adamw_of_floats, {"optimizer": "adamw8bit"}),
+    Change("paged 8-bit AdamW", 1, "states of 8 bits, which wait on the host",
+           lambda r: r.device != "cpu" and _adamw_of_floats(r), {"optimizer": "paged_adamw_8bit"}),
+    Change("autocast", 1, "products in bfloat16", lambda r: r.precision == "fp32", {"precision": "autocast"}),
+    Change("4-bit AdamW", 2, "states of 4 bits",
+           lambda r: _adamw_of_floats(r) or r.optimizer == "adamw8bit", {"optimizer": "adamw4bit"}),
+    Change("GaLore of rank 128", 2, "Adam's averages in 128 directions of each gradient",
+           lambda r: _adamw_of_floats(r) and not r.lora, {"optimizer": "adamw", "galore": 128}),
+    Change("Adafactor", 2, "another optimizer",
+           lambda r: "adafactor" not in str(r.optimizer), {"optimizer": "adafactor", "galore": 0}),
+    Change("SGD", 2, "another optimizer, which keeps nothing", lambda r: r.optimizer != "sgd", {"optimizer": "sgd", "galore": 0}),
+    Change("all in bfloat16", 2, "small updates are lost",
+           lambda r: r.precision in ("fp32", "autocast", "bf16-masters"), {"precision": "bf16"}),
+    Change("LoRA of rank 16 on q_proj and v_proj", 3, "only adapters beside two layers of a block are trained",
+           lambda r: not (r.lora_targets or r.frozen),
+           lambda r: {"lora": r.lora or 16, "lora_targets": _TWO_LAYERS, "galore": 0}),
+    Change("LoRA of rank 16", 3, "only adapters are trained", lambda r: not (r.lora or r.frozen), {"lora": 16, "galore": 0}),
+    Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
+           lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
+)  # fmt: skip
+"""From what nobody notices to what changes the training."""

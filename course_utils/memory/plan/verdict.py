@@ -1,0 +1,248 @@
+"""The answer to *does it fit?*: the bytes that a card needs, the verdict, and all of it in words. Nothing here needs torch."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from math import isnan
+from typing import TYPE_CHECKING
+
+from course_utils.hardware import MACHINES, OFFERED
+from course_utils.memory.plan.emit import kind_for
+from course_utils.memory.step.recipe import Recipe
+from course_utils.units import GiB, MiB, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from course_utils.memory.formulas.estimate import Estimate
+    from course_utils.memory.formulas.trial import Trial
+    from course_utils.memory.trace.log import Log
+
+CONTEXT = (int(0.3 * GiB), int(0.6 * GiB))
+"""CUDA's context and the kernels it has loaded, from a small card to a large one with all of PyTorch's libraries."""
+WORKSPACES = (8 * MiB, 65 * MiB)
+"""From cuBLAS alone on most cards to all that was kept on an H200: docs/accuracy.md."""
+BELOW, ABOVE = 0.02, 0.09
+"""By how much measurements on GPUs are below what is allocated and above what is reserved, mostly: docs/accuracy.md."""
+ERROR = 0.005
+"""By how much predictions for the CPU are off, at most: docs/accuracy.md."""
+_OWN_LOOP = " An own loop is one that you write: neither has a setting for it."
+FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
+CARDS = "fewest cards by ZeRO-3"
+"""What this is called among the largest sizes."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A change, or several, beside what is: differences in bytes, seconds and bytes on the wire. `fits` on this card."""
+
+    names: tuple[str, ...]
+    level: int
+    costs: str
+    peak: int
+    need: tuple[int, int]
+    verdict: str
+    saves: int
+    seconds: float
+    sent: int
+    how: str
+    recipe: Recipe = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help.
+
+    `rows` are changes that make it fit, the least disturbing first, or where none was found the five that lower the peak most.
+    `helpless` are those that would not lower the peak at all, `unrated` those for whose products the machine has no rate.
+    `nearest` is what disturbs less than any that fit and is tight. `largest` are the largest batch and the longest sequence that
+    fit otherwise unchanged, 0 where none does and None where it does not matter, and the fewest cards by ZeRO-3, None where up to
+    `most_cards` are not enough. `why_no_seconds` says why there are none though a machine was named.
+    """
+
+    model: str
+    recipe: Recipe
+    memory: int
+    estimate: "Estimate" = field(repr=False)
+    trial: "Trial" = field(repr=False)
+    need: tuple[int, int]
+    verdict: str
+    rows: tuple[Option, ...]
+    helpless: tuple[str, ...]
+    largest: dict[str, int | None]
+    unrated: tuple[str, ...] = ()
+    why_no_seconds: str = ""
+    most_cards: int = 0
+    nearest: Option | None = None
+
+    @property
+    def headline(self) -> str:
+        """The verdict, and the bytes that it stands on."""
+        least, most = map(format_bytes, self.need)
+        return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {least} to {most}."
+
+    def __str__(self):
+        peak = self.estimate.peak_instant
+        lines = [
+            self.headline,
+            f"Asked with {', '.join(_asked(self.recipe))}.",
+            *([f"The loss is that of TRL {version('trl')}."] if self.recipe.trl_loss else []),
+            *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
+            f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
+            *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
+        ]
+        source = f"known from {self.estimate.how}."
+        if self.recipe.device == "cuda":
+            reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
+            lines.append(
+                f"The allocator reserves {reserved} for it, and the most is {width:.0%} above the least; {source}"
+            )
+            on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
+            lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
+            lines.append(self._by_the_label())
+        else:
+            lines.append(source.replace("known", "Known", 1))
+        if self.why_no_seconds:
+            lines.append(self.why_no_seconds)
+        if not isnan(self.trial.seconds):
+            lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
+        found = any(row.verdict == FITS for row in self.rows)
+        if self.verdict != FITS and not found:
+            lines += ["", "Nothing was found that is sure to fit."]
+        if self.rows:
+            head = (
+                "What would make it fit, the least disturbing first:" if found else "Alone these lower the peak most:"
+            )
+            by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
+            lines += ["", head, *table(self.rows), ""]
+            if any(row.verdict != DOES_NOT for row in self.rows):
+                lines += [f"To train by row N: --row N --emit train, or trl.{by_hand}"]
+            lines += ["Not every combination was tried: others may fit too."]
+        if self.nearest:
+            names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)
+            gentler = "Of what disturbs less, nothing was found that is sure to fit. " if found else ""
+            lines += ["", f"{gentler}Nearest: {names}. It needs {least} to {most}."]
+        if self.helpless:
+            lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
+        if self.unrated:
+            lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
+        none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
+        known = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
+        if known:
+            lines += ["", "; ".join(f"{name}: {value}" for name, value in known.items())]
+        if self.largest.get(CARDS, 1) is None:
+            lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
+        """The cards in `hardware.MACHINES` of which this is the verdict where `offered` of their memory is there."""
+        return tuple(name for name, card in MACHINES.items() if verdict_of(self.need, offered * card.memory) == verdict)
+
+    def _name_cards(self, names: Sequence[str]) -> str:
+        """Those with the least memory, the others as a number; beside a name that it lacks what the recipe multiplies in."""
+        halves = "bfloat16" if self.recipe.precision != "fp16" else "float16"
+        wanted = halves if self.recipe.precision != "fp32" or self.recipe.quantized else "float32"
+        least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
+        said = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
+        more = len(names) - len(least)
+        return f"{said} and {more} with more memory" if more else said
+
+    def _by_the_label(self) -> str:
+        """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
+        worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
+        then = [f"{verdict} on {self._name_cards(cards)}" for verdict, cards in worse.items() if cards]
+        said = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
+        return f"{said} With 8 % less: {'; '.join(then)}." if then else said
+
+    def json(self) -> dict:
+        """All of it as plain values; seconds are None without a machine."""
+
+        instants = {}
+        for instant in self.estimate.instants:
+            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
+            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
+        return {
+            "model": self.model,
+            "memory": self.memory,
+            "verdict": self.verdict,
+            "need": list(self.need),
+            "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
+            "reserved": self.trial.log.reserved,
+            "host": self.trial.host.peak,
+            "seconds": _known(self.trial.seconds),
+            "sent": self.trial.sent,
+            "how": self.estimate.how,
+            "recipe": plain_recipe(self.recipe),
+            "instants": instants,
+            "rows": [plain_row(row) for row in self.rows],
+            "nearest": self.nearest and plain_row(self.nearest),
+            "no help": list(self.helpless),
+            "no rate": list(self.unrated),
+            "largest": self.largest,
+        }
+
+
+def plain_row(row: Option) -> dict:
+    """All of it as plain values."""
+    return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
+
+
+def _known(seconds: float) -> float | None:
+    return None if isnan(seconds) else seconds  # JSON has no NaN
+
+
+def plain_recipe(recipe: Recipe) -> dict:
+    """The fields that are not as usual."""
+    usual = vars(Recipe())
+    return {name: value for name, value in vars(recipe).items() if value != usual[name]}
+
+
+def _asked(recipe: Recipe) -> Iterator[str]:
+    """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
+    for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
+        value = getattr(recipe, name)
+        if name != "device":
+            yield name if value is True else f"{name}={getattr(value, '__name__', value)}"
+
+
+def table(rows: Sequence[Option]) -> Iterator[str]:
+    """Rows as text, in columns; what is not known of any of them has none."""
+
+    def signed(size: int) -> str:
+        return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
+
+    columns = {
+        "row": [str(number) for number in range(1, len(rows) + 1)],
+        "": [" + ".join(row.names) for row in rows],
+        "peak": [format_bytes(row.peak) for row in rows],
+        "change": [signed(-row.saves) for row in rows],
+        "seconds": [
+            "" if isnan(s := row.seconds) else "+" * (s > 0) + format_seconds(s) if s else "none" for row in rows
+        ],
+        "sent": [signed(row.sent) if row.sent else "" for row in rows],
+        "train by": [kind_for(row.recipe) for row in rows],
+    }
+    shown = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
+
+    def line(cells: Iterable[str]) -> str:
+        sides = ("<" if name in ("", "train by") else ">" for name in shown)
+        return "  ".join(
+            f"{cell:{side}{width}s}" for cell, side, width in zip(cells, sides, shown.values(), strict=True)
+        )
+
+    yield f"  {line(shown)}   costs"
+    for place, row in enumerate(rows):
+        yield f"  {line(columns[name][place] for name in shown)}   {row.costs}"
+
+
+def needs(log: "Log", device: str) -> tuple[int, int]:
+    """Bytes of a card: at least what is allocated and a small context, at most what is reserved and a large one."""
+    if device == "cpu":
+        return int(log.peak * (1 - ERROR)), int(log.peak * (1 + ERROR))
+    least = int(log.peak * (1 - BELOW)) + CONTEXT[0] + WORKSPACES[0]
+    return least, int(log.reserved * (1 + ABOVE) + CONTEXT[1] + WORKSPACES[1])
+
+
+def verdict_of(need: tuple[int, int], memory: float) -> str:
+    """`FITS` where the most that is needed is there, `DOES_NOT` where the least is not."""
+    return FITS if need[1] <= memory else TIGHT if need[0] <= memory else DOES_NOT
