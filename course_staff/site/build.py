@@ -33,6 +33,8 @@ _ROW = re.compile(
 )
 _OURS = ".buildinfo"
 """A file that Sphinx writes into whatever it has built."""
+_NAMELESS = '<summary><span class="toctree-toggle"', '<summary aria-label="Pages below it"><span class="toctree-toggle"'
+"""What unfolds a part of the contents has no name for a screen reader, and gets one."""
 _ICONS = re.compile(r"<script[^>]*fontawesome\.js[^>]*></script>|<link[^>]*fontawesome\.js[^>]*>")
 _TITLE = "Efficient model training with PyTorch"
 _IDEA = "Predict the bytes and the seconds, measure them on your own machine, explain the difference."
@@ -87,11 +89,12 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
 
 
 def _lighten(site: Path) -> None:
-    """Drop what no reader needs: maps for the theme's authors, and a script that draws the icons which its fonts draw too."""
+    """Drop maps for the theme's authors and a script that draws the icons which its fonts draw too; name what is nameless."""
     for surplus in {*site.rglob("*.map"), *site.rglob("fontawesome.js*")}:
         surplus.unlink()
     for page in site.rglob("*.html"):
-        page.write_text(_ICONS.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = _ICONS.sub("", page.read_text(encoding="utf-8"))
+        page.write_text(text.replace(*_NAMELESS), encoding="utf-8")
 
 
 def _write_sources(root: Path, source: Path, names: list[str], repository: str) -> dict[str, tuple[str, str]]:

@@ -37,11 +37,13 @@ sys.exit(code)
 
 
 def draw(seed, count):
-    """Models, recipes and sizes that the archive answers."""
+    """Models, recipes and sizes that the archive answers; a window of attention ends some lengths early."""
     drawn = random.Random(seed)
     for _ in range(count):
         name, recipe = drawn.choice(list(named_models())), drawn.choice(RECIPES)
-        longest = min(source_of(name).positions, 8192) // STEP
+        config = source_of(name).config
+        most = 2048 if getattr(config, "sliding_window", None) else 8192
+        longest = min(config.max_position_embeddings, most) // STEP
         yield name, replace(recipe, batch=drawn.choice((1, 2, 3, 8, 50)), sequence=STEP * drawn.randint(2, longest))
 
 
@@ -59,6 +61,12 @@ def assert_is_a_dry_run(name, recipe):
 @pytest.mark.parametrize(("name", "recipe"), list(draw(0, 4)))
 def test_shipped_formulas_are_a_dry_run_to_the_byte(name, recipe):
     assert_is_a_dry_run(name, recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(named_models()))
+def test_every_model_is_known_by_every_recipe(name):
+    assert all(known(name, replace(recipe, batch=batch, sequence=512)) for recipe in RECIPES for batch in (1, 16))
 
 
 @pytest.mark.slow
