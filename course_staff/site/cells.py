@@ -6,7 +6,7 @@ They come from the formulas of named models that are shipped with the package.
 from typing import NamedTuple
 
 from course_utils.hardware import MACHINES
-from course_utils.memory.formulas.named import known
+from course_utils.memory.formulas.named import look_up
 from course_utils.memory.plan.verdict import FITS, TIGHT, needs, verdict_of
 from course_utils.memory.step.recipe import LOOPS, Recipe
 from course_utils.units import format_bytes
@@ -56,12 +56,12 @@ METHODS = (
 
 def lengths_of(model: str) -> list[int]:
     """Those for which the model has positions, and formulas that were confirmed."""
-    return [length for length in LENGTHS if all(known(model, METHODS[0].recipe(batch, length)) for batch in BATCHES)]
+    return [length for length in LENGTHS if all(look_up(model, METHODS[0].recipe(batch, length)) for batch in BATCHES)]
 
 
 def need_of(model: str, method: Method, batch: int, sequence: int) -> tuple[int, int]:
     """Bytes that a card must have at least and at most, as `course plan` says them."""
-    step, _ = known(model, method.recipe(batch, sequence))
+    step, _ = look_up(model, method.recipe(batch, sequence))
     return needs(step.log, "cuda")
 
 

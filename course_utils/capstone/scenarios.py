@@ -17,10 +17,10 @@ from course_utils.memory.formulas.estimate import Estimate, family
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, attempt
 from course_utils.memory.plan.changes import CHANGES
-from course_utils.memory.plan.verdict import FITS, needs, plain_recipe, verdict_of
+from course_utils.memory.plan.verdict import FITS, needs, verdict_of
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source, source_of
-from course_utils.memory.step.recipe import ADAMW, Recipe
+from course_utils.memory.step.recipe import ADAMW, Recipe, plain_recipe
 from course_utils.units import GiB, MiB, format_bytes, format_counted, format_seconds
 
 _SMALLEST_CHUNK, _WIDEST, _NARROWEST = 256, 1024, 4  # beyond the first two a dry run takes minutes

@@ -5,6 +5,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from course_utils import import_when_used
+
 _NAMES = {
     "trace.dry_run": ("dry_run", "predict_seconds"),
     "formulas.estimate": ("Estimate", "estimate"),
@@ -21,26 +23,15 @@ _NAMES = {
     "trace.usage": ("Usage",),
     "step.workload": ("Workload",),
 }
-_WHERE = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    """By need, since a recipe and a stored answer need no torch, which takes seconds to import."""
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+# By need, since a recipe and a stored answer need no torch, which takes seconds to import.
+__getattr__, __dir__, __all__ = import_when_used(__name__, _NAMES)
 
 
 class _Package(ModuleType):
     """Importing a submodule binds it to its package; a function of the same name is what is meant here."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _WHERE and isinstance(value, ModuleType)):
+        if not (name in __all__ and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple:

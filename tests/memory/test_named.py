@@ -10,7 +10,7 @@ import pytest
 
 from course_utils import models
 from course_utils.memory.formulas.estimate import estimate
-from course_utils.memory.formulas.named import RECIPES, STEP, known
+from course_utils.memory.formulas.named import RECIPES, STEP, look_up
 from course_utils.memory.formulas.named import models as named_models
 from course_utils.memory.formulas.trial import attempt
 from course_utils.memory.plan.at_once import rows_at_once, verdict_at_once
@@ -48,7 +48,7 @@ def draw(seed, count):
 
 
 def assert_is_a_dry_run(name, recipe):
-    found, answer = known(name, recipe)
+    found, answer = look_up(name, recipe)
     trial, expected = attempt(source_of(name), recipe), estimate(name, recipe)
     said = (found.log.peak, found.log.reserved, found.host.peak, found.sent)
     assert said == (trial.log.peak, trial.log.reserved, trial.host.peak, trial.sent)
@@ -66,7 +66,7 @@ def test_shipped_formulas_are_a_dry_run_to_the_byte(name, recipe):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(named_models()))
 def test_every_model_is_known_by_every_recipe(name):
-    assert all(known(name, replace(recipe, batch=batch, sequence=512)) for recipe in RECIPES for batch in (1, 16))
+    assert all(look_up(name, replace(recipe, batch=batch, sequence=512)) for recipe in RECIPES for batch in (1, 16))
 
 
 @pytest.mark.slow
@@ -87,9 +87,9 @@ def test_every_published_model_is_in_the_archive():
 def test_what_was_not_confirmed_is_not_answered(changes):
     recipe = replace(DEFAULT, batch=4, sequence=512)
     changes = LOOPS["own"] if "loop" in changes else changes
-    assert known("gpt2-small", recipe)
-    assert known("gpt2-small", replace(recipe, **changes)) is None
-    assert known("no-such-model", recipe) is None
+    assert look_up("gpt2-small", recipe)
+    assert look_up("gpt2-small", replace(recipe, **changes)) is None
+    assert look_up("no-such-model", recipe) is None
 
 
 def test_the_verdict_at_once_is_the_plans_and_each_row_does_what_it_says():

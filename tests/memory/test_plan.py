@@ -27,8 +27,9 @@ from course_utils.memory.plan.emit import emit
 from course_utils.memory.plan.explain import explain, why
 from course_utils.memory.plan.guard import lengths_of
 from course_utils.memory.plan.plan import most
-from course_utils.memory.plan.verdict import DOES_NOT, FITS, TIGHT, needs, plain_recipe, verdict_of
+from course_utils.memory.plan.verdict import DOES_NOT, FITS, TIGHT, needs, verdict_of
 from course_utils.memory.step.model import source_of
+from course_utils.memory.step.recipe import plain_recipe
 from course_utils.memory.trace.log import Log
 from course_utils.optim import hidden_matrices
 from course_utils.units import GiB, MiB

@@ -14,14 +14,12 @@ import numpy as np
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.formulas.depth import Depth
-from course_utils.memory.formulas.letters import Polynomial, in_letters, siblings, sizes_of
+from course_utils.memory.formulas.letters import MONOMIALS, Polynomial, in_letters, siblings, sizes_of
 from course_utils.memory.formulas.trial import Trial, attempt, run_once
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Label, Log
 
-MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
-"""Powers of b and s."""
 _IN_PRIMES = (23, 32 * 29)
 """Batch and length for reading letters: primes that occur in no other size, and 32, since some kernels round lengths up to it."""
 _POSITIONS = ("max_position_embeddings", "max_target_positions")

@@ -35,6 +35,8 @@ MEANINGS = {
 }
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 Monomial = tuple[tuple[str, int], ...]
+MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
+"""Powers of b and s that occur in the sizes of a step."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ import numpy as np
 
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.estimate import Estimate, family
-from course_utils.memory.step.recipe import LOOPS, Recipe
+from course_utils.memory.formulas.letters import MONOMIALS
+from course_utils.memory.step.recipe import LOOPS, Recipe, plain_recipe
 from course_utils.memory.trace.log import Log
 
 FILE = Path(__file__).with_name("named.zip")
-MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
-"""Powers of b and s."""
 STEP = 64
 """Lengths between its multiples are not answered: kernels round them up, each in its own way."""
 _AGAIN = ({}, {"checkpointing": True})
@@ -57,7 +56,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Known:
+class StoredTrial:
     """A step by `recipe` as formulas tell it: what a dry run's `Trial` says, without seconds, which they do not know."""
 
     recipe: Recipe
@@ -82,12 +81,10 @@ def models() -> Iterator[str]:
 
 def key_of(recipe: Recipe) -> str:
     """What the formulas by a recipe are filed under, whatever its length and batch but one example and more."""
-    usual, regime = vars(Recipe()), min(recipe.batch, 2)
-    said = {name: value for name, value in vars(recipe).items() if value != usual[name]}
-    return json.dumps({**said, "batch": regime, "sequence": 0}, sort_keys=True)
+    return json.dumps({**plain_recipe(recipe), "batch": min(recipe.batch, 2), "sequence": 0}, sort_keys=True)
 
 
-def known(name: str, recipe: Recipe) -> tuple[Known, Estimate] | None:
+def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     """The step of a named model by `recipe`; None where the archive has no formulas that were confirmed on both sides of it."""
     if callable(recipe.optimizer) or recipe.sequence % STEP or recipe.accumulation > 1:
         return None
@@ -112,4 +109,4 @@ def known(name: str, recipe: Recipe) -> tuple[Known, Estimate] | None:
     model = Named(name, member["remarks"], member["blocks"], member["positions"])
     how = f"formulas shipped with the package ({member['versions']})"
     host = Log(np.array([found["host"]]), Log.nothing().labels)
-    return Known(recipe, log, host), Estimate(name, recipe, log, how, model)
+    return StoredTrial(recipe, log, host), Estimate(name, recipe, log, how, model)

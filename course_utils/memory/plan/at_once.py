@@ -1,10 +1,11 @@
 """A verdict for a named model as far as shipped formulas tell it: within a second, and without torch."""
 
+from dataclasses import replace
 from itertools import chain, combinations
 from math import nan
 
 from course_utils.errors import CourseError
-from course_utils.memory.formulas.named import RECIPES, known
+from course_utils.memory.formulas.named import RECIPES, look_up
 from course_utils.memory.plan.changes import CHANGES, Change
 from course_utils.memory.plan.verdict import FITS, Option, Plan, needs, verdict_of
 from course_utils.memory.step.recipe import Recipe
@@ -16,7 +17,7 @@ _SHOWN = 6
 
 def verdict_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     """The plan without rows and largest sizes; None where the formulas do not know this model or recipe."""
-    found = known(name, recipe)
+    found = look_up(name, recipe)
     if found is None:
         return None
     trial, estimate = found
@@ -27,8 +28,8 @@ def verdict_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
 def rows_at_once(plan: Plan) -> tuple[Option, ...]:
     """Of the recipes that the formulas know those that fit, the least disturbing first."""
     rows = []
-    for changes, recipe in _reach(plan.recipe).values():
-        found = known(plan.model, recipe)
+    for recipe, changes in _reach(plan.recipe).items():
+        found = look_up(plan.model, recipe)
         if found is None or verdict_of(need := needs(found[0].log, recipe.device), plan.memory) != FITS:
             continue
         names, costs = tuple(change.name for change in changes), "; ".join(change.costs for change in changes)
@@ -38,17 +39,17 @@ def rows_at_once(plan: Plan) -> tuple[Option, ...]:
     return tuple(sorted(rows, key=lambda row: (row.level, len(row.names), row.peak))[:_SHOWN])
 
 
-def _reach(recipe: Recipe) -> dict[Recipe, tuple[tuple[Change, ...], Recipe]]:
+def _reach(recipe: Recipe) -> dict[Recipe, tuple[Change, ...]]:
     """By recipe, the fewest changes that lead to it, of those that the formulas know at this batch and length."""
-    targets = {Recipe(**{**vars(one), "batch": recipe.batch, "sequence": recipe.sequence}) for one in RECIPES}
+    targets = {replace(one, batch=recipe.batch, sequence=recipe.sequence) for one in RECIPES}
     useful = [change for change in CHANGES if change.apply(recipe)]
     found = {}
     for changes in chain.from_iterable(combinations(useful, count) for count in range(1, _TOGETHER + 1)):
         fields = {name: value for change in changes for name, value in change.apply(recipe).items()}
         try:
-            changed = Recipe(**{**vars(recipe), **fields})
+            changed = replace(recipe, **fields)
         except CourseError:  # they do not go together
             continue
         if changed in targets and changed != recipe:
-            found.setdefault(changed, (changes, changed))
+            found.setdefault(changed, changes)
     return found

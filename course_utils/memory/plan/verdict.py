@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.hardware import MACHINES, OFFERED
 from course_utils.memory.plan.emit import kind_for
-from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.units import GiB, MiB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -189,12 +189,6 @@ def plain_row(row: Option) -> dict:
 
 def _known(seconds: float) -> float | None:
     return None if isnan(seconds) else seconds  # JSON has no NaN
-
-
-def plain_recipe(recipe: Recipe) -> dict:
-    """The fields that are not as usual."""
-    usual = vars(Recipe())
-    return {name: value for name, value in vars(recipe).items() if value != usual[name]}
 
 
 def _asked(recipe: Recipe) -> Iterator[str]:

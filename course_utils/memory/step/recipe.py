@@ -274,6 +274,12 @@ class Recipe:
         return 2 if self.precision.startswith("bf16") else 4
 
 
+def plain_recipe(recipe: Recipe) -> dict:
+    """The fields that are not as usual."""
+    usual = vars(Recipe())
+    return {name: value for name, value in vars(recipe).items() if value != usual[name]}
+
+
 def read_fields(words: str) -> dict[str, Any]:
     """Fields as words: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
     found, known = {}, {one.name: one for one in fields(Recipe)}
