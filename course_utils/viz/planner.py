@@ -14,11 +14,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.estimate import Estimate, Term, estimate
-from course_utils.memory.formulas.finder import finder_of
-from course_utils.memory.formulas.shipped import from_formulas
-from course_utils.memory.formulas.trial import attempt
 from course_utils.memory.plan.verdict import FITS, needs, verdict_of
-from course_utils.memory.step.model import source_of
 from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import DEVICES, PRECISIONS, STAGES, Recipe
 from course_utils.settings import Scale, settings
@@ -162,15 +158,11 @@ def planner_figure(model: Model = "distilbert-base-cased", card: str = NO_CARD, 
     figure, alt = instants_figure(
         answer.by_instant(), f"{title}{in_all}, {verdict} on {card}" if verdict else title, memory
     )
-    terms = _terms(answer)
-    shown = [
-        f"{term.name}: {f'{term.formula} = ' if term.letters else ''}{format_bytes(term.bytes)}"
-        for term in terms[:_TERMS_IN_TEXT]
-    ]
+    terms = answer.peak_instant.parts  # the picture need not wait until formulas are found
+    shown = [f"{term.name}: {format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT]]
     if len(terms) > _TERMS_IN_TEXT:
         shown.append(f"and {len(terms) - _TERMS_IN_TEXT} smaller terms")
-    letters = _with_letters(answer, terms[:_TERMS_IN_TEXT])
-    alt += f" At the peak, {answer.peak_instant.name}, in bytes: {'; '.join(shown)}{letters}."
+    alt += f" At the peak, {answer.peak_instant.name}: {'; '.join(shown)}."
     return figure, alt + (f" On {card}: {verdict}." if verdict else "")
 
 
@@ -183,7 +175,7 @@ def planner_working(model: Model = "distilbert-base-cased", card: str = NO_CARD,
         answer = _answer(model, card, recipe)
     except CourseError:
         return Markdown("")
-    terms = _terms(answer)
+    terms = answer.peak_instant.terms
     with torch.device("meta"):  # its bytes are shards, some of them gathered, where a stage shares parameters out
         count = models.parameter_count(answer.finder.source.make())
     words = [
@@ -217,17 +209,7 @@ def _work_out(model: Model, scale: Scale, recipe: Recipe) -> Estimate:
         config = models.configuration(model, scale=scale, labels=2 if model.startswith("distilbert") else None)
     else:
         config = model
-    source = source_of(config)
-    source.require(recipe)
-    found = from_formulas(config, recipe) if hasattr(config, "to_dict") else None
-    if found is None and source.key is not None and "blocks" in (tried := attempt(source, recipe)).how:
-        found = Estimate(source.name, recipe, tried.log, tried.how, finder_of(source, recipe))
-    return found or estimate(source, recipe)
-
-
-def _terms(answer: Estimate) -> tuple[Term, ...]:
-    """With formulas where they are known already."""
-    return answer.peak_instant.terms if "shipped" in answer.how else answer.peak_instant.parts
+    return estimate(config, recipe)
 
 
 def _formula(term: Term) -> str:
