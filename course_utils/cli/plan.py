@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.step.recipe import LOOPS, Recipe, read_fields
+from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of, read_fields
 from course_utils.store import Section
 from course_utils.units import format_bytes
 
@@ -31,8 +31,8 @@ _FORMS = {  # by the type of a field what argparse asks for
     tuple[str, ...]: {"type": lambda text: tuple(text.split(",")), "metavar": "NAME,NAME"},
 }
 _CODE = ".py:"
-_READ = (".yaml", ".yml", ".py", ".bin", ".pt", ".pkl")
-_KEPT = Section("plans")
+_OF_SETTINGS = (".yaml", ".yml", ".py", ".bin", ".pt", ".pkl")
+_ANSWERS = Section("plans")
 _WITHOUT_TORCH = """
 Without PyTorch only what shipped formulas know was looked at. For the rest: pip install "course-utils[course]"."""
 _PACKAGE = Path(__file__).parents[1]
@@ -80,11 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
 
 
-def flag_of(name: str) -> str:
-    """The flag of `course plan` for a field of `Recipe`."""
-    return f"--{name.replace('_', '-')}"
-
-
 def _help_of_loops() -> str:
     return f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
 
@@ -121,7 +116,7 @@ def _read(arguments: argparse.Namespace):
     """What files or a launch line say of the model and its training; None where there is a model alone, which takes no time."""
     word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
     path = Path(word)
-    is_model = word and ("/" not in word or _CODE in word or path.exists()) and path.suffix not in _READ
+    is_model = word and ("/" not in word or _CODE in word or path.exists()) and path.suffix not in _OF_SETTINGS
     if is_model and (path.suffix != ".json" or not path.is_file() or b'"model_type"' in path.read_bytes()):
         arguments.model = word
         return None
@@ -139,40 +134,27 @@ def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
     """The answer as it is kept, or else worked out and kept: the text, the plain values, the exit code."""
     if _CODE in arguments.model:  # code may call other files, of which nothing is known
         return _answer(arguments)
-    missing = []
-    for spelled in (lambda asked: asked, _as_known):  # the second imports all that knows names, which takes seconds
-        key = _key_of(spelled(arguments))
-        answer = None if arguments.again or arguments.measure else _KEPT.get(key)
-        if answer is not None:
-            break
-        missing.append(key)
-    else:
+    key = _key_of(arguments)
+    answer = None if arguments.again or arguments.measure else _ANSWERS.get(key)
+    if answer is None:
         answer = _answer(arguments)
-    for key in missing:
-        _KEPT.put(key, answer)
+        _ANSWERS.put(key, answer)
     return answer
-
-
-def _as_known(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The same with models and cards by the names that they have here."""
-    from course_utils import hardware, models
-
-    known = {
-        "model": models.known_as,
-        "teacher": models.known_as,
-        "memory": hardware.known_as,
-        "machine": hardware.known_as,
-    }
-    given = {name: said for name in known if (said := getattr(arguments, name)) and not Path(said).exists()}
-    return argparse.Namespace(**{**vars(arguments), **{name: known[name](said) for name, said in given.items()}})
 
 
 def _key_of(arguments: argparse.Namespace) -> str:
     """The key of the answer to just this question.
 
-    By its words, what its files and the course's code hold, and the versions of the libraries.
+    By its words, with models and cards by the names that they have here, what its files and the course's code hold, and the
+    versions of the libraries.
     """
+    from course_utils import hardware, models
+
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
+    spelled = {"model": models, "teacher": models, "memory": hardware, "machine": hardware}
+    for name, room in spelled.items():
+        if getattr(arguments, name) and not Path(words[name]).exists():
+            words[name] = room.known_as(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
     files += sorted(_PACKAGE.rglob("*.py"))  # a later version of the course may answer otherwise
@@ -202,7 +184,7 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
                 f"{arguments.emit} needs a model that has a file: save its configuration, model.config.save_pretrained(FOLDER), "
                 "and give FOLDER; or train it by a loop of your own."
             )
-    what, recipe, text = _model(arguments.model), _recipe(arguments), []
+    what, recipe, text = _model(arguments), _recipe(arguments), []
     if arguments.data:
         from course_utils.memory.plan.guard import lengths_of
 
@@ -373,7 +355,7 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     is_named = isinstance(what, str) and not Path(what).exists()
     first = verdict_at_once(known_as(what), memory, recipe) if is_named else None
     if first is not None:
-        show(first)
+        show(first)  # the same verdict by stored formulas, while the plan below takes its seconds
         if find_spec("torch") is None:
             return replace(first, rows=rows_at_once(first)), [_WITHOUT_TORCH]
     from course_utils.hardware import MACHINES
@@ -388,11 +370,16 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     return found, []
 
 
-def _model(text: str):
-    """A name or a path as it is; of FILE.py:FUNCTION the function, with the examples of a function `batch` in the same file."""
-    file, is_code, name = text.rpartition(_CODE)
+def _model(arguments: argparse.Namespace):
+    """A name or a path as it is, or with the head that a script takes; of FILE.py:FUNCTION the function, with the examples of a
+    function `batch` in the same file."""
+    if arguments.read and arguments.read.head:
+        from course_utils.memory.step.model import with_head
+
+        return with_head(arguments.model, *arguments.read.head)
+    file, is_code, name = arguments.model.rpartition(_CODE)
     if not is_code:
-        return text
+        return arguments.model
     from runpy import run_path
 
     from course_utils.memory.step.model import source_of

@@ -30,7 +30,8 @@ PUBLISHED = {
 """Models of these families; those of others are in `public`."""
 NAMES = (*FAMILIES, *PUBLISHED, *PUBLIC)
 """All names by which a model is known here."""
-_WRITTEN = {name.lower(): name for name in NAMES} | {public.hub.lower(): name for name, public in PUBLIC.items()}
+_HUB = {public.hub.lower(): name for name, public in PUBLIC.items()}
+_WRITTEN = {hub.rpartition("/")[2]: name for hub, name in _HUB.items()} | _HUB | {name.lower(): name for name in NAMES}
 SIZES = frozenset(
     (
         *("hidden_size", "n_embd", "dim", "intermediate_size", "n_inner", "hidden_dim"),
@@ -42,7 +43,8 @@ SIZES = frozenset(
 
 
 def known_as(name: str) -> str:
-    """What a model is called here that is written in other capitals, or by its name on the Hub; any other name as it is."""
+    """What a model is called here that is written in other capitals, or by its name on the Hub, with or without whose it is; any
+    other name as it is."""
     return _WRITTEN.get(name.lower(), name)
 
 

@@ -1,11 +1,13 @@
 """Random examples for what takes pictures, sound, or several labels: real steps beside the estimate."""
 
 import pytest
+import torch
 import transformers
 
 from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, estimate
+from course_utils.memory.step.model import source_of
 
 TEXT = {
     **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 500, "bos_token_id": 1},
@@ -118,3 +120,13 @@ def test_the_estimate_is_what_the_allocator_counts(config):
 def test_a_row_has_room_for_its_picture():
     with pytest.raises(CourseError, match=r"A picture is 16 tokens of this model; give a sequence of more\."):
         estimate(llava(), Recipe(batch=2, sequence=16))
+
+
+@pytest.mark.parametrize("name", ["Roberta", "MPNet", "Bert"])
+def test_the_longest_example_is_the_longest_that_the_model_takes(name):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = getattr(transformers, f"{name}Config")(**sizes, vocab_size=40, max_position_embeddings=20)
+    model, longest = getattr(transformers, f"{name}ForMaskedLM")(config), source_of(config).positions
+    model(torch.full((1, longest), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, longest + 1), 5))

@@ -9,13 +9,17 @@ from urllib.error import HTTPError, URLError
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification
 
 from course_utils.cli import main
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
+from course_utils.memory.formulas.trial import run_whole
 from course_utils.memory.plan.emit import NO_SETTING, emit
 from course_utils.memory.plan.reading import read
 from course_utils.memory.plan.reading.tools import tables
+from course_utils.memory.step.model import source_of
+from course_utils.memory.step.recipe import LOOPS
 
 hub = import_module("course_utils.memory.plan.reading.hub")
 
@@ -137,11 +141,49 @@ def test_the_json_of_training_arguments_says_all_but_model_and_length():
 def test_another_head_than_the_one_that_is_planned_is_said():
     write(
         "train.py",
-        "TrainingArguments('o')\nx(max_length=1)\nAutoModelForSequenceClassification.from_pretrained('bert-base')\n",
+        "TrainingArguments('o')\nx(max_length=1)\nAutoModel.from_pretrained('bert-base')\n",
     )
-    assert "another head than the BertForMaskedLM" in read(["train.py"]).unmodelled["class"]
+    assert "no head, and a BertForMaskedLM is planned" in read(["train.py"]).unmodelled["class"]
     write("train.py", "TrainingArguments('o')\nx(max_length=1)\nAutoModelForMaskedLM.from_pretrained('bert-base')\n")
-    assert "class" not in read(["train.py"]).unmodelled
+    found = read(["train.py"])
+    assert ("class" in found.unmodelled, found.head) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        ("AutoModelForSequenceClassification.from_pretrained('tiny', num_labels=7)", BertForSequenceClassification),
+        ("transformers.BertForTokenClassification.from_pretrained('tiny', num_labels=7)", BertForTokenClassification),
+    ],
+)
+def test_a_script_s_own_head_is_the_one_that_is_planned(made, kind, capsys):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 48}
+    config = BertConfig(**sizes, vocab_size=100, num_labels=7)
+    recipe = Recipe(**{**LOOPS["trainer"], "batch": 4, "sequence": 16, "device": "cuda"})
+    whole = run_whole(source_of(kind(config)), recipe)
+    config.architectures = ["BertForMaskedLM"]
+    config.save_pretrained("tiny")
+    write(
+        "train.py",
+        f"model = {made}\ntok.tokenizer(max_length=16)\nTrainingArguments('o', per_device_train_batch_size=4)\n",
+    )
+    assert main(["plan", "train.py", "--memory", "80GB", "--json"]) == 0
+    instants = json.loads(capsys.readouterr().out)["instants"].values()
+    assert max(one["bytes"] for one in instants) == whole.peak
+
+
+def test_peft_trains_a_classifier_whole_beside_adapters_which_a_script_that_says_its_task_is_told():
+    lines = ["TrainingArguments('o')", "tokenizer(max_length=8)", "LoraConfig(r=4, task_type=TaskType.SEQ_CLS)"]
+    write("train.py", "\n".join([*lines, "AutoModelForSequenceClassification.from_pretrained('bert-base')"]))
+    assert "--modules-to-save" in read(["train.py"]).unmodelled["modules_to_save"]
+    assert "modules_to_save" not in read(["train.py"]).over({"modules_to_save": ("classifier",)}).unmodelled
+
+
+def test_null_is_no_length_at_all_and_no_clipping():
+    write("trl.yaml", "model_name_or_path: gpt2-small\nmax_length: null\nmax_grad_norm: null\n")
+    found = read(["trl.yaml"])
+    assert ("sequence" in found.fields, found.fields["clipping"]) == (False, False)
+    assert "no bound; say it with --sequence" in found.unmodelled["sequence"]
 
 
 def test_a_pickle_is_refused_with_the_line_that_writes_its_json():

@@ -14,7 +14,7 @@ from course_utils.models.public import PUBLIC
 def test_a_public_model_has_the_parameters_that_its_publisher_counts(name):
     """Counted in two sizes of few blocks: each further block has as many as the third."""
     config = models.configuration(name)
-    depth = next(field for field in ("num_hidden_layers", "n_layer") if field in config.to_dict())
+    depth = next(field for field in ("num_hidden_layers", "n_layer", "n_layers") if field in config.to_dict())
 
     def counted(blocks):
         with torch.device("meta"):

@@ -12,7 +12,6 @@ from fractions import Fraction
 import numpy as np
 
 from course_utils.errors import CourseError
-from course_utils.hardware import Machine
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.letters import MONOMIALS, Polynomial, in_letters, siblings, sizes_of
 from course_utils.memory.formulas.trial import Trial, attempt, run_once
@@ -108,9 +107,9 @@ class Finder:
         """Letters of the model's own sizes."""
         return sizes_of(self.source.config) if hasattr(self.source.config, "to_dict") else {}
 
-    def attempt(self, b: int, s: int, machine: Machine | None = None) -> Trial:
+    def attempt(self, b: int, s: int) -> Trial:
         """A dry run at these sizes, of a few blocks where these tell of all."""
-        self.trials[b, s] = attempt(self.source, replace(self.recipe, batch=b, sequence=s), machine)
+        self.trials[b, s] = attempt(self.source, replace(self.recipe, batch=b, sequence=s))
         return self.trials[b, s]
 
     def log(self, b: int, s: int) -> tuple[Log, str]:

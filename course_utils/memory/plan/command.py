@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from course_utils.errors import CourseError, require_count
-from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.recipe import Recipe, flag_of
 from course_utils.models import PUBLIC, known_as, tokenizer_beside
 
 PORT = 29400  # of the store; torchrun's own default too
@@ -125,7 +125,9 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     said.append(
         "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
     )
-    if kept := [f"--no-{name.replace('_', '-')}" for name in ("keeps_outputs", "use_cache") if getattr(recipe, name)]:
+    if kept := [
+        flag_of(name).replace("--", "--no-") for name in ("keeps_outputs", "use_cache") if getattr(recipe, name)
+    ]:
         peak = f"its peak is the one that course plan predicts with {' '.join(kept)}"
         said.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
     if recipe.optimizer == "sgd":

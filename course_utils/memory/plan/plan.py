@@ -11,7 +11,7 @@ from math import inf, isnan, prod
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
-from course_utils.memory.formulas.estimate import answer
+from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import Finder, finder_of
 from course_utils.memory.formulas.trial import Trial, attempt
 from course_utils.memory.plan.changes import CHANGES, Change
@@ -60,14 +60,15 @@ def plan(
         raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")
     source = source_of(what, batch)
     say("the step as it is")
-    finder = finder_of(source, recipe)
     why_no_seconds = ""
     try:
-        trial = finder.attempt(recipe.batch, recipe.sequence, machine)
+        trial = attempt(source, recipe, machine)
     except NoRateError as error:  # bytes are the same on any machine
         machine, why_no_seconds = None, f"Seconds are not known: {error}"
-        trial = finder.attempt(recipe.batch, recipe.sequence)
-    base = answer(finder, recipe)
+        trial = attempt(source, recipe)
+    finder = finder_of(source, recipe)
+    finder.trials[recipe.batch, recipe.sequence] = trial
+    base = Estimate(source.name, recipe, trial.log, trial.how, finder)
     need = needs(trial.log, recipe.device)
     verdict = verdict_of(need, memory)
 
@@ -371,12 +372,13 @@ def _least_of_a_share(trial: Trial, ranks: int) -> float:
 
 
 def _fewest_cards(source, recipe: Recipe, memory: int, cards: Sequence[int], say) -> int | None:
-    """The first of `cards` by itself, since it mostly is enough; then by halves, since more cards hold less each."""
+    """The first of `cards`, which mostly is enough, else the last, which may be too few; then by halves: more hold less each."""
 
     def fits(count: int) -> bool:
         say(f"trying {count} cards")
         shared = replace(recipe, zero_stage=3, ranks=count, replicas=1, in_backward=False)
         return verdict_of(needs(attempt(source, shared, traffic=False).log, recipe.device), memory) == FITS
 
-    place = 0 if not cards or fits(cards[0]) else bisect_left(cards, True, 1, key=fits)
-    return cards[place] if place < len(cards) else None
+    if not cards or fits(cards[0]):
+        return next(iter(cards), None)
+    return cards[bisect_left(cards, True, 1, len(cards) - 1, key=fits)] if fits(cards[-1]) else None

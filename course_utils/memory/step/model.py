@@ -31,6 +31,25 @@ _TOYS = {
 }
 
 
+_COUNT_FROM_PADDING = {
+    *(
+        "camembert",
+        "data2vec-text",
+        "esm",
+        "ibert",
+        "layoutlmv3",
+        "lilt",
+        "longformer",
+        "luke",
+        "markuplm",
+        "mpnet",
+        "roberta",
+    ),
+    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
+"""Families whose first token has the position after the padding token's number, so that 514 positions are 512 tokens."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A model that can be made again and again: `make()`, one micro-batch `batch(model, recipe)`, the loss of what it returns.
@@ -50,8 +69,10 @@ class Source:
     def positions(self) -> int | None:
         """Tokens that an example may have at most; None where nothing says so."""
         text = self.config.get_text_config(decoder=True) if hasattr(self.config, "get_text_config") else self.config
-        said = getattr(text, "max_position_embeddings", None)
-        return said if type(said) is int and said > 0 else self.limit  # XLNet's -1 is no limit
+        positions = getattr(text, "max_position_embeddings", None)
+        if type(positions) is not int or positions <= 0:  # XLNet's -1 is no limit
+            return self.limit
+        return positions - (text.pad_token_id + 1) * (text.model_type in _COUNT_FROM_PADDING)
 
     @property
     def key(self) -> str | None:
@@ -191,6 +212,31 @@ def _name_of(config) -> str:
 
 def _from_config(config, name: str, examples: Callable) -> Source:
     return Source(name, lambda: _in_place(models.from_configuration(deepcopy(config))), examples, config, True)
+
+
+def with_head(what: str, kind: str, labels: int | None = None) -> Source:
+    """The model of that name or `config.json` as `kind` makes it, a class of Transformers or one that chooses it by the family.
+
+    `labels` is the number of classes; without it the configuration's. Raises `CourseError` where Transformers has no such class.
+    """
+    import transformers
+
+    config = deepcopy(_config_of(what))
+    made = getattr(transformers, kind, None)
+    by_family = getattr(made, "_model_mapping", None)
+    if by_family is not None:
+        made = by_family.get(type(config), None)
+        made = made[0] if isinstance(made, tuple) else made
+    if made is None or not issubclass(made, transformers.PreTrainedModel):
+        raise CourseError(
+            f"Transformers has no {kind} for {what}; for a class of your own give a function that makes it, FILE.py:FUNCTION."
+        )
+    config.architectures = [made.__name__]
+    if config.pad_token_id is None:  # by which a classifier finds the end of each text, so scripts set it
+        config.pad_token_id = 0
+    if labels is not None:
+        config.num_labels = labels
+    return _from_config(config, made.__name__, random_batch)
 
 
 def _config_of(what: str | Path):

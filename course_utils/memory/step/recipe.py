@@ -280,6 +280,11 @@ def plain_recipe(recipe: Recipe) -> dict:
     return {name: value for name, value in vars(recipe).items() if value != usual[name]}
 
 
+def flag_of(name: str) -> str:
+    """The flag of `course plan` for a field."""
+    return f"--{name.replace('_', '-')}"
+
+
 def read_fields(words: str) -> dict[str, Any]:
     """Fields as words: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
     found, known = {}, {one.name: one for one in fields(Recipe)}

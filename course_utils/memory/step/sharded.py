@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from itertools import accumulate
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,21 @@ def shard(model: nn.Module, recipe: Recipe) -> None:
         "mp_policy": halves if recipe.precision == "autocast" else MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if recipe.offload and recipe.zero_stage == 3 else OffloadPolicy(),
     }
-    for unit in [*units_of(model), model]:
-        fully_shard(unit, **options)
+    with patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks):
+        for unit in [*units_of(model), model]:
+            fully_shard(unit, **options)
+
+
+class _Chunks:
+    """A tensor's chunks, as `torch.chunk` cuts it, each cut when it is asked for: of 512 a rank looks at two."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int):
+        self.tensor, self.dim = tensor, dim
+        self.size = -(-tensor.size(dim) // num_chunks)
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        begin, end = (min(at * self.size, self.tensor.size(self.dim)) for at in (place, place + 1))
+        return self.tensor.narrow(self.dim, begin, end - begin) if end > begin else self.tensor.new_empty(0)
 
 
 def units_of(model: nn.Module) -> list[nn.Module]:

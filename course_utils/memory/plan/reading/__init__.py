@@ -1,4 +1,7 @@
-"""What people have, read as a recipe: files of six tools (`tools.yaml`), scripts, launch lines, names on the Hub."""
+"""What people have, read as a recipe: files of six tools (`tools.yaml`), scripts, launch lines, names on the Hub.
+
+A model's own `config.json` does not come here: `memory/step/model.py` takes it.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -20,6 +23,7 @@ from course_utils.memory.plan.reading.settings import (
     text_of,
 )
 from course_utils.memory.plan.reading.tools import Tool, kind_of, tables
+from course_utils.memory.step.recipe import flag_of
 
 _FILES = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
@@ -33,7 +37,8 @@ class Reading:
     """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
 
     `unmodelled` has, by the key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason.
-    `loop` is the one that runs; it is empty where no file says.
+    `loop` is the one that runs; it is empty where no file says. `head` is the class of Transformers, or the one that chooses it
+    (`AutoModelForTokenClassification`), and the number of labels, where a script takes another than the model's own.
     """
 
     model: str
@@ -42,6 +47,7 @@ class Reading:
     unmodelled: dict[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     loop: str = ""
+    head: tuple[str, int | None] | None = None
 
     @property
     def effect(self) -> str:
@@ -52,7 +58,7 @@ class Reading:
     def over(self, flags: dict[str, object]) -> "Reading":
         """The same with the fields that a command's flags say, which win; what was unknown of such a field is then known."""
         fields, provenance, remarks = {**self.fields, **flags}, dict(self.provenance), list(self.remarks)
-        provenance |= {name: f"--{name.replace('_', '-')}" for name in flags if self.provenance}
+        provenance |= {name: flag_of(name) for name in flags if self.provenance}
         if fields.get("zero_stage") and fields.get("ranks") == 1 and "zero_stage" not in flags:
             where = provenance["zero_stage"]
             remarks.append(f"One rank has nothing to share: stage {fields.pop('zero_stage')} ({where}) is left out.")
@@ -110,7 +116,13 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None) -> Reading:
     found = Found(settings, tool, describe(model))
     sources = {"model": "the command" if models else named.where}
     return Reading(
-        model, found.fields, sources | found.provenance, found.unmodelled | problems, tuple(found.remarks), tool.loop
+        model,
+        found.fields,
+        sources | found.provenance,
+        found.unmodelled | problems,
+        tuple(found.remarks),
+        tool.loop,
+        found.head,
     )
 
 
@@ -216,7 +228,7 @@ def _model_of(script: Script) -> Settings:
         for call in script.calls[function]:
             settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
             take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
-            take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype")
+            take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
             take(call, **{key: key for key in ("attn_implementation", "load_in_8bit", "load_in_4bit")})
     for call in script.calls.get("BitsAndBytesConfig", []):
         take(call, load_in_4bit="load_in_4bit", load_in_8bit="load_in_8bit")
@@ -224,7 +236,7 @@ def _model_of(script: Script) -> Settings:
     for call in script.calls.get("LoraConfig", []):
         settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
         take(call, r="lora_r", target_modules="lora_target_modules", modules_to_save="lora_modules_to_save")
-        take(call, use_dora="use_dora", target_parameters="lora_target_parameters")
+        take(call, task_type="task_type", use_dora="use_dora", target_parameters="lora_target_parameters")
     for call in script.calls.get("prepare_model_for_kbit_training", []):
         settings["upcast"] = Value(True, call["()"].where)
     return settings

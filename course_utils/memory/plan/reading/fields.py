@@ -1,12 +1,12 @@
 """From a tool's settings to the fields of a recipe."""
 
 import re
-from dataclasses import dataclass, field
-from dataclasses import fields as recipe_fields
+from dataclasses import dataclass, field, fields
 
 from course_utils.errors import CourseError
 from course_utils.memory.plan.reading.settings import Computed, Settings, Value
 from course_utils.memory.plan.reading.tools import Tool, tables
+from course_utils.memory.step.recipe import Recipe, flag_of
 
 AT_LEAST, UNKNOWN = "at least", "unknown"
 _NO_FILE = f"{UNKNOWN}: no file says"
@@ -47,12 +47,13 @@ class Found:
     provenance: dict[str, str] = field(default_factory=dict)
     unmodelled: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    head: tuple[str, int | None] | None = None
 
     def __post_init__(self):
         for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
-                self.unmodelled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with --{name}"
+                self.unmodelled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with {flag_of(name)}"
             elif value is not None:
                 self._put(name, _typed(name, key, value), value.where)
         if self.tool.loop:
@@ -84,8 +85,7 @@ class Found:
         value = self.settings.get(key)
         if value is not None and isinstance(value.value, Computed):
             code = value.value.code if len(value.value.code) < 60 else f"{value.value.code[:57]}…"
-            flag = name.replace("_", "-")
-            self.unmodelled[name] = f"{UNKNOWN}: {value.where} computes {key} ({code}); say it with --{flag}"
+            self.unmodelled[name] = f"{UNKNOWN}: {value.where} computes {key} ({code}); say it with {flag_of(name)}"
             value = None
         return value or self.tool.default(key)
 
@@ -216,10 +216,7 @@ class Found:
                 self._say_unmodelled(key, value)
         kind = self.settings.get("class")
         if kind is not None and _head(kind.value) != _head(self.model.architecture or "ForCausalLM"):
-            planned = self.model.architecture or "language model"
-            self.unmodelled["class"] = (
-                f"{UNKNOWN}: {kind.value} ({kind.where}) has another head than the {planned} that is planned"
-            )
+            self._read_head(kind)
         if self.model.quantized:
             self._say_unmodelled(
                 "other_quantization", Value(True, f"{self.model.quantized} in the model's config.json")
@@ -230,12 +227,32 @@ class Found:
         if self.tool.loop == "trl" and loss is not None and loss.value not in ("nll", "chunked_nll"):
             self.unmodelled["trl_loss"] = f"{UNKNOWN}: {loss.where} chooses another loss than the plan's"
 
+    def _read_head(self, kind: Value) -> None:
+        if not _head(kind.value):  # it has no loss of its own, so the script makes one
+            planned = self.model.architecture or "language model"
+            self.unmodelled["class"] = (
+                f"{UNKNOWN}: {kind.value} ({kind.where}) has no head, and a {planned} is planned; for a module of your own "
+                "write FILE.py:FUNCTION"
+            )
+            return
+        labels = self.settings.get("num_labels")
+        count = None if labels is None or isinstance(labels.value, Computed) else _count("num_labels", labels)
+        self.head = kind.value.rpartition(".")[2], count
+        if labels is not None and count is None:
+            self.remarks.append(
+                f"The labels are counted when the script runs ({labels.where}); planned with as many as the model has."
+            )
+        task = self.settings.get("task_type")
+        if self.fields.get("lora") and task is not None and "modules_to_save" not in self.fields:
+            self.unmodelled["modules_to_save"] = (
+                f"{AT_LEAST}: by task_type ({task.where}) peft trains the head whole beside the adapters; say its name with "
+                "--modules-to-save"
+            )
+
 
 def _plain_keys() -> dict[str, str]:
     """The fields that are a key of Trainer's or TRL's and no more, with the key."""
-    from course_utils.memory.step.recipe import Recipe
-
-    keys = {one.name: one.metadata.get("keys", {}) for one in recipe_fields(Recipe)}
+    keys = {one.name: one.metadata.get("keys", {}) for one in fields(Recipe)}
     keys = {name: said.get("trainer") or said.get("trl") for name, said in keys.items() if name not in _TAKEN_APART}
     return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
 
@@ -249,8 +266,6 @@ def _head(kind: str) -> str:
 
 def _typed(name: str, key: str, value: Value) -> object:
     """A value as the field `name` has it, by the type of the field's default."""
-    from course_utils.memory.step.recipe import Recipe
-
     kind = type(getattr(Recipe, name))
     if kind is bool:
         return _switch(key, value)

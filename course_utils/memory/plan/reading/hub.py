@@ -14,7 +14,7 @@ from course_utils.settings import settings, variables
 
 SECONDS = 3.0
 """How long an answer of the Hub is waited for."""
-_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 _LARGEST = 2**20  # bytes of a config.json
 _LEAST_ALIKE = 0.85  # SmolLM2-135M is no misspelled llama-2-13b
 _OLD_DTYPES = {
@@ -29,7 +29,7 @@ def find_model(name: str) -> str:
 
     Raises `CourseError` where it is a name on the Hub that cannot be looked up, which says why and what is near.
     """
-    if not _ID.fullmatch(name) or Path(name).exists():
+    if not _ID.fullmatch(name) or name.endswith(".json") or Path(name).exists():
         return name
     from course_utils.models import NAMES, PUBLIC, known_as
 

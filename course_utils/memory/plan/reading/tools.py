@@ -10,6 +10,9 @@ import yaml
 
 from course_utils.memory.plan.reading.settings import Settings, Value
 
+_NO_BOUND = ("max_length", "max_grad_norm")
+"""Keys whose null is a value of its own; of all others it is silence."""
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -31,7 +34,8 @@ class Tool:
 
     def translate(self, settings: Settings) -> Settings:
         """Its settings in TRL's words."""
-        found = {self.rename.get(key, key): value for key, value in settings.items() if value.value is not None}
+        found = {self.rename.get(key, key): value for key, value in settings.items()}
+        found = {key: value for key, value in found.items() if value.value is not None or key in _NO_BOUND}
         return _SPECIAL.get(self.key, _from_trainer)(found, self)
 
 
