@@ -56,23 +56,23 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args=None, namespace=None):
-        found, unknown = super().parse_known_args(args, namespace)
+        arguments, unknown = super().parse_known_args(args, namespace)
         several = next((one.dest for one in self._actions if one.nargs == "*" and not one.option_strings), None)
         if several and not any(word.startswith("-") for word in unknown):  # more of them stand behind an option
-            setattr(found, several, [*getattr(found, several), *unknown])
-            return found, []
+            setattr(arguments, several, [*getattr(arguments, several), *unknown])
+            return arguments, []
         if unknown:
             options = re.findall(r"(?<![\w-])--[\w-]+", super().format_help())
             word = unknown[0].partition("=")[0]
             meant = instead(word, options, f"`{self.prog} --help` lists what there is.")
             self.error(f"there is no place for {word}; {meant}")
-        return found, unknown
+        return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
         choice = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice:
-            what, given, known = choice.groups()
-            meant = instead(given, re.findall(r"[\w.-]+", known))
+            what, given, choices = choice.groups()
+            meant = instead(given, re.findall(r"[\w.-]+", choices))
             message = f"there is no {what if what[0] == '-' else ''} {given!r}; {meant}".replace("  ", " ")
         end = "" if message.endswith((".", "?")) else "."
         self.exit(2, f"{self.prog}: {message[0].upper()}{message[1:]}{end}\n")
@@ -143,13 +143,13 @@ class _Help(argparse.HelpFormatter):
         return "\n".join(super(_Help, self)._fill_text(line, width, indent) for line in text.splitlines())
 
 
-def _names(found: re.Match) -> str:
+def _names(reference: re.Match) -> str:
     """The names in a constant; an ellipsis where the package that it needs is missing."""
     try:
-        known = getattr(import_module(found[1]), found[2])
+        names = getattr(import_module(reference[1]), reference[2])
     except ModuleNotFoundError:
         return "…"
-    return ", ".join(str(one).replace("%", "%%") for one in known if one != "")
+    return ", ".join(str(one).replace("%", "%%") for one in names if one != "")
 
 
 def _staffs_modules() -> dict[str, ModuleType]:

@@ -106,7 +106,7 @@ def _notebook(name: str) -> Path:
             raise CourseError(f"There is no notebook at {given}; check the name.")
         return given
     place = find_place()
-    known = sorted(map(set_of, (place.root / "exercises").glob("*.ipynb")))
-    inside = exercises_of(the_one(set_of(name), known, "exercise"))
+    sets = sorted(map(set_of, (place.root / "exercises").glob("*.ipynb")))
+    inside = exercises_of(the_one(set_of(name), sets, "exercise"))
     copy = find_workspace(place) / inside
     return copy if copy.is_file() else place.root / inside

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import Field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 
 from course_utils.errors import CourseError, instead
@@ -89,8 +90,9 @@ def _help_of(one: Field) -> str:
     choices = ", ".join(str(choice) for choice in one.metadata["choices"] if choice != "")
     usual = _usual(_DEFAULT_LOOP).get(one.name, one.default)
     others = {loop: _usual(loop).get(one.name, one.default) for loop in LOOPS}
-    said = [f"default: {_say(usual)}", *(f"{loop}: {_say(value)}" for loop, value in others.items() if value != usual)]
-    return f"{one.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(said)})"
+    defaults = [f"default: {_say(usual)}"]
+    defaults += [f"{loop}: {_say(value)}" for loop, value in others.items() if value != usual]
+    return f"{one.metadata['help']}{f': {choices}' if choices else ''} ({', '.join(defaults)})"
 
 
 def _say(value) -> str:
@@ -107,8 +109,8 @@ def _usual(loop: str) -> dict:
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
     arguments.read = _read(arguments)
-    text, found, code = _find_answer(arguments)
-    print(json.dumps(found, indent=1) if arguments.json else text)
+    text, values, code = _find_answer(arguments)
+    print(json.dumps(values, indent=1) if arguments.json else text)
     return code
 
 
@@ -122,12 +124,12 @@ def _read(arguments: argparse.Namespace):
         return None
     from course_utils.memory.plan.reading import read
 
-    found = read(arguments.model, arguments.launch).over(_flags(arguments))
-    arguments.model = found.model
+    reading = read(arguments.model, arguments.launch).over(_flags(arguments))
+    arguments.model = reading.model
     if arguments.data:
-        found.unmodelled.pop("sequence", None)
-        found.provenance["sequence"] = str(arguments.data)
-    return found if found.fields else None
+        reading.unmodelled.pop("sequence", None)
+        reading.provenance["sequence"] = str(arguments.data)
+    return reading if reading.fields else None
 
 
 def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
@@ -197,8 +199,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
         return why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0
     if arguments.explain:
-        said = explain(arguments.explain, estimate(what, recipe))
-        return said, said.splitlines(), 0
+        answer = explain(arguments.explain, estimate(what, recipe))
+        return answer, answer.splitlines(), 0
     if arguments.measure:
         from course_utils.memory.plan.guard import check
 
@@ -214,38 +216,38 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         elif arguments.memory and not recipe.compiled:
             _refuse_what_does_not_fit(arguments, what, recipe)
         nodes = 1 if arguments.nodes is None else arguments.nodes
-        said = emit(arguments.emit, arguments.model, recipe, nodes)
-        if arguments.memory and arguments.emit == "trl" and said.startswith(NO_SETTING):
-            left_out = said.splitlines()[0].removeprefix(NO_SETTING)
+        answer = emit(arguments.emit, arguments.model, recipe, nodes)
+        if arguments.memory and arguments.emit == "trl" and answer.startswith(NO_SETTING):
+            left_out = answer.splitlines()[0].removeprefix(NO_SETTING)
             raise CourseError(
                 f"TRL has no setting for all of this:{left_out} The rest alone may not fit; leave --memory out to have it "
                 "written all the same."
             )
-        return said, said.splitlines(), 0
+        return answer, answer.splitlines(), 0
     plan, remark = _plan(arguments, what, recipe)
-    found, code = plan.json(), _EXIT[plan.verdict]
+    values, code = plan.json(), _EXIT[plan.verdict]
     text += [str(plan), *remark]
     if arguments.read:
-        code = _say_sources(arguments.read, text, found, code)
+        code = _say_sources(arguments.read, text, values, code)
     if arguments.beside:
-        found["beside"] = plan.estimate.aside()
-        beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in found["beside"].items())
+        values["beside"] = plan.estimate.aside()
+        beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in values["beside"].items())
         text.append(f"Beside training: {beside}.")
-    return "\n".join(text), found, code
+    return "\n".join(text), values, code
 
 
-def _say_sources(reading, text: list[str], found: dict, code: int) -> int:
+def _say_sources(reading, text: list[str], values: dict, code: int) -> int:
     """Put before an answer what is not counted, and after it where each value stands; returns the exit code."""
     from course_utils.memory.plan.reading import AT_LEAST
 
     reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
-    found |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": list(reading.remarks)}
+    values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": list(reading.remarks)}
     if reasons:
         first, _, rest = text[-1].partition("\n")
         others = [f"Not counted either: {reason}." for reason in reasons[1:]]
         text[-1] = "\n".join([f"{reasons[0]}. Without that, {first}", *others, rest])
         if reading.effect != AT_LEAST or not code:
-            found |= {"verdict": reading.effect, "without_it": found["verdict"]}
+            values |= {"verdict": reading.effect, "without_it": values["verdict"]}
             code = 2
     text += ["", "Where each value stands:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
     return code
@@ -255,8 +257,8 @@ def _recipe_of_row(arguments: argparse.Namespace):
     """The recipe of a row of the plan, which is kept as if it had been asked for without `--emit`."""
     from course_utils.memory.plan.verdict import DOES_NOT
 
-    asked = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
-    rows = _find_answer(asked)[1]["rows"]
+    without_emit = argparse.Namespace(**{**vars(arguments), "emit": None, "row": None, "nodes": None})
+    rows = _find_answer(without_emit)[1]["rows"]
     if not 1 <= arguments.row <= len(rows):
         raise CourseError(f"The plan has {len(rows)} rows; --row {arguments.row} is none of them.")
     row = rows[arguments.row - 1]
@@ -328,27 +330,27 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     if not arguments.memory:
         raise CourseError("How large is the card? Give --memory 24GB, or its name.")
     memory, named = _card(arguments)
-    begun, is_terminal, said = time.monotonic(), sys.stderr.isatty(), 0.0
+    begun, is_terminal, last_line = time.monotonic(), sys.stderr.isatty(), 0.0
 
     def say(what_now: str) -> None:
-        nonlocal said
+        nonlocal last_line
         passed = time.monotonic() - begun
         if is_terminal and passed > 1:
             print(f"\r\033[K{passed:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
-        elif passed > _LONG and not said:
-            said = passed
+        elif passed > _LONG and not last_line:
+            last_line = passed
             print(
                 "Working it out, which takes minutes for some models; the answer is then kept.",
                 file=sys.stderr,
                 flush=True,
             )
-        elif said and passed > said + _OFTEN:
-            said = passed
+        elif last_line and passed > last_line + _OFTEN:
+            last_line = passed
             print(f"{passed:.0f} s: {what_now}", file=sys.stderr, flush=True)
 
-    def show(known) -> None:
+    def show(part) -> None:
         """To somebody who watches: the verdict, and each row that fits, as soon as they are known."""
-        line = known.headline if isinstance(known, Plan) else f"Fits: {' + '.join(known.names)}."
+        line = part.headline if isinstance(part, Plan) else f"Fits: {' + '.join(part.names)}."
         if is_terminal:
             print(f"\r\033[K{line}", file=sys.stderr, flush=True)
 
@@ -365,9 +367,22 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     source = source_of(what)
     if source.whole:
         print(f"{source.whole}.", file=sys.stderr, flush=True)
-    found = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)
+    answer = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)
     print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)
-    return found, []
+    return answer, _remark_on_dtype(arguments, recipe)
+
+
+def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]:
+    """Transformers loads published weights in their own dtype, where nobody says another."""
+    from course_utils.memory.plan.reading.hub import describe
+
+    dtype = describe(arguments.model).dtype if _CODE not in arguments.model else None
+    if arguments.read or arguments.precision or recipe.precision != "fp32" or dtype not in ("bfloat16", "float16"):
+        return []
+    return [
+        f"\nPlanned with weights in float32. They are published in {dtype}, in which from_pretrained loads them: add "
+        "--precision bf16 for that."
+    ]
 
 
 def _model(arguments: argparse.Namespace):
@@ -387,10 +402,18 @@ def _model(arguments: argparse.Namespace):
     path = Path(f"{file}.py")
     if not path.is_file():
         raise CourseError(f"There is no file {path}.")
-    found = run_path(str(path))
-    if not callable(found.get(name)):
+    sys.path.insert(0, str(path.parent.resolve()))  # as for a script, whose neighbors can be imported
+    try:
+        functions = run_path(str(path))
+    except ModuleNotFoundError as error:
+        raise CourseError(f"{path} imports {error.name}, which is not installed here.") from error
+    if not callable(functions.get(name)):
         raise CourseError(f"{path} has no function called {name!r}; let it have one that makes the model.")
-    return source_of(found[name], found.get("batch"))
+    try:
+        signature(functions[name]).bind()
+    except TypeError as error:
+        raise CourseError(f"{name}() of {path} wants arguments ({error}); let it make the model without.") from error
+    return source_of(functions[name], functions.get("batch"))
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, object]:

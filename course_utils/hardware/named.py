@@ -102,7 +102,7 @@ OFFERED = 0.92
 
 def known_as(name: str) -> str:
     """What a machine is called here that is written in other capitals or without its blank; any other name as it is."""
-    return {_bare(known): known for known in MACHINES}.get(_bare(name), name)
+    return {_bare(machine): machine for machine in MACHINES}.get(_bare(name), name)
 
 
 def _bare(name: str) -> str:
@@ -118,6 +118,6 @@ def machine(name: str) -> Machine:
     """
     name = known_as(name)
     if name not in MACHINES:
-        known = f"choose one of {', '.join(MACHINES)}, or calibrate() this one."
-        raise CourseError(f"No machine is called {name!r}; {instead(name, MACHINES, known)}")
+        otherwise = f"choose one of {', '.join(MACHINES)}, or calibrate() this one."
+        raise CourseError(f"No machine is called {name!r}; {instead(name, MACHINES, otherwise)}")
     return MACHINES[name]

@@ -115,8 +115,8 @@ def work_of(function, args: tuple, kwargs: dict, answer) -> Work:
     """FLOPs, bytes and kind of one call of an operator, from the shapes of what goes in and comes out."""
     inputs, outputs = _tensors((args, kwargs)), _tensors(answer)
     short = str(function.overloadpacket).split(".")[-1]
-    known = set(map(_storage, inputs))
-    fresh = [t for t in outputs if _storage(t) not in known]
+    storages = set(map(_storage, inputs))
+    fresh = [t for t in outputs if _storage(t) not in storages]
     changed = _find_changed(function, args, kwargs)
     floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
     kernel, side, rows = _kernel(short, args)

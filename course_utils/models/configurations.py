@@ -5,7 +5,7 @@ import logging
 import re
 from contextlib import suppress
 from difflib import get_close_matches
-from inspect import signature
+from inspect import getfile, signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,7 +136,9 @@ def remarks_on(config: "PretrainedConfig") -> list[str]:
     if getattr(config, "quantization_config", None):
         found.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
     named = {*usual, *kind.attribute_map, *signature(kind).parameters, "architectures", "family", "quantization_config"}
-    ignored = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
+    code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(kind)).parent.glob("*.py"))
+    unnamed = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
+    ignored = [name for name in unnamed if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
     if ignored:
         more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
         found.append(f"{kind.__name__} ignores {', '.join(ignored[:3])}{more}, which the configuration has")

@@ -87,6 +87,27 @@ def test_a_module_of_ones_own(tmp_path, capsys):
     assert "Beside training: evaluation" in said
 
 
+def test_a_file_may_import_its_neighbors(tmp_path, capsys):
+    (tmp_path / "neighbor.py").write_text(
+        "from transformers import GPT2Config\nCONFIG = GPT2Config(n_embd=32, n_layer=1, n_head=2)"
+    )
+    (tmp_path / "mine.py").write_text(
+        "from neighbor import CONFIG\nfrom transformers import GPT2LMHeadModel\n"
+        "def build():\n    return GPT2LMHeadModel(CONFIG)\n"
+    )
+    assert main(["plan", f"{tmp_path}/mine.py:build", "--memory", "8GB"]) == 0
+    assert "build: fits" in capsys.readouterr().out
+
+
+def test_weights_that_are_published_in_16_bits_are_planned_in_32_with_a_word(config, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "torch_dtype": "bfloat16"}))
+    for words, remarked in (([], True), (["--precision", "bf16"], False)):
+        main(["plan", str(tmp_path), *FITTING, *words])
+        assert ("add --precision bf16" in capsys.readouterr().out) is remarked
+    main(["plan", config, *FITTING])
+    assert "published in" not in capsys.readouterr().out
+
+
 def test_a_network_with_inputs_of_its_own(tmp_path, capsys):
     file = tmp_path / "net.py"
     text = (
@@ -343,10 +364,15 @@ def test_it_is_held_against_this_machine(adapters, config, capsys, recwarn):
         ),
         (["own.py:build", "--emit", "trl"], "train it by a loop of your own"),
         (["nowhere.py:build", "--memory", "8GB"], "no file nowhere.py"),
+        (["own.py:take", "--memory", "8GB"], "wants arguments (missing a required argument: 'width')"),
+        (["lost.py:build", "--memory", "8GB"], "lost.py imports no_such_package, which is not installed here"),
         (["gpt2-small", "--why", "butch=3", ""], "A recipe has no field 'butch'"),
     ],
 )
-def test_a_question_without_an_answer_is_a_sentence_and_2(words, said, capsys):
+def test_a_question_without_an_answer_is_a_sentence_and_2(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("def take(width):\n    return width\n")
+    Path("lost.py").write_text("import no_such_package\n")
     assert main(["plan", *words]) == 2
     assert said in capsys.readouterr().err
 

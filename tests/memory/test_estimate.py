@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import BertConfig, BertModel
 
 from course_utils import memory, models
 from course_utils.errors import CourseError
@@ -239,13 +240,44 @@ def test_a_config_json_is_enough(tmp_path):
     assert found.peak == dry_peak(Qwen2Config(**sizes), Recipe("sgd", batch=2, sequence=16))
 
 
+class Body(nn.Module):
+    """A module of one's own around a model of Transformers; its loss comes first, as without `return_dict`."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = BertModel(
+            BertConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=48)
+        )
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, input_ids, labels):
+        logits = self.head(self.body(input_ids).last_hidden_state[:, 0])
+        return nn.functional.cross_entropy(logits, labels), logits
+
+
+def test_a_module_with_a_model_inside_is_planned_up_to_the_positions_of_that():
+    def batch(b, s):
+        return {"input_ids": torch.ones(b, s, dtype=torch.long), "labels": torch.ones(b, dtype=torch.long)}
+
+    source = source_of(Body, batch)
+    assert source.positions == 48
+    found = memory.plan(source, 24 * 2**30, Recipe("sgd", batch=2, sequence=16, device="cuda"))
+    assert found.largest["longest sequence"] == 48
+
+
 @pytest.mark.parametrize(
     ("what", "options", "said"),
     [
         ("lama-7b", {}, "No model is called 'lama-7b'; do you mean llama-7b"),
         (3, {}, "int is no model; give a configuration"),
         (nn.Linear(4, 4), {}, "takes neither token ids nor pictures by Transformers' names; give batch="),
-        (lambda: 3, {}, "no model|has no attribute"),
+        (lambda: 3, {}, "returned a int; let it return a module"),
+        (
+            lambda: nn.Linear(4, 4).requires_grad_(False),
+            {"batch": lambda b, s: torch.ones(b, 4)},
+            "No parameter of the model is trained",
+        ),
+        (Body(), {}, "has no .config, which says how large its vocabulary is; give batch="),
         (
             lambda: nn.Linear(4, 4),
             {"batch": lambda b, s: torch.ones(b, 4)},

@@ -52,11 +52,11 @@ class Depth:
 
     def order(self, blocks: int) -> np.ndarray:
         """The places in the log of three blocks of the events of a model of so many."""
-        known, places, start = np.arange(len(self.growth)), [], 0
+        order, places, start = np.arange(len(self.growth)), [], 0
         for begin, end in self.repeated:
-            places += [known[start:end], *[known[begin:end]] * (blocks - 3)]
+            places += [order[start:end], *[order[begin:end]] * (blocks - 3)]
             start = end
-        return np.concatenate([*places, known[start:]])
+        return np.concatenate([*places, order[start:]])
 
     def deepen(self, three: Log, blocks: int) -> Log:
         """The log of so many blocks."""
@@ -70,17 +70,17 @@ def _split_into_stretches(log: Log, foreach_apart: bool) -> list[tuple[tuple, sl
 
     With `foreach_apart` one call for all parameters is a run of its own, as are the deaths of what it bore.
     """
-    found: list[tuple[tuple, slice]] = []
+    stretches: list[tuple[tuple, slice]] = []
     for place, (phase, kind, _, operator) in enumerate(log.labels):
         # Within backward such a call is for one parameter.
         for_all = foreach_apart and "_foreach_" in operator and phase == "update"
         call = (operator, bool(log.changes[place] > 0)) if for_all else ()
         key = (phase, "" if phase else kind, *call)
-        if found and found[-1][0] == key:
-            found[-1] = key, slice(found[-1][1].start, place + 1)
+        if stretches and stretches[-1][0] == key:
+            stretches[-1] = key, slice(stretches[-1][1].start, place + 1)
         else:
-            found.append((key, slice(place, place + 1)))
-    return found
+            stretches.append((key, slice(place, place + 1)))
+    return stretches
 
 
 def _differences(ours: list, signs: list) -> list[tuple[str, int, int, int, int]]:

@@ -111,13 +111,13 @@ class Estimate:
     @cached_property
     def instants(self) -> tuple[Instant, ...]:
         """The fullest moment of each phase, in the order of the step."""
-        found = []
+        instants = []
         for phase, place in self.log.fullest().items():
             _, _, module, operator = self.log.labels[place]
             in_use = self.log.by_kind(place)
             by_kind = {kind: in_use[kind] for kind in KINDS if kind in in_use}
-            found.append(Instant(phase, by_kind, operator, module, self, place))
-        return tuple(found)
+            instants.append(Instant(phase, by_kind, operator, module, self, place))
+        return tuple(instants)
 
     @property
     def peak_instant(self) -> Instant:
@@ -249,8 +249,8 @@ def answer(finder: "Finder", recipe: Recipe) -> Estimate:
 
 def family(module: str) -> str:
     """A module's part of the model: of a block the list it is in, of all else its own name."""
-    found = _NUMBER.search(module)
-    return module[: found.start()] + ".*" if found else module
+    number = _NUMBER.search(module)
+    return module[: number.start()] + ".*" if number else module
 
 
 def _owner_of(where: str) -> str:

@@ -123,8 +123,8 @@ class Finder:
 
     def guess(self, b: int, s: int) -> Log:
         """As `log`, by formulas wherever some are known, confirmed at these sizes or not."""
-        known = self.by_regime.get(min(b, 2))
-        return known.log(b, s) if known else self.log(b, s)[0]
+        formulas = self.by_regime.get(min(b, 2))
+        return formulas.log(b, s) if formulas else self.log(b, s)[0]
 
     def formulas_for(self, b: int, s: int) -> Formulas | None:
         """Formulas that give a dry run at these sizes, but for scratch space; found and confirmed where need be.
@@ -177,20 +177,20 @@ class Finder:
         coefficients = fit({at: log.plain for at, log in logs.items()}, used)
         if coefficients is None:
             return None
-        a_log, known, runs = logs[sizes[0]].plain, trial.log.plain, len(logs) + 2 * (depth is not None)
+        a_log, plain, runs = logs[sizes[0]].plain, trial.log.plain, len(logs) + 2 * (depth is not None)
         if depth is not None and len(depth.growth) != len(a_log.labels):
             return None  # the first sizes have other events: they are beyond a window of attention, say
         formulas = Formulas(coefficients, a_log.labels, a_log.grain, depth, trial.blocks)
         formulas.confirmed = [at for at, log in {**logs, first: trial.log}.items() if log.peak == log.plain.peak]
-        formulas.runs, formulas.scratch = runs, known is not trial.log
-        return formulas if np.array_equal(formulas.log(*first).totals, known.totals) else None
+        formulas.runs, formulas.scratch = runs, plain is not trial.log
+        return formulas if np.array_equal(formulas.log(*first).totals, plain.totals) else None
 
     def blocks(self, log: Log) -> dict[str, int]:
         """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""
         seen: dict[str, set[str]] = {}
         for _, _, module, _ in log.labels:
-            if found := _NUMBER.search(module):
-                seen.setdefault(module[: found.start()] + ".*", set()).add(found[2])
+            if number := _NUMBER.search(module):
+                seen.setdefault(module[: number.start()] + ".*", set()).add(number[2])
         lengths = {} if self.source.blocks is None else self.source.blocks.lengths(3)
         return {
             name: len(numbers) if "teacher" in name.split(".") else lengths.get(len(numbers), len(numbers))
@@ -215,9 +215,9 @@ class Finder:
         read = formulas.in_letters
         order = np.arange(len(read)) if formulas.depth is None else formulas.depth.order(formulas.blocks)
         plain = (place for place, label in enumerate(log.labels) if not label[3].startswith("inside aten."))
-        for place, known in zip(plain, order.tolist(), strict=True):
-            if read[known].value(sizes) == abs(log.changes[place]):
-                numbers[place] = read[known]
+        for place, event in zip(plain, order.tolist(), strict=True):
+            if read[event].value(sizes) == abs(log.changes[place]):
+                numbers[place] = read[event]
         return numbers
 
     def read(self, formulas: Formulas, batch: int) -> list[Polynomial]:

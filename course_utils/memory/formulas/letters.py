@@ -83,16 +83,16 @@ def _product(key: Monomial, factor: Fraction) -> str:
 
 def sizes_of(config) -> dict[str, int]:
     """The letters of a configuration and their values; `k` only where it differs from `a`."""
-    found = {}
+    sizes = {}
     for letter, names in NAMES.items():
         values = {getattr(config, name) for name in names if type(getattr(config, name, None)) is int}
         if len(values) == 1:
-            found[letter] = values.pop()
-    if found.get("k") == found.get("a"):
-        found.pop("k", None)
-    if "d" not in found and found.get("a") and found.get("h", 0) % found["a"] == 0:
-        found["d"] = found["h"] // found["a"]
-    return found
+            sizes[letter] = values.pop()
+    if sizes.get("k") == sizes.get("a"):
+        sizes.pop("k", None)
+    if "d" not in sizes and sizes.get("a") and sizes.get("h", 0) % sizes["a"] == 0:
+        sizes["d"] = sizes["h"] // sizes["a"]
+    return sizes
 
 
 def siblings(config) -> Iterator[tuple[object, dict[str, int]]]:

@@ -89,24 +89,24 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     if callable(recipe.optimizer) or recipe.sequence % STEP or recipe.accumulation > 1:
         return None
     member = _member(name)
-    found = member.get("formulas", {}).get(key_of(recipe))
-    if found is None:
+    packed = member.get("formulas", {}).get(key_of(recipe))
+    if packed is None:
         return None
-    (least_b, least_s), (most_b, most_s) = found["confirmed"]
+    (least_b, least_s), (most_b, most_s) = packed["confirmed"]
     if not (least_b <= recipe.batch <= most_b and least_s <= recipe.sequence <= most_s):
         return None
     powers = np.array([recipe.batch**i * recipe.sequence**j for i, j in MONOMIALS], dtype=object)
     sizes = np.array(
-        [int(round(sum(row * powers) / 24)) for row in np.array(found["rows"], dtype=object)], dtype=np.int64
+        [int(round(sum(row * powers) / 24)) for row in np.array(packed["rows"], dtype=object)], dtype=np.int64
     )
-    growth = np.zeros(len(found["events"]), dtype=np.int64)
-    for place, more in found["growth"].items():
+    growth = np.zeros(len(packed["events"]), dtype=np.int64)
+    for place, more in packed["growth"].items():
         growth[int(place)] = more
-    labels = [tuple(member["labels"][label]) for _, label in found["events"]]
-    three = Log(sizes[[row for row, _ in found["events"]]], tuple(labels), found["grain"])
-    depth = Depth(tuple(map(tuple, found["repeated"])), growth, sure=True)
+    labels = [tuple(member["labels"][label]) for _, label in packed["events"]]
+    three = Log(sizes[[row for row, _ in packed["events"]]], tuple(labels), packed["grain"])
+    depth = Depth(tuple(map(tuple, packed["repeated"])), growth, sure=True)
     log = depth.deepen(three, member["blocks"])
     model = Named(name, member["remarks"], member["blocks"], member["positions"])
     how = f"formulas shipped with the package ({member['versions']})"
-    host = Log(np.array([found["host"]]), Log.nothing().labels)
+    host = Log(np.array([packed["host"]]), Log.nothing().labels)
     return StoredTrial(recipe, log, host), Estimate(name, recipe, log, how, model)

@@ -67,9 +67,9 @@ def attempt(source: Source, recipe: Recipe, machine: Machine | None = None, *, t
     A model of many equal blocks is tried with two and with three of them; where the second log is not the first with more put
     in, with all.
     """
-    found = _extrapolate(source, recipe, machine, traffic) or run_once(source, recipe, machine, traffic)
+    trial = _extrapolate(source, recipe, machine, traffic) or run_once(source, recipe, machine, traffic)
     of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
-    return replace(found, how=found.how + of_two)
+    return replace(trial, how=trial.how + of_two)
 
 
 def _extrapolate(source: Source, recipe: Recipe, machine: Machine | None, traffic: bool) -> Trial | None:
@@ -119,13 +119,13 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, tra
     more = recipe.accumulation - 2
     if more <= 0:
         return _run_kept(source, recipe, machine)
-    found = _run_kept(source, replace(recipe, accumulation=2), machine)
-    inputs = found.log.by_kind(found.log.resident - 1)["inputs"] // 2
-    log = found.log.with_event(0, inputs * more, ("", "inputs", "", ""))
+    second = _run_kept(source, replace(recipe, accumulation=2), machine)
+    inputs = second.log.by_kind(second.log.resident - 1)["inputs"] // 2
+    log = second.log.with_event(0, inputs * more, ("", "inputs", "", ""))
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
-        return replace(found, recipe=recipe, log=log)
-    clock, sent = grown(_run_kept(source, replace(recipe, accumulation=1), machine), found, more)
-    return replace(found, recipe=recipe, log=log, clock=clock, traffic=sent)
+        return replace(second, recipe=recipe, log=log)
+    clock, sent = grown(_run_kept(source, replace(recipe, accumulation=1), machine), second, more)
+    return replace(second, recipe=recipe, log=log, clock=clock, traffic=sent)
 
 
 _MOST_KEPT = 128
@@ -135,14 +135,14 @@ _kept: dict[tuple, Trial] = {}
 def _run_kept(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
     """A plan comes to many recipes several times, by one change after the other."""
     teacher = source_of(recipe.teacher).key if recipe.teacher else None  # what its file holds today
-    asked = source.key, teacher, recipe, repr(machine)
+    key = source.key, teacher, recipe, repr(machine)
     if source.key is None:
         return run_whole(source, recipe, machine)
-    if asked not in _kept:
+    if key not in _kept:
         if len(_kept) == _MOST_KEPT:
             del _kept[next(iter(_kept))]
-        _kept[asked] = run_whole(source, recipe, machine)
-    return _kept[asked]
+        _kept[key] = run_whole(source, recipe, machine)
+    return _kept[key]
 
 
 def run_whole(
@@ -157,8 +157,8 @@ def run_whole(
     def timed(phase: str) -> Iterator[None]:
         begin = len(watch.operators)
         yield
-        for name, asked in watch.operators[begin:]:
-            clock[phase, name] += machine.seconds(asked)
+        for name, operator in watch.operators[begin:]:
+            clock[phase, name] += machine.seconds(operator)
 
     @contextmanager
     def watched() -> Iterator[None]:

@@ -17,10 +17,10 @@ _SHOWN = 6
 
 def verdict_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     """The plan without rows and largest sizes; None where the formulas do not know this model or recipe."""
-    found = look_up(name, recipe)
-    if found is None:
+    stored = look_up(name, recipe)
+    if stored is None:
         return None
-    trial, estimate = found
+    trial, estimate = stored
     need = needs(trial.log, recipe.device)
     return Plan(name, recipe, memory, estimate, trial, need, verdict_of(need, memory), (), (), {})
 
@@ -29,12 +29,12 @@ def rows_at_once(plan: Plan) -> tuple[Option, ...]:
     """Of the recipes that the formulas know those that fit, the least disturbing first."""
     rows = []
     for recipe, changes in _reach(plan.recipe).items():
-        found = look_up(plan.model, recipe)
-        if found is None or verdict_of(need := needs(found[0].log, recipe.device), plan.memory) != FITS:
+        stored = look_up(plan.model, recipe)
+        if stored is None or verdict_of(need := needs(stored[0].log, recipe.device), plan.memory) != FITS:
             continue
         names, costs = tuple(change.name for change in changes), "; ".join(change.costs for change in changes)
-        level, peak = max(change.level for change in changes), found[0].log.peak
-        saved, how = plan.trial.log.peak - peak, found[1].how
+        level, peak = max(change.level for change in changes), stored[0].log.peak
+        saved, how = plan.trial.log.peak - peak, stored[1].how
         rows.append(Option(names, level, costs, peak, need, FITS, saved, nan, 0, how, recipe))
     return tuple(sorted(rows, key=lambda row: (row.level, len(row.names), row.peak))[:_SHOWN])
 
@@ -43,7 +43,7 @@ def _reach(recipe: Recipe) -> dict[Recipe, tuple[Change, ...]]:
     """By recipe, the fewest changes that lead to it, of those that the formulas know at this batch and length."""
     targets = {replace(one, batch=recipe.batch, sequence=recipe.sequence) for one in RECIPES}
     useful = [change for change in CHANGES if change.apply(recipe)]
-    found = {}
+    by_recipe = {}
     for changes in chain.from_iterable(combinations(useful, count) for count in range(1, _TOGETHER + 1)):
         fields = {name: value for change in changes for name, value in change.apply(recipe).items()}
         try:
@@ -51,5 +51,5 @@ def _reach(recipe: Recipe) -> dict[Recipe, tuple[Change, ...]]:
         except CourseError:  # they do not go together
             continue
         if changed in targets and changed != recipe:
-            found.setdefault(changed, changes)
-    return found
+            by_recipe.setdefault(changed, changes)
+    return by_recipe

@@ -78,7 +78,7 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The file for `sbatch` that starts the store once and torchrun on each node."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    said = remarks(model, recipe)
+    notes = remarks(model, recipe)
     folder, copied = Path(__file__).parent / "templates", ""
     if (beside := tokenizer_beside(model)) and beside.name:  # the tokenizer has to come along
         model = str(beside)
@@ -95,7 +95,7 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
         train=[shlex.join([*_MODULE, *_what(model)]), shlex.join(_how(recipe))],
         torchrun=_torchrun(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
         files=f"{DATA} and {model}{tokenizer}{copied}" if copied or Path(model).exists() else DATA,
-        remarks="\n".join(said),
+        remarks="\n".join(notes),
         anew=ANEW,
         port=PORT,
     )
@@ -107,32 +107,32 @@ _MODULE = ["-m", "--", "course_utils.cli", "train"]
 
 def weights_of(model: str) -> str:
     """Where the trained weights of a model that is known by its name are on the Hub; empty where that is not known."""
-    return PUBLIC[known].hub if (known := known_as(model)) in PUBLIC else ""
+    return PUBLIC[name].hub if (name := known_as(model)) in PUBLIC else ""
 
 
 def remarks(model: str, recipe: Recipe) -> list[str]:
     """What the plan leaves open and `course train` does not: what it begins with, and what it keeps of the model's output."""
     weights = weights_of(model) or "a name on the Hub"
     but = ", which adapters leave as they are" if recipe.lora else ""
-    said = [f"# From random weights{but}. To fine-tune, add --weights and {weights}, or a folder."]
+    lines = [f"# From random weights{but}. To fine-tune, add --weights and {weights}, or a folder."]
     beside = tokenizer_beside(model)
     tokens = (
         f"those of the tokenizer in {beside.resolve().name}"
         if beside
         else "bytes, unless --tokenizer or --weights is given"
     )
-    said.append(f"# Tokens are {tokens}.")
-    said.append(
+    lines.append(f"# Tokens are {tokens}.")
+    lines.append(
         "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
     )
-    if kept := [
+    if flags := [
         flag_of(name).replace("--", "--no-") for name in ("keeps_outputs", "use_cache") if getattr(recipe, name)
     ]:
-        peak = f"its peak is the one that course plan predicts with {' '.join(kept)}"
-        said.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
+        peak = f"its peak is the one that course plan predicts with {' '.join(flags)}"
+        lines.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
     if recipe.optimizer == "sgd":
-        said.append("# The default rate is for AdamW: choose another for SGD.")
-    return said
+        lines.append("# The default rate is for AdamW: choose another for SGD.")
+    return lines
 
 
 def _what(model: str) -> list[str]:

@@ -41,16 +41,16 @@ def effects(what, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effe
 
     `what` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
     """
-    source, found = source_of(what), {}
+    source, effects = source_of(what), {}
     for recipe in recipes:
-        left = [change for change in CHANGES if change.name not in found]
+        left = [change for change in CHANGES if change.name not in effects]
         base = attempt(source, recipe, machine)
         tried = try_each(left, source, recipe, machine)
-        found |= {change.name: effect_of(change, base, trial) for change, trial in tried}
-    missing = [change.name for change in CHANGES if change.name not in found]
+        effects |= {change.name: effect_of(change, base, trial) for change, trial in tried}
+    missing = [change.name for change in CHANGES if change.name not in effects]
     if missing:
         raise CourseError(f"No recipe here is one that {missing[0]!r} makes a difference to; give one more.")
-    return {change.name: found[change.name] for change in CHANGES}
+    return {change.name: effects[change.name] for change in CHANGES}
 
 
 def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
@@ -76,16 +76,16 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
 
 def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]]:
     """Changes that go with one of `recipes` each, and not together: the recipe's own sentence, and the pairs it is said of."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    by_sentence: dict[str, list[tuple[str, str]]] = {}
     for recipe in recipes:
         alone = [change for change in CHANGES if _refusal(recipe, change.apply(recipe)) == ""]
         for one, other in combinations(alone, 2):
             first, second = one.apply(recipe), other.apply(recipe)
             if first and second and not first.keys() & second.keys() and (why := _refusal(recipe, first | second)):
-                pairs = found.setdefault(why, [])
+                pairs = by_sentence.setdefault(why, [])
                 if (one.name, other.name) not in pairs:
                     pairs.append((one.name, other.name))
-    return found
+    return by_sentence
 
 
 def _refusal(recipe: Recipe, fields: dict) -> str:

@@ -98,8 +98,8 @@ def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if kind == "trl":
         usual, others = vars(Recipe()), OWN_LOOP.keys() - {*TRL, "teacher", "galore"}
         remarks |= {f"{name} is {OWN_LOOP[name]}": getattr(recipe, name) != usual[name] for name in sorted(others)}
-    said = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
-    return "\n".join([*said, _SETTINGS[kind](model, recipe)])
+    lines = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
+    return "\n".join([*lines, _SETTINGS[kind](model, recipe)])
 
 
 def _accelerate(model: str, recipe: Recipe) -> str:
@@ -178,29 +178,29 @@ def _trl(model: str, recipe: Recipe) -> str:
         if recipe.chunked_loss
         else "the plan counts them, so its peak may be too high here"
     )
-    said = [*_HOW_TO_TRL]
+    head = [*_HOW_TO_TRL]
     if not (recipe.trl_loss or recipe.label_smoothing):
-        said.append(_TRL_LOSS.format(pieces))
+        head.append(_TRL_LOSS.format(pieces))
     if recipe.quantized and recipe.upcast:
-        said.append(_TRL_ADAPTERS)
+        head.append(_TRL_ADAPTERS)
     if recipe.optimizer in ("adamw8bit", "paged_adamw_8bit") and not recipe.lora:
-        said.append(_TRL_8BIT)
+        head.append(_TRL_8BIT)
     if package := _TRL_PACKAGES.get(settings["optim"]):
-        said.append(f"# This optimizer needs one more package: pip install {package}")
+        head.append(f"# This optimizer needs one more package: pip install {package}")
     if recipe.ranks > 1:
-        said.append(
+        head.append(
             f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
         )
-    return "\n".join([*said, _yaml(settings)])
+    return "\n".join([*head, _yaml(settings)])
 
 
 def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
     """The fields of these names that one of these tools has a key for, by that key."""
-    found = {}
+    settings = {}
     for one in fields(recipe):
         keys = [one.metadata["keys"][tool] for tool in tools if tool in one.metadata["keys"]]
-        found |= {key: getattr(recipe, one.name) for key in keys if one.name in names}
-    return found
+        settings |= {key: getattr(recipe, one.name) for key in keys if one.name in names}
+    return settings
 
 
 def _yaml(settings: dict) -> str:

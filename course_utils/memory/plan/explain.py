@@ -74,20 +74,20 @@ def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
         raise CourseError(
             "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
         )
-    found = _amounts_in(" ".join(text[ends[-1] :].split()))
-    if found:
-        yield ", ".join(f"{name} {format_bytes(size)}" for name, size in found.items())
+    amounts = _amounts_in(" ".join(text[ends[-1] :].split()))
+    if amounts:
+        yield ", ".join(f"{name} {format_bytes(size)}" for name, size in amounts.items())
     else:
         yield "CUDA ran out of memory; the message does not say how much was requested."
     trace = text[: ends[-1]].rpartition("Traceback (most recent call last)")[2]
     lines = [line for line in trace.splitlines() if "❱" in line] or [trace]  # as rich marks the line that failed
-    known = (one[1:] for one in _WHERE if any(re.search(one[0], line) for line in lines))
-    phase, what = next(known, (None, None))
+    places = (one[1:] for one in _WHERE if any(re.search(one[0], line) for line in lines))
+    phase, what = next(places, (None, None))
     if what:
         yield f"It happened in {what}."
-    if estimate is not None and found:
-        yield from _locate_in_step(found["requested"], phase, estimate)
-    if found.get("reserved but unused", 0) > 0.1 * found.get("card", inf):
+    if estimate is not None and amounts:
+        yield from _locate_in_step(amounts["requested"], phase, estimate)
+    if amounts.get("reserved but unused", 0) > 0.1 * amounts.get("card", inf):
         yield (
             "Much is reserved but unused: the allocator's blocks do not fit what is requested; "
             "try PYTORCH_ALLOC_CONF=expandable_segments:True."
@@ -96,14 +96,14 @@ def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
 
 def _amounts_in(message: str) -> dict[str, int]:
     """Bytes by what they are."""
-    found = {}
+    amounts = {}
     for name, pattern in _AMOUNTS.items():
         if match := re.search(pattern, message):
             amount, unit = filter(None, match.groups())
-            found[name] = int(float(amount) * _UNITS[unit])
-    if "reserved" in found and "allocated" in found:
-        found["reserved but unused"] = max(0, found.pop("reserved") - found["allocated"])
-    return found
+            amounts[name] = int(float(amount) * _UNITS[unit])
+    if "reserved" in amounts and "allocated" in amounts:
+        amounts["reserved but unused"] = max(0, amounts.pop("reserved") - amounts["allocated"])
+    return amounts
 
 
 def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:

@@ -28,15 +28,15 @@ def lengths_of(path: Path) -> list[int]:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         else:
             rows = [{"length": int(line)} for line in path.read_text(encoding="utf-8").split()]
-        found = [row["length"] if "length" in row else len(row["input_ids"]) for row in rows]
+        lengths = [row["length"] if "length" in row else len(row["input_ids"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CourseError(
             f"{path} could not be read as lengths ({type(error).__name__}: {error}); give one number a line, or .jsonl or a "
             "saved data set with input_ids or length."
         ) from error
-    if not found or min(found) < 1:
+    if not lengths or min(lengths) < 1:
         raise CourseError(f"{path} has no lengths of 1 or more.")
-    return found
+    return lengths
 
 
 def guard(step: Callable[[object], object], batches: Iterable) -> object:
@@ -72,15 +72,15 @@ def check(
     kinds that are off by more than 1 % of the peak.
     """
     work = estimate.workload
-    found: Measurement = measure(build or work.build, step or work.step, timed=0)
-    predicted = estimate.by_instant().get(found.peak_phase, estimate.peak_instant.by_kind)
-    split = found.split
+    measurement: Measurement = measure(build or work.build, step or work.step, timed=0)
+    predicted = estimate.by_instant().get(measurement.peak_phase, estimate.peak_instant.by_kind)
+    split = measurement.split
     kinds = [kind for kind in dict.fromkeys([*predicted, *split]) if predicted.get(kind) or split.get(kind)]
     rows = [{"kind": kind, "predicted": predicted.get(kind, 0), "measured": split.get(kind, 0)} for kind in kinds]
-    rows.append({"kind": "peak", "predicted": estimate.peak, "measured": found.peak})
+    rows.append({"kind": "peak", "predicted": estimate.peak, "measured": measurement.peak})
     frame = pd.DataFrame(rows).set_index("kind")
     more = frame["measured"] - frame["predicted"]
-    said = {kind: format_bytes(size) if abs(size) > 0.01 * found.peak else "" for kind, size in more.items()}
-    if said.get(NOT_ATTRIBUTED):
-        said[NOT_ATTRIBUTED] = "hidden inside operators"
-    return frame.assign(differs=pd.Series(said))
+    notes = {kind: format_bytes(size) if abs(size) > 0.01 * measurement.peak else "" for kind, size in more.items()}
+    if notes.get(NOT_ATTRIBUTED):
+        notes[NOT_ATTRIBUTED] = "hidden inside operators"
+    return frame.assign(differs=pd.Series(notes))

@@ -77,8 +77,9 @@ def plan(
 
     about = source.name, recipe, memory, base, trial, need, verdict
     show(Plan(*about, (), (), {}, why_no_seconds=why_no_seconds))
-    found = ((), None, (), ()) if verdict == FITS else _ladder(source, trial, memory, machine, tell, show)
-    rows, nearest, helpless, unrated = found
+    rows, nearest, helpless, unrated = (), None, (), ()
+    if verdict != FITS:
+        rows, nearest, helpless, unrated = _ladder(source, trial, memory, machine, tell, show)
     tell("how large it may be")
     largest = _largest(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
@@ -125,13 +126,13 @@ def _ladder(source, base: Trial, memory: int, machine, say, show) -> tuple[tuple
         return _row(base, changes, attempt(source, recipe, machine), memory, tried)
 
     for count in range(4):
-        known, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
+        rows_so_far, levels = [set(row.names) for row in fitting], Counter(row.level for row in fitting)
         # Two rows of a level are enough, and so are three in all, but for what disturbs less than one of them.
         totals = {level: sorted(_total(row.names) for row in fitting if row.level == level) for level in levels}
-        asked = range(max(levels)) if len(fitting) > 2 else _LEVELS
-        wanted = dict.fromkeys(asked, inf) | {level: of[1] for level, of in totals.items() if len(of) > 1}
+        searched = range(max(levels)) if len(fitting) > 2 else _LEVELS
+        wanted = dict.fromkeys(searched, inf) | {level: of[1] for level, of in totals.items() if len(of) > 1}
         failed = Counter()
-        for level, alternatives in _promising(base.recipe, useful, wanted, count, known, guess):
+        for level, alternatives in _promising(base.recipe, useful, wanted, count, rows_so_far, guess):
             if levels[level] == _MOST_ROWS or failed[level] == _MOST_FAILED:
                 continue
             for combined in alternatives:
@@ -220,7 +221,7 @@ def _fewest(changes: tuple[Change, ...], fits: Callable) -> tuple[Change, ...]:
 
 
 def _promising(
-    recipe: Recipe, useful: list[Change], wanted: dict[int, float], count: int, known: list[set], guess: Callable
+    recipe: Recipe, useful: list[Change], wanted: dict[int, float], count: int, fitting: list[set], guess: Callable
 ) -> Iterator[tuple[int, list[tuple[Change, ...]]]]:
     """`count` changes, with those of the easy ones beside which they should take least, which may fit: of each level with
     other changes of that level, the least disturbing first; the changes below it in several ways, the least disturbing ones and
@@ -233,7 +234,7 @@ def _promising(
     beside = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
     for costly, whole in product(combinations(hard, count), (True, False)):
         level, total = max((c.level for c in costly), default=0), sum(c.level for c in costly)
-        if total >= wanted.get(level, 0) or any(one <= _EASY | {c.name for c in costly} for one in known):
+        if total >= wanted.get(level, 0) or any(one <= _EASY | {c.name for c in costly} for one in fitting):
             continue
         alike = [some + costly for some in beside if ("batch" not in _fields(recipe, some)) is whole]
         together = [changes for changes in alike if len(changes) > 1 and _go_together(recipe, changes)]
@@ -324,18 +325,29 @@ def _largest(finder: Finder, recipe: Recipe, memory: int, trial: Trial) -> dict[
     unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
     start, limit = recipe.sequence // unit, min(positions or length, length) // unit
     longest = most_that_fits(finder, lambda n: (recipe.batch, n * unit), start, limit, fits)
-    found = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
+    largest = {"largest batch": (batch, rows), "longest sequence": (longest and longest * unit, length // unit * unit)}
     return {
-        name: None if count == limit else count or 0 for name, (count, limit) in found.items()
+        name: None if count == limit else count or 0 for name, (count, limit) in largest.items()
     }  # else it does not matter
 
 
 def most_that_fits(finder: Finder, at: Callable, start: int, limit: int, fits: Callable[[Log], bool]) -> int | None:
     """By formulas, whose answer is confirmed; where it is not, by formulas confirmed at every size."""
-    guessed = most(lambda n: fits(finder.guess(*at(n))), start, limit)
-    if guessed is None or fits(finder.log(*at(guessed))[0]):
-        return guessed
-    return most(lambda n: fits(finder.log(*at(n))[0]), start, limit)
+
+    def confirm(n: int) -> bool:
+        try:
+            return fits(finder.log(*at(n))[0])
+        except CourseError:  # the model does not take so many
+            return False
+
+    def guess(n: int) -> bool:
+        try:
+            return fits(finder.guess(*at(n)))
+        except CourseError:
+            return False
+
+    guessed = most(guess, start, limit)
+    return guessed if guessed is None or confirm(guessed) else most(confirm, start, limit)
 
 
 def most(fits: Callable[[int], bool], start: int, limit: int) -> int | None:

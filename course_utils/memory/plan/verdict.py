@@ -104,12 +104,14 @@ class Plan:
             lines.append(self.why_no_seconds)
         if not isnan(self.trial.seconds):
             lines.append(f"A step takes at least {format_seconds(self.trial.seconds)} by the card's data sheet.")
-        found = any(row.verdict == FITS for row in self.rows)
-        if self.verdict != FITS and not found:
+        any_fits = any(row.verdict == FITS for row in self.rows)
+        if self.verdict != FITS and not any_fits:
             lines += ["", "Nothing was found that is sure to fit."]
         if self.rows:
             head = (
-                "What would make it fit, the least disturbing first:" if found else "Alone these lower the peak most:"
+                "What would make it fit, the least disturbing first:"
+                if any_fits
+                else "Alone these lower the peak most:"
             )
             by_hand = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
             lines += ["", head, *table(self.rows), ""]
@@ -118,16 +120,16 @@ class Plan:
             lines += ["Not every combination was tried: others may fit too."]
         if self.nearest:
             names, (least, most) = " + ".join(self.nearest.names), map(format_bytes, self.nearest.need)
-            gentler = "Of what disturbs less, nothing was found that is sure to fit. " if found else ""
+            gentler = "Of what disturbs less, nothing was found that is sure to fit. " if any_fits else ""
             lines += ["", f"{gentler}Nearest: {names}. It needs {least} to {most}."]
         if self.helpless:
             lines += ["", f"Alone these would not lower the peak: {', '.join(self.helpless)}."]
         if self.unrated:
             lines += ["", f"Left out, since the card has no rate for their matrix products: {', '.join(self.unrated)}."]
         none = "none is sure to fit" if self.verdict == TIGHT else "none fits"
-        known = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
-        if known:
-            lines += ["", "; ".join(f"{name}: {value}" for name, value in known.items())]
+        sizes = {name: f"{value:,}" if value else none for name, value in self.largest.items() if value is not None}
+        if sizes:
+            lines += ["", "; ".join(f"{name}: {value}" for name, value in sizes.items())]
         if self.largest.get(CARDS, 1) is None:
             lines += ["", f"ZeRO-3 alone would not make it fit, on up to {self.most_cards} cards."]
         return "\n".join(lines)
@@ -143,16 +145,16 @@ class Plan:
         halves = "bfloat16" if self.recipe.precision != "fp16" else "float16"
         wanted = halves if self.recipe.precision != "fp32" or self.recipe.quantized else "float32"
         least = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
-        said = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
+        text = ", ".join(name if wanted in MACHINES[name].flops else f"{name} (no {wanted})" for name in least)
         more = len(names) - len(least)
-        return f"{said} and {more} with more memory" if more else said
+        return f"{text} and {more} with more memory" if more else text
 
     def _by_the_label(self) -> str:
         """What to know of a memory that a label says, and which of the cards would not do as well with the least of it."""
         worse = {v: [card for card in self.cards(v, OFFERED) if card not in self.cards(v)] for v in (TIGHT, DOES_NOT)}
         then = [f"{verdict} on {self._name_cards(cards)}" for verdict, cards in worse.items() if cards]
-        said = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
-        return f"{said} With 8 % less: {'; '.join(then)}." if then else said
+        advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
+        return f"{advice} With 8 % less: {'; '.join(then)}." if then else advice
 
     def json(self) -> dict:
         """All of it as plain values; seconds are None without a machine."""

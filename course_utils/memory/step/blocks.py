@@ -51,9 +51,9 @@ class Blocks:
         Of another's `forward` nobody knows whether it treats equal blocks alike.
         """
         stretches = ((name, _stretch_of(model, name)) for name in _lists_of(model))
-        found = {name: one for name, one in stretches if one is not None}
-        most = max((one.count for one in found.values()), default=0)
-        return cls({name: one for name, one in found.items() if one.count == most}) if found else None
+        by_list = {name: one for name, one in stretches if one is not None}
+        most = max((one.count for one in by_list.values()), default=0)
+        return cls({name: one for name, one in by_list.items() if one.count == most}) if by_list else None
 
     @property
     def count(self) -> int:
@@ -121,13 +121,13 @@ def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
         if isinstance(value, list | tuple) and len(value) == len(blocks)
     ]
     kinds = [(make_up(block, shared), *(str(one[place]) for one in lists)) for place, block in enumerate(blocks)]
-    found = [
+    stretches = [
         Stretch(len(kinds), start, period, length // period)
         for period in range(1, len(kinds) // FEWEST + 1)
         for start, length in [_longest_repetition(kinds, period)]
         if length // period >= FEWEST
     ]
-    return max(found, key=lambda one: (one.count - 1) * one.period, default=None)
+    return max(stretches, key=lambda one: (one.count - 1) * one.period, default=None)
 
 
 def _longest_repetition(kinds: list, period: int) -> tuple[int, int]:
@@ -145,7 +145,7 @@ def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) 
 
     `shared` counts, by identity, where a parameter stands: one that stands elsewhere too is equal to itself alone.
     """
-    found = []
+    parts = []
     for name, module in block.named_modules():
         settings = tuple(
             (key, value != 0 if isinstance(value, float) else value)  # dropout takes the same memory, whatever its rate
@@ -164,8 +164,8 @@ def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) 
             for kind in (module.named_parameters, module.named_buffers)
             for leaf, tensor in kind(recurse=False)
         ]
-        found.append((name, type(module), settings, hooks, tuple(tensors)))
-    return tuple(found)
+        parts.append((name, type(module), settings, hooks, tuple(tensors)))
+    return tuple(parts)
 
 
 def _copy_configs(model: nn.Module) -> None:

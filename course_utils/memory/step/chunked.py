@@ -32,12 +32,12 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
     plain.__class__ = type(kind.__name__, (kind,), {"forward": forward})
 
 
-def causal_model(model: nn.Module, asked: str) -> nn.Module:
-    """The causal language model within adapters; raises `CourseError`, for the field that `asked`, where it is none."""
+def causal_model(model: nn.Module, field: str) -> nn.Module:
+    """The causal language model within adapters; raises `CourseError`, for the `field` that wants one, where it is none."""
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
     if not is_causal(type(plain)):
         raise CourseError(
-            f"{asked} is for causal language models of Transformers, such as GPT-2 and Llama; "
+            f"{field} is for causal language models of Transformers, such as GPT-2 and Llama; "
             f"leave it out for {type(plain).__name__}."
         )
     return plain

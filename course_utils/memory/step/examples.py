@@ -25,10 +25,17 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     config = getattr(model, "config", None)
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
     wanted, name = set(inspect.signature(plain.forward).parameters), type(plain).__name__
-    if not wanted & _MAIN_INPUTS or config is None:
+    if not wanted & _MAIN_INPUTS or config is None or "ForMultipleChoice" in name:
+        why = (
+            "has inputs of three dimensions"
+            if "ForMultipleChoice" in name
+            else "has no .config, which says how large its vocabulary is"
+            if wanted & _MAIN_INPUTS
+            else "takes neither token ids nor pictures by Transformers' names"
+        )
         raise CourseError(
-            f"{name} takes neither token ids nor pictures by Transformers' names; "
-            "give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) beside it)."
+            f"{name} {why}; give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) "
+            "beside it)."
         )
     if "ForObjectDetection" in name or "ForUniversalSegmentation" in name:
         raise CourseError(
@@ -40,22 +47,22 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
             f"{name} is trained on sound within texts, of which there are no examples here; give batch=lambda b, s: …, what the "
             "model is called with (for course plan a function batch(b, s) beside it)."
         )
-    found = _make_pictures(config, recipe, wanted)
+    inputs = _make_pictures(config, recipe, wanted)
     if "input_ids" in wanted:
-        found |= _make_tokens(config, recipe, name, wanted)
-        if "pixel_values" in found and hasattr(plain, "get_image_features"):
-            found |= _insert_pictures(plain, config, wanted, found)
+        inputs |= _make_tokens(config, recipe, name, wanted)
+        if "pixel_values" in inputs and hasattr(plain, "get_image_features"):
+            inputs |= _insert_pictures(plain, config, wanted, inputs)
     elif "input_features" in wanted:
         frames = 2 * config.max_source_positions
         labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
-        found |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
+        inputs |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
     elif "input_values" in wanted:
-        found["input_values"] = torch.randn(
+        inputs["input_values"] = torch.randn(
             recipe.batch, recipe.sequence * getattr(config, "inputs_to_logits_ratio", 1)
         )
-    if "labels" in wanted and "labels" not in found:
-        found["labels"] = _make_labels(config, recipe, name)
-    return found | ({"return_loss": True} if "return_loss" in wanted else {})
+    if "labels" in wanted and "labels" not in inputs:
+        inputs["labels"] = _make_labels(config, recipe, name)
+    return inputs | ({"return_loss": True} if "return_loss" in wanted else {})
 
 
 def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tensor]:
@@ -98,17 +105,17 @@ def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.
     return {"pixel_values": pictures}
 
 
-def _insert_pictures(model: nn.Module, config, wanted: set[str], found: dict) -> dict[str, torch.Tensor]:
+def _insert_pictures(model: nn.Module, config, wanted: set[str], inputs: dict) -> dict[str, torch.Tensor]:
     """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
     token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if token is None:
         return {}
     taken = inspect.signature(model.get_image_features).parameters.keys() | {"pixel_values"}
     with torch.no_grad():
-        output = model.get_image_features(**{name: found[name] for name in taken & found.keys()})
+        output = model.get_image_features(**{name: inputs[name] for name in taken & inputs.keys()})
     pooled = getattr(output, "pooler_output", None)
     features = getattr(output, "last_hidden_state", output) if pooled is None else pooled
-    ids = found["input_ids"]
+    ids = inputs["input_ids"]
     count = sum(tensor.numel() // tensor.shape[-1] for tensor in tree_leaves(features)) // len(ids)
     if count >= ids.shape[1]:
         raise CourseError(f"A picture is {count} tokens of this model; give a sequence of more.")
@@ -142,8 +149,10 @@ def _make_tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[st
     if recipe.packed:  # two documents in each row, marked by positions that begin anew
         half = recipe.sequence // 2
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
-        found = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
-        return found | ({"use_cache": False} if "use_cache" in wanted else {})  # with a cache they would see each other
+        inputs = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
+        return inputs | (
+            {"use_cache": False} if "use_cache" in wanted else {}
+        )  # with a cache they would see each other
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0

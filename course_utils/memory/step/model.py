@@ -69,10 +69,10 @@ class Source:
     def positions(self) -> int | None:
         """Tokens that an example may have at most; None where nothing says so."""
         text = self.config.get_text_config(decoder=True) if hasattr(self.config, "get_text_config") else self.config
-        positions = getattr(text, "max_position_embeddings", None)
+        positions = getattr(text, "max_position_embeddings", getattr(text, "max_target_positions", None))
         if type(positions) is not int or positions <= 0:  # XLNet's -1 is no limit
             return self.limit
-        return positions - (text.pad_token_id + 1) * (text.model_type in _COUNT_FROM_PADDING)
+        return positions - text.pad_token_id - 1 if text.model_type in _COUNT_FROM_PADDING else positions
 
     @property
     def key(self) -> str | None:
@@ -91,24 +91,26 @@ class Source:
     @property
     def remarks(self) -> list[str]:
         """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
-        found = (
+        remarks = (
             [f"by the name {self.name} the course has a small model of its own; {own}"]
             if (own := _TOYS.get(self.name))
             else []
         )
         if self.guessed_class:
-            found.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
-        return found + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
+            remarks.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
+        return remarks + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
 
     @staticmethod
     def loss(outputs, batch) -> torch.Tensor:
         """The number to train on. Raises `CourseError` where the model returns none."""
-        loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", outputs)
+        first = outputs[0] if isinstance(outputs, tuple) and outputs else outputs
+        loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", first)
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             return loss
         raise CourseError(
-            "The model returns no loss: let it return one number or an object with .loss, or wrap it in a module that does; in a "
-            "configuration set architectures to a class with the head that you train, such as BertForMaskedLM for BertModel."
+            "The model returns no loss: let it return one number, a tuple that begins with it, or a dictionary or an object that "
+            "has a loss; or wrap it in a module that does; in a configuration set architectures to a class with the head that "
+            "you train, such as BertForMaskedLM for BertModel."
         )
 
     def require(self, recipe: Recipe) -> None:
@@ -162,17 +164,17 @@ class Source:
         try:
             with fake_tensors():
                 model = self.make()
-                found = Blocks.of(model), False, blocks_in(model)
-                if found[0] is not None and self.configured:
+                structure = Blocks.of(model), False, blocks_in(model)
+                if structure[0] is not None and self.configured:
                     config = deepcopy(self.config)
-                    found[0].shorten_config(config, 3)
-                    is_same = make_up(self.with_config(config).make()) == make_up(found[0].shorten(model, 3))
-                    found = found[0], is_same, found[2]
+                    structure[0].shorten_config(config, 3)
+                    is_same = make_up(self.with_config(config).make()) == make_up(structure[0].shorten(model, 3))
+                    structure = structure[0], is_same, structure[2]
         except Exception:  # whatever is wrong with it, its dry run says
-            found = None, False, 0
+            structure = None, False, 0
         if self.key is not None:
-            _structures[self.key] = found
-        return found
+            _structures[self.key] = structure
+        return structure
 
 
 _structures: dict[str, tuple[Blocks | None, bool, int]] = {}
@@ -201,7 +203,9 @@ def source_of(what, batch: Callable | None = None) -> Source:
 def _positions_made_by(make: Callable) -> int | None:
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return getattr(getattr(make(), "config", None), "max_position_embeddings", None)
+            configs = (getattr(module, "config", None) for module in make().modules())
+            limits = (getattr(config, "max_position_embeddings", None) for config in configs)
+            return min((limit for limit in limits if type(limit) is int and limit > 0), default=None)
     except Exception:  # whatever is wrong with it, its dry run says
         return None
 

@@ -39,15 +39,15 @@ class AdamW4bit(torch.optim.Optimizer):
 
     @staticmethod
     def _new_state(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        count, kept = parameter.numel(), {"step": torch.zeros((), device="cpu")}
+        count, state = parameter.numel(), {"step": torch.zeros((), device="cpu")}
         for name in ("exp_avg", "exp_avg_sq"):
             if count < 4096 or count % 128:
-                kept[name] = torch.zeros_like(parameter)
+                state[name] = torch.zeros_like(parameter)
                 continue
-            kept[f"{name} codes"] = parameter.new_empty(count // 2, dtype=torch.uint8)
-            kept[f"{name} scales"] = parameter.new_empty(count // 128, dtype=torch.float32)
-            kept[f"{name} table"] = parameter.new_empty(16, dtype=torch.float32)
-        return kept
+            state[f"{name} codes"] = parameter.new_empty(count // 2, dtype=torch.uint8)
+            state[f"{name} scales"] = parameter.new_empty(count // 128, dtype=torch.float32)
+            state[f"{name} table"] = parameter.new_empty(16, dtype=torch.float32)
+        return state
 
 
 def _is_pretended(tensor: torch.Tensor) -> bool:

@@ -166,17 +166,17 @@ class Recipe:
             )
         for one in fields(self):
             name, value, least = one.name, getattr(self, one.name), one.metadata["least"]
-            known = one.metadata["choices"] if not callable(value) else ()
+            choices = one.metadata["choices"] if not callable(value) else ()
             # True is no stage, though it equals 1
-            if known and (type(value), value) not in [(type(choice), choice) for choice in known]:
+            if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
                 raise CourseError(
-                    f"No {name} is called {value!r}; {instead(value, (choice or repr(choice) for choice in known))}"
+                    f"No {name} is called {value!r}; {instead(value, (choice or repr(choice) for choice in choices))}"
                 )
             if one.type is bool and not isinstance(value, bool):
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
             if least and value is not None:
                 require_count(name, value)
-            elif one.type is int and not known and (type(value) is not int or value < 0):
+            elif one.type is int and not choices and (type(value) is not int or value < 0):
                 raise CourseError(f"{name}={value!r} is no {one.metadata['unit']}; give a whole number, or 0 for none.")
         if not isinstance(self.teacher, str):
             raise CourseError(f"teacher={self.teacher!r} is no text; give a model's name or path, or '' for none.")
@@ -287,23 +287,23 @@ def flag_of(name: str) -> str:
 
 def read_fields(words: str) -> dict[str, Any]:
     """Fields as words: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
-    found, known = {}, {one.name: one for one in fields(Recipe)}
+    values, by_name = {}, {one.name: one for one in fields(Recipe)}
     for word in filter(None, words.split(",")):
         name, has_value, value = word.strip().partition("=")
         name = name.replace("-", "_")
-        if name not in known:
-            raise CourseError(f"A recipe has no field {name!r}; {instead(name, known)}")
-        kind = known[name].type
+        if name not in by_name:
+            raise CourseError(f"A recipe has no field {name!r}; {instead(name, by_name)}")
+        kind = by_name[name].type
         if kind is bool and value.lower() in _TRUTHS:
-            found[name] = _TRUTHS[value.lower()]
+            values[name] = _TRUTHS[value.lower()]
         elif not has_value or kind is bool:
-            found[name] = value or True
+            values[name] = value or True
         elif kind == tuple[str, ...]:
-            found[name] = tuple(value.split("+"))
+            values[name] = tuple(value.split("+"))
         else:
             number = re.fullmatch(r"\d+(\.\d+)?", value)
-            found[name] = (float if number[1] else int)(value) if number else value
-    return found
+            values[name] = (float if number[1] else int)(value) if number else value
+    return values
 
 
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}

@@ -65,7 +65,10 @@ class Workload:
         """The model as the recipe has it on one device, before ranks share it out."""
         recipe = self.recipe
         with _default_dtype(self._dtype):
-            model = self._adapt(self.source.make().train())
+            made = self.source.make()
+            if not isinstance(made, nn.Module):
+                raise CourseError(f"{self.source.name}() returned a {type(made).__name__}; let it return a module.")
+            model = self._adapt(made.train())
         if not recipe.use_cache and hasattr(model, "config"):
             model.config.use_cache = False
         if recipe.attention == "eager":
@@ -137,7 +140,7 @@ class Workload:
 
         The logits and labels of the batches before it are kept, and those of all are put together, as Trainer does.
         """
-        recipe, kept = self.recipe, []
+        recipe, gathered = self.recipe, []
         model.eval()
         with self._kernels(model), phase("evaluation"), torch.no_grad():
             batch = self._batch(model, recipe.eval_batch) if recipe.eval_batch else batches[0]
@@ -145,13 +148,13 @@ class Workload:
                 with self._autocast():
                     outputs, loss = self._apply(model, batch, recipe.eval_logits > 0)
                 if recipe.eval_logits:
-                    found = self._logits_and_labels(outputs, batch)
+                    of_batch = self._logits_and_labels(outputs, batch)
                     del outputs
-                    if kept:
-                        kept = [torch.cat(both) for both in zip(kept, found, strict=True)]
+                    if gathered:
+                        gathered = [torch.cat(both) for both in zip(gathered, of_batch, strict=True)]
                     else:
                         rows = max(0, recipe.eval_logits - recipe.eval_batch)
-                        kept = [one.new_zeros(rows, *one.shape[1:]) for one in found]
+                        gathered = [one.new_zeros(rows, *one.shape[1:]) for one in of_batch]
         model.train()
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
@@ -159,8 +162,8 @@ class Workload:
         with phase("saving"), torch.no_grad():
             state = (value for values in optimizer.state.values() for value in values.values())
             tensors = [*own_state(model).values(), *(value for value in state if isinstance(value, torch.Tensor))]
-            kept = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in tensors]
-            del kept
+            copies = [(t.full_tensor() if hasattr(t, "full_tensor") else t).cpu() for t in tensors]
+            del copies
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """A checkpoint on the device, as `torch.load` leaves it by default, copied into the parameters that are there.
@@ -233,10 +236,10 @@ class Workload:
             return model
         import peft
 
-        known = [name for name, _ in model.named_modules()]
+        addresses = [address for address, _ in model.named_modules()]
         for wanted in (*recipe.lora_targets, *recipe.modules_to_save):
-            if not any(f".{name}".endswith(f".{wanted}") for name in known):
-                names = {name.rpartition(".")[2] for name in known}
+            if not any(f".{address}".endswith(f".{wanted}") for address in addresses):
+                names = {address.rpartition(".")[2] for address in addresses}
                 raise CourseError(
                     f"No module of this model is called {wanted!r}; "
                     f"{instead(wanted, sorted(name for name in names if name and not name.isdigit()))}"
@@ -259,6 +262,8 @@ class Workload:
         recipe = self.recipe
         make = make_galore(model, recipe.galore) if recipe.galore else maker(recipe.optimizer)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not trained:
+            raise CourseError("No parameter of the model is trained: requires_grad is False for all; set it for some.")
         if recipe.ranks > 1 and recipe.zero_stage < 2:
             model.buckets = [Buckets(trained)]
         if recipe.zero_stage == 1:

@@ -137,8 +137,8 @@ class CpuAllocator:
         return Account(peak - at_start, at_start, by_phase, self.witness, self._operator_at(when))
 
     def _marked(self, mark: str) -> list[tuple[int, int, str]]:
-        found = (span for span in self._spans if span[2].startswith(mark))
-        return sorted((start, end, name.removeprefix(mark)) for start, end, name, _ in found)
+        spans = (span for span in self._spans if span[2].startswith(mark))
+        return sorted((start, end, name.removeprefix(mark)) for start, end, name, _ in spans)
 
     def _operator_at(self, time: int) -> str:
         """The operator at work at `time`, the outermost: the one that Python or autograd called."""
@@ -155,13 +155,13 @@ def allocator_of(device: torch.device) -> CpuAllocator | CudaAllocator:
 @contextmanager
 def quiet(only: bytes = b"") -> Iterator[None]:
     """Keep back what is written to the process's error stream by C++ too: all of it, or the lines that hold `only`."""
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    stream = os.dup(2)
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)
         try:
             yield
         finally:
-            os.dup2(kept, 2)
-            said.seek(0)
-            os.write(2, b"".join(line for line in said if only not in line))
-            os.close(kept)
+            os.dup2(stream, 2)
+            written.seek(0)
+            os.write(2, b"".join(line for line in written if only not in line))
+            os.close(stream)

@@ -5,9 +5,12 @@ The same operators are called in the same order, so the meter's log is that of a
 
 import gc
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from textwrap import shorten
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -16,15 +19,25 @@ from torch.utils._pytree import tree_leaves
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine, Operator, OperatorWatch, Prediction
 from course_utils.memory.trace.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
-from course_utils.memory.trace.fake import describe_place, fake_tensors, is_fake, let_masks_have_values
+from course_utils.memory.trace.fake import (
+    describe_place,
+    device_of,
+    fake_tensors,
+    is_fake,
+    is_of_a_library,
+    let_masks_have_values,
+)
 from course_utils.memory.trace.meter import Meter
 from course_utils.memory.trace.phases import bound, updates
 from course_utils.memory.trace.ranks import pretend_ranks
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrapped
 from course_utils.memory.trace.usage import Usage
 
+COMPILED_INSIDE = (
+    "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build and step."
+)
 _READ_AS_ONE = (
-    "a dry run answers every number that is read with 1, so a question such as torch.isnan(loss) is answered with yes; "
+    "a dry run answers every number that is read with 1, so a question such as loss > 0.5 is answered with yes; "
     "leave the question out, or the optimizer out of what build() returns."
 )
 _ADVICE = {  # by what PyTorch's refusal says
@@ -35,6 +48,10 @@ _ADVICE = {  # by what PyTorch's refusal says
     "(?i)cuda.*(device|enabled|available|driver)|NVIDIA": (
         "there is no GPU that PyTorch could use here, and a dry run needs none: leave the device out of build and step, "
         'and ask dry_run(…, like="cuda") for what a GPU would do'
+    ),
+    "multi-target|[Tt]arget size|Expected input batch_size": (
+        "where the model wants other examples, give batch=lambda b, s: …, what it is called with (for course plan a function "
+        "batch(b, s) beside it)"
     ),
     "DeviceMismatch": "let everything lie on one device: leave device=… and .to(device) out of build and step",
 }
@@ -80,12 +97,15 @@ def run_dry(
         entered.enter_context(_collect_rarely())
         entered.enter_context(pretend_ranks(ranks, like, rank))
         entered.enter_context(fake_tensors(seconds))
+        entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
         if like == "cuda":
             entered.enter_context(as_on_cuda())
         entered.enter_context(explain_refusals())
         built = build()
         models, optimizers = parts_of(built)
         check_parts(models, optimizers)
+        if like == "cuda" and warm is None:
+            _refuse_a_model_on_the_host(models)
         entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
         if like == "cuda":
             for optimizer in optimizers:
@@ -141,13 +161,31 @@ def _collect_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+def _refuse_to_compile(compile_really: Callable) -> Callable:
+    """`torch.compile` that refuses a caller's own call; the libraries decorate functions with it that may never run."""
+
+    def compile_or_refuse(*args, **kwargs):
+        if not is_of_a_library(sys._getframe(1)):
+            raise CourseError(COMPILED_INSIDE)
+        return compile_really(*args, **kwargs)
+
+    return compile_or_refuse
+
+
+def _refuse_a_model_on_the_host(models: list[nn.Module]) -> None:
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    if parameters and all(device_of(parameter) == HOST for parameter in parameters):
+        raise CourseError(
+            "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
+            "write device='cuda' in build, or leave the device out, or ask with like='cpu'."
+        )
+
+
 def check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
     """Raise `CourseError` for a model whose tensors are real, since a step would spoil them, and for what cannot be followed."""
     for model in models:
-        if isinstance(model, torch._dynamo.OptimizedModule):
-            raise CourseError(
-                "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build."
-            )
+        if isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl is not None:
+            raise CourseError(COMPILED_INSIDE)
         if not all(map(is_fake, model.parameters())):
             raise CourseError(
                 "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "
@@ -167,9 +205,9 @@ def explain_refusals() -> Iterator[None]:
     except CourseError:
         raise
     except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
-        kind, said = type(error).__name__, str(error).strip()
+        kind, message = type(error).__name__, str(error).strip()
         inner = list(traceback.walk_tb(error.__traceback__))
         place = describe_place([*reversed(inner), *traceback.walk_stack(None)])
-        reason = f"{kind}: {said.splitlines()[0][:120]}" if said else kind
-        advice = next((f": {advice}" for sign, advice in _ADVICE.items() if re.search(sign, f"{kind}: {said}")), "")
-        raise CourseError(f"The dry run stopped at {place} ({reason}){advice}.") from error
+        reason = f"{kind}: {shorten(message.splitlines()[0], 300, placeholder=' …')}" if message else kind
+        advice = next((f": {advice}" for sign, advice in _ADVICE.items() if re.search(sign, f"{kind}: {message}")), "")
+        raise CourseError(f"The dry run stopped {place} ({reason}){advice}.") from error

@@ -151,9 +151,15 @@ class Answers(TorchDispatchMode):
             self._counts_of_infinite[args[1]] = True
         if func is _aten._pin_memory.default:
             return args[0].clone()
-        known = self._find_real_arguments(func, args, kwargs)
-        if known is not None:
-            return self._with_values(func, args, kwargs, known)
+        real = self._find_real_arguments(func, args, kwargs)
+        if real is not None:
+            return self._with_values(func, args, kwargs, real)
+        if func in _FAULTS:  # a loop that guards itself against them is predicted without
+            answer = func(*args, **kwargs)
+            if _is_small(answer):
+                with unset_fake_temporarily():
+                    self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
+            return answer
         for index in _mutated_arguments(func):
             for tensor in tree_leaves(args[index : index + 1]):
                 is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
@@ -173,7 +179,7 @@ class Answers(TorchDispatchMode):
         self._operators += 1
         if self._operators % 256 == 0 and time.perf_counter() > self._end:
             raise CourseError(
-                f"The dry run was stopped after {self._seconds:.0f} seconds at {describe_place(walk_stack(sys._getframe()))}; "
+                f"The dry run was stopped after {self._seconds:.0f} seconds {describe_place(walk_stack(sys._getframe()))}; "
                 "give it fewer tokens or examples, or more time (seconds=…)."
             )
 
@@ -186,7 +192,7 @@ class Answers(TorchDispatchMode):
         self._questions[line] += 1
         if self._questions[line] > SAME_QUESTION:
             raise CourseError(
-                f"The dry run was stopped at {line}: it has asked {SAME_QUESTION} times for a number that depends on the values "
+                f"The dry run was stopped {line}: it has asked {SAME_QUESTION} times for a number that depends on the values "
                 "of floating tensors, which a dry run has not, and goes on for as long as the answer is 1; leave the loop out."
             )
         if tensor in self._counts_of_infinite:
@@ -223,18 +229,18 @@ class Answers(TorchDispatchMode):
 
     def _without_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Each mask of known truths as the lists of places, one for each of its dimensions, that it stands for."""
-        found: list[torch.Tensor | None] = []
+        lists: list[torch.Tensor | None] = []
         for index in indices:
             value = None if index is None or index.dtype is not torch.bool else self._value(index)
             if value is None:
-                found.append(index)
+                lists.append(index)
                 continue
             with unset_fake_temporarily():
                 places = value.nonzero(as_tuple=True)
-            found += [self._mode.from_tensor(place).to(index.device) for place in places]
-        return found
+            lists += [self._mode.from_tensor(place).to(index.device) for place in places]
+        return lists
 
-    def _with_values(self, func, args: tuple, kwargs: dict, known: tuple):
+    def _with_values(self, func, args: tuple, kwargs: dict, originals: tuple):
         try:
             answer = func(*args, **kwargs)
             tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
@@ -244,7 +250,7 @@ class Answers(TorchDispatchMode):
         if not wanted:
             return answer
         with unset_fake_temporarily():
-            real = func(*known[0], **known[1])
+            real = func(*originals[0], **originals[1])
         if answer is None:
             # A real tensor knows the host alone.
             place = next(device_of(one) for one in tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
@@ -289,6 +295,7 @@ def _find_ways(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[
     return log_probabilities.new_empty(examples), log_probabilities.new_empty(examples, frames, 2 * longest + 1)
 
 
+_FAULTS = (_aten.isnan.default, _aten.isinf.default)
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
 
 
@@ -302,8 +309,8 @@ def _as_large_as_real(func, args: tuple, kwargs: dict, answer):
         return answer.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
     if func is _aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
         return answer[0], *(one.to(args[2].dtype) for one in answer[1:])
-    if func is _aten.mkldnn_rnn_layer.default and (found := try_out(func, args, kwargs)):
-        return *answer[:3], answer[3].new_empty(found.returned[3])
+    if func is _aten.mkldnn_rnn_layer.default and (footprint := try_out(func, args, kwargs)):
+        return *answer[:3], answer[3].new_empty(footprint.returned[3])
     return answer
 
 
@@ -314,13 +321,19 @@ def describe_place(frames: Iterable[tuple[FrameType, int]]) -> str:
     """
     module = text = ""
     for frame, line in frames:
-        file = frame.f_code.co_filename
-        if not file.startswith("<frozen") and not any(Path(file).is_relative_to(place) for place in _LIBRARIES):
-            text = f"line {line} of {Path(file).name} (`{linecache.getline(file, line).strip()}`)"
+        if not is_of_a_library(frame):
+            file = frame.f_code.co_filename
+            text = f"at line {line} of {Path(file).name} (`{linecache.getline(file, line).strip()}`)"
             break
         if not module and isinstance(frame.f_locals.get("self"), nn.Module):
             module = f"inside {type(frame.f_locals['self']).__name__}"
-    return ", ".join(filter(None, (text, module))) or "a line of the libraries"
+    return ", ".join(filter(None, (text, module))) or "in a line of the libraries"
+
+
+def is_of_a_library(frame: FrameType) -> bool:
+    """Whether its code is Python's, a library's or the course's, not the caller's own."""
+    file = frame.f_code.co_filename
+    return file.startswith("<frozen") or any(Path(file).is_relative_to(place) for place in _LIBRARIES)
 
 
 _LIBRARIES = (

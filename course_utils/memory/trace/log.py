@@ -49,10 +49,10 @@ class Log:
     @cached_property
     def plain(self) -> "Log":
         """Without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
-        kept = [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
-        if len(kept) == len(self.labels):
+        plain = [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
+        if len(plain) == len(self.labels):
             return self
-        return Log(self.changes[kept], tuple(self.labels[place] for place in kept), self.grain)
+        return Log(self.changes[plain], tuple(self.labels[place] for place in plain), self.grain)
 
     def with_event(self, place: int, size: int, label: Label) -> "Log":
         """With one event more, before the one at `place`."""
@@ -95,21 +95,21 @@ class Log:
 
     def most_of_kind(self) -> dict[tuple[str, str], int]:
         """The most bytes of each kind at one time in each phase, by phase and kind, whatever else is in use then."""
-        found: dict[tuple[str, str], int] = {}
+        most: dict[tuple[str, str], int] = {}
         phases, kinds = (np.array([label[place] for label in self.labels]) for place in (0, 1))
         for kind in dict.fromkeys(kinds.tolist()):
             in_use = np.where(kinds == kind, self.rounded, 0).cumsum()
-            found |= {(phase, kind): int(in_use[phases == phase].max()) for phase in self.fullest()}
-        return found
+            most |= {(phase, kind): int(in_use[phases == phase].max()) for phase in self.fullest()}
+        return most
 
     def fullest(self) -> dict[str, int]:
         """For each phase, in order, the place of the event after which most is in use."""
-        found: dict[str, int] = {}
+        places: dict[str, int] = {}
         for place in range(self.resident, len(self.labels)):
             phase = self.labels[place][0]
-            if phase not in found or self.totals[place] > self.totals[found[phase]]:
-                found[phase] = place
-        return found
+            if phase not in places or self.totals[place] > self.totals[places[phase]]:
+                places[phase] = place
+        return places
 
 
 def sign(label: Label) -> Label:

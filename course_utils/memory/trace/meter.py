@@ -155,8 +155,8 @@ class Meter(TorchDispatchMode):
             self._come_and_go(args[1].untyped_storage().nbytes(), "communication", func)
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):
-                known = self._alive.get(tensor.untyped_storage()._cdata)
-                piece = known and self._pieces[known[0]]
+                entry = self._alive.get(tensor.untyped_storage()._cdata)
+                piece = entry and self._pieces[entry[0]]
                 if piece and piece.there is None and piece.kind not in _LASTING:
                     piece.kind = "communication"
 
@@ -190,9 +190,9 @@ class Meter(TorchDispatchMode):
     def _see_resize(self, resize: Callable) -> Callable[[torch.UntypedStorage, int], object]:
         def seen(storage: torch.UntypedStorage, size: int) -> object:
             result = resize(storage, size)
-            if known := self._alive.get(storage._cdata):
+            if entry := self._alive.get(storage._cdata):
                 self._update_phase()
-                self._resize(known[0], storage)
+                self._resize(entry[0], storage)
             return result
 
         return seen
@@ -210,10 +210,10 @@ class Meter(TorchDispatchMode):
                 )
             return
         storage = tensor.untyped_storage()
-        known = self._alive.get(storage._cdata)
-        if known is not None:
+        entry = self._alive.get(storage._cdata)
+        if entry is not None:
             if maker is _RESIZE:
-                self._resize(known[0], storage)
+                self._resize(entry[0], storage)
             return
         device = device_of(tensor)
         if device == self.device or device == _HOST:
@@ -320,12 +320,12 @@ class Meter(TorchDispatchMode):
             if wrapped or device not in (self.device, _HOST) or tensor.layout is not torch.strided:
                 continue
             storage = tensor.untyped_storage()
-            known = self._alive.get(storage._cdata)
-            if known is None:
+            entry = self._alive.get(storage._cdata)
+            if entry is None:
                 about = module, maker, tensor.shape, tensor.dtype, device
                 self._log_birth(_Piece(storage.nbytes(), kind, *about, there=storage.nbytes()), storage)
-            elif kind not in ("inputs", "buffers") or self._pieces[known[0]].there is None:
-                self._pieces[known[0]].kind = kind
+            elif kind not in ("inputs", "buffers") or self._pieces[entry[0]].there is None:
+                self._pieces[entry[0]].kind = kind
 
     def _mark_gradient(self, module: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # of a shard it comes later, when the ranks have summed it
@@ -337,8 +337,8 @@ class Meter(TorchDispatchMode):
             inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
             for one in (optimizer, inner):
                 for parameter, state in one.state.items() if isinstance(one, torch.optim.Optimizer) else ():
-                    kept = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
-                    self._mark_as("optimizer state", kept, module=modules.get(id(parameter), ""))
+                    tensors = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
+                    self._mark_as("optimizer state", tensors, module=modules.get(id(parameter), ""))
 
     def _begin_module(self, name: str, module: nn.Module, args, kwargs) -> None:
         if any(module is model for model in self.models):

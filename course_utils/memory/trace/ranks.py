@@ -34,5 +34,5 @@ def pretend_ranks(ranks: int, like: str = "cpu", rank: int = 0) -> Iterator[None
         dist.destroy_process_group()
 
 
-def _gather_same(found: list, one, group=None) -> None:
-    found[:] = [one] * len(found)
+def _gather_same(gathered: list, one, group=None) -> None:
+    gathered[:] = [one] * len(gathered)

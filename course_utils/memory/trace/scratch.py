@@ -58,8 +58,8 @@ def peak_inside(operator, args: tuple, kwargs: dict, answer=()) -> int:
     if any(tensor.layout is not torch.strided for tensor in tensors):
         return 0
     returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
-    found = try_out(operator, args, kwargs, _size_limit(operator, tensors) - returned)
-    return found.peak if found else 0
+    footprint = try_out(operator, args, kwargs, _size_limit(operator, tensors) - returned)
+    return footprint.peak if footprint else 0
 
 
 def try_out(operator, args: tuple, kwargs: dict, largest: int = _LARGE) -> Footprint | None:

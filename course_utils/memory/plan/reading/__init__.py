@@ -52,7 +52,7 @@ class Reading:
     @property
     def effect(self) -> str:
         """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
-        effects = {said.partition(":")[0] for said in self.unmodelled.values()}
+        effects = {reason.partition(":")[0] for reason in self.unmodelled.values()}
         return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
 
     def over(self, flags: dict[str, object]) -> "Reading":
@@ -69,8 +69,8 @@ class Reading:
 
     def table(self) -> list[str]:
         """A line for each value: what it is and where it stands."""
-        said = {"model": self.model, **self.fields}
-        rows = [(f"{name}={_plain(said[name])}", where) for name, where in self.provenance.items() if name in said]
+        values = {"model": self.model, **self.fields}
+        rows = [(f"{name}={_plain(values[name])}", where) for name, where in self.provenance.items() if name in values]
         width = max((len(row[0]) for row in rows), default=0)
         return [f"  {value:<{width}}  {where}" for value, where in rows]
 
@@ -91,13 +91,13 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None) -> Reading:
     if len(models) > 1:
         raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
     for word in files:
-        tool, said = _read_file(Path(word), problems)
+        tool, inner = _read_file(Path(word), problems)
         tools.append(tool)
-        settings |= said
+        settings |= inner
     if launch is not None:
-        tool, said = _read_launch(list(launch), problems)
+        tool, inner = _read_launch(list(launch), problems)
         tools.append(tool)
-        settings |= said
+        settings |= inner
     settings |= _beside(settings, problems)
     named = settings.get("model_name_or_path")
     if models:
@@ -113,16 +113,16 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None) -> Reading:
     tool = next((one for one in tools if one.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    found = Found(settings, tool, describe(model))
+    result = Found(settings, tool, describe(model))
     sources = {"model": "the command" if models else named.where}
     return Reading(
         model,
-        found.fields,
-        sources | found.provenance,
-        found.unmodelled | problems,
-        tuple(found.remarks),
+        result.fields,
+        sources | result.provenance,
+        result.unmodelled | problems,
+        tuple(result.remarks),
         tool.loop,
-        found.head,
+        result.head,
     )
 
 
@@ -168,9 +168,9 @@ def _read_file(path: Path, problems: dict[str, str]) -> tuple[Tool, Settings]:
 
 def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
     """A key that nearly spells one that counts would leave that one at its default, unsaid."""
-    known = {*tool.defaults, *tool.rename, "model_name_or_path", "lora_target_modules", "attn_implementation"}
+    keys = {*tool.defaults, *tool.rename, "model_name_or_path", "lora_target_modules", "attn_implementation"}
     for key, value in settings.items():
-        near = get_close_matches(key, known, 1, cutoff=0.92) if key not in known and len(key) > 5 else []
+        near = get_close_matches(key, keys, 1, cutoff=0.92) if key not in keys and len(key) > 5 else []
         if near and near[0] not in settings:
             raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; do you mean {near[0]}?")
 
@@ -249,8 +249,8 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[Tool, Sett
     config = line.arguments.get("config")
     for word in [*files, *([str(config.value)] if config else [])]:
         _require(Path(word))
-        own, said = _read_file(Path(word), problems)
-        tool, settings = tool or own, settings | said
+        own, inner = _read_file(Path(word), problems)
+        tool, settings = tool or own, settings | inner
     if line.launcher == "trl":
         tool = tables().tools["trl"]
         if line.target != "sft":
@@ -287,11 +287,11 @@ def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Se
 
 def _beside(settings: Settings, problems: dict[str, str]) -> Settings:
     """What the file says that `deepspeed: FILE` names; what Trainer says itself counts before it."""
-    said = settings.get("deepspeed")
-    if said is None or not isinstance(said.value, str | Computed) or not said.value:
+    named = settings.get("deepspeed")
+    if named is None or not isinstance(named.value, str | Computed) or not named.value:
         return {}
-    if isinstance(said.value, Computed) or not Path(said.value).is_file():
-        problems["deepspeed"] = f"{UNKNOWN}: {said.where} names a file of DeepSpeed's that is not here"
+    if isinstance(named.value, Computed) or not Path(named.value).is_file():
+        problems["deepspeed"] = f"{UNKNOWN}: {named.where} names a file of DeepSpeed's that is not here"
         return {}
-    found = tables().tools["deepspeed"].translate(read_keys(Path(said.value)))
-    return {key: value for key, value in found.items() if key not in settings}
+    inner = tables().tools["deepspeed"].translate(read_keys(Path(named.value)))
+    return {key: value for key, value in inner.items() if key not in settings}

@@ -253,7 +253,7 @@ class Found:
 def _plain_keys() -> dict[str, str]:
     """The fields that are a key of Trainer's or TRL's and no more, with the key."""
     keys = {one.name: one.metadata.get("keys", {}) for one in fields(Recipe)}
-    keys = {name: said.get("trainer") or said.get("trl") for name, said in keys.items() if name not in _TAKEN_APART}
+    keys = {name: one.get("trainer") or one.get("trl") for name, one in keys.items() if name not in _TAKEN_APART}
     return {name: key for name, key in keys.items() if key} | {name: name for name in _HERE}
 
 
@@ -290,10 +290,10 @@ def _number(key: str, value: Value) -> float:
 
 
 def _switch(key: str, value: Value) -> bool:
-    said = _SAID.get(str(value.value).lower())
-    if said is None:
+    switch = _SAID.get(str(value.value).lower())
+    if switch is None:
         raise CourseError(f"{value.where}: {key} must be true or false, not {value.value!r}.")
-    return said
+    return switch
 
 
 def _names(key: str, value: Value) -> tuple[str, ...]:

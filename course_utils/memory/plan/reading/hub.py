@@ -51,9 +51,10 @@ def find_model(name: str) -> str:
 
 
 def _find_in_cache(name: str) -> Path | None:
-    said = variables("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
-    caches = Path(said.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    hub = Path(said.get("HF_HUB_CACHE") or Path(said.get("HF_HOME") or caches / "huggingface") / "hub").expanduser()
+    environment = variables("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    caches = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(environment.get("HF_HOME") or caches / "huggingface")
+    hub = Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser()
     folder = hub / f"models--{name.replace('/', '--')}"
     main = folder / "refs" / "main"
     commits = [main.read_text(encoding="utf-8").strip()] if main.is_file() else []
@@ -63,9 +64,9 @@ def _find_in_cache(name: str) -> Path | None:
 
 
 def _ask(name: str, otherwise: str) -> str:
-    said = variables("HF_ENDPOINT", "HF_TOKEN")
-    address = f"{said.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{name}/resolve/main/config.json"
-    headers = {"Authorization": f"Bearer {said['HF_TOKEN']}"} if said.get("HF_TOKEN") else {}
+    environment = variables("HF_ENDPOINT", "HF_TOKEN")
+    address = f"{environment.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{name}/resolve/main/config.json"
+    headers = {"Authorization": f"Bearer {environment['HF_TOKEN']}"} if environment.get("HF_TOKEN") else {}
     answers: list[str | Exception] = []
 
     def look_up() -> None:
@@ -102,20 +103,20 @@ def describe(name: str) -> Model:
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     if path.suffix == ".json" and path.is_file():
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            inner = found.get("text_config") or {}
-            architecture = next(iter(found.get("architectures") or []), None)
-            method = (found.get("quantization_config") or {}).get("quant_method")
-            dtypes = [one.get(key) for one in (found, inner) for key in ("dtype", "torch_dtype")]
+            config = json.loads(path.read_text(encoding="utf-8"))
+            inner = config.get("text_config") or {}
+            architecture = next(iter(config.get("architectures") or []), None)
+            method = (config.get("quantization_config") or {}).get("quant_method")
+            dtypes = [one.get(key) for one in (config, inner) for key in ("dtype", "torch_dtype")]
             return Model(
-                found.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method, architecture
+                config.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method, architecture
             )
         except (OSError, ValueError, AttributeError):
             return Model()  # its own reader says what is wrong
-    known = known_as(name)
-    if known not in PUBLIC:
+    public = known_as(name)
+    if public not in PUBLIC:
         return Model()
-    architecture = PUBLIC[known].architecture
+    architecture = PUBLIC[public].architecture
     family = re.sub(r"(For|LM|Model).*", "", architecture).lower()
-    dtype = next((dtype for begin, dtype in _OLD_DTYPES.items() if known.startswith(begin)), "bfloat16")
+    dtype = next((dtype for begin, dtype in _OLD_DTYPES.items() if public.startswith(begin)), "bfloat16")
     return Model(family, dtype, None, architecture)

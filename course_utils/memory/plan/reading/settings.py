@@ -59,10 +59,10 @@ def read_keys(path: Path) -> Settings:
 
     def walk(node: yaml.MappingNode, outer: str = "") -> Iterator[tuple[str, Value]]:
         for key, inner in node.value:
-            said = f"{outer}{loader.construct_object(key, deep=True)}"
-            yield said, Value(loader.construct_object(inner, deep=True), f"{path.name}:{key.start_mark.line + 1}")
+            name = f"{outer}{loader.construct_object(key, deep=True)}"
+            yield name, Value(loader.construct_object(inner, deep=True), f"{path.name}:{key.start_mark.line + 1}")
             if isinstance(inner, yaml.MappingNode):
-                yield from walk(inner, f"{said}.")
+                yield from walk(inner, f"{name}.")
 
     try:
         node = loader.get_single_node()
@@ -141,11 +141,11 @@ def read_script(path: Path) -> Script:
     for node in sorted((one for one in nodes if isinstance(one, ast.Call)), key=lambda one: one.lineno):
         arguments = {str(place): read(one) for place, one in enumerate(node.args)}
         for keyword in node.keywords:
-            said = read(keyword.value)
-            if keyword.arg is None and isinstance(said.value, dict):
-                arguments |= {key: Value(one, said.where) for key, one in said.value.items()}
+            value = read(keyword.value)
+            if keyword.arg is None and isinstance(value.value, dict):
+                arguments |= {key: Value(one, value.where) for key, one in value.value.items()}
             else:
-                arguments[keyword.arg or "**"] = said
+                arguments[keyword.arg or "**"] = value
         arguments["()"] = Value(None, f"{path.name}:{node.lineno}")
         calls.setdefault(ast.unparse(node.func), []).append(arguments)
     names = {
@@ -193,9 +193,9 @@ def read_launch(words: list[str]) -> Launch:
         launcher = words[0]
     order = _LAUNCHERS.get(launcher)
     if order is None or order and words[1:2] != [order]:
-        known = ", ".join(" ".join(filter(None, pair)) for pair in _LAUNCHERS.items())
+        launchers = ", ".join(" ".join(filter(None, pair)) for pair in _LAUNCHERS.items())
         raise CourseError(
-            f"{' '.join(words[:2])!r} starts no training that can be read; after -- give one of {known}, as you type it."
+            f"{' '.join(words[:2])!r} starts no training that can be read; after -- give one of {launchers}, as you type it."
         )
     words = words[2:] if order else words[1:]
     ends = (".py", ".yaml", ".yml", ".json")
@@ -217,18 +217,18 @@ def read_launch(words: list[str]) -> Launch:
 
 def _flags(words: list[str]) -> tuple[Settings, list[str]]:
     """`--name value`, `--name=value`, `--name` alone and `name=value`, with underscores in names; and words that are neither."""
-    found, alone, name = {}, [], None
+    by_flag, alone, name = {}, [], None
     for word in words:
         if match := re.fullmatch(r"-{0,2}([A-Za-z][\w.-]*)=(.*)", word, re.DOTALL):
-            found[match[1].replace("-", "_")], name = [_read_word(match[2])], None
+            by_flag[match[1].replace("-", "_")], name = [_read_word(match[2])], None
         elif re.match(r"-{1,2}[A-Za-z]", word):
             name = word.lstrip("-").replace("-", "_")
-            found[name] = []
+            by_flag[name] = []
         elif name is None:
             alone.append(word)
         else:
-            found[name].append(_read_word(word))
-    values = {key: (True if not said else said[0] if len(said) == 1 else said) for key, said in found.items()}
+            by_flag[name].append(_read_word(word))
+    values = {key: (True if not many else many[0] if len(many) == 1 else many) for key, many in by_flag.items()}
     return {key: Value(value, LAUNCH) for key, value in values.items()}, alone
 
 
