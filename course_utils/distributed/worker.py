@@ -40,12 +40,12 @@ def write_job(folder: Path, work: Callable, arguments: tuple, seconds: float) ->
     return job
 
 
-def main(job: Path, rank: int, world_size: int, asked: Connection) -> None:
+def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
     """One rank: what it returns goes into a file; what it raises goes into another, and the exit code is 1.
 
-    Once `asked` can be read, a third file says where the rank is; `asked` is all ranks' own, so nobody reads it.
+    Once `reader` can be read, a third file says where the rank is; `reader` is all ranks' own, so nobody reads it.
     """
-    threading.Thread(target=_watch, args=(asked, _whereabouts(job.parent, rank)), daemon=True).start()
+    threading.Thread(target=_watch, args=(reader, _whereabouts(job.parent, rank)), daemon=True).start()
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
@@ -96,10 +96,10 @@ def _meet(place: Path, rank: int, limit: timedelta) -> dist.Store:
     return dist.TCPStore("127.0.0.1", int(place.read_text("utf-8")), is_master=False, timeout=limit)
 
 
-def _watch(asked: Connection, answer: Path) -> None:
+def _watch(reader: Connection, answer: Path) -> None:
     """Say where this rank is, if asked; end when the process ends that started it, however that came."""
     parent = parent_process().sentinel
-    if parent not in wait([parent, asked]):
+    if parent not in wait([parent, reader]):
         with suppress(OSError):  # the folder goes with the process that asked
             _store(answer, _place_of(sys._current_frames()[threading.main_thread().ident]))
         wait([parent])

@@ -225,9 +225,9 @@ def saved_by_length_figure(
     handles, labels = patches(*kinds)
     marks = axes.plot([], [], "D", color=COLORS["ink"], markersize=5)
     figure.legend([*handles, *marks], [*labels, "eager, measured"], loc="outside upper center", ncols=4)
-    told = "; ".join(
+    by_length = "; ".join(
         f"s = {length}: {format_bytes(straight)} and {format_bytes(squared)} by the formula, "
         f"{format_bytes(eager[length])} measured, {format_bytes(fused[length])} with fused attention"
         for length, (straight, squared) in formula.items()
     )
-    return figure, f"Bytes that one block saves, by length; what grows with s and the scores. {told}."
+    return figure, f"Bytes that one block saves, by length; what grows with s and the scores. {by_length}."

@@ -114,8 +114,8 @@ def _seen(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer
     own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
     copies = [p for group in optimizer.param_groups for p in group["params"]]
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
-    parameters, kept = (distinct_bytes(map(local, tensors)) for tensors in ([*own, *copies], state))
-    return Trained(type(wrapper).__name__, sent.sent, parameters, kept, _full(plain))
+    parameters, state_bytes = (distinct_bytes(map(local, tensors)) for tensors in ([*own, *copies], state))
+    return Trained(type(wrapper).__name__, sent.sent, parameters, state_bytes, _full(plain))
 
 
 def _full(plain: nn.Module) -> dict[str, torch.Tensor]:
@@ -126,8 +126,8 @@ def _full(plain: nn.Module) -> dict[str, torch.Tensor]:
 
         gathered = deepspeed.zero.GatheredParameters(list(plain.parameters()))
     with gathered:
-        found = {name: p.detach() for name, p in plain.named_parameters()}
-        return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in found.items()}
+        parts = {name: p.detach() for name, p in plain.named_parameters()}
+        return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in parts.items()}
 
 
 def by_accelerate(job: Job) -> Trained:
@@ -222,12 +222,12 @@ def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tup
 
 def _sent_by(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
     """Make all updates; what this rank sent in update `COUNTED`."""
-    found = []
+    by_update = []
     for number, update in enumerate(updates):
         with _ledger(number) as traffic:
             make(update)
-        found.append(traffic)
-    return found[COUNTED]
+        by_update.append(traffic)
+    return by_update[COUNTED]
 
 
 def _ledger(number: int):
@@ -291,18 +291,18 @@ def train_all(job: Job, ranks: int = 2) -> dict[str, list[Trained]]:
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
         names = [name for name, (own, *_) in ENGINES.items() if own == package]
         if find_spec(package):
-            found = launch(_train_each, ranks, names, job, seconds=400)
-            seen |= {name: [rank[name] for rank in found] for name in names}
+            by_rank = launch(_train_each, ranks, names, job, seconds=400)
+            seen |= {name: [rank[name] for rank in by_rank] for name in names}
     return seen
 
 
 def _train_each(names: Sequence[str], job: Job) -> dict[str, Trained]:
     """To be launched: the updates by each of these engines, in a folder of its own."""
-    found = {}
+    trained = {}
     for name in names:
         _, work, strategy = ENGINES[name]
-        found[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
-    return found
+        trained[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
+    return trained
 
 
 def truth(job: Job) -> dict[str, torch.Tensor]:
@@ -317,12 +317,12 @@ def compare(seen: Mapping[str, Sequence[Trained]], one: dict[str, torch.Tensor])
     """
     size = sum(tensor.nbytes for tensor in one.values())
     table = pd.DataFrame.from_dict(ROLES, orient="index", columns=["wraps", "shards", "accumulates", "saves"])
-    found = {}
+    rows = {}
     for name, ranks in seen.items():
-        found[name] = {"off by": max(largest_difference(one, rank.full) for rank in ranks)}
+        rows[name] = {"off by": max(largest_difference(one, rank.full) for rank in ranks)}
         for what in ("sent", "parameters", "state"):
-            found[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
-    return table.join(pd.DataFrame.from_dict(found, orient="index"))
+            rows[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
+    return table.join(pd.DataFrame.from_dict(rows, orient="index"))
 
 
 # What they are silent about. Each is launched on two ranks, and trains a few weights on the rows 0 to 6.
@@ -471,9 +471,9 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
 _TAKEN_UP = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
 
 
-def _taken_up(found: re.Match) -> tuple[int, int]:
+def _taken_up(line: re.Match) -> tuple[int, int]:
     """From what `course train` says: the update that it goes on after, and how many are computed again."""
-    after, first, last = found.groups()
+    after, first, last = line.groups()
     return int(after), 0 if first == "none" else int(last or first) - int(first) + 1
 
 
@@ -491,13 +491,13 @@ class _Watch:
         """What `look` gives, as soon as it gives something."""
         while True:
             over = self.agents.have_ended  # raises where one failed
-            if found := look():
-                return found
+            if value := look():
+                return value
             now = time.monotonic() - self.begun
             if over or now > self.seconds:
-                said = self.agents.said()[-1000:]
+                output = self.agents.said()[-1000:]
                 raise CourseError(
-                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {said}"
+                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
                 )
             update = reached(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
@@ -521,8 +521,8 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
     axes.set(xlabel="seconds since the agents were started", ylabel="update at work", xlim=(0, None), ylim=(0, None))
     title = f"A killed agent costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
     axes.set_title(title)
-    said = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
-    return figure, f"{title}. {said}."
+    events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
+    return figure, f"{title}. {events}."
 
 
 # What a run says of itself.
@@ -552,7 +552,7 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
     waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    asked = [
+    questions = [
         (
             "Does the model wait for its data?",
             f"{waits[LOADING]:.0%} of the time",
@@ -574,8 +574,8 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
         ("Which operator takes longest?", f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
     ]
     rows = [
-        (question, found, f"look at: {where}" if found_wrong else "fine")
-        for question, found, found_wrong, where in asked
+        (question, measured, f"look at: {where}" if suspicious else "fine")
+        for question, measured, suspicious, where in questions
     ]
     rate = used.tokens_per_second
     rows.append(("How many tokens a second?", f"{rate:,.0f}", f"at the best rate {rate / used.utilization:,.0f}"))
@@ -591,12 +591,12 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     """The `log.csv` of a run: its loss and its tokens a second, each attempt for itself."""
     rows = pd.read_csv(folder / "log.csv")
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.9), layout="constrained")
-    said = []
+    attempts = []
     for number, (attempt, own) in enumerate(rows.groupby("attempt")):
         look = {"color": COLORS[SERIES[number % len(SERIES)]], "marker": "osD^v"[number % 5], "markersize": 4}
         left.plot(own["step"], own["loss"], label=f"attempt {attempt}", **look)
         right.plot(own["step"], own["tokens_per_second"], **look)
-        said.append(
+        attempts.append(
             f"attempt {attempt}, updates {own['step'].min()} to {own['step'].max()}, loss {own['loss'].iloc[-1]:.2f}"
         )
     left.set(xlabel="update", ylabel="loss")
@@ -607,7 +607,7 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     apart = (twice["max"] - twice["min"]).max()
     title = f"{format_counted(len(twice), 'row')} logged again, with losses that differ by {apart:.1g}"
     figure.suptitle(title if len(twice) else f"{format_counted(rows['attempt'].nunique(), 'attempt')} in one log")
-    return figure, f"{both}: {'; '.join(said)}."
+    return figure, f"{both}: {'; '.join(attempts)}."
 
 
 def show_tensorboard(folder: Path, height: int = 500) -> bool:

@@ -103,10 +103,10 @@ def class_of(config: "PretrainedConfig") -> type[nn.Module]:
         return getattr(transformers, spelled)
     if not named:
         for task in (*_CLASSIFIERS, *_TASKS) if _has_names_of_classes(config) else _TASKS:
-            known = getattr(transformers, f"AutoModelFor{task}")._model_mapping
-            if type(config) in known:
-                found = known[type(config)]
-                return found[0] if isinstance(found, tuple) else found
+            classes = getattr(transformers, f"AutoModelFor{task}")._model_mapping
+            if type(config) in classes:
+                kind = classes[type(config)]
+                return kind[0] if isinstance(kind, tuple) else kind
     raise CourseError(
         f"Transformers has no model {named or 'for ' + type(config).__name__}; set the configuration's architectures to the "
         "name of one of its classes, or give a function that makes the model."

@@ -84,12 +84,12 @@ def tradeoff_figure(board: Board) -> tuple[Figure, str]:
     verb = "is" if board.front == 1 else "are"
     axes.set_title(f"{board.front} of {len(entries)} {verb} on the Pareto front (filled)", loc="left")
     _write_labels(figure, axes, _labels(board, places))
-    said = [
+    best = [
         f"{one.letter} takes {format_bytes(one.bytes)} and {format_operations(one.operations)} operations, {one.accuracy:.1f} %"
         for one in front
     ]
     others = f" Beaten: {', '.join(one.letter for one in entries[board.front :])}." if entries[board.front :] else ""
-    return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(said)}.{others}"
+    return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
 
 
 def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
