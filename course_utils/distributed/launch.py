@@ -81,7 +81,7 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
         job = worker.write_job(Path(folder), work, arguments, seconds)
         reader, writer = multiprocessing.Pipe(duplex=False)
         with reader, writer:
-            ranks = _started(job, world_size, reader)
+            ranks = _start(job, world_size, reader)
             try:
                 _await(ranks, Path(folder), seconds, writer)
             finally:
@@ -143,7 +143,7 @@ def _check(world_size: int, seconds: float) -> None:
         raise CourseError("A rank cannot start ranks of its own; call `launch` outside of the work.")
 
 
-def _started(job: Path, world_size: int, reader: Connection) -> list[BaseProcess]:
+def _start(job: Path, world_size: int, reader: Connection) -> list[BaseProcess]:
     context = _context()
     ranks = [
         context.Process(target=worker.main, args=(job, i, world_size, reader), daemon=True) for i in range(world_size)
@@ -161,7 +161,7 @@ def _started(job: Path, world_size: int, reader: Connection) -> list[BaseProcess
 def _context() -> BaseContext:
     context = multiprocessing.get_context(_METHOD)
     if _METHOD == "forkserver":
-        context.set_forkserver_preload(_preloaded())
+        context.set_forkserver_preload(_list_preloads())
     return context
 
 
@@ -177,7 +177,7 @@ def _without_the_script() -> Iterator[None]:
         yield
 
 
-def _preloaded() -> list[str]:
+def _list_preloads() -> list[str]:
     """What the server imports: what every rank needs, and what ranks would each import because this process works with it."""
     # Where there is a GPU, models' modules may ask its driver, and that does not survive a fork.
     slow = () if torch.cuda.is_available() else _SLOW
@@ -235,7 +235,7 @@ def _report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
     try:
         return number, worker.read_report(folder, number)
     except (OSError, pickle.UnpicklingError, EOFError):
-        return number, _silent(_death(rank.exitcode))
+        return number, _compose(_death(rank.exitcode))
 
 
 def _death(code: int) -> str:
@@ -251,12 +251,12 @@ def _result(folder: Path, number: int, world_size: int):
     try:
         return worker.read_result(folder, number)
     except FileNotFoundError:
-        raise RankError(number, world_size, _silent("ended before its work was done (exit code 0)")) from None
+        raise RankError(number, world_size, _compose("ended before its work was done (exit code 0)")) from None
     except Exception as error:
-        raise RankError(number, world_size, _silent(f"gave a result that cannot be read here ({error})")) from error
+        raise RankError(number, world_size, _compose(f"gave a result that cannot be read here ({error})")) from error
 
 
-def _silent(text: str) -> dict:
+def _compose(text: str) -> dict:
     """The report of a rank that left none."""
     return {"kind": "", "text": text, "place": None, "trace": "", "time": 0.0}
 

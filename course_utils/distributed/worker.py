@@ -49,9 +49,9 @@ def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
-        _store(_result(job.parent, rank), _in_group(work, arguments, job.parent, rank, world_size, seconds))
+        _store(_result(job.parent, rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds))
     except BaseException as error:  # SystemExit too: the others must hear of it
-        _store(_failure(job.parent, rank), _told(error))
+        _store(_failure(job.parent, rank), _describe_error(error))
         os._exit(1)
 
 
@@ -70,7 +70,7 @@ def read_whereabouts(folder: Path, rank: int) -> str:
     return pickle.loads(_whereabouts(folder, rank).read_bytes())
 
 
-def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
+def _run_in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
     for name, value in LOOPBACK.items():
         set_variable(name, value)
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
@@ -121,7 +121,7 @@ def _is_own(file: str) -> bool:
     return not (file.startswith("<frozen") or str(Path(file).resolve()).startswith(_OF_OTHERS))
 
 
-def _told(error: BaseException) -> dict:
+def _describe_error(error: BaseException) -> dict:
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in frames if _is_own(place[0])]
     return {

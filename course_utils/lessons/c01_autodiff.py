@@ -34,16 +34,16 @@ def seconds_in_turns(model: nn.Module, forward: Callable[[], torch.Tensor], time
     took = {"forward": [], "backward": []}
     for _ in range(times):
         model.zero_grad()
-        begin = _now()
+        begin = _read_clock()
         loss = forward()
-        middle = _now()
+        middle = _read_clock()
         loss.backward()
         took["forward"].append(middle - begin)
-        took["backward"].append(_now() - middle)
+        took["backward"].append(_read_clock() - middle)
     return {name: median(seconds) for name, seconds in took.items()}
 
 
-def _now() -> float:
+def _read_clock() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # a GPU is done only when it says so
     return time.perf_counter()

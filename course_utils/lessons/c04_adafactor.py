@@ -200,9 +200,10 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
     axes[0].set_ylabel("row")
     finite = ratio[ratio.isfinite()]
     error, near = relative_error(squares, estimated), (finite.abs() <= log10(2)).double().mean().item()
+    crop = f"; first {_DRAWN} shown" if max(squares.shape) > _DRAWN else ""
     figure.suptitle(
         (f"{conclusion}\n" if conclusion else "")
-        + f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{_crop(squares)}",
+        + f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{crop}",
         x=0.01,
         ha="left",
     )
@@ -291,11 +292,6 @@ def _draw_heat(axes, values: torch.Tensor, low: float, high: float, colors: str,
     axes.set(xlabel="column", title=title)
     axes.grid(visible=False)
     return picture
-
-
-def _crop(squares: torch.Tensor) -> str:
-    """What to say where a part of the matrix is drawn."""
-    return f"; first {_DRAWN} shown" if max(squares.shape) > _DRAWN else ""
 
 
 def _describe_error(error: float, near: float) -> str:

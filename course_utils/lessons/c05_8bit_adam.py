@@ -161,14 +161,14 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
     journeys = []
     for row, (value, code, read) in enumerate(zip(values, numbers.tolist(), back.tolist(), strict=True)):
         error = abs(read - value) / abs(value)
-        texts = [*map(_plain, (value, value / scale, codes[code].item())), str(code), _plain(read), f"{error:.1%}"]
+        texts = [*map(_write, (value, value / scale, codes[code].item())), str(code), _write(read), f"{error:.1%}"]
         for place, text, head in zip(places, texts, heads, strict=True):
             if head.startswith("code"):
                 box(axes, place, -row, text, "optimizer state", "ink")
             else:
                 color = "warning" if head == "off by" and error > 0.5 else "ink"
                 axes.text(place, -row, text, ha="center", va="center", color=writing(color))
-        journeys.append(f"{_plain(value)} is kept as {code} and read back as {_plain(read)}")
+        journeys.append(f"{_write(value)} is kept as {code} and read back as {_write(read)}")
     for place, head in zip(places, heads, strict=True):
         axes.text(place, 0.85, head, ha="center", va="center", fontsize=9.5, fontweight="bold")
     box(axes, 0.62, -len(values) - 0.05, f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
@@ -184,7 +184,7 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
     return figure, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}."
 
 
-def _plain(value: float) -> str:
+def _write(value: float) -> str:
     return np.format_float_positional(value, precision=3, fractional=False, trim="-").replace("-", "−")
 
 

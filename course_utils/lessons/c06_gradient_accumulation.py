@@ -133,7 +133,7 @@ def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence
 
 def _one_update(module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool) -> tuple:
     model, reduced = DistributedDataParallel(module), Reduced()
-    model.register_comm_hook(reduced, _counted_all_reduce)
+    model.register_comm_hook(reduced, _count_all_reduce)
     weights = _weights(module, micro_batches)
     for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
         more = number < len(micro_batches)
@@ -152,7 +152,7 @@ def _weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
     return [dist.get_world_size() * count / total.item() for count in counts]
 
 
-def _counted_all_reduce(reduced: Reduced, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _count_all_reduce(reduced: Reduced, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     reduced.buckets += 1
     reduced.payload += bucket.buffer().nbytes
     return allreduce_hook(dist.group.WORLD, bucket)

@@ -179,7 +179,7 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     inner = setup.optimizer.optimizer if way == "ZeRO-1" else setup.optimizer
     state = [v for values in inner.state.values() for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
-    held = distinct_bytes(map(_local, tensors))
+    held = distinct_bytes(map(local_part, tensors))
     return Seen(
         # The lowest is what the step needs; in others a thread of gloo's holds a row of gradients a moment longer.
         held + min(above),
@@ -317,10 +317,10 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 
 
 def _elements(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(_local(tensor).numel() for tensor in tensors)
+    return sum(local_part(tensor).numel() for tensor in tensors)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What lies on this rank of it."""
     return getattr(tensor, "_local_tensor", tensor)
 
@@ -657,9 +657,9 @@ def bucket_figure(peaks: Mapping[str, int]) -> tuple[Figure, str]:
     widths, (before, after) = (1.4, 0.8, 2.2, 1.1), (format_bytes(peak) for peak in peaks.values())
     left = bucket = 2.6
     for number, width in enumerate(widths):
-        _labeled_box(axes, left, 0, width, f"grad {number}", "gradients")
-        _labeled_box(axes, bucket, 0.97, width, "", "communication")
-        _labeled_box(axes, bucket, 1.9, width, f"grad {number}", "gradients")
+        _draw_box(axes, left, 0, width, f"grad {number}", "gradients")
+        _draw_box(axes, bucket, 0.97, width, "", "communication")
+        _draw_box(axes, bucket, 1.9, width, f"grad {number}", "gradients")
         arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2}
         axes.annotate("", (bucket + width / 2, 0.95), (left + width / 2, 0.52), arrowprops=arrow)
         left, bucket = left + width + 0.12, bucket + width
@@ -677,7 +677,7 @@ def bucket_figure(peaks: Mapping[str, int]) -> tuple[Figure, str]:
     return figure, f"{by_default} As views the gradients are the bucket: peak {after}."
 
 
-def _labeled_box(axes, x: float, y: float, width: float, text: str, color: str) -> None:
+def _draw_box(axes, x: float, y: float, width: float, text: str, color: str) -> None:
     axes.add_patch(Rectangle((x, y), width, 0.5, facecolor=COLORS[color], edgecolor=COLORS["paper"], linewidth=1.5))
     axes.text(x + width / 2, y + 0.25, text, ha="center", va="center", fontsize=8)
 

@@ -250,7 +250,7 @@ def _optimizer(kind: type, options: dict, model: nn.Module, lr: float) -> torch.
     return optim.ChainedOptimizer(kind(hidden, lr=lr, weight_decay=0.0, **options), rest)
 
 
-def _of(kind: type, lr: float, **options) -> LowState:
+def _make(kind: type, lr: float, **options) -> LowState:
     rank = {"rank": options["rank"]} if "rank" in options else {}
     return LowState(
         Contender(partial(_optimizer, kind, options), lr),
@@ -294,17 +294,17 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
 
     narrow = {"interval": INTERVAL}
     states = {
-        "AdamW": _of(optim.AdamW, 2e-3),
-        "SGD": _of(optim.SGD, 3.0),
-        "AdamW, 16 bits": _of(AdamW16bit, 2e-3),
-        "AdamW, 16 bits, to nearest": _of(AdamW16bit, 2e-3, stochastic=False),
-        "AdamW, 8 bits": _of(optim.AdamW8bit, 2e-3),
-        "AdamW, 4 bits": _of(AdamW4bit, 2e-3),
-        "GaLore, a half": _of(GaLore, 2e-2, rank=width // 2, **narrow),
-        "GaLore, a quarter": _of(GaLore, 2e-2, rank=width // 4, **narrow),
-        "GaLore, as 8 bits": _of(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
-        "APOLLO, a quarter": _of(APOLLO, 5e-3, rank=width // 4, **narrow),
-        "APOLLO, rank 1": _of(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
+        "AdamW": _make(optim.AdamW, 2e-3),
+        "SGD": _make(optim.SGD, 3.0),
+        "AdamW, 16 bits": _make(AdamW16bit, 2e-3),
+        "AdamW, 16 bits, to nearest": _make(AdamW16bit, 2e-3, stochastic=False),
+        "AdamW, 8 bits": _make(optim.AdamW8bit, 2e-3),
+        "AdamW, 4 bits": _make(AdamW4bit, 2e-3),
+        "GaLore, a half": _make(GaLore, 2e-2, rank=width // 2, **narrow),
+        "GaLore, a quarter": _make(GaLore, 2e-2, rank=width // 4, **narrow),
+        "GaLore, as 8 bits": _make(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
+        "APOLLO, a quarter": _make(APOLLO, 5e-3, rank=width // 4, **narrow),
+        "APOLLO, rank 1": _make(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
     }
     rank = lora(width // 4)
     state = partial(lambda r, shapes: 8 * r * sum(map(sum, shapes)), rank)

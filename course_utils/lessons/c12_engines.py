@@ -27,8 +27,7 @@ from course_utils.distributed import Traffic, counted, launch
 from course_utils.distributed.torchrun import announce
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.lessons.c10_fsdp_and_zero import largest_difference
-from course_utils.lessons.c12_scaling_out import local
+from course_utils.lessons.c10_fsdp_and_zero import largest_difference, local_part
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
 from course_utils.script.agents import Agents
@@ -92,7 +91,8 @@ class Trained:
 
 def by_flags(job: Job) -> Trained:
     """To be launched: what `course train` does with these flags, its update `COUNTED` under a ledger of what is sent."""
-    _on_cpu()
+    set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
+    settings.cache_clear()
     _silence()
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
@@ -106,19 +106,19 @@ def by_flags(job: Job) -> Trained:
             sent = traffic or sent
     plain, optimizer = run.engine.plain, run.engine.optimizer
     inner = getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
-    return _seen(run.engine.model, plain, inner, sent)
+    return _record_rank(run.engine.model, plain, inner, sent)
 
 
-def _seen(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic) -> Trained:
+def _record_rank(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic) -> Trained:
     """Bytes by memory, each once: an engine may keep a copy of its share in the optimizer."""
     own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
     copies = [p for group in optimizer.param_groups for p in group["params"]]
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
-    parameters, state_bytes = (distinct_bytes(map(local, tensors)) for tensors in ([*own, *copies], state))
-    return Trained(type(wrapper).__name__, sent.sent, parameters, state_bytes, _full(plain))
+    parameters, state_bytes = (distinct_bytes(map(local_part, tensors)) for tensors in ([*own, *copies], state))
+    return Trained(type(wrapper).__name__, sent.sent, parameters, state_bytes, _gather_full(plain))
 
 
-def _full(plain: nn.Module) -> dict[str, torch.Tensor]:
+def _gather_full(plain: nn.Module) -> dict[str, torch.Tensor]:
     """Whole parameters by name, wherever their parts are."""
     gathered = nullcontext()
     if any(hasattr(p, "ds_tensor") for p in plain.parameters()):
@@ -135,7 +135,7 @@ def by_accelerate(job: Job) -> Trained:
     announce()
     from accelerate import Accelerator
 
-    plain, plain_optimizer, updates = _own_loop(job)
+    plain, plain_optimizer, updates = _prepare_loop(job)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(updates[0]))
     model, optimizer = accelerator.prepare(plain, plain_optimizer)
 
@@ -146,7 +146,7 @@ def by_accelerate(job: Job) -> Trained:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    return _seen(model, plain, plain_optimizer, _sent_by(make, updates))
+    return _record_rank(model, plain, plain_optimizer, _count_sent(make, updates))
 
 
 def by_fabric(job: Job) -> Trained:
@@ -154,7 +154,7 @@ def by_fabric(job: Job) -> Trained:
     announce()
     _silence()
     fabric = _fabric()
-    plain, plain_optimizer, updates = _own_loop(job)
+    plain, plain_optimizer, updates = _prepare_loop(job)
     model, optimizer = fabric.setup(plain, plain_optimizer)
 
     def make(update: list) -> None:
@@ -164,7 +164,7 @@ def by_fabric(job: Job) -> Trained:
         optimizer.step()
         optimizer.zero_grad()
 
-    return _seen(model, plain, plain_optimizer, _sent_by(make, updates))
+    return _record_rank(model, plain, plain_optimizer, _count_sent(make, updates))
 
 
 def by_trainer(job: Job) -> Trained:
@@ -173,7 +173,7 @@ def by_trainer(job: Job) -> Trained:
     _silence()
     from lightning import LightningModule
 
-    plain, plain_optimizer, updates = _own_loop(job)
+    plain, plain_optimizer, updates = _prepare_loop(job)
     each = len(updates[0])
 
     class Module(LightningModule):
@@ -200,10 +200,10 @@ def by_trainer(job: Job) -> Trained:
     module = Module()
     trainer = _trainer(accumulate_grad_batches=each, use_distributed_sampler=False)
     trainer.fit(module, DataLoader([rows for update in updates for rows in update], batch_size=None))
-    return _seen(trainer.strategy.model, plain, plain_optimizer, module.sent)
+    return _record_rank(trainer.strategy.model, plain, plain_optimizer, module.sent)
 
 
-def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tuple[dict, float]]]]:
+def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tuple[dict, float]]]]:
     """Model and optimizer as `course train` makes them; for each update this rank's micro-batches with their weights.
 
     A weight is that of a micro-batch's loss in a sum over the micro-batches, of which the mean over ranks is taken.
@@ -220,7 +220,7 @@ def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tup
     return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
 
 
-def _sent_by(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
+def _count_sent(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
     """Make all updates; what this rank sent in update `COUNTED`."""
     by_update = []
     for number, update in enumerate(updates):
@@ -232,12 +232,6 @@ def _sent_by(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
 
 def _ledger(number: int):
     return counted() if number == COUNTED else nullcontext()
-
-
-def _on_cpu() -> None:
-    """On a rank: train there also where a GPU is, which two ranks would have to share."""
-    set_variable("COURSE_DEVICE", "cpu")
-    settings.cache_clear()
 
 
 def _silence() -> None:
@@ -374,7 +368,7 @@ def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, f
     engine.backward(engine(torch.ones(1, 4)).sum())
     seen = float(nn.utils.clip_grad_norm_(engine.parameters(), 1e-3)) if clips else float("nan")
     engine.step()
-    return float(_full(engine.module)["weight"].norm()), seen
+    return float(_gather_full(engine.module)["weight"].norm()), seen
 
 
 def trainer_alone() -> tuple[list[float], list[float]]:
@@ -459,7 +453,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
         seen.note("agent 1", "is killed, and its rank")
         agents.start(1)
         seen.note("agent 1", "starts again")
-        after, again = _taken_up(seen.until(lambda: _TAKEN_UP.search(agents.said())))
+        after, again = _read_resumption(seen.until(lambda: _RESUMPTION.search(agents.said())))
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
@@ -468,10 +462,10 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
     return Disturbed(pd.DataFrame(seen.events), seen.progress, again, apart)
 
 
-_TAKEN_UP = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
+_RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
 
 
-def _taken_up(line: re.Match) -> tuple[int, int]:
+def _read_resumption(line: re.Match) -> tuple[int, int]:
     """From what `course train` says: the update that it goes on after, and how many are computed again."""
     after, first, last = line.groups()
     return int(after), 0 if first == "none" else int(last or first) - int(first) + 1

@@ -18,6 +18,7 @@ from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
 from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
+from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.units import format_counted
@@ -180,13 +181,8 @@ def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options)
     model = cut(work.model(), **options)
     with counted() as sent:
         gradients = _gradients_of(work, model)
-    elements = sum(local(parameter).numel() for parameter in model.parameters())
-    return Seen({name.replace(".module", ""): local(grad) for name, grad in gradients.items()}, elements, sent)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What lies on this rank of it."""
-    return getattr(tensor, "_local_tensor", tensor)
+    elements = sum(local_part(parameter).numel() for parameter in model.parameters())
+    return Seen({name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent)
 
 
 # Cut by depth.

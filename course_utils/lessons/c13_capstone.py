@@ -140,10 +140,10 @@ def through_libraries(recipe: Recipe, updates: int) -> dict[str, Through]:
     by_trainer = training.train_with_trainer(model, None, batches, optim="adamw_torch", **steps)
     model, batches = fresh()
     by_accelerate = training.train_with_accelerate(model, torch.optim.AdamW(model.parameters()), batches, **steps)
-    return {"Trainer": _told_by(by_trainer), "Accelerate": _told_by(by_accelerate)}
+    return {"Trainer": _describe_run(by_trainer), "Accelerate": _describe_run(by_accelerate)}
 
 
-def _told_by(history: training.History) -> Through:
+def _describe_run(history: training.History) -> Through:
     state = next(iter(history.optimizer.state.values()))
     tensors = [value for value in state.values() if value.ndim]
     return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))

@@ -109,11 +109,11 @@ def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]
     """Each label on that side of its point where it covers least of the points and of what is written already."""
     figure.draw_without_rendering()  # only now does the layout say where a point lies
     points = axes.transData.transform([place for place, _ in labels]) * 72 / figure.dpi
-    taken = [_around(one, _DOT, _DOT) for one in points]
+    taken = [_make_box(one, _DOT, _DOT) for one in points]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
     for (place, text), point in zip(labels, points, strict=True):
         half = np.array([_LETTER * len(text), _LINE]) / 2
-        sides = [_around(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
+        sides = [_make_box(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
 
         def cost(side) -> float:
             covered = sum(both.width * both.height for other in taken if (both := Bbox.intersection(side, other)))
@@ -126,6 +126,6 @@ def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]
         axes.annotate(text, place, offset, **look)
 
 
-def _around(center, half_width: float, half_height: float):
+def _make_box(center, half_width: float, half_height: float):
     x, y = center
     return Bbox([[x - half_width, y - half_height], [x + half_width, y + half_height]])
