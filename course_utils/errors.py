@@ -18,12 +18,12 @@ def require_count(name: str, value) -> None:
 _ALSO = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
-def instead(name: object, known: Iterable[object], otherwise: str = "") -> str:
+def instead(name: object, choices: Iterable[object], otherwise: str = "") -> str:
     """How the refusal of an unknown `name` ends: `do you mean adamw?`, or `otherwise`, by default all that is known.
 
     Upper and lower case do not count, and a name that differs by them alone is the only one that is asked about.
     """
-    names = {str(one).lower(): str(one) for one in known}
+    names = {str(one).lower(): str(one) for one in choices}
     wanted = str(name).lower().rpartition("/")[2]  # of a model on the Hub, without whose it is
     wanted = _ALSO.get(wanted, wanted)
     near = [wanted] if wanted in names else [one for one in names if _begins_a_part(wanted, one)][:3]

@@ -49,10 +49,10 @@ def keep_copies(paths: Sequence[Path], folder: Path) -> Path | None:
 
     Raises `CourseError` where that cannot be done.
     """
-    found = [path for path in paths if path.is_file()]
+    existing = [path for path in paths if path.is_file()]
     try:
-        copies = free_folder(folder) if found else None
-        for path in found:
+        copies = free_folder(folder) if existing else None
+        for path in existing:
             shutil.copy2(path, copies)
     except OSError as error:
         raise CourseError(f"No copy can be kept in {folder} ({error.strerror}); make room for it there.") from None
@@ -136,14 +136,14 @@ def chapters_in(folder: Path, names: list[str] | None = None) -> list[Path]:
     every = sorted(folder.glob("*.ipynb"))
     if not names:
         return every
-    found = []
+    notebooks = []
     for name in names:
         if name.endswith(".ipynb") and Path(name).is_file():
-            found.append(Path(name).absolute())
+            notebooks.append(Path(name).absolute())
         else:
             stems = some(name.removesuffix(".ipynb"), [path.stem for path in every], "chapter")
-            found += [path for path in every if path.stem in stems]
-    return found
+            notebooks += [path for path in every if path.stem in stems]
+    return notebooks
 
 
 def called(name: str, every: Sequence[str]) -> list[str]:
@@ -161,10 +161,10 @@ def numbered(name: str, every: Sequence[str]) -> list[str]:
 
 def the_one(name: str, every: Sequence[str], what: str) -> str:
     """The only one of `every` that is `called` so; raises `CourseError`, listing them, where there is none or more."""
-    found = called(name, every)
-    if len(found) > 1:
-        raise CourseError(f"{name!r} is the beginning of {' and '.join(found)}; write more of the name.")
-    return found[0] if found else _refuse(name, every, what)
+    matches = called(name, every)
+    if len(matches) > 1:
+        raise CourseError(f"{name!r} is the beginning of {' and '.join(matches)}; write more of the name.")
+    return matches[0] if matches else _refuse(name, every, what)
 
 
 def some(name: str, every: Sequence[str], what: str) -> list[str]:
@@ -177,5 +177,5 @@ def _two_digits(name: str) -> str:
 
 
 def _refuse(name: str, every: Sequence[str], what: str):
-    known = f"the {what}s are: {', '.join(every) or 'none yet'}."
-    raise CourseError(f"No {what} is called {name!r}; {instead(name, every, known)}")
+    otherwise = f"the {what}s are: {', '.join(every) or 'none yet'}."
+    raise CourseError(f"No {what} is called {name!r}; {instead(name, every, otherwise)}")

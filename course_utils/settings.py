@@ -97,12 +97,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if not (seed.isascii() and seed.isdigit()):
         raise CourseError(f"COURSE_SEED={seed!r} is not a whole number from 0 up; set it to one, such as 0.")
     return Settings(
-        scale_name=_one_of("COURSE_SCALE", environment.get("COURSE_SCALE", "auto"), ["auto", *SCALES]),
-        device_name=_one_of("COURSE_DEVICE", environment.get("COURSE_DEVICE", "auto"), ["auto", "cpu", "cuda"]),
+        scale_name=_check_choice("COURSE_SCALE", environment.get("COURSE_SCALE", "auto"), ["auto", *SCALES]),
+        device_name=_check_choice("COURSE_DEVICE", environment.get("COURSE_DEVICE", "auto"), ["auto", "cpu", "cuda"]),
         seed=int(seed),
         home=_home(environment.get("COURSE_HOME")),
-        strict=_one_of("COURSE_STRICT", environment.get("COURSE_STRICT", "0"), ["0", "1"]) == "1",
-        reader=_one_of("COURSE_READER", environment.get("COURSE_READER", "1"), ["0", "1"]) == "1",
+        strict=_check_choice("COURSE_STRICT", environment.get("COURSE_STRICT", "0"), ["0", "1"]) == "1",
+        reader=_check_choice("COURSE_READER", environment.get("COURSE_READER", "1"), ["0", "1"]) == "1",
     )
 
 
@@ -127,7 +127,7 @@ def set_variable(name: str, value: str) -> None:
     os.environ[name] = value
 
 
-def _one_of(variable: str, value: str, allowed: list[str]) -> str:
+def _check_choice(variable: str, value: str, allowed: list[str]) -> str:
     if value not in allowed:
         raise CourseError(
             f"{variable}={value!r} is not one of {', '.join(allowed)}; set it to one of them or unset it."

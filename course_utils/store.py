@@ -82,20 +82,20 @@ class Section:
         return folder
 
     def _read(self, store: sqlite3.Connection, key: str | None = None) -> dict[str, Any]:
-        question, found = "SELECT key, value FROM kept WHERE section = ?", {}
+        query, values = "SELECT key, value FROM kept WHERE section = ?", {}
         if key is None:
-            rows = store.execute(f"{question} ORDER BY key", (self.name,))
+            rows = store.execute(f"{query} ORDER BY key", (self.name,))
         else:
-            rows = store.execute(f"{question} AND key = ?", (self.name, key))
+            rows = store.execute(f"{query} AND key = ?", (self.name, key))
         for name, text in rows.fetchall():
             try:
-                found[name] = self.build(json.loads(text))
+                values[name] = self.build(json.loads(text))
             except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
                 aside = f"{self.name}.damaged"
                 move = "UPDATE OR REPLACE kept SET section = ? WHERE section = ? AND key = ?"
                 store.execute(move, (aside, self.name, name))
                 _log.warning("%s/%s in %s could not be read; it is kept as %s.", self.name, name, NAME, aside)
-        return found
+        return values
 
 
 def _use(what: Callable[[sqlite3.Connection], T], otherwise: T) -> T:

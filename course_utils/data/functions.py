@@ -29,7 +29,7 @@ def load_functions() -> "DatasetDict":
     origin = {"file": Value("string"), "line": Value("int32"), "name": Value("string")}
     features = Features({"text": Value("string"), "label": ClassLabel(names=labels), **origin})
     splits = {split: [row for row in rows if row["split"] == split] for split in SPLITS}
-    columns = {split: {name: [row[name] for row in kept] for name in features} for split, kept in splits.items()}
+    columns = {split: {name: [row[name] for row in part] for name in features} for split, part in splits.items()}
     return DatasetDict({split: Dataset.from_dict(columns[split], features=features) for split in SPLITS})
 
 

@@ -131,13 +131,13 @@ class FSDP(nn.Module):
 
     def gather_by_name(self, shards: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         """From a shard of each unit, such as one kind of an optimizer's state: the parameters' tensors, on every rank."""
-        found = {}
+        tensors = {}
         for unit, shard in zip(self.units, shards, strict=True):
             row = shard.new_empty(len(shard) * unit.ranks)
             all_gather(row, shard.detach())
             for names, tensor in zip(unit.names, unit.split(row), strict=True):
-                found |= {name: tensor.clone() for name in names}
-        return found
+                tensors |= {name: tensor.clone() for name in names}
+        return tensors
 
     def shard_by_name(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The reverse: this rank's shard of each unit."""

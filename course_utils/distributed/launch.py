@@ -79,11 +79,11 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
     _check(world_size, seconds)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sign_of_life(world_size):
         job = worker.write_job(Path(folder), work, arguments, seconds)
-        asked, asking = multiprocessing.Pipe(duplex=False)
-        with asked, asking:
-            ranks = _started(job, world_size, asked)
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        with reader, writer:
+            ranks = _start(job, world_size, reader)
             try:
-                _await(ranks, Path(folder), seconds, asking)
+                _await(ranks, Path(folder), seconds, writer)
             finally:
                 _end(ranks)
         return [_result(Path(folder), rank, world_size) for rank in range(world_size)]
@@ -143,10 +143,10 @@ def _check(world_size: int, seconds: float) -> None:
         raise CourseError("A rank cannot start ranks of its own; call `launch` outside of the work.")
 
 
-def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]:
+def _start(job: Path, world_size: int, reader: Connection) -> list[BaseProcess]:
     context = _context()
     ranks = [
-        context.Process(target=worker.main, args=(job, i, world_size, asked), daemon=True) for i in range(world_size)
+        context.Process(target=worker.main, args=(job, i, world_size, reader), daemon=True) for i in range(world_size)
     ]
     for i, rank in enumerate(ranks):
         try:
@@ -161,7 +161,7 @@ def _started(job: Path, world_size: int, asked: Connection) -> list[BaseProcess]
 def _context() -> BaseContext:
     context = multiprocessing.get_context(_METHOD)
     if _METHOD == "forkserver":
-        context.set_forkserver_preload(_preloaded())
+        context.set_forkserver_preload(_list_preloads())
     return context
 
 
@@ -177,20 +177,20 @@ def _without_the_script() -> Iterator[None]:
         yield
 
 
-def _preloaded() -> list[str]:
+def _list_preloads() -> list[str]:
     """What the server imports: what every rank needs, and what ranks would each import because this process works with it."""
     # Where there is a GPU, models' modules may ask its driver, and that does not survive a fork.
     slow = () if torch.cuda.is_available() else _SLOW
     return ["course_utils.distributed.preload", *(name for name in list(sys.modules) if name.startswith(slow))]
 
 
-def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, asking: Connection) -> None:
+def _await(ranks: Sequence[BaseProcess], folder: Path, seconds: float, writer: Connection) -> None:
     """Return when every rank has ended well; raises as `launch` does."""
     deadline, running = time.monotonic() + seconds, list(ranks)
     while running:
         ended = wait([rank.sentinel for rank in running], max(0.0, deadline - time.monotonic()))
         if not ended:
-            asking.send_bytes(b"where?")
+            writer.send_bytes(b"where?")
             raise CourseError(
                 f"The {len(ranks)} ranks were not done after {seconds:g} s and were ended: {_whereabouts(ranks, folder)}; look "
                 "for a collective that one rank calls and another does not, or give `launch` more `seconds`."
@@ -211,8 +211,8 @@ def _whereabouts(ranks: Sequence[BaseProcess], folder: Path) -> str:
             with suppress(OSError):
                 places[number] = worker.read_whereabouts(folder, number) if rank.is_alive() else "had ended"
         time.sleep(_GRACE / 50)
-    said = [f"rank {number} {places.get(number, 'gives no answer')}" for number in range(len(ranks))]
-    return ", ".join(said)
+    sentences = [f"rank {number} {places.get(number, 'gives no answer')}" for number in range(len(ranks))]
+    return ", ".join(sentences)
 
 
 def _failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], folder: Path) -> RankError:
@@ -235,7 +235,7 @@ def _report(rank: BaseProcess, folder: Path, number: int) -> tuple[int, dict]:
     try:
         return number, worker.read_report(folder, number)
     except (OSError, pickle.UnpicklingError, EOFError):
-        return number, _silent(_death(rank.exitcode))
+        return number, _compose(_death(rank.exitcode))
 
 
 def _death(code: int) -> str:
@@ -251,12 +251,12 @@ def _result(folder: Path, number: int, world_size: int):
     try:
         return worker.read_result(folder, number)
     except FileNotFoundError:
-        raise RankError(number, world_size, _silent("ended before its work was done (exit code 0)")) from None
+        raise RankError(number, world_size, _compose("ended before its work was done (exit code 0)")) from None
     except Exception as error:
-        raise RankError(number, world_size, _silent(f"gave a result that cannot be read here ({error})")) from error
+        raise RankError(number, world_size, _compose(f"gave a result that cannot be read here ({error})")) from error
 
 
-def _silent(text: str) -> dict:
+def _compose(text: str) -> dict:
     """The report of a rank that left none."""
     return {"kind": "", "text": text, "place": None, "trace": "", "time": 0.0}
 

@@ -143,7 +143,7 @@ def _all_reduce(args, ranks):
     return load, load, 2 * (ranks - 1)
 
 
-def _of_piece(position: int) -> Callable:
+def _count_piece(position: int) -> Callable:
     """N − 1 pieces, out and in; the argument at `position` is one of them."""
 
     def load(args, ranks):
@@ -153,7 +153,7 @@ def _of_piece(position: int) -> Callable:
     return load
 
 
-def _of_whole(args, ranks):
+def _count_whole(args, ranks):
     """N − 1 of the N pieces of the first argument, out and in."""
     moved = (ranks - 1) * _bytes(args[0]) // ranks
     return moved, moved, ranks - 1
@@ -189,12 +189,12 @@ _SILENT = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"
 _LOADS = {
     "allreduce": ("all-reduce", _all_reduce),
     "all_reduce": ("all-reduce", _all_reduce),
-    "allgather": ("all-gather", _of_piece(1)),
-    "allgather_base": ("all-gather", _of_piece(1)),
-    "all_gather_into_tensor": ("all-gather", _of_piece(0)),
-    "reduce_scatter": ("reduce-scatter", _of_piece(0)),
-    "reduce_scatter_base": ("reduce-scatter", _of_piece(0)),
-    "reduce_scatter_tensor": ("reduce-scatter", _of_whole),
+    "allgather": ("all-gather", _count_piece(1)),
+    "allgather_base": ("all-gather", _count_piece(1)),
+    "all_gather_into_tensor": ("all-gather", _count_piece(0)),
+    "reduce_scatter": ("reduce-scatter", _count_piece(0)),
+    "reduce_scatter_base": ("reduce-scatter", _count_piece(0)),
+    "reduce_scatter_tensor": ("reduce-scatter", _count_whole),
     "alltoall_base": ("all-to-all", _all_to_all(1, 3, 4)),
     "all_to_all_single": ("all-to-all", _all_to_all(0, 1, 2)),
     "broadcast": ("broadcast", _broadcast),

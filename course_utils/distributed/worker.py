@@ -40,18 +40,18 @@ def write_job(folder: Path, work: Callable, arguments: tuple, seconds: float) ->
     return job
 
 
-def main(job: Path, rank: int, world_size: int, asked: Connection) -> None:
+def main(job: Path, rank: int, world_size: int, reader: Connection) -> None:
     """One rank: what it returns goes into a file; what it raises goes into another, and the exit code is 1.
 
-    Once `asked` can be read, a third file says where the rank is; `asked` is all ranks' own, so nobody reads it.
+    Once `reader` can be read, a third file says where the rank is; `reader` is all ranks' own, so nobody reads it.
     """
-    threading.Thread(target=_watch, args=(asked, _whereabouts(job.parent, rank)), daemon=True).start()
+    threading.Thread(target=_watch, args=(reader, _whereabouts(job.parent, rank)), daemon=True).start()
     try:
         work, arguments, seconds, threads = pickle.loads(job.read_bytes())
         torch.set_num_threads(max(1, threads // world_size))
-        _store(_result(job.parent, rank), _in_group(work, arguments, job.parent, rank, world_size, seconds))
+        _store(_result(job.parent, rank), _run_in_group(work, arguments, job.parent, rank, world_size, seconds))
     except BaseException as error:  # SystemExit too: the others must hear of it
-        _store(_failure(job.parent, rank), _told(error))
+        _store(_failure(job.parent, rank), _describe_error(error))
         os._exit(1)
 
 
@@ -70,7 +70,7 @@ def read_whereabouts(folder: Path, rank: int) -> str:
     return pickle.loads(_whereabouts(folder, rank).read_bytes())
 
 
-def _in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
+def _run_in_group(work, arguments, folder: Path, rank: int, world_size: int, seconds: float):
     for name, value in LOOPBACK.items():
         set_variable(name, value)
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
@@ -96,10 +96,10 @@ def _meet(place: Path, rank: int, limit: timedelta) -> dist.Store:
     return dist.TCPStore("127.0.0.1", int(place.read_text("utf-8")), is_master=False, timeout=limit)
 
 
-def _watch(asked: Connection, answer: Path) -> None:
+def _watch(reader: Connection, answer: Path) -> None:
     """Say where this rank is, if asked; end when the process ends that started it, however that came."""
     parent = parent_process().sentinel
-    if parent not in wait([parent, asked]):
+    if parent not in wait([parent, reader]):
         with suppress(OSError):  # the folder goes with the process that asked
             _store(answer, _place_of(sys._current_frames()[threading.main_thread().ident]))
         wait([parent])
@@ -121,7 +121,7 @@ def _is_own(file: str) -> bool:
     return not (file.startswith("<frozen") or str(Path(file).resolve()).startswith(_OF_OTHERS))
 
 
-def _told(error: BaseException) -> dict:
+def _describe_error(error: BaseException) -> dict:
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in frames if _is_own(place[0])]
     return {

@@ -34,16 +34,16 @@ def seconds_in_turns(model: nn.Module, forward: Callable[[], torch.Tensor], time
     took = {"forward": [], "backward": []}
     for _ in range(times):
         model.zero_grad()
-        begin = _now()
+        begin = _read_clock()
         loss = forward()
-        middle = _now()
+        middle = _read_clock()
         loss.backward()
         took["forward"].append(middle - begin)
-        took["backward"].append(_now() - middle)
+        took["backward"].append(_read_clock() - middle)
     return {name: median(seconds) for name, seconds in took.items()}
 
 
-def _now() -> float:
+def _read_clock() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # a GPU is done only when it says so
     return time.perf_counter()
@@ -225,9 +225,9 @@ def saved_by_length_figure(
     handles, labels = patches(*kinds)
     marks = axes.plot([], [], "D", color=COLORS["ink"], markersize=5)
     figure.legend([*handles, *marks], [*labels, "eager, measured"], loc="outside upper center", ncols=4)
-    told = "; ".join(
+    by_length = "; ".join(
         f"s = {length}: {format_bytes(straight)} and {format_bytes(squared)} by the formula, "
         f"{format_bytes(eager[length])} measured, {format_bytes(fused[length])} with fused attention"
         for length, (straight, squared) in formula.items()
     )
-    return figure, f"Bytes that one block saves, by length; what grows with s and the scores. {told}."
+    return figure, f"Bytes that one block saves, by length; what grows with s and the scores. {by_length}."

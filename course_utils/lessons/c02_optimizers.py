@@ -170,8 +170,8 @@ def gradient_variance(model: torch.nn.Module, examples: dict, batch_size: int, d
 def gradient_sizes(model: torch.nn.Module, batch: dict) -> dict[str, float]:
     """The root of the mean square of each parameter tensor's gradient for one batch, by name."""
     parameters = dict(model.named_parameters())
-    found = torch.autograd.grad(model(**batch).loss, list(parameters.values()))
-    return {name: g.square().mean().sqrt().item() for name, g in zip(parameters, found, strict=True)}
+    gradients = torch.autograd.grad(model(**batch).loss, list(parameters.values()))
+    return {name: g.square().mean().sqrt().item() for name, g in zip(parameters, gradients, strict=True)}
 
 
 def settled_variance(
@@ -222,28 +222,28 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
         raise CourseError(f"One figure shows 1 to 4 paths, not {len(paths)}; draw several figures.")
     figure, (plan, curve) = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained")
     _draw_contours(plan, surface)
-    said = []
+    descents = []
     for (name, places), color in zip(paths.items(), SERIES, strict=False):
         losses = heights(surface, places)
         plan.plot(*places.T, ".-", color=COLORS[color], linewidth=1.2, markersize=4, label=name)
         curve.plot(losses.clamp(min=_LOWEST), color=COLORS[color], label=name)
-        said.append(f"{name} from {losses[0]:.3g} to {losses[-1]:.3g}")
+        descents.append(f"{name} from {losses[0]:.3g} to {losses[-1]:.3g}")
     plan.plot(*next(iter(paths.values()))[0], "o", color=COLORS["ink"], markersize=6)
     plan.set(xlabel="x", ylabel="y", xlim=surface.view[0], ylim=surface.view[1], title=f"Paths on the {surface.name}")
     curve.set(xlabel="step", ylabel="loss (log)", yscale="log", title="Loss against steps")
     figure.legend(*curve.get_legend_handles_labels(), loc="outside upper center", ncols=len(paths), title=title or None)
-    return figure, f"Paths over the {surface.name}, and the loss over {len(losses) - 1} steps: {'; '.join(said)}."
+    return figure, f"Paths over the {surface.name}, and the loss over {len(losses) - 1} steps: {'; '.join(descents)}."
 
 
 def six_figure(
-    found: Mapping[str, Mapping[str, tuple[int, float]]], makers: Mapping[str, Callable]
+    fewest: Mapping[str, Mapping[str, tuple[int, float]]], makers: Mapping[str, Callable]
 ) -> tuple[Figure, str]:
     """A panel for each optimizer: its path over the ravine, and its path over the turned one, turned back.
 
-    `found` holds by name and surface what `fewest_steps` said, `makers` what it was said of.
+    `fewest` holds by name and surface what `fewest_steps` returned for each of `makers`.
     """
     figure, panels = subplots(2, 3, figsize=(7.6, 5.6), layout="constrained", sharex=True, sharey=True)
-    for axes, (name, ways) in zip(panels.flat, found.items(), strict=True):
+    for axes, (name, ways) in zip(panels.flat, fewest.items(), strict=True):
         _draw_contours(axes, replace(RAVINE, view=((-5, 2), (-3.2, 1.7))))
         for surface, look in ((RAVINE, "second"), (TURNED_RAVINE, "first")):
             count, rate = ways[surface.name]
@@ -267,8 +267,8 @@ def six_figure(
         ncols=2,
         title="Turning the ravine changes nothing for the upper row. Steps needed: along the axis, and turned",
     )
-    said = "; ".join(f"{name} {', '.join(str(count) for count, _ in ways.values())}" for name, ways in found.items())
-    return figure, f"Paths of six optimizers over the ravine and over the turned one; steps needed on each: {said}."
+    counts = "; ".join(f"{name} {', '.join(str(count) for count, _ in ways.values())}" for name, ways in fewest.items())
+    return figure, f"Paths of six optimizers over the ravine and over the turned one; steps needed on each: {counts}."
 
 
 def sizes_figure(sizes: Mapping[str, float], least: float = 1e-9) -> tuple[Figure, str]:
@@ -337,8 +337,8 @@ def noise_figure(sizes: Sequence[int], repeated: Sequence[Sequence[float]]) -> t
 
     `repeated` holds several independent measurements for each size: a point is their mean, its bar two standard errors.
     """
-    found = torch.tensor(repeated, dtype=torch.float64)
-    means, errors = found.mean(1), found.std(1) / found.shape[1] ** 0.5
+    variances = torch.tensor(repeated, dtype=torch.float64)
+    means, errors = variances.mean(1), variances.std(1) / variances.shape[1] ** 0.5
     predicted = means[0] * sizes[0] / torch.tensor(sizes)
     figure, axes = subplots(figsize=(7.6, 3.0))
     axes.plot(sizes, predicted, color=COLORS["predicted"], label="through the first point, as 1 / batch size")
@@ -396,10 +396,10 @@ def family_figure() -> tuple[Figure, str]:
     axes.text(0.51, 0.0, "a step size for each parameter", **below)
     axes.set(xlim=(0, 1), ylim=(-0.1, 1.1))
     axes.axis("off")
-    said = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
+    steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
     return (
         figure,
-        f"A family tree from gradient descent over two branches to Adam. {said}; both to Adam: average both, correct the start.",
+        f"A family tree from gradient descent over two branches to Adam. {steps}; both to Adam: average both, correct the start.",
     )
 
 

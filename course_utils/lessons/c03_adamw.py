@@ -194,15 +194,15 @@ def seconds_figure(passes: Mapping[int, Cost], updates: Mapping[str, Cost]) -> t
     axes.set(xlim=(0, 1.05 * tokens[-1]), ylim=(0, None), xlabel="tokens of the text", ylabel="milliseconds")
     axes.set_title(f"One update, {name}, takes as long as the passes over {about} {as_long:.0f} tokens")
     axes.set_xticks(tokens)
-    said = ", ".join(f"{n} tokens {p:.0f} and {m:.0f} ms" for n, p, m in zip(tokens, predicted, measured, strict=True))
+    dots = ", ".join(f"{n} tokens {p:.0f} and {m:.0f} ms" for n, p, m in zip(tokens, predicted, measured, strict=True))
     lines = ", ".join(f"{name} {1000 * one.measured:.0f} ms" for name, one in updates.items())
-    return figure, f"Forward and backward pass, predicted and measured: {said}. Updates, measured: {lines}."
+    return figure, f"Forward and backward pass, predicted and measured: {dots}. Updates, measured: {lines}."
 
 
 def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, str]:
     """Training and validation loss at the end of each epoch: mean and range over the runs of each name."""
     figure, panels = subplots(1, 2, figsize=(7.6, 3.8), layout="constrained", sharey=True)
-    ends, said = {}, []
+    ends, ranges = {}, []
     for number, (name, histories) in enumerate(runs.items()):
         held_out = np.array([[one["loss"] for one in history.evaluations] for history in histories])
         losses = np.array([history.losses for history in histories])
@@ -215,7 +215,7 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
         ends[name] = held_out[:, -1].mean()
         look = {"color": writing(SERIES[number]), "textcoords": "offset points", "va": "center"}
         panels[1].annotate(name, (epochs[-1], ends[name]), xytext=(8, 0), **look)
-        said.append(
+        ranges.append(
             f"{name} ends at {trained[:, -1].mean():.2f} in training and at {ends[name]:.2f} "
             f"({held_out[:, -1].min():.2f} to {held_out[:, -1].max():.2f}) in validation"
         )
@@ -223,9 +223,9 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
         panel.set(title=title, xlabel="epoch", ylim=(0, None), xticks=epochs)
     panels[0].set(ylabel="loss")
     panels[1].set(xlim=(None, 1.25 * epochs[-1]))
-    said_above = " and ".join(f"at {end:.2f} with {name}" for name, end in ends.items())
-    figure.suptitle(f"On texts held out the loss ends {said_above}", x=0.01, ha="left", fontsize=11)
-    return figure, f"Loss by epoch, mean and range over {len(next(iter(runs.values())))} seeds: {'; '.join(said)}."
+    above = " and ".join(f"at {end:.2f} with {name}" for name, end in ends.items())
+    figure.suptitle(f"On texts held out the loss ends {above}", x=0.01, ha="left", fontsize=11)
+    return figure, f"Loss by epoch, mean and range over {len(next(iter(runs.values())))} seeds: {'; '.join(ranges)}."
 
 
 def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> tuple[Figure, str]:

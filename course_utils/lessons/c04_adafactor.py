@@ -126,11 +126,11 @@ def growing(model: torch.nn.Module, layer: torch.nn.Linear, batches: Sequence[Ma
     }
 
 
-def growing_figure(found: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
-    """A column for each matrix of `found`: the matrix over its mean above, V̂ / V below."""
-    figure, axes = subplots(2, len(found), figsize=(7.6, 4.6), layout="constrained", sharex=True, sharey=True)
+def growing_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
+    """A column for each of `matrices`: the matrix over its mean above, V̂ / V below."""
+    figure, axes = subplots(2, len(matrices), figsize=(7.6, 4.6), layout="constrained", sharex=True, sharey=True)
     errors = {}
-    for (name, squares), (above, below) in zip(found.items(), axes.T, strict=True):
+    for (name, squares), (above, below) in zip(matrices.items(), axes.T, strict=True):
         guess = estimate(squares)
         errors[name] = relative_error(squares, guess)
         size = _draw_heat(
@@ -142,9 +142,9 @@ def growing_figure(found: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
     axes[1, 0].set_ylabel("ratio: row")
     figure.colorbar(size, ax=axes[0].tolist(), label="log₁₀ of g² / its mean", extend="both", aspect=12)
     figure.colorbar(ratio, ax=axes[1].tolist(), label="log₁₀ of V̂ / V", extend="both", aspect=12)
-    said = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
+    by_name = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
     figure.suptitle("One token is exact; sums of tokens are not", x=0.01, ha="left")
-    return figure, f"The first {_DRAWN} rows and columns of g², and V̂ / V below. Error of the whole matrix: {said}."
+    return figure, f"The first {_DRAWN} rows and columns of g², and V̂ / V below. Error of the whole matrix: {by_name}."
 
 
 _DECADES = 1.5  # how far the ratio's color scale reaches to each side
@@ -198,18 +198,19 @@ def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "")
     picture = _draw_heat(axes[2], ratio, -_DECADES, _DECADES, "RdBu_r", "V̂ / V")
     figure.colorbar(picture, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
     axes[0].set_ylabel("row")
-    known = ratio[ratio.isfinite()]
-    error, near = relative_error(squares, estimated), (known.abs() <= log10(2)).double().mean().item()
+    finite = ratio[ratio.isfinite()]
+    error, near = relative_error(squares, estimated), (finite.abs() <= log10(2)).double().mean().item()
+    crop = f"; first {_DRAWN} shown" if max(squares.shape) > _DRAWN else ""
     figure.suptitle(
         (f"{conclusion}\n" if conclusion else "")
-        + f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{_crop(squares)}",
+        + f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {_describe_error(error, near)}{crop}",
         x=0.01,
         ha="left",
     )
     return figure, (
         f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
         f"the matrix with numbers from 10^{low:.1f} to 10^{high:.1f}, its estimate from row and column means, "
-        f"and their ratio, from 10^{known.min():.2f} to 10^{known.max():.2f}. {_describe_error(error, near)}."
+        f"and their ratio, from 10^{finite.min():.2f} to 10^{finite.max():.2f}. {_describe_error(error, near)}."
     )
 
 
@@ -291,11 +292,6 @@ def _draw_heat(axes, values: torch.Tensor, low: float, high: float, colors: str,
     axes.set(xlabel="column", title=title)
     axes.grid(visible=False)
     return picture
-
-
-def _crop(squares: torch.Tensor) -> str:
-    """What to say where a part of the matrix is drawn."""
-    return f"; first {_DRAWN} shown" if max(squares.shape) > _DRAWN else ""
 
 
 def _describe_error(error: float, near: float) -> str:

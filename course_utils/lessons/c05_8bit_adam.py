@@ -133,12 +133,12 @@ def follow(
     It shares a block with an average that stays at 1, and is kept in the unsigned dynamic book: `rounding(values, codes)`
     gives codes in it. With None it is kept as it is.
     """
-    codes, kept, means = dynamic_codebook(False), torch.full((copies,), start), []
+    codes, average, means = dynamic_codebook(False), torch.full((copies,), start), []
     for _ in range(steps):
-        kept = beta * kept + (1 - beta) * target
+        average = beta * average + (1 - beta) * target
         if rounding is not None:
-            kept = codes[rounding(kept, codes).long()]
-        means.append(kept.mean())
+            average = codes[rounding(average, codes).long()]
+        means.append(average.mean())
     return torch.stack(means)
 
 
@@ -152,23 +152,23 @@ def half_spacing(value: float) -> float:
 def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[Figure, str]:
     """A block of m on its way into bytes and back, a row for each value."""
     block, codes = torch.tensor(values), dynamic_codebook(True)
-    kept, scale = quantize(block, codes, len(values))
-    back = dequantize(kept, scale, codes, len(values))
+    numbers, scale = quantize(block, codes, len(values))
+    back = dequantize(numbers, scale, codes, len(values))
     scale = scale.item()
     heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")
     places = (0.07, 0.25, 0.44, 0.62, 0.79, 0.94)
     figure, axes = subplots(figsize=(7.6, 0.42 * len(values) + 1.5), layout="constrained")
-    said = []
-    for row, (value, code, read) in enumerate(zip(values, kept.tolist(), back.tolist(), strict=True)):
+    journeys = []
+    for row, (value, code, read) in enumerate(zip(values, numbers.tolist(), back.tolist(), strict=True)):
         error = abs(read - value) / abs(value)
-        texts = [*map(_plain, (value, value / scale, codes[code].item())), str(code), _plain(read), f"{error:.1%}"]
+        texts = [*map(_write, (value, value / scale, codes[code].item())), str(code), _write(read), f"{error:.1%}"]
         for place, text, head in zip(places, texts, heads, strict=True):
             if head.startswith("code"):
                 box(axes, place, -row, text, "optimizer state", "ink")
             else:
                 color = "warning" if head == "off by" and error > 0.5 else "ink"
                 axes.text(place, -row, text, ha="center", va="center", color=writing(color))
-        said.append(f"{_plain(value)} is kept as {code} and read back as {_plain(read)}")
+        journeys.append(f"{_write(value)} is kept as {code} and read back as {_write(read)}")
     for place, head in zip(places, heads, strict=True):
         axes.text(place, 0.85, head, ha="center", va="center", fontsize=9.5, fontweight="bold")
     box(axes, 0.62, -len(values) - 0.05, f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
@@ -181,10 +181,10 @@ def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[F
         ha="left",
         fontsize=11,
     )
-    return figure, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(said)}."
+    return figure, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}."
 
 
-def _plain(value: float) -> str:
+def _write(value: float) -> str:
     return np.format_float_positional(value, precision=3, fractional=False, trim="-").replace("-", "−")
 
 
@@ -196,7 +196,7 @@ def _power(value: float) -> str:
 def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
     """One byte read in the book of m, which has a sign, and in that of v, which has none; a color for each part."""
     figure, axes = subplots(figsize=(7.6, 3.3), layout="constrained")
-    said = []
+    readings = []
     for row, signed in enumerate((True, False)):
         y, first = -2.2 * row, int(signed)
         zeros = len(bits[first:]) - len(bits[first:].lstrip("0"))
@@ -221,11 +221,11 @@ def byte_figure(bits: str = "00010110") -> tuple[Figure, str]:
         axes.text(
             edge + 0.3, y + 0.45, f"= {value:+.4g}" if signed else f"= {value:.4g}", ha="left", va="center", fontsize=12
         )
-        said.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
+        readings.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
     axes.set(xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
     axes.axis("off")
     figure.suptitle("Zeros say how many powers of ten down, the rest counts steps", x=0.01, ha="left", fontsize=11)
-    return figure, f"The byte {bits}: {'; '.join(said)}."
+    return figure, f"The byte {bits}: {'; '.join(readings)}."
 
 
 def codebooks_figure() -> tuple[Figure, str]:
@@ -275,7 +275,7 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
     with_outlier[0] = 1e6 * values.max()
     names = [*(f"blocks of {size:,}" for size in sizes), "one scale for all"]
     figure, axes = subplots(figsize=(7.6, 2.6), layout="constrained")
-    said = []
+    medians = []
     kinds = (
         ("as they are", values.flatten(), "first", "o", 10),
         ("with one outlier", with_outlier, "second", "D", -16),
@@ -289,14 +289,14 @@ def blocks_figure(values: torch.Tensor, sizes: Sequence[int] = (256, 2048)) -> t
             name = f"{label}: " if row == len(names) - 1 else ""
             at = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 9}
             axes.annotate(f"{name}{error:.1%}", (error, row), color=writing(color), **at)
-        said.append(f"{label}: " + ", ".join(f"{error:.1%}" for error in errors))
+        medians.append(f"{label}: " + ", ".join(f"{error:.1%}" for error in errors))
     axes.set(xscale="log", xlim=(0.004, 3), yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
     axes.set_xticks([0.01, 0.1, 1], ["1%", "10%", "100%"])
     axes.minorticks_off()
     axes.set(xlabel="median relative error of v", title="In blocks, one outlier spoils only its own block")
     return (
         figure,
-        f"Median relative error for blocks of {', '.join(map(str, sizes))} and the whole tensor. {'; '.join(said)}.",
+        f"Median relative error for blocks of {', '.join(map(str, sizes))} and the whole tensor. {'; '.join(medians)}.",
     )
 
 
@@ -314,7 +314,7 @@ def stagnation_figure(
         return stochastic(values, codes, generator)
 
     figure, panels = subplots(1, len(cases), figsize=(7.6, 3.8), layout="constrained")
-    said = []
+    by_case = []
     for panel, (title, (start, target)) in zip(np.atleast_1d(panels), cases.items(), strict=True):
         curves = {
             "32 bits": ("predicted", 5, follow(start, target, steps, beta, None)),
@@ -329,19 +329,19 @@ def stagnation_figure(
         step = f"steps {ratio:.1f} times too long" if ratio > 1 else f"steps {1 / ratio:.1f} times too short"
         panel.set_title(f"{title}: {step}", fontsize=10)
         panel.set(xlabel="step", ylim=(0, 1.15 * max(start, target)))
-        told = "; ".join(f"{name} {end:.3f}" for name, end in ends.items())
-        said.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {told}; {step}")
+        means = "; ".join(f"{name} {end:.3f}" for name, end in ends.items())
+        by_case.append(f"v starts at {start:g} and its input is {target:g}; after {steps} steps it is: {means}; {step}")
     np.atleast_1d(panels)[0].set(ylabel="v / largest of its block")
     handles, labels = np.atleast_1d(panels)[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.suptitle("Rounded to the nearest entry, v freezes: too high or too low", x=0.01, ha="left", fontsize=11)
-    return figure, f"With β₂ = {beta:g}. {'. '.join(said)}."
+    return figure, f"With β₂ = {beta:g}. {'. '.join(by_case)}."
 
 
 def zero_figure(runs: Mapping[str, History], window: int = 3) -> tuple[Figure, str]:
     """Training losses on a logarithmic axis, each the mean of its last `window` steps, named at its end."""
     figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
-    said = []
+    descents = []
     for (name, history), style, (color, above) in zip(
         runs.items(), ("-", "-", "--"), (("first", -14), ("second", 6), ("third", 7)), strict=True
     ):
@@ -349,11 +349,11 @@ def zero_figure(runs: Mapping[str, History], window: int = 3) -> tuple[Figure, s
         axes.plot(smooth.index, smooth, style, color=COLORS[color], label=name)
         at = {"xytext": (0, above), "textcoords": "offset points", "ha": "right", "color": writing(color)}
         axes.annotate(name, (smooth.index[-1], smooth.iloc[-1]), **at)
-        said.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
+        descents.append(f"{name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}")
     axes.set(yscale="log", xlabel="step", ylabel="training loss", title="Without its 0 the linear book trains, too")
     axes.set_ylim(axes.get_ylim()[0] * 0.6, axes.get_ylim()[1] * 1.4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, f"Training loss against steps, on a logarithmic axis: {'; '.join(said)}."
+    return figure, f"Training loss against steps, on a logarithmic axis: {'; '.join(descents)}."
 
 
 def codebook_figure(

@@ -71,7 +71,7 @@ def shared_out(model: nn.Module, lr: float, muon: bool, rest_lr: float) -> torch
 def contenders() -> dict[str, Contender]:
     """By name, those that this torch has. All have the same schedule; each has its own rate, the best of `RUNS`' sweep."""
     decayed = optim.decay_groups
-    found = {
+    every = {
         "SGD, Nesterov": Contender(lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.3),
         "Adam": Contender(lambda model, lr: optim.Adam(model.parameters(), lr=lr), 2e-3),
         "AdamW": Contender(lambda model, lr: optim.AdamW(decayed(model, _DECAY), lr=lr), 2e-3),
@@ -79,7 +79,7 @@ def contenders() -> dict[str, Contender]:
         "Adafactor": Contender(lambda model, lr: optim.Adafactor(decayed(model, 0.0), lr=lr), 0.1),
         "Muon": Contender(muon, 1e-2),
     }
-    return found if hasattr(torch.optim, "Muon") else {name: c for name, c in found.items() if c.make is not muon}
+    return every if hasattr(torch.optim, "Muon") else {name: c for name, c in every.items() if c.make is not muon}
 
 
 def final_loss(history: History) -> float:
@@ -112,7 +112,7 @@ def best_rates(runs: pd.DataFrame) -> dict[str, float]:
 def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     """Loss against learning rate, a panel for each optimizer: mean and range over the seeds, the best rate marked."""
     figure, panels = subplots(2, 3, figsize=(7.6, 4.8), layout="constrained", sharex=True, sharey=True)
-    said = []
+    by_optimizer = []
     for panel, (name, best) in zip(panels.flat, best_rates(runs).items(), strict=True):
         losses = losses_by_rate(runs[runs["name"] == name])
         panel.axvline(1e-3, color=COLORS["ink"], linestyle=":", linewidth=1)
@@ -124,30 +124,30 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
             panel.text(rate, 2.4, lost, ha="right", va="center", fontsize=9)
         panel.plot(best, losses["mean"][best], "o", color=COLORS["second"], markersize=8)
         panel.set(title=f"{name}: best at {best:g}", xscale="log", ylim=(0, 2.6))
-        said.append(f"{name}: {rates_in_words(losses)}")
+        by_optimizer.append(f"{name}: {rates_in_words(losses)}")
     panels[0, 0].text(1.1e-3, 0.1, "0.001", fontsize=9)
     figure.supxlabel("learning rate α (logarithmic)", fontsize=10)
     figure.supylabel("training loss, last 20 steps", fontsize=10)
     figure.suptitle("Every best rate lies inside its grid; 0.001 is the best of none", x=0.01, ha="left", fontsize=11)
-    return figure, f"Training loss at the end against the learning rate. {'. '.join(said)}."
+    return figure, f"Training loss at the end against the learning rate. {'. '.join(by_optimizer)}."
 
 
 def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
     """Loss against learning rate for two optimizers, each with a constant rate and with the cosine: four lines."""
     figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
-    said = []
+    by_line = []
     for number, ((schedule, name), of_both) in enumerate(runs.groupby(["schedule", "name"])):
         losses = losses_by_rate(of_both)
         line, ring = ("-", {}) if number % 2 else ("--", {"markersize": 8, "markerfacecolor": "none"})
         _draw_curve(axes, losses, SERIES[number // 2], line, label=f"{name}, {schedule}", **ring)
-        said.append(f"{name}, {schedule}: {rates_in_words(losses)}")
+        by_line.append(f"{name}, {schedule}: {rates_in_words(losses)}")
     axes.set(xscale="log", xlabel="learning rate α (logarithmic)", ylabel="training loss, last 20 steps", ylim=(0, 2.6))
     rates = sorted(runs["lr"].unique())
     axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes.minorticks_off()
     axes.set_title("Up to 0.001 the lines pair up by schedule, not by optimizer")
     axes.legend()
-    return figure, f"Training loss at the end against the learning rate. {'. '.join(said)}."
+    return figure, f"Training loss at the end against the learning rate. {'. '.join(by_line)}."
 
 
 def _draw_curve(axes, losses: pd.DataFrame, color: str, line: str = "-", **look) -> None:
@@ -163,11 +163,11 @@ def rates_in_words(losses: pd.DataFrame) -> str:
     return ", ".join(f"{end} at {rate:g}" for end, rate in ends)
 
 
-def race_figure(race: pd.DataFrame, kept: Mapping[str, int]) -> tuple[Figure, str]:
-    """A row for each optimizer, two marks for each seed: training and held-out loss. `kept`: the bytes of state by name."""
+def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Figure, str]:
+    """A row for each optimizer, two marks for each seed: training and held-out loss. `state_bytes` by name."""
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
     rows = race.groupby("name")["loss"].mean().sort_values().index
-    said = []
+    by_optimizer = []
     for row, name in enumerate(rows):
         of_name = race[race["name"] == name]
         first = row == 0
@@ -181,12 +181,12 @@ def race_figure(race: pd.DataFrame, kept: Mapping[str, int]) -> tuple[Figure, st
         )
         if lost := of_name["loss"].isna().sum():
             axes.text(2.58, row, f"{lost} of {len(of_name)} diverged", ha="right", va="center", fontsize=9)
-        said.append(f"{name} with {format_bytes(kept[name])}: {ends}")
-    axes.set_yticks(range(len(rows)), [f"{name}\n{format_bytes(kept[name])}" for name in rows])
+        by_optimizer.append(f"{name} with {format_bytes(state_bytes[name])}: {ends}")
+    axes.set_yticks(range(len(rows)), [f"{name}\n{format_bytes(state_bytes[name])}" for name in rows])
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 2.6), xlabel="loss at the end, a mark for each seed")
     axes.set_title("Muon ends lowest, and a smaller state does not mean a higher loss")
     axes.legend()
-    return figure, f"Loss at the end of three seeds by optimizer. {'. '.join(said)}."
+    return figure, f"Loss at the end of three seeds by optimizer. {'. '.join(by_optimizer)}."
 
 
 def as_range(losses: pd.Series) -> str:
@@ -208,7 +208,7 @@ def sizes_of(model: str, itemsize: int = 4) -> dict[str, dict[str, int]]:
         network = models.from_configuration(models.configuration(model))
     shapes = [p.shape for p in network.parameters()]
     hidden, others = ([p.shape for p in part] for part in optim.hidden_matrices(network))
-    kept = {
+    states = {
         "AdamW": _state(optim.AdamW, shapes, itemsize),
         "Muon": _state(optim.Momentum, hidden, itemsize) + _state(optim.AdamW, others, itemsize),
         "SGD, momentum": _state(optim.Momentum, shapes, itemsize),
@@ -216,7 +216,7 @@ def sizes_of(model: str, itemsize: int = 4) -> dict[str, dict[str, int]]:
         "Adafactor": _state(optim.Adafactor, shapes, itemsize),
     }
     size = sum(shape.numel() for shape in shapes) * itemsize
-    rows = {name: {"parameters": size, "gradients": size, "optimizer state": state} for name, state in kept.items()}
+    rows = {name: {"parameters": size, "gradients": size, "optimizer state": state} for name, state in states.items()}
     largest = max(shape.numel() for shape in shapes) * itemsize
     return rows | {"Adafactor, in backward": {**rows["Adafactor"], "gradients": largest}}
 
@@ -247,5 +247,5 @@ def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figur
     axes.set(xlim=(0, 1.2 * widest / size), ylim=(len(bars) - 0.4, -0.6))
     axes.grid(axis="y", visible=False)
     legend_of_kinds(figure, bars)
-    said = "; ".join(f"{name} {format_bytes(total)}" for name, total in totals.items())
-    return figure, f"Parameters, gradients and optimizer state of {model} in {8 * itemsize} bits, by optimizer: {said}."
+    sums = "; ".join(f"{name} {format_bytes(total)}" for name, total in totals.items())
+    return figure, f"Parameters, gradients and optimizer state of {model} in {8 * itemsize} bits, by optimizer: {sums}."

@@ -133,7 +133,7 @@ def accumulate_on_rank(build: Callable[[], nn.Module], shares: Sequence[Sequence
 
 def _one_update(module: nn.Module, micro_batches: Sequence[dict], quiet_forward: bool, quiet_backward: bool) -> tuple:
     model, reduced = DistributedDataParallel(module), Reduced()
-    model.register_comm_hook(reduced, _counted_all_reduce)
+    model.register_comm_hook(reduced, _count_all_reduce)
     weights = _weights(module, micro_batches)
     for number, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True), start=1):
         more = number < len(micro_batches)
@@ -152,7 +152,7 @@ def _weights(module: nn.Module, micro_batches: Sequence[dict]) -> list[float]:
     return [dist.get_world_size() * count / total.item() for count in counts]
 
 
-def _counted_all_reduce(reduced: Reduced, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _count_all_reduce(reduced: Reduced, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     reduced.buckets += 1
     reduced.payload += bucket.buffer().nbytes
     return allreduce_hook(dist.group.WORLD, bucket)
@@ -220,8 +220,8 @@ def token_gradients(model: nn.Module, texts: Iterable[dict]) -> TokenGradients:
     for text in texts:
         text = {name: value.to(parameters[0].device) for name, value in text.items()}
         counts.append(num_loss_tokens(model, text))
-        found = torch.autograd.grad(model(**text).loss * counts[-1], parameters)
-        gradients.append(torch.cat([gradient.flatten() for gradient in found]).float())
+        by_parameter = torch.autograd.grad(model(**text).loss * counts[-1], parameters)
+        gradients.append(torch.cat([gradient.flatten() for gradient in by_parameter]).float())
     stacked = torch.stack(gradients)
     return TokenGradients(np.array(counts), (stacked @ stacked.T).double().cpu().numpy())
 
@@ -256,7 +256,7 @@ def train_on_texts(
     mean of the losses that were minimized; `by token` and `by text` are the two means of the held-out loss.
     """
     optimizer, losses = AdamW(model.parameters(), lr=1e-3), []
-    found = {"reported": [], "by token": [], "by text": []}
+    curves = {"reported": [], "by token": [], "by text": []}
     for rows in torch.arange(len(ids)).split(32):
         loss = _mean_loss(model, ids[rows], mask[rows], by_text)
         loss.backward()
@@ -264,11 +264,11 @@ def train_on_texts(
         optimizer.zero_grad()
         losses.append(loss.item())
         if len(losses) % every == 0:
-            found["reported"].append(sum(losses[-every:]) / every)
+            curves["reported"].append(sum(losses[-every:]) / every)
             with torch.no_grad():
-                found["by token"].append(_mean_loss(model, *held_out, by_text=False).item())
-                found["by text"].append(_mean_loss(model, *held_out, by_text=True).item())
-    return found
+                curves["by token"].append(_mean_loss(model, *held_out, by_text=False).item())
+                curves["by text"].append(_mean_loss(model, *held_out, by_text=True).item())
+    return curves
 
 
 def _mean_loss(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor, by_text: bool) -> torch.Tensor:
@@ -283,18 +283,18 @@ def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: 
     """What each run of `train_on_texts` reports, and beside it the held-out loss of a token."""
     figure, panels = subplots(1, 2, figsize=(7.6, 3.6), layout="constrained", sharey=True)
     titles = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
-    said = []
+    descents = []
     for panel, (kind, title) in zip(panels, titles.items(), strict=True):
         for color, mark, (name, run) in zip(("first", "second"), "oD", runs.items(), strict=True):
             updates = [every * (place + 1) for place in range(len(run[kind]))]
             panel.plot(updates, run[kind], f"{mark}-", color=COLORS[color], markerfacecolor="none", label=name)
-            said.append(f"{title}, {name}: {run[kind][0]:.2f} to {run[kind][-1]:.2f}")
+            descents.append(f"{title}, {name}: {run[kind][0]:.2f} to {run[kind][-1]:.2f}")
         panel.set(title=title, xlabel="update, from 32 texts each")
     panels[0].set(ylabel="loss")
     panels[1].legend()
     title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"Losses of two runs. {'; '.join(said)}."
+    return figure, f"Losses of two runs. {'; '.join(descents)}."
 
 
 def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[Figure, str]:
@@ -321,12 +321,12 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
     axes.set_yticks(range(len(updates)), list(updates))
     axes.grid(visible=False)
     axes.tick_params(length=0)
-    said = "; ".join(
+    counts = "; ".join(
         f"{name}: {', '.join(map(str, sizes))}, left over {batches - sum(sizes)}" for name, sizes in updates.items()
     )
     return (
         figure,
-        f"{batches} micro-batches in a row, colored by the update they go into. Numbers in each update: {said}.",
+        f"{batches} micro-batches in a row, colored by the update they go into. Numbers in each update: {counts}.",
     )
 
 
@@ -369,8 +369,8 @@ def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     figure.legend(loc="outside upper center", ncols=2)
-    said = "; ".join(f"{name} {format_bytes(predicted[name])} and {format_bytes(dry[name])}" for name in predicted)
-    return figure, f"Peak of a step, by pencil and in a dry run: {said}."
+    peaks = "; ".join(f"{name} {format_bytes(predicted[name])} and {format_bytes(dry[name])}" for name in predicted)
+    return figure, f"Peak of a step, by pencil and in a dry run: {peaks}."
 
 
 def _draw_line(axes, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -68,9 +68,9 @@ def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int,
 
 def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
     """Memory over one step: everything kept, and beside it each block's input kept and the rest computed again."""
-    kept, again = walk(blocks, None, per_block), walk(blocks, blocks, per_block)
+    plain, again = walk(blocks, None, per_block), walk(blocks, blocks, per_block)
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained", sharey=True)
-    for axes, moments, forward in ((left, kept, blocks), (right, again, blocks)):
+    for axes, moments, forward in ((left, plain, blocks), (right, again, blocks)):
         times, boundaries, activations = zip(*moments, strict=True)
         above = [low + high for low, high in zip(boundaries, activations, strict=True)]
         color = COLORS["activations" if axes is left else "recomputed"]
@@ -83,7 +83,7 @@ def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
             xlabel="time, in forward passes of a block", ylim=(0, 1.15 * per_block * blocks), xlim=(0, again[-1][0])
         )
     left.set_ylabel("kept, in boundaries")
-    highest = [max(low + high for _, low, high in moments) for moments in (kept, again)]
+    highest = [max(low + high for _, low, high in moments) for moments in (plain, again)]
     left.set_title(f"Everything is kept: {highest[0]} at the peak", fontsize=10)
     right.set_title(f"Computed again from boundaries: {highest[1]}", fontsize=10)
     right.text(
@@ -93,7 +93,7 @@ def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
     return figure, (
         f"Memory over one step of {blocks} blocks that save {per_block} boundaries each. Left, everything kept: it climbs to "
         f"{highest[0]} boundaries and falls in backward. Right, only boundaries kept: at most {highest[1]}, since one block at a "
-        f"time computes its activations again; the step takes {again[-1][0]} units of time instead of {kept[-1][0]}."
+        f"time computes its activations again; the step takes {again[-1][0]} units of time instead of {plain[-1][0]}."
     )
 
 
@@ -154,13 +154,13 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     A boundary is DistilBERT's: `batch` × 128 tokens × 768 float32 numbers. More segments than blocks count as one per block.
     """
     segments, boundary = min(segments, blocks), batch * 128 * 768 * ITEMSIZE
-    plain, kept = walk(blocks, None, per_block), walk(blocks, segments, per_block)
+    plain, again = walk(blocks, None, per_block), walk(blocks, segments, per_block)
     without = boundary * peak(blocks, None, per_block)
     peaks = {count: boundary * peak(blocks, count, per_block) for count in range(1, blocks + 1)}
     lowest = _join_counts([count for count, value in peaks.items() if value == min(peaks.values())])
     unit, size = byte_unit(without)
     figure, (left, right) = subplots(1, 2, figsize=(7.8, 3.5), layout="constrained", width_ratios=(2, 1))
-    times, boundaries, activations = zip(*kept, strict=True)
+    times, boundaries, activations = zip(*again, strict=True)
     below = [boundary / size * value for value in boundaries]
     above = [low + boundary / size * value for low, value in zip(below, activations, strict=True)]
     area = {"step": "post", "linewidth": 0}
@@ -171,7 +171,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     left.step([moment[0] for moment in plain], heights, label="no checkpoint", **dashed)
     left.set(xlabel="time, in forward passes of a block", ylabel=f"activations kept, {unit}")
     left.set(xlim=(0, None), ylim=(0, None))
-    now, end, plain_end = peaks[segments], kept[-1][0], plain[-1][0]
+    now, end, plain_end = peaks[segments], again[-1][0], plain[-1][0]
     left.set_title(f"{format_bytes(now)} instead of {format_bytes(without)}, time {end} instead of {plain_end}")
     left.legend(loc="upper right")
     right.plot(list(peaks), [value / size for value in peaks.values()], ".-", color=COLORS["predicted"])

@@ -43,12 +43,12 @@ def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[li
 
     Under autocast both are computed in a narrow type. Nothing is left in the parameters.
     """
-    found: list[torch.Tensor] = []
+    of_outputs: list[torch.Tensor] = []
     layers = nn.ModuleList(module for module in model.modules() if isinstance(module, nn.Linear))
 
     def watch_output(module, inputs, output):
         if output.requires_grad:
-            output.register_hook(lambda gradient: found.append(gradient.detach()))
+            output.register_hook(lambda gradient: of_outputs.append(gradient.detach()))
 
     hooks = [layer.register_forward_hook(watch_output) for layer in layers]
     model.zero_grad()
@@ -57,7 +57,7 @@ def gradients_of(model: nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[li
         hook.remove()
     of_parameters = [p.grad.clone() for p in layers.parameters() if p.grad is not None]  # a shared weight comes once
     model.zero_grad()
-    return found, of_parameters
+    return of_outputs, of_parameters
 
 
 @dataclass
@@ -98,14 +98,14 @@ def error_by_rounding(model: nn.Module, batch: dict, scale: float) -> dict[str, 
     exact = _gradients(model.eval(), batch, 1.0)
     rounded = copy.deepcopy(model)
     round_output_gradients(rounded)
-    found = _gradients(rounded, batch, scale)
-    return {name: relative_error(found[name], exact[name]) for name in exact}
+    inexact = _gradients(rounded, batch, scale)
+    return {name: relative_error(inexact[name], exact[name]) for name in exact}
 
 
 def _gradients(model: nn.Module, batch: dict, scale: float) -> dict[str, torch.Tensor]:
     names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad(scale * model(**batch).loss, parameters)
-    return {name: gradient / scale for name, gradient in zip(names, found, strict=True)}
+    gradients = torch.autograd.grad(scale * model(**batch).loss, parameters)
+    return {name: gradient / scale for name, gradient in zip(names, gradients, strict=True)}
 
 
 def time_call(call: Callable[[], object], machine: Machine) -> dict[str, float]:
@@ -263,10 +263,10 @@ def trace_figure(trace: Trace, title: str = "") -> tuple[Figure, str]:
     figure.legend([Rectangle((0, 0), 1, 1, **look)], ["no operator of the model runs"], loc="outside upper right")
     sums = {name: (spans["end"] - spans["start"]).sum() for name, spans in rows.items()}
     split = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in sums.items())
-    found = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())
+    lengths = "; ".join(f"{format_seconds(gap.seconds)} ({gap.where})" for gap in gaps.itertuples())
     return figure, (
         f"A timeline of {len(trace.of('step'))} steps in {format_seconds(trace.end)}: {split}. "
-        f"Gaps in which no operator of the model ran: {found or 'none'}."
+        f"Gaps in which no operator of the model ran: {lengths or 'none'}."
     )
 
 
@@ -287,8 +287,8 @@ def operator_seconds_figure(table: pd.DataFrame, top: int = 8) -> tuple[Figure, 
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     figure.legend(*patches(*PHASE_COLORS.items()), loc="outside upper center", ncols=len(PHASE_COLORS))
-    said = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    return figure, f"Bars of time by operator, split by phase. Shares of all operators' time: {said}."
+    percentages = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return figure, f"Bars of time by operator, split by phase. Shares of all operators' time: {percentages}."
 
 
 def formats_figure() -> tuple[Figure, str]:
@@ -375,7 +375,7 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     figure, (top, *panels) = subplots(
         3, 1, figsize=(7.6, 5.2), layout="constrained", sharex=True, height_ratios=(1.1, 1.5, 1.5)
     )
-    lost, said, left = [], [], max(levels[0] - 2, -52)
+    lost, tails, left = [], [], max(levels[0] - 2, -52)
     for axes, counts, name in zip(panels, (outputs, parameters), ("outputs", "parameters"), strict=True):
         total = sum(counts.values())
         lost.append(sum(n for e, n in counts.items() if e < edge) / total)
@@ -385,7 +385,7 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
         axes.text(left + 1, 0.97, f"{_percent(lost[-1])} vanish", color=writing("warning"), **words)
         axes.text(levels[-1] + 2, 0.97, f"gradients of\n{name}", **words)
         axes.set(ylabel="% of them")
-        said.append(f"of {total:,} gradients of {name} {_percent(lost[-1])} lie below 2^{edge:.0f}")
+        tails.append(f"of {total:,} gradients of {name} {_percent(lost[-1])} lie below 2^{edge:.0f}")
     for row, name in enumerate(names):
         _draw_range(top, row, FORMATS[name])
     for axes in (top, *panels):
@@ -397,7 +397,7 @@ def exponents_figure(outputs: Counter, parameters: Counter) -> tuple[Figure, str
     panels[1].set(xlabel="size of a gradient, as power of two", xlim=(left, 20))
     title = f"In fp16 {_percent(lost[0])} of the outputs' gradients vanish, and {_percent(lost[1])} of the parameters'"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"{title}. Histograms over powers of two: {'; '.join(said)}, half of fp16's smallest."
+    return figure, f"{title}. Histograms over powers of two: {'; '.join(tails)}, half of fp16's smallest."
 
 
 def _percent(share: float) -> str:
@@ -464,11 +464,11 @@ def speed_figure(times: pd.DataFrame) -> tuple[Figure, str]:
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     figure.suptitle(_speed_conclusion(speed, calls, narrow), x=0.01, ha="left", fontsize=11)
-    said = "; ".join(
+    multiples = "; ".join(
         f"{call} in {kind} {both['measured']:.2g} times (predicted {both['predicted']:.2g})"
         for (call, kind), both in speed.items()
     )
-    return figure, f"Speeds as multiples of float32's: {said}."
+    return figure, f"Speeds as multiples of float32's: {multiples}."
 
 
 def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) -> str:
@@ -477,8 +477,8 @@ def _speed_conclusion(speed: dict, calls: Sequence[str], narrow: Sequence[str]) 
     rest = [call for call in calls if call not in faster]
     if not faster:
         return "Here no call is faster in both narrow types"
-    said = f"Faster here in both narrow types: {' and '.join(faster)}"
-    return f"{said}. Not so: {' and '.join(rest)}" if rest else said
+    title = f"Faster here in both narrow types: {' and '.join(faster)}"
+    return f"{title}. Not so: {' and '.join(rest)}" if rest else title
 
 
 def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
@@ -499,8 +499,8 @@ def outlier_figure(errors: pd.DataFrame) -> tuple[Figure, str]:
     worst, best = (errors.iloc[-1].filter(like=part).max() for part in ("one scale", "block"))
     title = f"One large value: errors up to {worst:.0%} with one scale a tensor, up to {best:.0%} with blocks"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    said = "; ".join(f"{name} {shares.iloc[0]:.1%} to {shares.iloc[-1]:.1%}" for name, shares in errors.items())
-    return figure, f"Errors of the other rows, as one value grows to {errors.index[-1]:,.0f} times the largest: {said}."
+    ends = "; ".join(f"{name} {shares.iloc[0]:.1%} to {shares.iloc[-1]:.1%}" for name, shares in errors.items())
+    return figure, f"Errors of the other rows, as one value grows to {errors.index[-1]:,.0f} times the largest: {ends}."
 
 
 class NumberPicker(VBox):

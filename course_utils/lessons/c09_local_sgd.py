@@ -183,7 +183,7 @@ def step_seconds_on_rank(
 
     A way is as in `RunPlan`, or None for a rank that trains alone. The median of three runs of `steps` steps, in turns.
     """
-    share, found = shares[dist.get_rank()], {name: [] for name in (*ways, "average")}
+    share, seconds = shares[dist.get_rank()], {name: [] for name in (*ways, "average")}
     for _ in range(4):
         for name, way in ways.items():
             model = build()
@@ -202,9 +202,9 @@ def step_seconds_on_rank(
                 optimizer.zero_grad()
                 after_update()
             finish()
-            found[name].append((time.perf_counter() - start) / steps)
-        found["average"].append(_median_seconds(partial(average_over_ranks, list(model.parameters())), 20))
-    return {name: statistics.median(taken[1:]) for name, taken in found.items()}
+            seconds[name].append((time.perf_counter() - start) / steps)
+        seconds["average"].append(_median_seconds(partial(average_over_ranks, list(model.parameters())), 20))
+    return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
 @torch.no_grad()
@@ -215,8 +215,8 @@ def loss_of_mean(model: nn.Module, judged_on: tuple) -> float:
     with uncounted():
         average_over_ranks(parameters)
     loss = nn.functional.cross_entropy(model(judged_on[0]), judged_on[1]).item()
-    for parameter, kept in zip(parameters, own, strict=True):
-        parameter.copy_(kept)
+    for parameter, before in zip(parameters, own, strict=True):
+        parameter.copy_(before)
     return loss
 
 
@@ -307,8 +307,8 @@ def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
         ha="left",
         fontsize=11,
     )
-    said = "; ".join(f"turn {turn}: {', '.join('-'.join(row) for row in state)}" for turn, state in enumerate(states))
-    return figure, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {said}."
+    moves = "; ".join(f"turn {turn}: {', '.join('-'.join(row) for row in state)}" for turn, state in enumerate(states))
+    return figure, f"Whose parts each piece holds, rank by rank, on a ring of {ranks}. {moves}."
 
 
 def local_rounds_figure(ranks: int = 3, every: int = 4, steps: int = 8) -> tuple[Figure, str]:
@@ -347,7 +347,7 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
     `computing` is the seconds of a step, `sending` those of one average; nothing overlaps. A mark is at the first H from 9r on.
     """
     figure, panels = subplots(1, len(computing), figsize=(7.6, 3.4), layout="constrained", sharey=True, squeeze=False)
-    everies, said = np.logspace(0, 5, 200), []
+    everies, marks = np.logspace(0, 5, 200), []
     for panel, (machine, step) in zip(panels[0], computing.items(), strict=True):
         panel.axhline(90, color=COLORS["predicted"], linestyle=":", linewidth=1.4)
         for (name, average), color, marker in zip(sending.items(), SERIES, MARKS, strict=False):
@@ -357,30 +357,30 @@ def busy_figure(computing: Mapping[str, float], sending: Mapping[str, float]) ->
                 1, math.ceil(round(9 * r, 6))
             )  # rounded, so that a sum of floats does not ask for one step more
             panel.plot(enough, 100 * enough / (enough + r), marker, color=COLORS[color], markersize=8)
-            said.append(f"{machine}, {name}: nine tenths at H = {enough:,}")
+            marks.append(f"{machine}, {name}: nine tenths at H = {enough:,}")
         panel.set(title=f"{machine}: {format_seconds(step)} a step", xscale="log", xlim=(0.8, 1e5), ylim=(0, 105))
         panel.set(xlabel="H, steps between two averages")
     panels[0][0].set(ylabel="share of time in which\nthe ranks compute, %")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(sending))
     title = "Nine tenths of the time go to computing from H = 9r on; a faster machine needs a larger H"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"Share of the time spent computing against H, an S for each network. {'; '.join(said)}."
+    return figure, f"Share of the time spent computing against H, an S for each network. {'; '.join(marks)}."
 
 
 def drift_figure(drifts: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> tuple[Figure, str]:
     """How far a rank is from the mean of all, against its steps: a panel per group, in it a line per run of (step, distance)."""
     figure, panels = subplots(1, len(drifts), figsize=(7.6, 3.3), layout="constrained", sharey=True, squeeze=False)
-    said = []
+    gaps = []
     for axes, (group, lines) in zip(panels[0], drifts.items(), strict=True):
         for color, (name, points) in zip(SERIES, lines.items(), strict=False):
             axes.plot(*zip(*points, strict=True), color=COLORS[color], label=name)
-            said.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
+            gaps.append(f"{group}, {name}: at most {max(d for _, d in points):.2g}, {points[-1][1]:.2g} at the end")
         axes.set(xlabel="step", title=group)
     panels[0][0].set(ylabel="distance to the mean", ylim=(0, None))
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     title = "Within a round the ranks part, and an average brings them together"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"Distance of a rank to the mean of all ranks against steps, a sawtooth. {'; '.join(said)}."
+    return figure, f"Distance of a rank to the mean of all ranks against steps, a sawtooth. {'; '.join(gaps)}."
 
 
 def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -> tuple[Figure, str]:
@@ -398,11 +398,11 @@ def apart_figure(lines: Mapping[str, Sequence[tuple[int, float]]], low: float) -
     above.set(ylim=(low, 1.25 * top), title="Run A never closes the gap; run B closes it with its first average")
     below.set(ylim=(-0.03 * low, low), xlabel="step (the scale of the distance changes between the panels)")
     figure.supylabel("distance to the mean", fontsize=10)
-    said = "; ".join(
+    distances = "; ".join(
         f"{name} begins at {points[0][1]:.2g}, is at most {max(d for _, d in points):.2g}, and ends at {points[-1][1]:.2g}"
         for name, points in lines.items()
     )
-    return figure, f"Distance of a rank to the mean of all ranks against steps: {said}."
+    return figure, f"Distance of a rank to the mean of all ranks against steps: {distances}."
 
 
 def cost_of_a_loss(run: RankHistory, level: float) -> tuple[int, int, int]:
@@ -456,11 +456,11 @@ def losses_of_ways_figure(
     quick, frugal = (min(costs, key=lambda way: costs[way][place]) for place in (0, 1))
     title = f"To one loss {quick} takes the fewest steps, and {frugal} the fewest bytes ({name})"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    said = "; ".join(
+    by_way = "; ".join(
         f"{way}: {format_counted(step, 'step')}, {format_bytes(sent)} sent, {format_seconds(times[way])}"
         for way, (step, sent, _) in costs.items()
     )
-    return figure, f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}. {said}."
+    return figure, f"Loss of the ranks' mean against steps, and what a loss of {level:.2f} costs on {name}. {by_way}."
 
 
 def losses_against_every_figure(
@@ -486,12 +486,12 @@ def losses_against_every_figure(
     axes.minorticks_off()
     title = "At equal steps local steps cost loss where ranks have other data (bands: DDP)"
     axes.set_title(title)
-    said = "; ".join(
+    by_kind = "; ".join(
         f"{kind}: {', '.join(f'{min(v):.2f} to {max(v):.2f} at H = {h}' for h, v in line.items())}, "
         f"DDP {min(levels[kind]):.2f} to {max(levels[kind]):.2f}"
         for kind, line in ends.items()
     )
-    return figure, f"Lowest and highest loss of the ranks' mean over the seeds against H. {said}."
+    return figure, f"Lowest and highest loss of the ranks' mean over the seeds against H. {by_kind}."
 
 
 # To play with: ranks that descend in bowls of their own.

@@ -120,14 +120,14 @@ WAYS = {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "ZeRO-3": zero3, "FSDP2": 
 
 def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module], int]:
     """The smallest modules with `least` parameters outside of smaller ones, inner ones first; how many are left over."""
-    found, left = [], sum(p.numel() for p in module.parameters(recurse=False))
+    modules, left = [], sum(p.numel() for p in module.parameters(recurse=False))
     for child in module.children():
         inside, outside = modules_of_at_least(child, least)
-        found += inside
+        modules += inside
         left += outside
     if left >= least and not isinstance(module, nn.ModuleList):  # which has no forward pass
-        return [*found, module], 0
-    return found, left
+        return [*modules, module], 0
+    return modules, left
 
 
 # What one rank sees of a way.
@@ -179,11 +179,11 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     inner = setup.optimizer.optimizer if way == "ZeRO-1" else setup.optimizer
     state = [v for values in inner.state.values() for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
-    kept = distinct_bytes(map(_local, tensors))
+    held = distinct_bytes(map(local_part, tensors))
     return Seen(
         # The lowest is what the step needs; in others a thread of gloo's holds a row of gradients a moment longer.
-        kept + min(above),
-        kept + max(above),
+        held + min(above),
+        held + max(above),
         {"parameters": _elements(setup.model.parameters()), "optimizer state": _elements(s for s in state if s.dim())},
         tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         traffic,
@@ -199,14 +199,14 @@ def time_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe, times: 
     all ranks are ready.
     """
     setups = {name: WAYS[way](models.from_configuration(config), **options) for name, (way, options) in ways.items()}
-    batch, found = batch_of(config, recipe, dist.get_rank()), {name: [] for name in ways}
+    batch, by_way = batch_of(config, recipe, dist.get_rank()), {name: [] for name in ways}
     for _ in range(times):
         for name, setup in setups.items():
             dist.barrier()
             begin = time.perf_counter()
             setup.step(batch)
-            found[name].append(time.perf_counter() - begin)
-    return {name: min(seconds) for name, seconds in found.items()}
+            by_way[name].append(time.perf_counter() - begin)
+    return {name: min(seconds) for name, seconds in by_way.items()}
 
 
 def computing_seconds(config, recipe: Recipe, machine: Machine) -> tuple[float, float]:
@@ -228,12 +228,12 @@ def computing_seconds(config, recipe: Recipe, machine: Machine) -> tuple[float, 
 
 def seconds_of_message(times: int = 200) -> float:
     """To be launched on two ranks: what the smallest all-gather takes, one message each way; the median."""
-    mine, both, found = torch.ones(1), torch.empty(dist.get_world_size()), []
+    mine, both, seconds = torch.ones(1), torch.empty(dist.get_world_size()), []
     for _ in range(times):
         begin = time.perf_counter()
         all_gather(both, mine)
-        found.append(time.perf_counter() - begin)
-    return statistics.median(found)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 def peaks_of_torch_ddp(config, recipe: Recipe) -> dict[str, int]:
@@ -241,7 +241,7 @@ def peaks_of_torch_ddp(config, recipe: Recipe) -> dict[str, int]:
 
     The lowest of `RECORDED` steps, as in `measure_way`.
     """
-    found = {}
+    peaks = {}
     for name, view in {"default": False, "bucket view": True}.items():
         allocator = allocator_of(torch.device("cpu"))
         with allocator.recording():  # from before the model is made: the buckets live as long as it does
@@ -254,9 +254,9 @@ def peaks_of_torch_ddp(config, recipe: Recipe) -> dict[str, int]:
                     allocator.begin_phase(str(number))
                     setup.step(batch)
         account = allocator.account()
-        found[name] = account.at_start + min(account.by_phase.values())
+        peaks[name] = account.at_start + min(account.by_phase.values())
         del setup
-    return found
+    return peaks
 
 
 def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]:
@@ -317,10 +317,10 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 
 
 def _elements(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(_local(tensor).numel() for tensor in tensors)
+    return sum(local_part(tensor).numel() for tensor in tensors)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What lies on this rank of it."""
     return getattr(tensor, "_local_tensor", tensor)
 
@@ -346,7 +346,7 @@ class Activity:
 
 def trace_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe) -> dict[str, list[Activity]]:
     """To be launched: what this rank does in the third step of each; a way is a name of `WAYS` and its options."""
-    found = {}
+    activities = {}
     for name, (way, options) in ways.items():
         setup, batch = (
             WAYS[way](models.from_configuration(config), **options),
@@ -362,14 +362,14 @@ def trace_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe) -> dic
         with quiet():
             profiler.stop()
         events = profiler.profiler.kineto_results.events()
-        found[name] = read_activities([(e.name(), e.start_ns() / 1e9, e.end_ns() / 1e9) for e in events])
-    return found
+        activities[name] = read_activities([(e.name(), e.start_ns() / 1e9, e.end_ns() / 1e9) for e in events])
+    return activities
 
 
 def read_activities(events: Sequence[tuple[str, float, float]]) -> list[Activity]:
     """From the profiler's events as (name, start, end): each phase's stretches of operators, and the collectives."""
     events = sorted(events, key=lambda event: event[1])
-    found: list[Activity] = []
+    activities: list[Activity] = []
     for phase, begin, end in (event for event in events if event[0] in PHASES):
         stretches: list[list[float]] = []
         for _, a, b in (e for e in events if e[0].startswith("aten::") and begin <= e[1] < end):
@@ -377,14 +377,14 @@ def read_activities(events: Sequence[tuple[str, float, float]]) -> list[Activity
                 stretches[-1][1] = max(stretches[-1][1], b)
             else:
                 stretches.append([a, b])
-        found += [Activity(phase, a, b) for a, b in stretches]
+        activities += [Activity(phase, a, b) for a, b in stretches]
     kinds = (
         kind for name, *_ in events if name.startswith("c10d::") for part, kind in COLLECTIVES.items() if part in name
     )
     # gloo works in a thread of its own, in the order of the calls, and may name one collective after another.
     works = [event for event in events if event[0].startswith("gloo:")]
-    found += [Activity(kind, a, b) for kind, (_, a, b) in zip(kinds, works, strict=False)]
-    return sorted(found, key=lambda activity: activity.start)
+    activities += [Activity(kind, a, b) for kind, (_, a, b) in zip(kinds, works, strict=False)]
+    return sorted(activities, key=lambda activity: activity.start)
 
 
 def overlap(activities: Sequence[Activity]) -> float:
@@ -616,11 +616,11 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     below.grid(axis="x", visible=False)
     title = "A block is whole twice in a step, and at its end its gradient lies there three times"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    said = "; ".join(
+    moments = "; ".join(
         f"{what} ({lane}): " + ", ".join(f"{kind} {format_bytes(count)}" for kind, count in held.items())
         for what, lane, held in life
     )
-    return figure, f"One unit's life under ZeRO-3 on {ranks} ranks, and its bytes on a rank. {said}."
+    return figure, f"One unit's life under ZeRO-3 on {ranks} ranks, and its bytes on a rank. {moments}."
 
 
 def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], ranks: int) -> tuple[Figure, str]:
@@ -632,7 +632,7 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     tokens = np.geomspace(100, 100_000, 50)
     axes.plot(tokens, 1e3 * 2 * parameters * tokens / flops, color=COLORS["third"])
     axes.text(1_300, 1.6e3 * 2 * parameters * 1_300 / flops, "computing a block", color=writing("third"), rotation=28)
-    said = []
+    crossings = []
     for (name, bandwidth), color in zip(links.items(), ("first", "second"), strict=False):
         gather, crossing = (ranks - 1) / ranks * 2 * parameters / bandwidth, tokens_that_hide(flops, bandwidth, ranks)
         axes.axhline(1e3 * gather, color=COLORS[color], linestyle="--")
@@ -642,12 +642,12 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
         axes.annotate(
             f"{crossing:,.0f} tokens", (crossing, 1e3 * gather), (6, -6), textcoords="offset points", va="top"
         )
-        said.append(f"{crossing:,.0f} ({name})")
+        crossings.append(f"{crossing:,.0f} ({name})")
     axes.set(xscale="log", yscale="log", xlabel="tokens of a rank in a step", ylabel="milliseconds")
-    axes.set_title(f"A gather hides behind computing from {' or '.join(said)} tokens on", fontsize=10)
+    axes.set_title(f"A gather hides behind computing from {' or '.join(crossings)} tokens on", fontsize=10)
     return figure, (
         f"Milliseconds to compute a block of {parameters / 1e6:.0f} million parameters forward, rising with a rank's tokens, "
-        f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(said)} tokens."
+        f"and to gather the next one on {ranks} ranks, level. They cross at {', '.join(crossings)} tokens."
     )
 
 
@@ -657,9 +657,9 @@ def bucket_figure(peaks: Mapping[str, int]) -> tuple[Figure, str]:
     widths, (before, after) = (1.4, 0.8, 2.2, 1.1), (format_bytes(peak) for peak in peaks.values())
     left = bucket = 2.6
     for number, width in enumerate(widths):
-        _labeled_box(axes, left, 0, width, f"grad {number}", "gradients")
-        _labeled_box(axes, bucket, 0.97, width, "", "communication")
-        _labeled_box(axes, bucket, 1.9, width, f"grad {number}", "gradients")
+        _draw_box(axes, left, 0, width, f"grad {number}", "gradients")
+        _draw_box(axes, bucket, 0.97, width, "", "communication")
+        _draw_box(axes, bucket, 1.9, width, f"grad {number}", "gradients")
         arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2}
         axes.annotate("", (bucket + width / 2, 0.95), (left + width / 2, 0.52), arrowprops=arrow)
         left, bucket = left + width + 0.12, bucket + width
@@ -673,11 +673,11 @@ def bucket_figure(peaks: Mapping[str, int]) -> tuple[Figure, str]:
     axes.set(xlim=(0, 10.6), ylim=(2.6, -0.2))
     axes.axis("off")
     axes.set_title("Gradients that are windows into the bucket save one copy of all of them")
-    said = f"DDP copies each gradient into a bucket and sends that: peak {before}."
-    return figure, f"{said} As views the gradients are the bucket: peak {after}."
+    by_default = f"DDP copies each gradient into a bucket and sends that: peak {before}."
+    return figure, f"{by_default} As views the gradients are the bucket: peak {after}."
 
 
-def _labeled_box(axes, x: float, y: float, width: float, text: str, color: str) -> None:
+def _draw_box(axes, x: float, y: float, width: float, text: str, color: str) -> None:
     axes.add_patch(Rectangle((x, y), width, 0.5, facecolor=COLORS[color], edgecolor=COLORS["paper"], linewidth=1.5))
     axes.text(x + width / 2, y + 0.25, text, ha="center", va="center", fontsize=8)
 
@@ -690,14 +690,14 @@ def number_units(activities: Sequence[Activity], blocks: int) -> list[str]:
     """
     forward, back = [str(block + 1) for block in range(blocks)], [str(blocks - block) for block in range(blocks)]
     orders = {"all-gather": ["R", *forward, "R", *back], "reduce-scatter": [*back, "R"]}
-    found = Counter(activity.what for activity in activities)
-    units = {what: iter(order) for what, order in orders.items() if found[what] == len(order)}
+    counts = Counter(activity.what for activity in activities)
+    units = {what: iter(order) for what, order in orders.items() if counts[what] == len(order)}
     return [next(units[activity.what], "") if activity.what in units else "" for activity in activities]
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]], blocks: int) -> tuple[Figure, str]:
     """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
-    jobs, said, end = [], [], 0.0
+    jobs, by_run, end = [], [], 0.0
     for row, lane in enumerate(runs.values()):
         zero = min(activity.start for activity in lane)
         end = max(end, max(activity.end for activity in lane) - zero)
@@ -713,10 +713,10 @@ def lanes_figure(runs: Mapping[str, Sequence[Activity]], blocks: int) -> tuple[F
     for name, lane in runs.items():
         sent = ", ".join(f"{count} {what}" for what, count in Counter(a.what for a in lane if not a.computes).items())
         computed = format_seconds(sum(a.end - a.start for a in lane if a.computes))
-        said.append(
+        by_run.append(
             f"{name}: computes {computed} and takes part in {sent}, {overlap(lane):.0%} of their time while it computes"
         )
-    return figure, f"A step of rank 0 on one time axis. {'; '.join(said)}."
+    return figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
 
 def _draw_lanes(figure: Figure, axes, jobs: Sequence[tuple], names: Sequence[str]) -> None:
@@ -778,7 +778,7 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     for axes in (left, right):
         axes.set_xticks(units, [f"{count}" for count in units])
         axes.minorticks_off()
-    said = "; ".join(
+    by_count = "; ".join(
         f"{format_counted(row.units, 'unit')}: peak {format_bytes(row.peak)}, largest unit {format_bytes(row.gathered)}, "
         + ", ".join(f"{name} {format_seconds(table.loc[row.Index, name])}" for name in networks)
         for row in table.itertuples()
@@ -786,7 +786,7 @@ def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
     started = (
         f"Peak of a rank and seconds on the wire against the number of units; all shards take {format_bytes(shards)}"
     )
-    return figure, f"{started}. {said}."
+    return figure, f"{started}. {by_count}."
 
 
 def lengths_figure(consistent: Mapping[str, tuple[int, int] | None], marked: Mapping[int, str]) -> tuple[Figure, str]:
@@ -795,10 +795,10 @@ def lengths_figure(consistent: Mapping[str, tuple[int, int] | None], marked: Map
     `marked` are lengths drawn as lines, with what is to be said about them.
     """
     figure, axes = subplots(figsize=(7.6, 1.6 + 0.36 * len(consistent)), layout="constrained")
-    words = {name: f"{found[0]} to {found[1]}" if found else "none" for name, found in consistent.items()}
-    for row, (name, found) in enumerate(consistent.items()):
-        start, end = found or (0, 0)
-        axes.barh(row, end - start + bool(found), left=start, height=0.6, color=COLORS["measured"])
+    words = {name: f"{lengths[0]} to {lengths[1]}" if lengths else "none" for name, lengths in consistent.items()}
+    for row, (name, lengths) in enumerate(consistent.items()):
+        start, end = lengths or (0, 0)
+        axes.barh(row, end - start + bool(lengths), left=start, height=0.6, color=COLORS["measured"])
         axes.text(1.04 * (end or 20), row, words[name], va="center", fontsize=9)
     for length, remark in marked.items():
         axes.axvline(length, color=COLORS["warning"], linestyle="--", linewidth=1.4)
@@ -813,9 +813,9 @@ def lengths_figure(consistent: Mapping[str, tuple[int, int] | None], marked: Map
     ranges = list(consistent.values())
     shared = all(ranges) and max(start for start, _ in ranges) <= min(end for _, end in ranges)
     axes.set_title("One length agrees with every row" if shared else "No one length agrees with every row")
-    said = "; ".join(f"{name}: {length}" for name, length in words.items())
+    by_row = "; ".join(f"{name}: {length}" for name, length in words.items())
     lines = "; ".join(f"{length} tokens: {remark}" for length, remark in marked.items())
-    return figure, f"Lengths of the sequence that agree with each row. {said}. Marked: {lines}."
+    return figure, f"Lengths of the sequence that agree with each row. {by_row}. Marked: {lines}."
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
@@ -865,11 +865,11 @@ def step_on_paper(
     `prefetch` the next unit is gathered while this one computes. The last rank computes `slowest` times as long as the others.
     Gradients are copied to be sent as in `FSDP` and `DDP`.
     """
-    pace, kept = np.array([1.0, slowest][:ranks]), (1 / ranks if stage >= 2 else 1)
+    pace, share = np.array([1.0, slowest][:ranks]), (1 / ranks if stage >= 2 else 1)
     around = wire * (ranks - 1) / ranks / units + latency * (ranks - 1)
     free = {"compute": np.zeros(len(pace)), "wire": np.zeros(len(pace))}
     # AdamW keeps twice the parameters.
-    jobs, changes = [], [(0.0, "parameters", kept), (0.0, "optimizer state", 2 / ranks if stage else 2)]
+    jobs, changes = [], [(0.0, "parameters", share), (0.0, "optimizer state", 2 / ranks if stage else 2)]
     gathered, copied = {}, 0.0
 
     def work(what: str, ready: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
@@ -916,7 +916,7 @@ def step_on_paper(
                     copied += copies
                     if stage >= 2:
                         hold(done, "communication", -copies)
-                        hold(done, "gradients", kept / units - 1 / units)
+                        hold(done, "gradients", share / units - 1 / units)
                         copied -= copies
             if more and not prefetch:
                 ready = gather(following, end)
@@ -968,10 +968,10 @@ def play_sharding(
     below.set_xlabel("time (forward pass of the model = 1)")
     figure.legend(*below.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
     counted_ranks = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}"
-    said = f"{counted_ranks}: a step takes {plan.end:.2f}, of which rank 0 waits {plan.waiting:.0%}"
-    above.set_title(said)
+    title = f"{counted_ranks}: a step takes {plan.end:.2f}, of which rank 0 waits {plan.waiting:.0%}"
+    above.set_title(title)
     slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""
     made = f"{sum(job[0] == 0 for job in plan.jobs)} jobs of a rank with {format_counted(units, 'unit')}{slow}"
     top = plan.memory.index(peak)
     there = ", ".join(f"{kind} {sizes[top]:.2f}" for kind, sizes in plan.held.items() if sizes[top] > 0.005)
-    return figure, f"{said}; {made}; the memory peaks at {peak:.2f}: {there}."
+    return figure, f"{title}; {made}; the memory peaks at {peak:.2f}: {there}."

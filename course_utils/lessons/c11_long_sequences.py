@@ -71,12 +71,12 @@ def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] 
 
 def handed_over(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
     """All that `function(*inputs)` hands to autograd to be saved for backward, parameters and repetitions too."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     # Not to be compiled itself, where the function is.
-    remember = torch.compiler.disable(lambda tensor: found.append(tensor.detach()) or tensor)
+    remember = torch.compiler.disable(lambda tensor: tensors.append(tensor.detach()) or tensor)
     with saved_tensors_hooks(remember, lambda tensor: tensor):
         function(*inputs)
-    return found
+    return tensors
 
 
 def operations(function: Callable[..., Tensor], *inputs) -> int:
@@ -89,8 +89,8 @@ def operations(function: Callable[..., Tensor], *inputs) -> int:
 def largest_error(function: Callable, right: Callable, *inputs) -> float:
     """The largest relative difference of the gradients of two functions of the same inputs."""
     learned = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-    found, expected = (torch.autograd.grad(one(*inputs), learned) for one in (function, right))
-    return max(((a - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True))
+    actual, expected = (torch.autograd.grad(one(*inputs), learned) for one in (function, right))
+    return max(((a - b).norm() / b.norm()).item() for a, b in zip(actual, expected, strict=True))
 
 
 def head(
@@ -149,7 +149,7 @@ def owners(lengths: Sequence[int], room: int) -> Tensor:
 
 def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]], times: int = 3) -> dict[str, float]:
     """Seconds of forward and backward over all batches of each kind, the quickest of `times`; the kinds take turns."""
-    found = {name: float("inf") for name in batches}
+    quickest = {name: float("inf") for name in batches}
     for _ in range(times):
         for name, some in batches.items():
             started = time.perf_counter()
@@ -157,8 +157,8 @@ def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]], times
                 model(**batch).loss.backward()
             next(model.parameters()).grad.sum().item()
             model.zero_grad()
-            found[name] = min(found[name], time.perf_counter() - started)
-    return found
+            quickest[name] = min(quickest[name], time.perf_counter() - started)
+    return quickest
 
 
 # Attention over ranks, to be launched.
@@ -172,7 +172,7 @@ def ring_on_rank(length: int, heads: int = 2, width: int = 16) -> dict[str, dict
     A row each: the largest difference of output and gradients, bytes sent in forward and in all, pairs of a query and a key
     that this rank's mask lets through.
     """
-    found, rank, ranks = {}, dist.get_rank(), dist.get_world_size()
+    rows, rank, ranks = {}, dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(0)
     whole = [torch.randn(1, heads, length, width, generator=generator).requires_grad_() for _ in range(3)]
     right = attention(*whole, True)
@@ -187,13 +187,13 @@ def ring_on_rank(length: int, heads: int = 2, width: int = 16) -> dict[str, dict
             forward = traffic.sent
             (out * weights[..., mine, :]).sum().backward()
         both = zip((out, *(part.grad for part in parts)), (right, *(tensor.grad for tensor in whole)), strict=True)
-        found[name] = {
+        rows[name] = {
             "difference": max((a - b[..., mine, :]).abs().max().item() for a, b in both),
             "sent in forward": forward,
             "sent": traffic.sent,
             "pairs": int((mine + 1).sum()),
         }
-    return found
+    return rows
 
 
 def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
@@ -216,11 +216,11 @@ def loss_gradients_on_rank() -> dict[str, float]:
     x, ranks = torch.arange(1.0, 9.0), dist.get_world_size()
     mine = x[:3] if dist.get_rank() == 0 else x[3:]
     ways = {"mean": mine.mean(), "sum / 8": mine.sum() / 8, "sum / 8 × ranks": ranks * mine.sum() / 8}
-    found = {}
+    multiples = {}
     for name, gradient in ways.items():  # of w, where a token's loss is w times its x
         dist.all_reduce(gradient)
-        found[name] = (gradient / ranks / x.mean()).item()
-    return found
+        multiples[name] = (gradient / ranks / x.mean()).item()
+    return multiples
 
 
 # Activations on the host, in seconds from stated rates.
@@ -365,10 +365,10 @@ def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: in
     )
 
 
-def budgets_figure(found: Mapping[float, Cost], plain: Cost) -> tuple[Figure, str]:
+def budgets_figure(steps: Mapping[float, Cost], plain: Cost) -> tuple[Figure, str]:
     """Saved bytes and the peak for each budget of the compiler, beside the step that is not compiled."""
-    labels = ["not compiled", *(f"budget {share:g}" for share in found)]
-    costs = [plain, *found.values()]
+    labels = ["not compiled", *(f"budget {share:g}" for share in steps)]
+    costs = [plain, *steps.values()]
     unit, size = byte_unit(max(one.peak for one in costs))
     figure, axes = subplots(figsize=(7.6, 0.9 + 0.42 * len(labels)), layout="constrained")
     for row, one in enumerate(costs):
@@ -384,8 +384,8 @@ def budgets_figure(found: Mapping[float, Cost], plain: Cost) -> tuple[Figure, st
     )
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    last, lowest = min(found), min(found, key=lambda share: found[share].peak)
-    title = f"With budget {last:g} only {format_bytes(found[last].saved)} are saved, but the peak is lowest at budget {lowest:g}"
+    last, lowest = min(steps), min(steps, key=lambda share: steps[share].peak)
+    title = f"With budget {last:g} only {format_bytes(steps[last].saved)} are saved, but the peak is lowest at budget {lowest:g}"
     axes.set_title(title, fontsize=11)
     rows = "; ".join(
         f"{label}: {format_bytes(c.saved)} saved, peak {format_bytes(c.peak)}"

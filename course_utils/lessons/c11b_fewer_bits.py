@@ -119,7 +119,7 @@ def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
 
     GaLore's rank is a quarter of the model's width.
     """
-    found = {}
+    recipes = {}
     for change in CHANGES:
         fields = change.apply(recipe)
         if "galore" in fields:
@@ -128,8 +128,8 @@ def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
             with suppress(CourseError):  # the two do not go together
                 changed = replace(recipe, **fields)
                 Workload(model, changed).build()
-                found["GaLore, a quarter" if "galore" in fields else change.name] = changed
-    return found
+                recipes["GaLore, a quarter" if "galore" in fields else change.name] = changed
+    return recipes
 
 
 # Adapters.
@@ -169,11 +169,11 @@ def measured(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> m
     return memory.measure(build, step, timed=timed)
 
 
-def by_kind(found: Mapping[tuple, memory.Measurement]) -> pd.DataFrame:
+def by_kind(measurements: Mapping[tuple, memory.Measurement]) -> pd.DataFrame:
     """A row for each measured step: bytes at the peak of what stays, of what is there for a moment, and in all; and the operator
     that the peak was inside."""
     kinds, rows = ("parameters", "gradients", "optimizer state", "activations"), {}
-    for name, one in found.items():
+    for name, one in measurements.items():
         sizes = {kind: one.split.get(kind, 0) for kind in kinds}
         sizes |= {"for a moment": one.peak - sum(sizes.values()), "peak": one.peak}
         rows[name] = {kind: format_bytes(size) for kind, size in sizes.items()} | {"inside": one.operator}
@@ -250,7 +250,7 @@ def _optimizer(kind: type, options: dict, model: nn.Module, lr: float) -> torch.
     return optim.ChainedOptimizer(kind(hidden, lr=lr, weight_decay=0.0, **options), rest)
 
 
-def _of(kind: type, lr: float, **options) -> LowState:
+def _make(kind: type, lr: float, **options) -> LowState:
     rank = {"rank": options["rank"]} if "rank" in options else {}
     return LowState(
         Contender(partial(_optimizer, kind, options), lr),
@@ -293,23 +293,23 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
         )
 
     narrow = {"interval": INTERVAL}
-    found = {
-        "AdamW": _of(optim.AdamW, 2e-3),
-        "SGD": _of(optim.SGD, 3.0),
-        "AdamW, 16 bits": _of(AdamW16bit, 2e-3),
-        "AdamW, 16 bits, to nearest": _of(AdamW16bit, 2e-3, stochastic=False),
-        "AdamW, 8 bits": _of(optim.AdamW8bit, 2e-3),
-        "AdamW, 4 bits": _of(AdamW4bit, 2e-3),
-        "GaLore, a half": _of(GaLore, 2e-2, rank=width // 2, **narrow),
-        "GaLore, a quarter": _of(GaLore, 2e-2, rank=width // 4, **narrow),
-        "GaLore, as 8 bits": _of(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
-        "APOLLO, a quarter": _of(APOLLO, 5e-3, rank=width // 4, **narrow),
-        "APOLLO, rank 1": _of(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
+    states = {
+        "AdamW": _make(optim.AdamW, 2e-3),
+        "SGD": _make(optim.SGD, 3.0),
+        "AdamW, 16 bits": _make(AdamW16bit, 2e-3),
+        "AdamW, 16 bits, to nearest": _make(AdamW16bit, 2e-3, stochastic=False),
+        "AdamW, 8 bits": _make(optim.AdamW8bit, 2e-3),
+        "AdamW, 4 bits": _make(AdamW4bit, 2e-3),
+        "GaLore, a half": _make(GaLore, 2e-2, rank=width // 2, **narrow),
+        "GaLore, a quarter": _make(GaLore, 2e-2, rank=width // 4, **narrow),
+        "GaLore, as 8 bits": _make(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
+        "APOLLO, a quarter": _make(APOLLO, 5e-3, rank=width // 4, **narrow),
+        "APOLLO, rank 1": _make(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
     }
     rank = lora(width // 4)
     state = partial(lambda r, shapes: 8 * r * sum(map(sum, shapes)), rank)
-    found["LoRA, bytes as GaLore's"] = LowState(Contender(partial(_adapters, rank), 3e-3), state)
-    return found
+    states["LoRA, bytes as GaLore's"] = LowState(Contender(partial(_adapters, rank), 3e-3), state)
+    return states
 
 
 # Language models that learn from another.
@@ -322,8 +322,8 @@ TEACHER_SEED = 99
 def rows(split: str) -> Tensor:
     """All functions one after the other, cut into rows of `LENGTH` tokens out of `WORDS`, int64."""
     every = data.load_functions()
-    found = data.tokenizer_for(every, WORDS)(list(every[split]["text"]))["input_ids"]
-    tokens = [token for ids in found for token in ids]
+    texts = data.tokenizer_for(every, WORDS)(list(every[split]["text"]))["input_ids"]
+    tokens = [token for ids in texts for token in ids]
     count = len(tokens) // LENGTH
     return torch.tensor(tokens[: count * LENGTH]).view(count, LENGTH)
 
@@ -441,8 +441,8 @@ def idea_figure() -> tuple[Figure, str]:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     legend_of_kinds(figure, ways)
-    said = "; ".join(f"{name} {sum(parts.values()):.2f}" for name, parts in ways.items())
-    return figure, f"Bytes for each weight of a matrix of 4,096 by 4,096 in float32, without activations: {said}."
+    sums = "; ".join(f"{name} {sum(parts.values()):.2f}" for name, parts in ways.items())
+    return figure, f"Bytes for each weight of a matrix of 4,096 by 4,096 in float32, without activations: {sums}."
 
 
 def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -> tuple[Figure, str]:
@@ -450,17 +450,17 @@ def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -
     figure, axes = subplots(figsize=(7.6, 1.1 + 0.32 * len(runs)), layout="constrained")
     first = next(iter(runs.values()))
     axes.axvspan(min(first), max(first), color=COLORS["grid"], alpha=0.6, linewidth=0)
-    said = []
+    ranges = []
     for row, (name, losses) in enumerate(runs.items()):
         axes.plot(losses, [row] * len(losses), "o", color=COLORS["first"], markersize=4.5, alpha=0.8)
         mean = sum(losses) / len(losses)
         axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5)
-        said.append(f"{name}: {min(losses):.2f} to {max(losses):.2f}, mean {mean:.2f}")
+        ranges.append(f"{name}: {min(losses):.2f} to {max(losses):.2f}, mean {mean:.2f}")
     axes.set(yticks=range(len(runs)), yticklabels=list(runs), xlabel=xlabel)
     axes.set_title(title, fontsize=11)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    return figure, f"{title}. A dot for each seed, a line at the mean. {'; '.join(said)}."
+    return figure, f"{title}. A dot for each seed, a line at the mean. {'; '.join(ranges)}."
 
 
 def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str]:

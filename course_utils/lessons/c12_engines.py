@@ -27,8 +27,7 @@ from course_utils.distributed import Traffic, counted, launch
 from course_utils.distributed.torchrun import announce
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.lessons.c10_fsdp_and_zero import largest_difference
-from course_utils.lessons.c12_scaling_out import local
+from course_utils.lessons.c10_fsdp_and_zero import largest_difference, local_part
 from course_utils.memory import distinct_bytes
 from course_utils.script import Job
 from course_utils.script.agents import Agents
@@ -92,7 +91,8 @@ class Trained:
 
 def by_flags(job: Job) -> Trained:
     """To be launched: what `course train` does with these flags, its update `COUNTED` under a ledger of what is sent."""
-    _on_cpu()
+    set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
+    settings.cache_clear()
     _silence()
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
@@ -106,19 +106,19 @@ def by_flags(job: Job) -> Trained:
             sent = traffic or sent
     plain, optimizer = run.engine.plain, run.engine.optimizer
     inner = getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
-    return _seen(run.engine.model, plain, inner, sent)
+    return _record_rank(run.engine.model, plain, inner, sent)
 
 
-def _seen(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic) -> Trained:
+def _record_rank(wrapper: nn.Module, plain: nn.Module, optimizer: torch.optim.Optimizer, sent: Traffic) -> Trained:
     """Bytes by memory, each once: an engine may keep a copy of its share in the optimizer."""
     own = [getattr(p, "ds_tensor", p) for p in plain.parameters()]
     copies = [p for group in optimizer.param_groups for p in group["params"]]
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v) and v.dim()]
-    parameters, kept = (distinct_bytes(map(local, tensors)) for tensors in ([*own, *copies], state))
-    return Trained(type(wrapper).__name__, sent.sent, parameters, kept, _full(plain))
+    parameters, state_bytes = (distinct_bytes(map(local_part, tensors)) for tensors in ([*own, *copies], state))
+    return Trained(type(wrapper).__name__, sent.sent, parameters, state_bytes, _gather_full(plain))
 
 
-def _full(plain: nn.Module) -> dict[str, torch.Tensor]:
+def _gather_full(plain: nn.Module) -> dict[str, torch.Tensor]:
     """Whole parameters by name, wherever their parts are."""
     gathered = nullcontext()
     if any(hasattr(p, "ds_tensor") for p in plain.parameters()):
@@ -126,8 +126,8 @@ def _full(plain: nn.Module) -> dict[str, torch.Tensor]:
 
         gathered = deepspeed.zero.GatheredParameters(list(plain.parameters()))
     with gathered:
-        found = {name: p.detach() for name, p in plain.named_parameters()}
-        return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in found.items()}
+        parts = {name: p.detach() for name, p in plain.named_parameters()}
+        return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in parts.items()}
 
 
 def by_accelerate(job: Job) -> Trained:
@@ -135,7 +135,7 @@ def by_accelerate(job: Job) -> Trained:
     announce()
     from accelerate import Accelerator
 
-    plain, plain_optimizer, updates = _own_loop(job)
+    plain, plain_optimizer, updates = _prepare_loop(job)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(updates[0]))
     model, optimizer = accelerator.prepare(plain, plain_optimizer)
 
@@ -146,7 +146,7 @@ def by_accelerate(job: Job) -> Trained:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    return _seen(model, plain, plain_optimizer, _sent_by(make, updates))
+    return _record_rank(model, plain, plain_optimizer, _count_sent(make, updates))
 
 
 def by_fabric(job: Job) -> Trained:
@@ -154,7 +154,7 @@ def by_fabric(job: Job) -> Trained:
     announce()
     _silence()
     fabric = _fabric()
-    plain, plain_optimizer, updates = _own_loop(job)
+    plain, plain_optimizer, updates = _prepare_loop(job)
     model, optimizer = fabric.setup(plain, plain_optimizer)
 
     def make(update: list) -> None:
@@ -164,7 +164,7 @@ def by_fabric(job: Job) -> Trained:
         optimizer.step()
         optimizer.zero_grad()
 
-    return _seen(model, plain, plain_optimizer, _sent_by(make, updates))
+    return _record_rank(model, plain, plain_optimizer, _count_sent(make, updates))
 
 
 def by_trainer(job: Job) -> Trained:
@@ -173,7 +173,7 @@ def by_trainer(job: Job) -> Trained:
     _silence()
     from lightning import LightningModule
 
-    plain, plain_optimizer, updates = _own_loop(job)
+    plain, plain_optimizer, updates = _prepare_loop(job)
     each = len(updates[0])
 
     class Module(LightningModule):
@@ -200,10 +200,10 @@ def by_trainer(job: Job) -> Trained:
     module = Module()
     trainer = _trainer(accumulate_grad_batches=each, use_distributed_sampler=False)
     trainer.fit(module, DataLoader([rows for update in updates for rows in update], batch_size=None))
-    return _seen(trainer.strategy.model, plain, plain_optimizer, module.sent)
+    return _record_rank(trainer.strategy.model, plain, plain_optimizer, module.sent)
 
 
-def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tuple[dict, float]]]]:
+def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tuple[dict, float]]]]:
     """Model and optimizer as `course train` makes them; for each update this rank's micro-batches with their weights.
 
     A weight is that of a micro-batch's loss in a sum over the micro-batches, of which the mean over ranks is taken.
@@ -220,24 +220,18 @@ def _own_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list[tup
     return model, make_optimizer(job.optimizer, model, job.lr, job.options), updates
 
 
-def _sent_by(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
+def _count_sent(make: Callable[[list], None], updates: Sequence[list]) -> Traffic:
     """Make all updates; what this rank sent in update `COUNTED`."""
-    found = []
+    by_update = []
     for number, update in enumerate(updates):
         with _ledger(number) as traffic:
             make(update)
-        found.append(traffic)
-    return found[COUNTED]
+        by_update.append(traffic)
+    return by_update[COUNTED]
 
 
 def _ledger(number: int):
     return counted() if number == COUNTED else nullcontext()
-
-
-def _on_cpu() -> None:
-    """On a rank: train there also where a GPU is, which two ranks would have to share."""
-    set_variable("COURSE_DEVICE", "cpu")
-    settings.cache_clear()
 
 
 def _silence() -> None:
@@ -291,18 +285,18 @@ def train_all(job: Job, ranks: int = 2) -> dict[str, list[Trained]]:
     for package in dict.fromkeys(package for package, *_ in ENGINES.values()):
         names = [name for name, (own, *_) in ENGINES.items() if own == package]
         if find_spec(package):
-            found = launch(_train_each, ranks, names, job, seconds=400)
-            seen |= {name: [rank[name] for rank in found] for name in names}
+            by_rank = launch(_train_each, ranks, names, job, seconds=400)
+            seen |= {name: [rank[name] for rank in by_rank] for name in names}
     return seen
 
 
 def _train_each(names: Sequence[str], job: Job) -> dict[str, Trained]:
     """To be launched: the updates by each of these engines, in a folder of its own."""
-    found = {}
+    trained = {}
     for name in names:
         _, work, strategy = ENGINES[name]
-        found[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
-    return found
+        trained[name] = work(replace(job, strategy=strategy, out=job.out.with_name(strategy)))
+    return trained
 
 
 def truth(job: Job) -> dict[str, torch.Tensor]:
@@ -317,12 +311,12 @@ def compare(seen: Mapping[str, Sequence[Trained]], one: dict[str, torch.Tensor])
     """
     size = sum(tensor.nbytes for tensor in one.values())
     table = pd.DataFrame.from_dict(ROLES, orient="index", columns=["wraps", "shards", "accumulates", "saves"])
-    found = {}
+    rows = {}
     for name, ranks in seen.items():
-        found[name] = {"off by": max(largest_difference(one, rank.full) for rank in ranks)}
+        rows[name] = {"off by": max(largest_difference(one, rank.full) for rank in ranks)}
         for what in ("sent", "parameters", "state"):
-            found[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
-    return table.join(pd.DataFrame.from_dict(found, orient="index"))
+            rows[name][what] = sum(getattr(rank, what) for rank in ranks) / len(ranks) / size
+    return table.join(pd.DataFrame.from_dict(rows, orient="index"))
 
 
 # What they are silent about. Each is launched on two ranks, and trains a few weights on the rows 0 to 6.
@@ -374,7 +368,7 @@ def deepspeed_alone(stage: int, clips: bool = False, **config) -> tuple[float, f
     engine.backward(engine(torch.ones(1, 4)).sum())
     seen = float(nn.utils.clip_grad_norm_(engine.parameters(), 1e-3)) if clips else float("nan")
     engine.step()
-    return float(_full(engine.module)["weight"].norm()), seen
+    return float(_gather_full(engine.module)["weight"].norm()), seen
 
 
 def trainer_alone() -> tuple[list[float], list[float]]:
@@ -459,7 +453,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
         seen.note("agent 1", "is killed, and its rank")
         agents.start(1)
         seen.note("agent 1", "starts again")
-        after, again = _taken_up(seen.until(lambda: _TAKEN_UP.search(agents.said())))
+        after, again = _read_resumption(seen.until(lambda: _RESUMPTION.search(agents.said())))
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
@@ -468,12 +462,12 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
     return Disturbed(pd.DataFrame(seen.events), seen.progress, again, apart)
 
 
-_TAKEN_UP = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
+_RESUMPTION = re.compile(r"Goes on after update (\d+); (?:updates? )?(\w+)(?: to (\d+))? (?:is|are) computed again")
 
 
-def _taken_up(found: re.Match) -> tuple[int, int]:
+def _read_resumption(line: re.Match) -> tuple[int, int]:
     """From what `course train` says: the update that it goes on after, and how many are computed again."""
-    after, first, last = found.groups()
+    after, first, last = line.groups()
     return int(after), 0 if first == "none" else int(last or first) - int(first) + 1
 
 
@@ -491,13 +485,13 @@ class _Watch:
         """What `look` gives, as soon as it gives something."""
         while True:
             over = self.agents.have_ended  # raises where one failed
-            if found := look():
-                return found
+            if value := look():
+                return value
             now = time.monotonic() - self.begun
             if over or now > self.seconds:
-                said = self.agents.said()[-1000:]
+                output = self.agents.said()[-1000:]
                 raise CourseError(
-                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {said}"
+                    f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
                 )
             update = reached(self.out)
             if update and (not self.progress or self.progress[-1][1] != update):
@@ -521,8 +515,8 @@ def disturbed_figure(run: Disturbed) -> tuple[Figure, str]:
     axes.set(xlabel="seconds since the agents were started", ylabel="update at work", xlim=(0, None), ylim=(0, None))
     title = f"A killed agent costs {lost:.0f} s, and {format_counted(run.again, 'update')} made again"
     axes.set_title(title)
-    said = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
-    return figure, f"{title}. {said}."
+    events = "; ".join(f"{row.second:.1f} s: {row.who} {row.what}" for row in run.events.itertuples())
+    return figure, f"{title}. {events}."
 
 
 # What a run says of itself.
@@ -552,7 +546,7 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
     waits = {where: gaps.loc[gaps["where"] == where, "seconds"].sum() / trace.end for where in (LOADING, ELSEWHERE)}
     operators = trace.operator_seconds()["seconds"]
     first, share = operators.index[0], operators.iloc[0] / operators.sum()
-    asked = [
+    questions = [
         (
             "Does the model wait for its data?",
             f"{waits[LOADING]:.0%} of the time",
@@ -574,8 +568,8 @@ def checklist(trace: Trace, history: History, machine: Machine) -> pd.DataFrame:
         ("Which operator takes longest?", f"{first.removeprefix('aten::')}, {share:.0%}", share > 0.5, "that operator"),
     ]
     rows = [
-        (question, found, f"look at: {where}" if found_wrong else "fine")
-        for question, found, found_wrong, where in asked
+        (question, measured, f"look at: {where}" if suspicious else "fine")
+        for question, measured, suspicious, where in questions
     ]
     rate = used.tokens_per_second
     rows.append(("How many tokens a second?", f"{rate:,.0f}", f"at the best rate {rate / used.utilization:,.0f}"))
@@ -591,12 +585,12 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     """The `log.csv` of a run: its loss and its tokens a second, each attempt for itself."""
     rows = pd.read_csv(folder / "log.csv")
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.9), layout="constrained")
-    said = []
+    attempts = []
     for number, (attempt, own) in enumerate(rows.groupby("attempt")):
         look = {"color": COLORS[SERIES[number % len(SERIES)]], "marker": "osD^v"[number % 5], "markersize": 4}
         left.plot(own["step"], own["loss"], label=f"attempt {attempt}", **look)
         right.plot(own["step"], own["tokens_per_second"], **look)
-        said.append(
+        attempts.append(
             f"attempt {attempt}, updates {own['step'].min()} to {own['step'].max()}, loss {own['loss'].iloc[-1]:.2f}"
         )
     left.set(xlabel="update", ylabel="loss")
@@ -607,7 +601,7 @@ def log_figure(folder: Path) -> tuple[Figure, str]:
     apart = (twice["max"] - twice["min"]).max()
     title = f"{format_counted(len(twice), 'row')} logged again, with losses that differ by {apart:.1g}"
     figure.suptitle(title if len(twice) else f"{format_counted(rows['attempt'].nunique(), 'attempt')} in one log")
-    return figure, f"{both}: {'; '.join(said)}."
+    return figure, f"{both}: {'; '.join(attempts)}."
 
 
 def show_tensorboard(folder: Path, height: int = 500) -> bool:

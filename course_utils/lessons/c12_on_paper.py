@@ -23,7 +23,7 @@ from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 def links_figure(names: Sequence[str], ranks: int = 8) -> tuple[Figure, str]:
     """Seconds of an all-reduce on `ranks` against its bytes, a line for each of `LINKS`; dots: half of it is latency."""
     figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
-    sizes, said = np.geomspace(1e3, 1e10, 60), []
+    sizes, by_link = np.geomspace(1e3, 1e10, 60), []
     for row, name in enumerate(names):
         link, color = LINKS[name], SERIES[row]
         seconds = [all_reduce_seconds(size, ranks, link) for size in sizes]
@@ -31,7 +31,7 @@ def links_figure(names: Sequence[str], ranks: int = 8) -> tuple[Figure, str]:
         half = ranks * link.latency * link.bandwidth
         axes.plot(half, all_reduce_seconds(half, ranks, link), MARKS[row], color=COLORS[color])
         axes.text(1.3e10, seconds[-1], name, color=writing(color), va="center", fontsize=9)
-        said.append(
+        by_link.append(
             f"{name}: {half / 1e6:.2g} MB, a gigabyte in {format_seconds(all_reduce_seconds(1e9, ranks, link))}"
         )
     axes.set(xscale="log", yscale="log", xlabel="bytes of the all-reduce", ylabel="time, predicted", xlim=(1e3, 1.5e11))
@@ -40,7 +40,7 @@ def links_figure(names: Sequence[str], ranks: int = 8) -> tuple[Figure, str]:
     axes.set_yticks(ticks, [format_seconds(tick) for tick in ticks])
     axes.minorticks_off()
     axes.set_title("Left of its mark an all-reduce pays mostly latency, right of it bandwidth")
-    return figure, f"Seconds of an all-reduce on {ranks} ranks. Half of them are latency at: {'; '.join(said)}."
+    return figure, f"Seconds of an all-reduce on {ranks} ranks. Half of them are latency at: {'; '.join(by_link)}."
 
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
@@ -67,7 +67,7 @@ def cuts_figure(
 ) -> tuple[Figure, str]:
     """What each cut asks for on each of `LINKS`, beside what a model has: `tokens` a card, `width`, `blocks` of a stage."""
     figure, panels = subplots(1, 3, figsize=(7.8, 2.9), layout="constrained", sharey=True)
-    asked = {
+    cuts = {
         "ZeRO-3: tokens a card": ([tokens_that_hide(flops, LINKS[n].bandwidth, ranks) for n in names], tokens),
         "tensor: width": ([width_that_pays(flops, LINKS[n].bandwidth, ranks, share) for n in names], width),
         "pipeline: width × blocks": (
@@ -75,8 +75,8 @@ def cuts_figure(
             width * blocks,
         ),
     }
-    said = []
-    for axes, (title, (needs, has)) in zip(panels, asked.items(), strict=True):
+    by_cut = []
+    for axes, (title, (needs, has)) in zip(panels, cuts.items(), strict=True):
         for row, need in enumerate(needs):
             color, mark = ("third", "o") if need <= has else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
@@ -92,12 +92,12 @@ def cuts_figure(
         axes.minorticks_off()
         enough = [name for name, need in zip(names, needs, strict=True) if need <= has]
         listed = ", ".join(f"{name} {need:,.0f}" for name, need in zip(names, needs, strict=True))
-        said.append(f"{title}: asked {listed}; the model has {has:,}, enough on {', '.join(enough) or 'none'}")
+        by_cut.append(f"{title}: asked {listed}; the model has {has:,}, enough on {', '.join(enough) or 'none'}")
     panels[0].set_yticks(range(len(names)), names)
-    pays = [sum(need <= has for need in needs) for needs, has in asked.values()]
+    pays = [sum(need <= has for need in needs) for needs, has in cuts.values()]
     title = f"Of these {len(names)} links {pays[1]} will do for a cut by width, {pays[2]} for a pipeline"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"What a cut asks for on {ranks} cards. {'. '.join(said)}."
+    return figure, f"What a cut asks for on {ranks} cards. {'. '.join(by_cut)}."
 
 
 # A step on a mesh.
@@ -239,7 +239,7 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
 
     Tried are computing again or not, and ZeRO-1 or, in one stage, ZeRO-3. Those that fit come first, the quickest first.
     """
-    found, powers = [], [2**n for n in range(cards.bit_length())]
+    steps, powers = [], [2**n for n in range(cards.bit_length())]
     for t, p in product(powers, powers):
         d, rest = divmod(cards, t * p)
         k = tokens // (model.length * d) if d else 0
@@ -250,16 +250,16 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
             for again, stage in product((False, True), (1, 3) if p == 1 else (1,))
         ]
         fitting = [step for step in tries if step.fits]
-        found.append(min(fitting, key=lambda s: s.total) if fitting else min(tries, key=lambda s: s.held))
-    return sorted(found, key=lambda step: (not step.fits, step.total))
+        steps.append(min(fitting, key=lambda s: s.total) if fitting else min(tries, key=lambda s: s.held))
+    return sorted(steps, key=lambda step: (not step.fits, step.total))
 
 
-def meshes_figure(found: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
+def meshes_figure(by_model: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
     """For each model, steps from top to bottom with the parts of their seconds; those that do not fit are only named."""
-    most = max(map(len, found.values()))
-    figure, panels = subplots(1, len(found), figsize=(7.8, 1.2 + 0.18 * most), layout="constrained", squeeze=False)
-    said = []
-    for axes, (name, steps) in zip(panels[0], found.items(), strict=True):
+    most = max(map(len, by_model.values()))
+    figure, panels = subplots(1, len(by_model), figsize=(7.8, 1.2 + 0.18 * most), layout="constrained", squeeze=False)
+    rankings = []
+    for axes, (name, steps) in zip(panels[0], by_model.items(), strict=True):
         best, fit = steps[0], [step for step in steps if step.fits]
         longest = min(2.5 * best.total, max((step.total for step in fit), default=best.total))
         for row, step in enumerate(steps):
@@ -277,11 +277,11 @@ def meshes_figure(found: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
         axes.set_title(f"{name}: {best.name.partition(',')[0]} is quickest", fontsize=9)
         axes.grid(axis="y", visible=False)
         listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in fit)
-        said.append(
+        rankings.append(
             f"{name}, {len(fit)} of {len(steps)} meshes fit, data × tensor × pipeline, quickest first: {listed}"
         )
     figure.legend(*patches(*PARTS.items()), loc="outside upper center", ncols=3)
-    return figure, f"{'. '.join(said)}."
+    return figure, f"{'. '.join(rankings)}."
 
 
 # Published runs.
@@ -348,11 +348,11 @@ def published_figure(runs: Sequence[PublishedRun] = PUBLISHED) -> tuple[Figure, 
     axes.minorticks_off()
     bounds = f"{min(off):+.0f} to {max(off):+.0f} %".replace("-", "−")
     axes.set_title(f"The prediction is off by {bounds}, with nothing fitted")
-    said = "; ".join(
+    by_run = "; ".join(
         f"{run.model.parameters / 1e9:.1f} billion on {run.d} × {run.t} × {run.p}: {theirs:.0f}, predicted {ours:.0f}"
         for run, theirs, ours in zip(runs, achieved, predicted, strict=True)
     )
-    return figure, f"TeraFLOP/s a card against parameters, published and predicted, data × tensor × pipeline. {said}."
+    return figure, f"TeraFLOP/s a card against parameters, published and predicted, data × tensor × pipeline. {by_run}."
 
 
 def days(parameters: float, tokens: float, cards: int, flops: float, operations: int = 8) -> float:
@@ -423,7 +423,7 @@ def failures_figure(
 ) -> tuple[Figure, str]:
     """The share of time that is lost against the interval, for several numbers of cards: Daly's lines, simulated dots."""
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
-    said, least = [], {}
+    by_count, least = [], {}
     for row, count in enumerate(cards):
         between, color = card_between / count, SERIES[row]
         best = daly_interval(saving, between)
@@ -440,7 +440,7 @@ def failures_figure(
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
         axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=writing(color), ha="right", fontsize=9)
-        said.append(
+        by_count.append(
             f"{count:,} cards: {3600 / between:.2g} restarts an hour, best every {format_seconds(best)}, {least[count]:.0%} lost"
         )
     axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(0, 105))
@@ -450,4 +450,4 @@ def failures_figure(
         f"At the best interval (|) {', '.join(f'{share:.0%}' for share in least.values())} of the time is lost"
     )
     begins = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
-    return figure, f"{begins}. {'; '.join(said)}."
+    return figure, f"{begins}. {'; '.join(by_count)}."

@@ -18,6 +18,7 @@ from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
 from course_utils.distributed.schedules import Schedule, gpipe, one_f_one_b, zero_bubble
 from course_utils.distributed.tensor_parallel import Split
+from course_utils.lessons.c10_fsdp_and_zero import local_part
 from course_utils.memory import saved_bytes
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.units import format_counted
@@ -150,12 +151,12 @@ def measure_mesh(work: Work, **sizes: int) -> OnMesh:
     groups = {axis: mesh.get_group(axis) for axis in sizes}
     model = by_hand(work.model(), groups["tensor"])
     with counted() as tensor:
-        found = _gradients_of(work, model, work.batches()[place["data"] :: sizes["data"]])
+        gradients = _gradients_of(work, model, work.batches()[place["data"] :: sizes["data"]])
     with counted() as data:
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad, group=groups["data"])
-    found = {name.replace(".module", ""): grad for name, grad in found.items()}  # the sums over the data ranks
-    seen = Seen(found, models.parameter_count(model), tensor)
+    gradients = {name.replace(".module", ""): grad for name, grad in gradients.items()}  # the sums over the data ranks
+    seen = Seen(gradients, models.parameter_count(model), tensor)
     return OnMesh(place, seen, {"tensor": tensor.sent, "data": data.sent})
 
 
@@ -179,14 +180,9 @@ def measure_tensor(work: Work, cut: Callable[[nn.Module], nn.Module], **options)
     """To be launched: the gradients of an update where `cut` has cut the model over all ranks."""
     model = cut(work.model(), **options)
     with counted() as sent:
-        found = _gradients_of(work, model)
-    kept = sum(local(parameter).numel() for parameter in model.parameters())
-    return Seen({name.replace(".module", ""): local(grad) for name, grad in found.items()}, kept, sent)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What lies on this rank of it."""
-    return getattr(tensor, "_local_tensor", tensor)
+        gradients = _gradients_of(work, model)
+    elements = sum(local_part(parameter).numel() for parameter in model.parameters())
+    return Seen({name.replace(".module", ""): local_part(grad) for name, grad in gradients.items()}, elements, sent)
 
 
 # Cut by depth.
@@ -279,7 +275,7 @@ def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times:
     one = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
     if part.head is None:
         one += work.boundary_bytes  # the output, which backward will start from
-    found = {}
+    held = {}
     for name, (orders, count) in updates.items():
         order, above = orders(dist.get_world_size(), count)[dist.get_rank()], []
         pipeline.run(order, ids, ids)
@@ -288,8 +284,8 @@ def measure_held(work: Work, updates: Mapping[str, tuple[Callable, int]], times:
             with allocator.recording(), allocator.measured():
                 pipeline.run(order, ids, ids)
             above.append(allocator.account().above_start)
-        found[name] = Held(one, min(above))
-    return found
+        held[name] = Held(one, min(above))
+    return held
 
 
 def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]]:
@@ -300,7 +296,7 @@ def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]
 def time_schedules(work: Work, schedules: Mapping[str, Callable], times: int) -> dict[str, float]:
     """To be launched: seconds of an update by each schedule, the quickest of `times`; schedules take turns."""
     _, pipeline = stage_here(work)
-    found: dict[str, list[float]] = {name: [] for name in schedules}
+    by_schedule: dict[str, list[float]] = {name: [] for name in schedules}
     ids = work.batches()
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), work.micro_batches)[dist.get_rank()]
@@ -308,8 +304,8 @@ def time_schedules(work: Work, schedules: Mapping[str, Callable], times: int) ->
         begin = time.perf_counter()
         pipeline.run(order, ids, ids)
         dist.barrier()
-        found[name].append(time.perf_counter() - begin)
-    return {name: min(seconds) for name, seconds in found.items()}
+        by_schedule[name].append(time.perf_counter() - begin)
+    return {name: min(seconds) for name, seconds in by_schedule.items()}
 
 
 # Figures.
@@ -350,11 +346,11 @@ def axes_figure() -> tuple[Figure, str]:
     figure.suptitle("Each axis cuts another side of the model or of the batch", x=0.01, ha="left", fontsize=11)
     handles, labels = patches(*((f"rank {rank}", color) for rank, color in enumerate(_RANKS)), ("all ranks", "grid"))
     figure.legend(handles, labels, loc="outside lower center", ncols=5)
-    said = "; ".join(
+    by_axis = "; ".join(
         f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"
         for name, (model, batch, travels) in AXES.items()
     )
-    return figure, f"Four ranks, and what each axis cuts. {said}."
+    return figure, f"Four ranks, and what each axis cuts. {by_axis}."
 
 
 KINDS = {
@@ -397,9 +393,9 @@ class Drawn(Schedule):
         handles, labels = patches(*((names[kind], KINDS[kind][1]) for kind in used))
         figure.legend(handles, labels, loc="outside lower right", ncols=3)
         count = 1 + max(i for _, _, i in self.spans)
-        said = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
-        kept = ", ".join(map(str, held))
-        return figure, f"{said}, of which {self.bubble} are empty; the stages hold {kept} micro-batches at most."
+        length = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
+        numbers = ", ".join(map(str, held))
+        return figure, f"{length}, of which {self.bubble} are empty; the stages hold {numbers} micro-batches at most."
 
 
 def count_micro_batches(count: int) -> str:

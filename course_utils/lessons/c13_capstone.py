@@ -45,8 +45,8 @@ def here() -> Scenario:
         limits = {"seconds": _TIMES * seconds, "quick": _QUICK * seconds, "level": 1}
         return Scenario("here", _classifier, machine, memory, EXAMPLES, scale.sequence, **limits, device="cpu")
 
-    found = weigh(within(2**40, 1.0), plain)
-    return within(int(_SHARE * found.estimate.peak), found.seconds)
+    weighed = weigh(within(2**40, 1.0), plain)
+    return within(int(_SHARE * weighed.estimate.peak), weighed.seconds)
 
 
 def _classifier():
@@ -56,19 +56,19 @@ def _classifier():
 def prove(recipe: Recipe) -> Measurement:
     """Run a few updates `here` by the recipe; what was measured is kept for the report beside what was predicted."""
     work = Workload(here().source, recipe)
-    found = measure(work.build(), work.step, timed=7)
-    choose(here(), recipe, measured=(found.peak, found.seconds))
-    return found
+    measurement = measure(work.build(), work.step, timed=7)
+    choose(here(), recipe, measured=(measurement.peak, measurement.seconds))
+    return measurement
 
 
-def budgets_figure(found: Mapping[str, Weighed]) -> tuple[Figure, str]:
+def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
     """A row for each recipe of one scenario: bytes by kind at the fullest instant, seconds by phase, and the budgets as lines."""
-    scenario = next(iter(found.values())).scenario
-    figure, panels = subplots(1, 2, figsize=(7.8, 1.7 + 0.42 * len(found)), layout="constrained", sharey=True)
-    unit, size = byte_unit(max(scenario.memory, *(w.need[1] for w in found.values())))
-    clock, second = byte_unit(max(scenario.seconds, *(w.seconds for w in found.values())), SECOND_UNITS)
-    at_peak = {name: w.estimate.peak_instant.by_kind for name, w in found.items()}
-    for row, (name, w) in enumerate(found.items()):
+    scenario = next(iter(by_name.values())).scenario
+    figure, panels = subplots(1, 2, figsize=(7.8, 1.7 + 0.42 * len(by_name)), layout="constrained", sharey=True)
+    unit, size = byte_unit(max(scenario.memory, *(w.need[1] for w in by_name.values())))
+    clock, second = byte_unit(max(scenario.seconds, *(w.seconds for w in by_name.values())), SECOND_UNITS)
+    at_peak = {name: w.estimate.peak_instant.by_kind for name, w in by_name.items()}
+    for row, (name, w) in enumerate(by_name.items()):
         stack(panels[0], row, at_peak[name], size)
         start = 0.0
         for part, seconds in w.parts.items():
@@ -86,18 +86,18 @@ def budgets_figure(found: Mapping[str, Weighed]) -> tuple[Figure, str]:
     )
     for axes, (limit, name) in zip(panels, limits, strict=True):
         axes.axvline(limit, color=COLORS["warning"], linestyle="--", zorder=0)
-        axes.set(xlabel=name, xlim=(0, 1.55 * axes.dataLim.x1), ylim=(len(found) - 0.5, -0.5))
+        axes.set(xlabel=name, xlim=(0, 1.55 * axes.dataLim.x1), ylim=(len(by_name) - 0.5, -0.5))
         axes.grid(visible=False, axis="y")
-    panels[0].set_yticks(range(len(found)), list(found), fontsize=9)
+    panels[0].set_yticks(range(len(by_name)), list(by_name), fontsize=9)
     legend_of_kinds(figure, at_peak)
-    kept = sum(w.fits and w.seconds <= scenario.seconds for w in found.values())
-    title = f"{kept} of {len(found)} keep both budgets (dashed)"
+    fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
+    title = f"{fitting} of {len(by_name)} keep both budgets (dashed)"
     panels[0].set_title(title, loc="left")
-    said = "; ".join(
-        f"{name}: {format_bytes(w.estimate.peak)}, {format_seconds(w.seconds)}" for name, w in found.items()
+    costs = "; ".join(
+        f"{name}: {format_bytes(w.estimate.peak)}, {format_seconds(w.seconds)}" for name, w in by_name.items()
     )
     budgets = f"{format_bytes(scenario.memory)} and {format_seconds(scenario.seconds)}"
-    return figure, f"Bytes at the fullest instant and seconds of an update, with budgets of {budgets}. {said}."
+    return figure, f"Bytes at the fullest instant and seconds of an update, with budgets of {budgets}. {costs}."
 
 
 def chosen_figure(
@@ -111,9 +111,9 @@ def chosen_figure(
     except CourseError as error:
         figure, axes = subplots(figsize=(7.8, 1.6))
         axes.axis("off")
-        said = f"{optimizer} in {precision}, micro-batches of {micro_batch}: no recipe. {error}"
-        axes.text(0, 0.5, fill(said, 90), va="center", fontsize=11, color=COLORS["ink"])
-        return figure, said
+        refusal = f"{optimizer} in {precision}, micro-batches of {micro_batch}: no recipe. {error}"
+        axes.text(0, 0.5, fill(refusal, 90), va="center", fontsize=11, color=COLORS["ink"])
+        return figure, refusal
 
 
 class Through(NamedTuple):
@@ -140,13 +140,13 @@ def through_libraries(recipe: Recipe, updates: int) -> dict[str, Through]:
     by_trainer = training.train_with_trainer(model, None, batches, optim="adamw_torch", **steps)
     model, batches = fresh()
     by_accelerate = training.train_with_accelerate(model, torch.optim.AdamW(model.parameters()), batches, **steps)
-    return {"Trainer": _told_by(by_trainer), "Accelerate": _told_by(by_accelerate)}
+    return {"Trainer": _describe_run(by_trainer), "Accelerate": _describe_run(by_accelerate)}
 
 
-def _told_by(history: training.History) -> Through:
+def _describe_run(history: training.History) -> Through:
     state = next(iter(history.optimizer.state.values()))
-    kept = [value for value in state.values() if value.ndim]
-    return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(kept))
+    tensors = [value for value in state.values() if value.ndim]
+    return Through(type(history.optimizer).__name__, int(state["step"]), len(history.losses), len(tensors))
 
 
 class Tried(NamedTuple):

@@ -47,7 +47,7 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(settings().seed if seed is None else seed)
         try:
-            return model(_without_dtypes(config)).train()
+            return model(_drop_dtypes(config)).train()
         except ImportError as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise CourseError(
@@ -55,14 +55,14 @@ def from_configuration(config: "PretrainedConfig | ConvNetConfig", seed: int | N
             ) from error
 
 
-def _without_dtypes(config: "PretrainedConfig | ConvNetConfig"):
+def _drop_dtypes(config: "PretrainedConfig | ConvNetConfig"):
     """Transformers makes a tower in the dtype that its part of the configuration names, and the rest in torch's."""
     parts = [name for name in getattr(config, "sub_configs", ()) if hasattr(getattr(config, name, None), "to_dict")]
     if not parts:
         return config
     config = deepcopy(config)
     for name in parts:
-        part = _without_dtypes(getattr(config, name))
+        part = _drop_dtypes(getattr(config, name))
         part.dtype = None
         setattr(config, name, part)
     return config
@@ -98,22 +98,22 @@ def class_of(config: "PretrainedConfig") -> type[nn.Module]:
     import transformers
 
     named = (getattr(config, "architectures", None) or [""])[0]
-    spelled = named if hasattr(transformers, named) else _by_other_capitals(named)
+    spelled = named if hasattr(transformers, named) else _find_in_any_case(named)
     if spelled:
         return getattr(transformers, spelled)
     if not named:
         for task in (*_CLASSIFIERS, *_TASKS) if _has_names_of_classes(config) else _TASKS:
-            known = getattr(transformers, f"AutoModelFor{task}")._model_mapping
-            if type(config) in known:
-                found = known[type(config)]
-                return found[0] if isinstance(found, tuple) else found
+            classes = getattr(transformers, f"AutoModelFor{task}")._model_mapping
+            if type(config) in classes:
+                kind = classes[type(config)]
+                return kind[0] if isinstance(kind, tuple) else kind
     raise CourseError(
         f"Transformers has no model {named or 'for ' + type(config).__name__}; set the configuration's architectures to the "
         "name of one of its classes, or give a function that makes the model."
     )
 
 
-def _by_other_capitals(named: str) -> str | None:
+def _find_in_any_case(named: str) -> str | None:
     """As Transformers spells it today: Llama's first files say LLaMAForCausalLM."""
     import transformers
 

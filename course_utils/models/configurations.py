@@ -57,10 +57,10 @@ def configuration(name: str, *, labels: int | None = None, scale: Scale | None =
 
     name = known_as(name)
     if name in PUBLIC:
-        known = PUBLIC[name]
-        kind = getattr(transformers, known.architecture).config_class
+        model = PUBLIC[name]
+        kind = getattr(transformers, model.architecture).config_class
         _refuse_unknown(changes, kind)
-        return kind(**{**known.sizes, **changes, "architectures": [known.architecture]})
+        return kind(**{**model.sizes, **changes, "architectures": [model.architecture]})
     if "num_labels" in changes or not (labels is None or (type(labels) is int and labels > 0)):
         raise CourseError(
             "The number of classes is labels=…, a whole number from 1 on; leave it out for a language model."
@@ -92,14 +92,14 @@ def from_json(path: Path) -> "PretrainedConfig":
     if not path.is_file():
         raise CourseError(f"There is no file {path}; give the config.json of a model, its folder, or a name.")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        family = found.pop("model_type")
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        family = fields.pop("model_type")
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
         why = "it has none" if isinstance(error, KeyError) else _last_line(error)
         raise CourseError(
             f"{path} could not be read as a model's config.json, an object with a model_type ({why})."
         ) from error
-    kind = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else _kind_by_class(found)
+    kind = CONFIG_MAPPING[family] if family in CONFIG_MAPPING else _kind_by_class(fields)
     if kind is None:
         near = ", ".join(get_close_matches(str(family), CONFIG_MAPPING, 3)) or "none"
         raise CourseError(
@@ -107,14 +107,14 @@ def from_json(path: Path) -> "PretrainedConfig":
             "makes the model."
         )
     if kind.model_type != family:
-        found["family"] = family
+        fields["family"] = family
     remarks = logging.getLogger("transformers")
     level = remarks.level
     remarks.setLevel(logging.ERROR)  # of token ids outside a vocabulary, also of those of a family's usual sizes
     try:
-        _refuse_misspelled(found, kind, path)
-        _write_as_today(found, kind)
-        config = kind(**found)
+        _refuse_misspelled(fields, kind, path)
+        _write_as_today(fields, kind)
+        config = kind(**fields)
     except CourseError:
         raise
     except Exception as error:  # Transformers checks by kinds of its own
@@ -130,51 +130,51 @@ def remarks_on(config: "PretrainedConfig") -> list[str]:
     kind, usual = type(config), {}
     with suppress(Exception):  # of a family that has no usual sizes
         usual = vars(kind())
-    found = []
+    remarks = []
     if getattr(config, "family", kind.model_type) != kind.model_type and "family" not in usual:
-        found.append(f"its family {config.family} is read as {kind.model_type}, which its class belongs to")
+        remarks.append(f"its family {config.family} is read as {kind.model_type}, which its class belongs to")
     if getattr(config, "quantization_config", None):
-        found.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
+        remarks.append("its quantization_config is left out: the model is planned as if its weights were not quantized")
     named = {*usual, *kind.attribute_map, *signature(kind).parameters, "architectures", "family", "quantization_config"}
     code = "".join(path.read_text(encoding="utf-8") for path in Path(getfile(kind)).parent.glob("*.py"))
     unnamed = sorted(name for name in vars(config).keys() - named if not name.startswith("_")) if usual else []
     ignored = [name for name in unnamed if not re.search(rf"\b{name}\b", code)]  # it may be read where it is there
     if ignored:
         more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
-        found.append(f"{kind.__name__} ignores {', '.join(ignored[:3])}{more}, which the configuration has")
-    return found
+        remarks.append(f"{kind.__name__} ignores {', '.join(ignored[:3])}{more}, which the configuration has")
+    return remarks
 
 
-def _kind_by_class(found: dict) -> "type[PretrainedConfig] | None":
+def _kind_by_class(fields: dict) -> "type[PretrainedConfig] | None":
     """The configuration of a class that Transformers has, whatever its publisher calls the family."""
     import transformers
 
-    named = (found.get("architectures") or [""])[0]
+    named = (fields.get("architectures") or [""])[0]
     return getattr(getattr(transformers, str(named), None), "config_class", None)
 
 
-def _write_as_today(found: dict, kind: type) -> None:
+def _write_as_today(fields: dict, kind: type) -> None:
     """Switches that were numbers once; in the configurations within it too."""
     from transformers import CONFIG_MAPPING
 
     for name, parameter in signature(kind).parameters.items():
-        if parameter.annotation is bool and type(found.get(name)) is int:
-            found[name] = bool(found[name])
+        if parameter.annotation is bool and type(fields.get(name)) is int:
+            fields[name] = bool(fields[name])
     for name, inner in getattr(kind, "sub_configs", {}).items():
-        part = found.get(name)
+        part = fields.get(name)
         if isinstance(part, dict):
             is_known = part.get("model_type") in CONFIG_MAPPING
             _write_as_today(part, CONFIG_MAPPING[part["model_type"]] if is_known else inner)
 
 
-def _refuse_misspelled(found: dict, family: type, path: Path) -> None:
+def _refuse_misspelled(fields: dict, family: type, path: Path) -> None:
     """Transformers keeps a field that it does not know, and makes the model of its usual size; others it may well ignore."""
-    known, usual = {*signature(family).parameters, *family.attribute_map}, None
+    names, usual = {*signature(family).parameters, *family.attribute_map}, None
     with suppress(Exception):  # of a family that has no usual sizes
         usual = family()
-        known |= usual.to_dict().keys()
-    sizes = {name for name in known - found.keys() if name in SIZES or _is_a_size(name, getattr(usual, name, None))}
-    for name in sorted(found.keys() - known):
+        names |= usual.to_dict().keys()
+    sizes = {name for name in names - fields.keys() if name in SIZES or _is_a_size(name, getattr(usual, name, None))}
+    for name in sorted(fields.keys() - names):
         for near in get_close_matches(name, sizes, 1, cutoff=0.9):
             raise CourseError(
                 f"{path} has a field {name!r}, which {family.model_type} does not know; rename it to {near!r}."
@@ -197,10 +197,10 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
     if name in PUBLISHED:
         return PUBLISHED[name]
     if name not in FAMILIES:
-        known = f"give its config.json, or choose one of {', '.join(NAMES)}."
-        found = instead(name, NAMES, known)
-        more = "" if found == known else " Any other is given by its config.json."
-        raise CourseError(f"No model is called {name!r}; {found}{more}")
+        otherwise = f"give its config.json, or choose one of {', '.join(NAMES)}."
+        advice = instead(name, NAMES, otherwise)
+        more = "" if advice == otherwise else " Any other is given by its config.json."
+        raise CourseError(f"No model is called {name!r}; {advice}{more}")
     s = scale or settings().scale
     sizes, positions = {"vocab_size": s.vocabulary}, max(2 * s.sequence, 128)
     if name == "distilbert":
@@ -215,9 +215,9 @@ def _family_and_sizes(name: str, scale: Scale | None) -> tuple[str, dict]:
 
 
 def _refuse_unknown(changes: dict, kind: type) -> None:
-    known = kind()
+    usual = kind()
     for change in changes:
-        if not hasattr(known, change):
+        if not hasattr(usual, change):
             raise CourseError(f"{kind.__name__} has no setting {change!r}; see its documentation for the names it has.")
 
 
@@ -227,7 +227,7 @@ def _refuse_half_a_size(name: str, sizes: dict, changes: dict, kind: type) -> No
     together = [size for size in sizes if size in SIZES and "position" not in size]
     left_out = [f"{size}={sizes[size]}" for size in together if size not in given]
     if left_out and given & set(together) - {"vocab_size"}:
-        published = next(known for known, (family, _) in PUBLISHED.items() if family == name)
+        published = next(model for model, (family, _) in PUBLISHED.items() if family == name)
         raise CourseError(
             f"{name!r} is the course's own small model, and {', '.join(left_out)} would stay; give these too, "
             f"or start from {published!r}, or say with scale=settings.SCALES[…] whose they are."

@@ -82,8 +82,8 @@ class Adafactor(AdamW):
     @classmethod
     def state_bytes(cls, shape, itemsize=4):
         """Bytes of state for one parameter tensor: rows and columns, or a vector's elements, and a 4-byte step counter."""
-        kept = prod(shape[:-1]) + prod(shape[:-2]) * shape[-1] if len(shape) > 1 else prod(shape)
-        return kept * itemsize + 4
+        elements = prod(shape[:-1]) + prod(shape[:-2]) * shape[-1] if len(shape) > 1 else prod(shape)
+        return elements * itemsize + 4
 
     @classmethod
     def temporary_bytes(cls, shape, itemsize=4):

@@ -29,7 +29,7 @@ class Adam8bit(AdamW):
         state = {"step": 0}
         for number, codebook in self.codebooks(parameter.device).items():
             if parameter.numel() < group["min_8bit_size"]:
-                state[f"state{number}"] = parameter.new_zeros(parameter.shape, dtype=_wide(parameter.dtype))
+                state[f"state{number}"] = parameter.new_zeros(parameter.shape, dtype=_widen(parameter.dtype))
             else:
                 blocks = -(-parameter.numel() // group["block_size"])
                 state[f"state{number}"] = parameter.new_zeros(parameter.shape, dtype=torch.uint8)
@@ -54,7 +54,7 @@ class Adam8bit(AdamW):
             averages = {"step": state["step"]}
             for number, name in self.names.items():
                 codes, absmax = state[f"state{number}"].view(-1)[part], state[f"absmax{number}"][scales]
-                averages[name] = dequantize(codes, absmax, state[f"qmap{number}"], block, _wide(theta.dtype))
+                averages[name] = dequantize(codes, absmax, state[f"qmap{number}"], block, _widen(theta.dtype))
             self.update_wide(theta[part], gradient[part], averages, group)
             for number, name in self.names.items():
                 # Handed over, it is gone as soon as it is scaled.
@@ -116,5 +116,5 @@ def stretch_on(device: str) -> int:
     return 2**16 if device == "cpu" else 2**24
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _widen(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)

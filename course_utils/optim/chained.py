@@ -14,7 +14,7 @@ class ChainedOptimizer(torch.optim.Optimizer):
     @property
     def state(self) -> dict:
         """By parameter, what its own optimizer keeps."""
-        return {parameter: kept for each in self.optimizers for parameter, kept in each.state.items()}
+        return {parameter: state for each in self.optimizers for parameter, state in each.state.items()}
 
     @state.setter
     def state(self, _):

@@ -10,7 +10,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
     Frozen parameters are left out, shared ones appear once. Raises `ValueError` when nothing in `model` is trainable.
     """
-    skipped = set(_undecayed(model))
+    skipped = set(_find_undecayed(model))
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
         raise ValueError("No parameter of this model requires a gradient; unfreeze some before building an optimizer.")
@@ -20,7 +20,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     ]
 
 
-def _undecayed(model: nn.Module):
+def _find_undecayed(model: nn.Module):
     """Biases wherever they are, and all that a normalization layer owns (LayerNorm, LlamaRMSNorm, BatchNorm1d, …)."""
     for module in model.modules():
         is_norm = re.search(r"norm(\dd)?$", type(module).__name__.lower())

@@ -15,14 +15,14 @@ def watch_finite(model: nn.Module) -> Iterator[list[str]]:
     Looks at every parameter on entering, then at every output of a module, its gradient and every parameter's gradient.
     It waits for the device at each tensor: for diagnosis only, when a loss has become NaN.
     """
-    found: list[str] = []
+    sentences: list[str] = []
 
     def look(what: str, tensor: torch.Tensor) -> None:
         broken = ~tensor.isfinite()
         if broken.any():
             index = tuple(broken.nonzero()[0].tolist())
             share = broken.float().mean().item()
-            found.append(f"{what} holds {tensor[index].item()} at {index} ({share:.1%} of it is not finite)")
+            sentences.append(f"{what} holds {tensor[index].item()} at {index} ({share:.1%} of it is not finite)")
 
     def look_at_output(name: str, output) -> None:
         for tensor in tree_leaves(output):
@@ -41,7 +41,7 @@ def watch_finite(model: nn.Module) -> Iterator[list[str]]:
         name = name or "the model"
         hooks.append(module.register_forward_hook(lambda _, __, output, name=name: look_at_output(name, output)))
     try:
-        yield found
+        yield sentences
     finally:
         for hook in hooks:
             hook.remove()

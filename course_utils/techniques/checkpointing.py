@@ -38,7 +38,7 @@ class Checkpoint(torch.autograd.Function):
 def checkpoint_by_hooks(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`function(*inputs)`, of which only the inputs are kept; the graph is the same as without a checkpoint."""
     state = ForwardState(inputs[0].device)
-    kept = SaveInputs.apply(torch.empty(0, requires_grad=True), *inputs)  # before PyTorch 2.13 its node dies with it
+    anchor = SaveInputs.apply(torch.empty(0, requires_grad=True), *inputs)  # before PyTorch 2.13 its node dies with it
     recomputed: list[Tensor | None] = []
 
     def pack(tensor):
@@ -62,7 +62,7 @@ def checkpoint_by_hooks(function: Callable[..., Tensor], *inputs: Tensor) -> Ten
             if index == len(recomputed) - 1:
                 raise EarlyStop
 
-        inputs = [detach(tensor) for tensor in kept.grad_fn.saved_tensors]
+        inputs = [detach(tensor) for tensor in anchor.grad_fn.saved_tensors]
         with state.restored(), saved_tensors_hooks(keep, lambda tensor: tensor), suppress(EarlyStop):
             function(*inputs)
 

@@ -13,8 +13,8 @@ def soft_loss(student: Tensor, teacher: Tensor, labels: Tensor, temperature: flo
     A gradient by the student's logits falls as 1/T² as T grows; the factor makes up for that.
     """
     here = labels != -100
-    wanted, said = ((logits[here] / temperature).log_softmax(-1) for logits in (teacher.detach(), student))
-    return temperature**2 * F.kl_div(said, wanted, reduction="batchmean", log_target=True)
+    wanted, predicted = ((logits[here] / temperature).log_softmax(-1) for logits in (teacher.detach(), student))
+    return temperature**2 * F.kl_div(predicted, wanted, reduction="batchmean", log_target=True)
 
 
 def distillation_loss(

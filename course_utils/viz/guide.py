@@ -87,18 +87,18 @@ def rungs() -> dict[str, Effect]:
 
 def figure() -> tuple[Figure, str]:
     """The page and its text. It is as wide as a notebook, and fits on A4."""
-    found = rungs()
-    kinds = [kind for kind in KINDS if any(kind in effect.lowers for effect in found.values())]
+    by_name = rungs()
+    kinds = [kind for kind in KINDS if any(kind in effect.lowers for effect in by_name.values())]
     page = _Page()
     page.path()
-    page.header(kinds, found)
+    page.header(kinds, by_name)
     for level, heading in enumerate(_LEVELS):
         page.heading(level, heading)
-        for name, effect in found.items():
+        for name, effect in by_name.items():
             if effect.change.level == level:
                 page.rung(name, effect, kinds)
     page.remarks()
-    return page.finish(), _in_words(found)
+    return page.finish(), _describe_page(by_name)
 
 
 def save(path: str | Path) -> None:
@@ -155,11 +155,11 @@ class _Page:
             arrow(self.axes, case, box(self.axes, 5.45, y, then, color, letters="ink", fontsize=8))
         self.y = 1.4
 
-    def header(self, kinds: Sequence[str], found: dict[str, Effect]) -> None:
+    def header(self, kinds: Sequence[str], by_name: dict[str, Effect]) -> None:
         """An example, and the names of the columns."""
         kind = "activations"
-        first = [name for name, effect in found.items() if kind in effect.at_most][:3]
-        example = f"Example: most of the bytes are {kind}. The first three full marks in that column are {_and(first)}."
+        first = [name for name, effect in by_name.items() if kind in effect.at_most][:3]
+        example = f"Example: most of the bytes are {kind}. The first three full marks in that column are {_join_names(first)}."
         for place, line in enumerate(wrap(example, 50)):
             self.write(0.05, self.y + 0.2 + 0.15 * place, line, 8)
         self.y += 0.95
@@ -207,7 +207,7 @@ class _Page:
         self.y += 0.15
         for why, pairs in contradictions(RECIPES).items():
             ones, others = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
-            self.paragraph(f"{_and(ones)} with {_and(others)}: {why}")
+            self.paragraph(f"{_join_names(ones)} with {_join_names(others)}: {why}")
         self.y += 0.06
         self.paragraph(_MEANING)
 
@@ -234,7 +234,7 @@ _MEANING = (
 )
 
 
-def _and(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -242,9 +242,9 @@ def _mark(factor: float) -> str:
     return f"× {factor:.2f}" if abs(factor - 1) >= FELT else ""
 
 
-def _in_words(found: dict[str, Effect]) -> str:
+def _describe_page(by_name: dict[str, Effect]) -> str:
     lines = []
-    for name, effect in found.items():
+    for name, effect in by_name.items():
         words = [f"lowers {', '.join(sorted(effect.lowers, key=KINDS.index))}"] if effect.lowers else []
         for what, factor in (("takes", effect.seconds), ("sends", effect.sent)):
             words += [f"{what} {mark}"] if (mark := _mark(factor)) else []

@@ -35,7 +35,7 @@ def losses_over_seeds(
             raise CourseError(f"The runs of {name} are not equally long; train each for the same number of steps.")
     figure, axes = subplots(layout="constrained")
     what = f"training loss less that of {reference}" if reference else "training loss"
-    said = []
+    ends = []
     for number, (name, histories) in enumerate(runs.items()):
         if name == reference:
             continue
@@ -45,9 +45,9 @@ def losses_over_seeds(
         axes.plot(steps, losses.mean(axis=1), label=name, color=color, linestyle=LINES[number % len(LINES)])
         end = losses.iloc[-1]
         if reference:
-            said.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
+            ends.append(f"{name} ends {end.mean():+.3f} from it ({end.min():+.3f} to {end.max():+.3f})")
         else:
-            said.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f})")
+            ends.append(f"{name} ends at {end.mean():.2f} ({end.min():.2f} to {end.max():.2f})")
     if reference:
         axes.axhline(0, color=COLORS["ink"], linewidth=0.8)
     else:
@@ -57,11 +57,11 @@ def losses_over_seeds(
         axes.axhline(height, color=COLORS["ink"], linestyle=":", linewidth=1.2)
         place = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 9}
         axes.annotate(f"{at}: {height:.2f}", (1, height), xycoords=axes.get_yaxis_transform(), **place)
-        said.append(f"{at} is at {height:.2f}")
+        ends.append(f"{at} is at {height:.2f}")
     axes.set(xlabel="step", ylabel=what)
     figure.legend(loc="outside upper center", ncols=min(len(runs), 3), title=title)
     seeds = format_counted(max(map(len, runs.values())), "seed")
-    return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(said)}."
+    return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(ends)}."
 
 
 def _smooth(histories: Sequence[History], window: int) -> pd.DataFrame:

@@ -59,12 +59,12 @@ def legend_of_kinds(figure: Figure, by_instant: Mapping[str, Mapping[str, int]])
     enough = _VISIBLE * max(sum(parts.values()) for parts in by_instant.values())
     kinds = list(dict.fromkeys(kind for parts in by_instant.values() for kind, size in parts.items() if size >= enough))
     kinds.sort(key=lambda kind: list(_LETTERS).index(kind) if kind in _LETTERS else len(_LETTERS))
-    handles, labels = patches(*((_with_letter(kind), kind) for kind in kinds))
+    handles, labels = patches(*((_add_letter(kind), kind) for kind in kinds))
     rows = -(-len(kinds) // 5)  # no more than five names have room beside each other
     figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(kinds) // rows))
 
 
-def _with_letter(kind: str) -> str:
+def _add_letter(kind: str) -> str:
     return f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind
 
 
@@ -91,7 +91,7 @@ def timeline_figure(usage: Usage, title: str = "") -> tuple[Figure, str]:
     axes.set(xlim=(0, end), ylim=(0, 1.16 * usage.peak / size))
     axes.grid(axis="x", visible=False)
     used = [kind for kind in KINDS if timeline[kind].max() >= _VISIBLE * usage.peak]
-    figure.legend(*patches(*((_with_letter(kind), kind) for kind in reversed(used))), loc="outside right center")
+    figure.legend(*patches(*((_add_letter(kind), kind) for kind in reversed(used))), loc="outside right center")
     split = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in usage.split.items())
     peaks = ", ".join(f"{phase} {format_bytes(count)}" for phase, count in usage.by_phase.items())
     return figure, (

@@ -84,12 +84,12 @@ def tradeoff_figure(board: Board) -> tuple[Figure, str]:
     verb = "is" if board.front == 1 else "are"
     axes.set_title(f"{board.front} of {len(entries)} {verb} on the Pareto front (filled)", loc="left")
     _write_labels(figure, axes, _labels(board, places))
-    said = [
+    best = [
         f"{one.letter} takes {format_bytes(one.bytes)} and {format_operations(one.operations)} operations, {one.accuracy:.1f} %"
         for one in front
     ]
     others = f" Beaten: {', '.join(one.letter for one in entries[board.front :])}." if entries[board.front :] else ""
-    return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(said)}.{others}"
+    return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
 
 
 def _labels(board: Board, places: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:
@@ -109,11 +109,11 @@ def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]
     """Each label on that side of its point where it covers least of the points and of what is written already."""
     figure.draw_without_rendering()  # only now does the layout say where a point lies
     points = axes.transData.transform([place for place, _ in labels]) * 72 / figure.dpi
-    taken = [_around(one, _DOT, _DOT) for one in points]
+    taken = [_make_box(one, _DOT, _DOT) for one in points]
     (left, bottom), (right, top) = axes.get_window_extent().get_points() * 72 / figure.dpi
     for (place, text), point in zip(labels, points, strict=True):
         half = np.array([_LETTER * len(text), _LINE]) / 2
-        sides = [_around(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
+        sides = [_make_box(point + np.array(side) * (half + _DOT + 1), *half) for side in _PLACES]
 
         def cost(side) -> float:
             covered = sum(both.width * both.height for other in taken if (both := Bbox.intersection(side, other)))
@@ -126,6 +126,6 @@ def _write_labels(figure, axes, labels: Sequence[tuple[tuple[float, float], str]
         axes.annotate(text, place, offset, **look)
 
 
-def _around(center, half_width: float, half_height: float):
+def _make_box(center, half_width: float, half_height: float):
     x, y = center
     return Bbox([[x - half_width, y - half_height], [x + half_width, y + half_height]])

@@ -38,7 +38,7 @@ def test_ready_comes_back_when_the_server_has_imported(tmp_path):
     code = (
         "import pathlib, sys; from unittest.mock import patch\n"
         "from course_utils.distributed import launch; module = sys.modules[launch.__module__]\n"
-        "with patch.object(module, '_preloaded', lambda: ['slow']): module.ready()\n"
+        "with patch.object(module, '_list_preloads', lambda: ['slow']): module.ready()\n"
         "assert pathlib.Path(sys.argv[1], 'imported').exists()"
     )
     found = os.pathsep.join([str(tmp_path), *sys.path])  # by the server too
