@@ -186,6 +186,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
                 f"{arguments.emit} needs a model that has a file: save its configuration, model.config.save_pretrained(FOLDER), "
                 "and give FOLDER; or train it by a loop of your own."
             )
+    if not (arguments.memory or arguments.why or arguments.explain or arguments.measure or arguments.emit):
+        raise CourseError("How large is the card? Give --memory 24GB, or its name.")
     what, recipe, text = _model(arguments), _recipe(arguments), []
     if arguments.data:
         from course_utils.memory.plan.guard import lengths_of
@@ -327,8 +329,6 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     from course_utils.memory.plan.verdict import Plan
     from course_utils.models import known_as
 
-    if not arguments.memory:
-        raise CourseError("How large is the card? Give --memory 24GB, or its name.")
     memory, named = _card(arguments)
     begun, is_terminal, last_line = time.monotonic(), sys.stderr.isatty(), 0.0
 
@@ -365,6 +365,8 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     from course_utils.memory.step.model import source_of
 
     source = source_of(what)
+    if arguments.sequence is None and not arguments.data and recipe.sequence == Recipe.sequence and source.positions:
+        recipe = replace(recipe, sequence=min(recipe.sequence, source.positions))
     if source.whole:
         print(f"{source.whole}.", file=sys.stderr, flush=True)
     answer = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)

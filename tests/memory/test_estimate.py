@@ -265,6 +265,15 @@ def test_a_module_with_a_model_inside_is_planned_up_to_the_positions_of_that():
     assert found.largest["longest sequence"] == 48
 
 
+def test_recurrent_layers_are_said_to_be_planned_by_other_kernels_than_a_gpus():
+    class Reader(nn.LSTM):
+        def forward(self, x):
+            return super().forward(x)[0].sum()
+
+    found = estimate(lambda: Reader(8, 8), Recipe("sgd", device="cuda"), batch=lambda b, s: torch.ones(s, b, 8))
+    assert any("recurrent layers are planned by the CPU's kernels" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("what", "options", "said"),
     [

@@ -96,6 +96,10 @@ class Source:
             if (own := _TOYS.get(self.name))
             else []
         )
+        if self._structure.recurrent:
+            remarks.append(
+                "its recurrent layers are planned by the CPU's kernels; those of a GPU keep other workspaces"
+            )
         if self.guessed_class:
             remarks.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
         return remarks + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
@@ -136,12 +140,12 @@ class Source:
     @cached_property
     def blocks(self) -> Blocks | None:
         """Where it repeats itself; None where it does not, or not often enough."""
-        return self._structure[0]
+        return self._structure.blocks
 
     @property
     def whole(self) -> str:
         """What to say first where all of many blocks are run, for each recipe that is tried; else empty."""
-        depth = self._structure[2]
+        depth = self._structure.depth
         if self.blocks is not None or depth < FEWEST:
             return ""
         return (
@@ -150,34 +154,46 @@ class Source:
 
     def with_blocks(self, count: int) -> "Source":
         """The same model with so many repetitions of its blocks."""
-        if not self._structure[1]:
+        if not self._structure.by_config:
             return replace(self, make=lambda: self.blocks.shorten(self.make(), count), configured=False)
         config = deepcopy(self.config)
         self.blocks.shorten_config(config, count)
         return self.with_config(config)
 
     @cached_property
-    def _structure(self) -> tuple[Blocks | None, bool, int]:
-        """Its blocks, whether a shorter configuration makes the very model without the rest of them, and how many there are."""
+    def _structure(self) -> "_Structure":
         if self.key in _structures:
             return _structures[self.key]
         try:
             with fake_tensors():
                 model = self.make()
-                structure = Blocks.of(model), False, blocks_in(model)
-                if structure[0] is not None and self.configured:
+                recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+                structure = _Structure(Blocks.of(model), depth=blocks_in(model), recurrent=recurrent)
+                if structure.blocks is not None and self.configured:
                     config = deepcopy(self.config)
-                    structure[0].shorten_config(config, 3)
-                    is_same = make_up(self.with_config(config).make()) == make_up(structure[0].shorten(model, 3))
-                    structure = structure[0], is_same, structure[2]
+                    structure.blocks.shorten_config(config, 3)
+                    shorter = make_up(structure.blocks.shorten(model, 3))
+                    by_config = make_up(self.with_config(config).make()) == shorter
+                    structure = replace(structure, by_config=by_config)
         except Exception:  # whatever is wrong with it, its dry run says
-            structure = None, False, 0
+            structure = _Structure()
         if self.key is not None:
             _structures[self.key] = structure
         return structure
 
 
-_structures: dict[str, tuple[Blocks | None, bool, int]] = {}
+@dataclass(frozen=True)
+class _Structure:
+    """A model's repeated `blocks`, whether a shorter configuration makes the very model without the rest of them
+    (`by_config`), how many blocks there are (`depth`), and whether layers are `recurrent`."""
+
+    blocks: Blocks | None = None
+    by_config: bool = False
+    depth: int = 0
+    recurrent: bool = False
+
+
+_structures: dict[str, _Structure] = {}
 """By `Source.key`, what was found out in this process."""
 
 
