@@ -19,8 +19,8 @@ def load_set(name: str) -> dict:
     """
     path = SETS / f"{name}.json"
     if not path.is_file():
-        known = f"the sets are: {', '.join(set_names()) or 'none yet'}."
-        raise CourseError(f"There is no exercise set {name!r}; {instead(name, set_names(), known)}")
+        sets = f"the sets are: {', '.join(set_names()) or 'none yet'}."
+        raise CourseError(f"There is no exercise set {name!r}; {instead(name, set_names(), sets)}")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -201,4 +201,4 @@ def test_what_goes_to_the_learners_process_holds_nothing_held_out():
 
     asked = question()
     asked.cases()
-    assert len(cloudpickle.dumps(asked.asked())) < 10_000
+    assert len(cloudpickle.dumps(asked.for_learners())) < 10_000

@@ -175,7 +175,8 @@ def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny,
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
             monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
-        heard = asking.ask([(Cell(1, answer.format(body)), True)], paper.asked, paper.inputs[:1], 1.0, lanes[0])
+        cells = [(Cell(1, answer.format(body)), True)]
+        heard = asking.ask(cells, paper.pickled, paper.inputs[:1], 1.0, lanes[0])
         found.append((heard.outcomes[0].kind, heard.starved))
     assert found == [("timeout", True), ("timeout", True), ("timeout", False)]
 
@@ -273,7 +274,7 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
     lane, paper = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).papers[0]
 
     def answered():
-        heard = asking.ask([(Cell(1, ANSWER), True)], paper.asked, paper.inputs, 20.0, lane)
+        heard = asking.ask([(Cell(1, ANSWER), True)], paper.pickled, paper.inputs, 20.0, lane)
         return {outcome.kind for outcome in heard.outcomes}
 
     assert answered() == {"values"}
@@ -286,11 +287,11 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
 
 def test_what_a_learners_process_is_given_holds_no_answer(tiny):
     paper = grade.prepare(SET, tiny, SEED).papers[0]
-    assert b"scale" in paper.asked
+    assert b"scale" in paper.pickled
     for secret in (b"Mistake", b"product is a sum", b"draw", b"BEGIN SOLUTION"):
-        assert secret not in paper.asked
+        assert secret not in paper.pickled
     with pytest.raises(CourseError, match="Only the judge"):
-        __import__("cloudpickle").loads(paper.asked).expected({})
+        __import__("cloudpickle").loads(paper.pickled).expected({})
 
 
 def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
