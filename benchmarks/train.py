@@ -134,7 +134,8 @@ def restarts(folder: Path, kills: int) -> list[float]:
             time.sleep(1.0)
             workers = [one for one in psutil.Process(agent.pid).children() if "train" in one.cmdline()]
             workers[len(seconds) % 2].kill()
-            _await_end(workers)
+            # The other one still makes updates for a moment, until it misses the one that was killed.
+            psutil.wait_procs(workers, timeout=30)
     finally:
         os.killpg(agent.pid, signal.SIGKILL)
     return seconds[1:]
@@ -142,11 +143,6 @@ def restarts(folder: Path, kills: int) -> list[float]:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="ascii").strip() if path.is_file() else ""
-
-
-def _await_end(workers: list[psutil.Process]) -> None:
-    """The other worker still makes updates for a moment, until it misses the one that was killed."""
-    psutil.wait_procs(workers, timeout=30)
 
 
 def main():

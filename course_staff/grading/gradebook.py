@@ -139,7 +139,8 @@ class Gradebook:
     def _rows_of(self, student: str) -> list[int]:
         """The numbers of the rows that a submission's name stands for."""
         first, *others = self.platform.keys
-        numbers = [_number_at_end(self._value(row, first)) for row in self.rows]
+        # As of `Participant 123`.
+        numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]
         downloaded = self.platform.downloaded.search(student)
         if downloaded and downloaded[1] in numbers:
             return [place for place, number in enumerate(numbers) if number == downloaded[1]]
@@ -193,11 +194,6 @@ def read_gradebook(path: Path) -> Gradebook:
 
 def _is_worth(row: tuple[str, ...]) -> bool:
     return row[0].strip() == "Points Possible"
-
-
-def _number_at_end(text: str) -> str:
-    """As of `Participant 123`."""
-    return re.search(r"\d*$", text.strip())[0]
 
 
 def _say_left_out(why: str, students: list[str]) -> list[str]:

@@ -114,7 +114,7 @@ def _compare_with_measured(authored: Authored) -> None:
         return
     if measured.table() not in authored.statement:
         raise CourseError(f"The statement of {question.id} lacks what was measured; put in:\n{measured.table()}")
-    right = measured.fault()
+    right = measured.first_difference()
     for case in question.cases():
         for name, value in question.expected(case.inputs).items():
             if value != right[name]:

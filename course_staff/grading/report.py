@@ -89,7 +89,7 @@ class Results:
         """
         now = datetime.now().astimezone().isoformat(timespec="minutes")
         whole = {"student": student, "set": self.set_name, "graded": now, **record}
-        _write(self._record(student), _json(whole))
+        _write(self.folder / "records" / f"{file_name(student)}.json", _json(whole))
         if not record.get("open"):
             _write(self._page(student), page(whole, title=self.title))
         return whole
@@ -147,9 +147,6 @@ class Results:
 
     def _page(self, student: str) -> Path:
         return self.folder / "students" / f"{file_name(student)}.html"
-
-    def _record(self, student: str) -> Path:
-        return self.folder / "records" / f"{file_name(student)}.json"
 
 
 def file_name(student: str) -> str:

@@ -68,11 +68,7 @@ def _formula(func):
     alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
     pointwise = any(torch.Tag.pointwise in getattr(alike, one).tags for one in alike.overloads())
     simple = ours and (plain in _BY_ELEMENTS or pointwise)
-    return (
-        (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values()))))
-        if simple and ours
-        else None
-    )
+    return (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values())))) if simple else None
 
 
 def _elements(value) -> int:

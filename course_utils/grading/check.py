@@ -74,13 +74,13 @@ class Checker:
         `points` also `FailedCheckError` in strict mode.
         """
         try:
-            return self._answer_call(question, hint, solution, points)
+            return self._respond(question, hint, solution, points)
         except CourseError as error:
             if settings().strict or points or not (self.live and _shell()):
                 raise
             return _display(Shown((Line("head", str(error)),)))
 
-    def _answer_call(self, question: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
+    def _respond(self, question: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
         if question is None:
             return _display(overview(self.name, list(self.entries.values()), recall(self.name)))
         entry = self._entry(question)

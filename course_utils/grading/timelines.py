@@ -52,7 +52,7 @@ class Measured:
             raise CourseError(f"The fault replaces {old!r}, which stands {self.step.count(old)} times in the step.")
         return _run_by_line(self.step.replace(old, new) if faulty else self.step, self.names())
 
-    def fault(self) -> dict[str, object]:
+    def first_difference(self) -> dict[str, object]:
         """`phase`, `kind` and `line` of the first row that is not as it should be; raises `CourseError` where all are."""
         pairs = zip(self.rows(), self.rows(faulty=False), strict=True)
         row, sound = next(((a, b) for a, b in pairs if a.bytes != b.bytes), (None, None))

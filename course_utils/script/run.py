@@ -305,8 +305,10 @@ class TrainingLoop:
 
     def _measure_update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
         """The same, and the allocator's peak of it."""
-        resident = _bytes_of(self.engine)
-        allocator = allocator_of(self.device)
+        engine, allocator = self.engine, allocator_of(self.device)
+        states = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
+        whole = [*engine.plain.parameters(), *engine.plain.buffers(), *states]
+        resident = distinct_bytes(one.to_local() if hasattr(one, "to_local") else one for one in whole)
         with allocator.recording(), allocator.measured():
             made = self._update(step)
         self.peak = resident + allocator.account().above_start
@@ -413,10 +415,3 @@ def _factor(job: Job, step: int) -> float:
     if step < job.warmup:
         return (step + 1) / job.warmup
     return schedules.cosine(step - job.warmup, job.steps - job.warmup, floor=job.floor)
-
-
-def _bytes_of(engine: Engine) -> int:
-    """Bytes of parameters, buffers and optimizer state on this rank, each memory once."""
-    states = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
-    whole = [*engine.plain.parameters(), *engine.plain.buffers(), *states]
-    return distinct_bytes(tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in whole)

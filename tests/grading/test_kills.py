@@ -137,7 +137,7 @@ def names():
 
 def test_a_fault_is_found_at_the_line_where_bytes_part():
     kept = Measured(STEP, ("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"), names)
-    assert kept.fault() == {"phase": "update", "kind": "gradients", "line": 4}
+    assert kept.first_difference() == {"phase": "update", "kind": "gradients", "line": 4}
     sizes = [row.bytes for row in kept.rows()]
     parameters = 4 * 2 * (64 * 64 + 64)
     assert sizes[0] == parameters + 4 * 32 * 64
@@ -145,7 +145,7 @@ def test_a_fault_is_found_at_the_line_where_bytes_part():
     assert kept.table().count("\n") == 6
     for broken in (("optimizer.zero_grad()", "optimizer.zero_grad( )"), ("nowhere", "x")):
         with pytest.raises(CourseError):
-            Measured(STEP, broken, names).fault()
+            Measured(STEP, broken, names).first_difference()
 
 
 def test_each_of_phase_kind_and_line_earns_its_share():
