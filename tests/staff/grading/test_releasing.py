@@ -22,8 +22,8 @@ def all_of(folder, tmp_path, paths, jobs=1):
     """What is released, and the parts that were run for it."""
     run = []
     places = tmp_path / "exercises", tmp_path / "sets"
-    found = released_sets(paths, *places, Released(folder), jobs, run.append)
-    return list(found), run
+    sets = released_sets(paths, *places, Released(folder), jobs, run.append)
+    return list(sets), run
 
 
 @pytest.mark.slow
@@ -150,9 +150,9 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
     (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
-    said = capsys.readouterr().out
-    assert "somebody changed it or answered in it" in said
-    assert f"`course release {name}` writes it anew and keeps a copy" in said
+    output = capsys.readouterr().out
+    assert "somebody changed it or answered in it" in output
+    assert f"`course release {name}` writes it anew and keeps a copy" in output
     assert main(["release", "00"]) == 0
     assert "written; the old one is in " in capsys.readouterr().out
 
