@@ -108,16 +108,16 @@ def tokens_of(text: str) -> list[str]:
 
 def drop_near_duplicates(rows: list[Function]) -> list[Function]:
     """The rows less each one that is a near-duplicate of an earlier kept row, by comparing all pairs."""
-    kept = []
+    distinct = []
     for row in rows:
         tokens = tokens_of(without_class_line(row.text))
         mine = set(zip(tokens, tokens[1:], tokens[2:], strict=False))
-        if not any(_similar(mine, other) for _, other in kept):
-            kept.append((row, mine))
-    return [row for row, _ in kept]
+        if not any(_resembles(mine, other) for _, other in distinct):
+            distinct.append((row, mine))
+    return [row for row, _ in distinct]
 
 
-def _similar(one: set, other: set) -> bool:
+def _resembles(one: set, other: set) -> bool:
     if 10 * min(len(one), len(other)) < 7 * max(len(one), len(other)):
         return False  # even if all of the smaller one were shared
     shared = len(one & other)

@@ -38,9 +38,9 @@ def main():
             losses = {}
             for lr in RATES[kind]:
                 for seed in lesson.SWEEP_SEEDS:
-                    found = task.run(low.contender.at(lr), seed)
-                    losses[lr] = losses.get(lr, 0) + (inf if found["loss"] is None else found["loss"])
-                    note(name=name, lr=lr, seed=seed, **found)
+                    scores = task.run(low.contender.at(lr), seed)
+                    losses[lr] = losses.get(lr, 0) + (inf if scores["loss"] is None else scores["loss"])
+                    note(name=name, lr=lr, seed=seed, **scores)
             best[kind] = min(losses, key=losses.get)
         for seed in lesson.RACE_SEEDS:
             note(name=name, lr=best[kind], seed=seed, **task.run(low.contender.at(best[kind]), seed))

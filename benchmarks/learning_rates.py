@@ -26,8 +26,8 @@ ADAMS = (3e-4, 1e-3, 2e-3, 3e-3, 1e-2)
 
 def settled() -> dict[tuple[str, str], Contender]:
     """By name and schedule: all with the cosine, Adam and AdamW with a constant rate, too."""
-    found = {(name, "cosine"): one for name, one in contenders().items()}
-    return found | {(name, "constant"): replace(found[name, "cosine"], cosine=False) for name in ("Adam", "AdamW")}
+    cosine = {(name, "cosine"): one for name, one in contenders().items()}
+    return cosine | {(name, "constant"): replace(cosine[name, "cosine"], cosine=False) for name in ("Adam", "AdamW")}
 
 
 class Task:
@@ -48,8 +48,8 @@ class Task:
         model = self.model(seed)
         history = contender.train(model, data.batches(examples, self.scale.batch_size, seed=seed), seed)
         test = evaluate(model, data.batches(self.rows["test"], 64))["loss"]
-        found = {"loss": final_loss(history), "test": test}
-        return {name: round(value, 4) if isfinite(value) else None for name, value in found.items()}
+        losses = {"loss": final_loss(history), "test": test}
+        return {name: round(value, 4) if isfinite(value) else None for name, value in losses.items()}
 
 
 def main():

@@ -59,9 +59,9 @@ def lengths() -> str:
 
 def documents() -> str:
     """Attention of documents that are packed into one row: FlexAttention, compiled, beside SDPA with a dense mask."""
-    rows, found = [], data.load_functions()["train"]["text"]
+    rows, texts = [], data.load_functions()["train"]["text"]
     tokenizer = data.tokenizer_for(data.load_functions(), SCALES["laptop"].vocabulary)
-    sizes = [len(one) for one in tokenizer(found[:2000], max_length=512, truncation=True)["input_ids"]]
+    sizes = [len(one) for one in tokenizer(texts[:2000], max_length=512, truncation=True)["input_ids"]]
     for room in (2048, 8192):
         taken = [size for size, total in zip(sizes, accumulate(sizes), strict=True) if total <= room]
         owner = lesson.owners(taken, room).to(GPU)
@@ -124,10 +124,10 @@ def host() -> str:
             costs[name] = lesson.cost(partial(_within, around, run, blocks), states, parameters=[*blocks.parameters()])
         per_number = costs["kept"].saved / 4 / states.numel()
         moving, again = lesson.host_or_again(width, 4096, machine, per_number)
-        said = {"made again": again, "moved, pinned": moving}
+        seconds = {"made again": again, "moved, pinned": moving}
         for name, one in costs.items():
             beyond = one.seconds - costs["kept"].seconds
-            promised = format_seconds(said[name] * 4 * 4096) if name in said else ""
+            promised = format_seconds(seconds[name] * 4 * 4096) if name in seconds else ""
             rows.append([f"{width:,}", name, *_peak_and_seconds(one), format_seconds(max(beyond, 0.0)), promised])
         del blocks, states
     link = (

@@ -43,26 +43,26 @@ class Row:
     grid: str
     name: str
     allocator: int
-    said: dict[str, int]
+    peaks: dict[str, int]
     how: str
     operator: str
     refusals: dict[str, str] = field(default_factory=dict)
 
     def error(self, way: str) -> float:
         """Share of the allocator's bytes by which a way is off; negative where it says too little."""
-        return self.said[way] / self.allocator - 1
+        return self.peaks[way] / self.allocator - 1
 
     @property
     def worst(self) -> float:
         """The largest error of all ways that answer."""
-        return max(abs(self.error(way)) for way in self.said)
+        return max(abs(self.error(way)) for way in self.peaks)
 
 
 def run(grid: str, case: Case) -> Row:
     """Measure and predict one case."""
     work, refusals = Workload(case.config, case.recipe, case.batch), {}
 
-    def asked(way: str, ask: Callable):
+    def attempt(way: str, ask: Callable):
         try:
             return ask()
         except CourseError as refusal:
@@ -73,12 +73,13 @@ def run(grid: str, case: Case) -> Row:
     truth = peak_of_events(work)
     torch.manual_seed(0)
     measured = measure(work.build(), work.step, timed=0)
-    dry = asked("dry_run", lambda: dry_run(work.build, work.step))
-    found = asked("estimate", lambda: from_other_sizes(case))
-    said = {"measure": measured.peak, "meter": measured.usage.peak}
-    said |= {way: answer.peak for way, answer in {"dry_run": dry, "estimate": found}.items() if answer}
+    dry = attempt("dry_run", lambda: dry_run(work.build, work.step))
+    formulas = attempt("estimate", lambda: from_other_sizes(case))
+    peaks = {"measure": measured.peak, "meter": measured.usage.peak}
+    peaks |= {way: answer.peak for way, answer in {"dry_run": dry, "estimate": formulas}.items() if answer}
     group = OPAQUE if case.recipe.optimizer == "adamw8bit" else SCRATCH if dry and hides(dry) else f"{grid} grid"
-    return Row(group, grid, case.name, truth, said, known_from(found) if found else "", measured.operator, refusals)
+    how = known_from(formulas) if formulas else ""
+    return Row(group, grid, case.name, truth, peaks, how, measured.operator, refusals)
 
 
 def hides(usage) -> bool:
@@ -116,13 +117,13 @@ def from_other_sizes(case: Case) -> Estimate:
     return estimate(case.config, smaller, batch=case.batch).at(**larger).at(batch=b, sequence=s)
 
 
-def known_from(found: Estimate) -> str:
+def known_from(answer: Estimate) -> str:
     """Formulas, or a dry run and why."""
-    if found.how.startswith("formulas"):
+    if answer.how.startswith("formulas"):
         return "formulas"
-    if found.finder.formulas_for(found.recipe.batch, found.recipe.sequence):
+    if answer.finder.formulas_for(answer.recipe.batch, answer.recipe.sequence):
         return "dry run: scratch space at the peak"
-    events = {len(log.plain.labels) for log in (trial.log for trial in found.finder.trials.values())}
+    events = {len(log.plain.labels) for log in (trial.log for trial in answer.finder.trials.values())}
     return "dry run: more operators at larger sizes" if len(events) > 1 else "dry run: some sizes are no polynomials"
 
 
@@ -131,7 +132,7 @@ def tables(rows: list[Row]) -> str:
     parts = [_summary(rows)]
     for title, chosen in _groups(rows).items():
         parts.append(f"### {title}\n\n" + _table(sorted(chosen, key=lambda row: -row.worst)))
-    refused = [f"- {row.name}: {way} says: {said}" for row in rows for way, said in row.refusals.items()]
+    refused = [f"- {row.name}: {way} says: {sentence}" for row in rows for way, sentence in row.refusals.items()]
     return "\n\n".join([*parts, "### Refusals\n\n" + ("\n".join(refused) or "None.")])
 
 
@@ -146,7 +147,7 @@ def _summary(rows: list[Row]) -> str:
     ways = " | ".join(f"{way}: median, largest" for way in WAYS.values())
     lines = [f"| | rows | {ways} |", "|---" * (2 + len(WAYS)) + "|"]
     for title, chosen in _groups(rows).items():
-        cells = [_spread([abs(row.error(way)) for row in chosen if way in row.said]) for way in WAYS]
+        cells = [_spread([abs(row.error(way)) for row in chosen if way in row.peaks]) for way in WAYS]
         lines.append(f"| {title} | {len(chosen)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -162,7 +163,7 @@ def _table(rows: list[Row]) -> str:
         "|---|" + "---:|" * 5 + "---|---|",
     ]
     for row in rows:
-        errors = " | ".join(f"{row.error(way):+.2%}" if way in row.said else "refused" for way in WAYS)
+        errors = " | ".join(f"{row.error(way):+.2%}" if way in row.peaks else "refused" for way in WAYS)
         lines.append(f"| {row.name} | {row.allocator / MiB:,.1f} | {errors} | {row.how} | {row.operator} |")
     return "\n".join(lines)
 
@@ -176,7 +177,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.write and arguments.only:
         parser.error("--write replaces the tables of all cases; leave --only out")
-    rows = _kept(arguments.keep)
+    rows = _read_rows(arguments.keep)
     done = {(row.grid, row.name) for row in rows}
     for grid, cases in GRIDS.items():
         for case in cases:
@@ -190,7 +191,7 @@ def main():
         write("memory.py", tables(rows))
 
 
-def _kept(path: Path | None) -> list[Row]:
+def _read_rows(path: Path | None) -> list[Row]:
     return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path and path.exists() else []
 
 

@@ -68,13 +68,13 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
             text = ast.unparse(ast.fix_missing_locations(mutant))
             if text not in seen:
                 seen.add(text)
-                yield what or _described(source, text), text
+                yield what or _describe(source, text), text
 
 
 def explained(name: str) -> dict[str, set[str]]:
     """By question of that set, the mutants of which `EXPLAINED` says why they survive."""
-    told = json.loads(EXPLAINED.read_text("utf-8")).get(name, {})
-    return {question: {what for group in reasons.values() for what in group} for question, reasons in told.items()}
+    groups = json.loads(EXPLAINED.read_text("utf-8")).get(name, {})
+    return {question: {what for group in reasons.values() for what in group} for question, reasons in groups.items()}
 
 
 def survivors(authored: Authored) -> tuple[int, list[str]]:
@@ -96,14 +96,14 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     made = left = 0
-    known = explained(arguments.set)
+    accepted = explained(arguments.set)
     for authored in load_solutions(ROOT / "solutions" / f"{arguments.set}.ipynb"):
         if not arguments.questions or authored.question.id in arguments.questions:
             count, alive = survivors(authored)
             made, left = made + count, left + len(alive)
             print(f"{authored.question.id}: {count} mutants, {len(alive)} survive", flush=True)
             for what in alive:
-                print(f"    {what}" if what in known.get(authored.question.id, ()) else f"  ! {what}")
+                print(f"    {what}" if what in accepted.get(authored.question.id, ()) else f"  ! {what}")
     print(f"{made} mutants, {left} survive")
 
 
@@ -206,7 +206,7 @@ def _names_like(name: str, tree: ast.AST) -> list[str]:
     return sorted(assigned - {name}) if name in assigned else []
 
 
-def _described(source: str, mutant: str) -> str:
+def _describe(source: str, mutant: str) -> str:
     """The lines that differ, before and after."""
     before, after = ast.unparse(ast.parse(source)).splitlines(), mutant.splitlines()
     pairs = [(a.strip(), b.strip()) for a, b in zip(before, after, strict=False) if a != b]

@@ -31,9 +31,9 @@ def member(name: str) -> dict:
     source, labels, formulas = source_of(name), {}, {}
     for recipe, regime in product(RECIPES, LARGEST):
         with suppress(CourseError):  # the recipe does not go with this model
-            found = find(source, recipe, regime)
-            if found is not None:
-                formulas[key_of(replace(recipe, batch=regime))] = packed(*found, labels)
+            answer = find(source, recipe, regime)
+            if answer is not None:
+                formulas[key_of(replace(recipe, batch=regime))] = packed(*answer, labels)
     return {
         "versions": f"torch {version('torch')}, transformers {version('transformers')}",
         "positions": source.positions,
@@ -49,24 +49,24 @@ def find(source: Source, recipe: Recipe, regime: int) -> tuple[Formulas, int] | 
     finder, (batch, lengths) = Finder(source, replace(recipe, batch=1, sequence=1)), LARGEST[regime]
     host = finder.attempt(regime, 256).host.peak
     for length in (min(source.positions or length, length) for length in lengths):
-        found = finder.formulas_for(batch, length)
-        if found is not None and found.depth is not None and not found.scratch:
-            return (found, host) if finder.attempt(batch, length).host.peak == host else None
+        formulas = finder.formulas_for(batch, length)
+        if formulas is not None and formulas.depth is not None and not formulas.scratch:
+            return (formulas, host) if finder.attempt(batch, length).host.peak == host else None
     return None
 
 
-def packed(found: Formulas, host: int, labels: dict) -> dict:
+def packed(formulas: Formulas, host: int, labels: dict) -> dict:
     """As plain values: coefficients in 24ths, and for each event its row of them and its label."""
     rows, events = {}, []
-    for row, label in zip(np.rint(found.coefficients * 24).astype(int).tolist(), found.labels, strict=True):
+    for row, label in zip(np.rint(formulas.coefficients * 24).astype(int).tolist(), formulas.labels, strict=True):
         events.append((rows.setdefault(tuple(row), len(rows)), labels.setdefault(label, len(labels))))
-    batches, lengths = zip(*found.confirmed, strict=True)
+    batches, lengths = zip(*formulas.confirmed, strict=True)
     return {
         "rows": list(rows),
         "events": events,
-        "repeated": found.depth.repeated,
-        "growth": {int(place): int(found.depth.growth[place]) for place in np.flatnonzero(found.depth.growth)},
-        "grain": found.grain,
+        "repeated": formulas.depth.repeated,
+        "growth": {int(place): int(formulas.depth.growth[place]) for place in np.flatnonzero(formulas.depth.growth)},
+        "grain": formulas.grain,
         "host": host,
         "confirmed": ((min(batches), min(lengths)), (max(batches), max(lengths))),
     }
@@ -83,9 +83,9 @@ def main() -> None:
         with ZipFile(FILE) as archive:
             texts = {name: archive.read(f"{name}.json") for name in models_in()}
     with ProcessPoolExecutor(arguments.processes) as pool:
-        for name, found in zip(arguments.names, pool.map(member, arguments.names), strict=True):
-            texts[name] = json.dumps(found, separators=(",", ":"))
-            print(f"{name}: {len(found['formulas'])} formulas, {len(texts[name]):,} characters", flush=True)
+        for name, entry in zip(arguments.names, pool.map(member, arguments.names), strict=True):
+            texts[name] = json.dumps(entry, separators=(",", ":"))
+            print(f"{name}: {len(entry['formulas'])} formulas, {len(texts[name]):,} characters", flush=True)
     with ZipFile(FILE, "w", ZIP_LZMA) as archive:
         for name in filter(texts.__contains__, NAMES):
             archive.writestr(ZipInfo(f"{name}.json"), texts[name], ZIP_LZMA)

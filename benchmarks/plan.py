@@ -102,7 +102,7 @@ def main() -> None:
             commands = {"course plan": [sys.executable, "-m", "course_utils.cli", "plan", *words]}
             if peers:
                 others = OTHERS.get(question, {}).items()
-                commands |= {other: [str(peers.resolve() / "bin" / other), *asked] for other, asked in others}
+                commands |= {other: [str(peers.resolve() / "bin" / other), *flags] for other, flags in others}
             for name, command in commands.items():
                 # What children used is summed up by process, so each command has a parent of its own.
                 with get_context("spawn").Pool(1) as pool:

@@ -65,14 +65,14 @@ def selective_llama() -> torch.nn.Module:
 
 def _every_other_product():
     aten, seen = torch.ops.aten, {False: 0, True: 0}
-    kept = {aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default}
+    attention = {aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default}
 
     def policy(context, operator, *_, **__):
         if operator == aten.mm.default:
             seen[context.is_recompute] += 1
             keep = seen[context.is_recompute] % 2 == 1
         else:
-            keep = operator in kept or "attention_for_cpu" in str(operator)
+            keep = operator in attention or "attention_for_cpu" in str(operator)
         return checkpoint.CheckpointPolicy.MUST_SAVE if keep else checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
 
     return checkpoint.create_selective_checkpoint_contexts(policy)

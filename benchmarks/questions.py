@@ -31,10 +31,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     write, text = parser.parse_args().write, DOCUMENT.read_text(encoding="utf-8")
-    for asked in questions():
-        said = answer(asked["command"])
-        print(f"{'as before' if said == asked['answer'] else 'changed'}: {asked['command']}", flush=True)
-        text = text.replace(asked[0], f"```console\n$ {asked['command']}\n{said}```")
+    for question in questions():
+        output = answer(question["command"])
+        print(f"{'as before' if output == question['answer'] else 'changed'}: {question['command']}", flush=True)
+        text = text.replace(question[0], f"```console\n$ {question['command']}\n{output}```")
         if write:
             DOCUMENT.write_text(text, encoding="utf-8")
 

@@ -100,8 +100,8 @@ def report(rows: list[Row]) -> str:
     all_errors = statistics.median(abs(row.error) for row in rows)
     parts = [f"Median error of all {len(rows)} rows {all_errors:.1%}."]
     if steady:
-        said = f"Of the {len(steady)} whose repeats differ by less than {_STEADY:.0%}: median {statistics.median(errors):.1%}"
-        parts.append(f"{said}, largest {max(errors):.1%}.\n\n{_table(steady)}")
+        summary = f"Of the {len(steady)} whose repeats differ by less than {_STEADY:.0%}: median {statistics.median(errors):.1%}"
+        parts.append(f"{summary}, largest {max(errors):.1%}.\n\n{_table(steady)}")
     if others:
         parts.append(f"The {len(others)} whose repeats differ by more, the least steady first:\n\n{_table(others)}")
     return "\n\n".join(parts)

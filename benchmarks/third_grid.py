@@ -15,7 +15,7 @@ from benchmarks.grids import Case
 from course_utils.memory.step.recipe import Recipe
 
 
-def _sized(family: str, task: str, **sizes):
+def _config(family: str, task: str, **sizes):
     """The configuration of Transformers' `{family}For{task}`."""
     return getattr(tf, f"{family}Config")(**sizes, architectures=[f"{family}For{task}"])
 
@@ -41,14 +41,14 @@ _VISION = {
 
 
 def _t5():
-    return _sized(
+    return _config(
         "T5", "ConditionalGeneration", d_model=192, d_ff=600, d_kv=32, num_layers=3, num_decoder_layers=4,
         num_heads=6, vocab_size=3000, decoder_start_token_id=0, pad_token_id=0,
     )  # fmt: skip
 
 
 def _bart():
-    return _sized(
+    return _config(
         "Bart", "ConditionalGeneration", d_model=128, encoder_layers=2, decoder_layers=2, vocab_size=2000,
         encoder_ffn_dim=300, decoder_ffn_dim=300, encoder_attention_heads=4, decoder_attention_heads=4,
         max_position_embeddings=512,
@@ -56,7 +56,7 @@ def _bart():
 
 
 def _whisper():
-    return _sized(
+    return _config(
         "Whisper", "ConditionalGeneration", d_model=128, encoder_layers=2, decoder_layers=2, vocab_size=2000,
         encoder_ffn_dim=400, decoder_ffn_dim=400, encoder_attention_heads=4, decoder_attention_heads=4, num_mel_bins=40,
         max_source_positions=200, max_target_positions=128, pad_token_id=0, bos_token_id=1, eos_token_id=2,
@@ -100,11 +100,11 @@ class _UNet(nn.Module):
         )
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        x, kept = pictures, []
+        x, skips = pictures, []
         for index, stage in enumerate(self.down):
             x = stage(F.max_pool2d(x, 2) if index else x)
-            kept.append(x)
-        for up, across, other in zip(reversed(self.up), reversed(self.across), kept[-2::-1], strict=True):
+            skips.append(x)
+        for up, across, other in zip(reversed(self.up), reversed(self.across), skips[-2::-1], strict=True):
             x = across(torch.cat([up(x), other], 1))
         return F.mse_loss(self.head(x), pictures)
 
@@ -153,7 +153,7 @@ def _ids(vocabulary: int = 1500) -> Callable:
     return lambda b, s: torch.randint(vocabulary, (b, s))
 
 
-def _masked(vocabulary: int, full: bool = True) -> Callable:
+def _mask(vocabulary: int, full: bool = True) -> Callable:
     """Token ids with the mask that a tokenizer gives: of ones where every row is full."""
 
     def batch(b: int, s: int) -> dict:
@@ -170,24 +170,24 @@ def _pictures(side: int) -> Callable:
 
 
 THIRD = [
-    Case("BERT, padded", _sized("Bert", "MaskedLM", **_BERT_LIKE), Recipe(batch=6, sequence=120), _masked(3000, False)),
-    Case("BERT", _sized("Bert", "MaskedLM", **_BERT_LIKE), Recipe("adamw-foreach", "autocast", 6, 120)),
-    Case("ALBERT", _sized("Albert", "MaskedLM", **_BERT_LIKE), Recipe(precision="bf16", batch=5, sequence=144)),
-    Case("DeBERTa", _sized("DebertaV2", "MaskedLM", **_BERT_LIKE), Recipe(batch=3, sequence=100)),
-    Case("ModernBERT", _sized("ModernBert", "MaskedLM", **_BERT_LIKE, pad_token_id=0), Recipe(batch=3, sequence=200)),
+    Case("BERT, padded", _config("Bert", "MaskedLM", **_BERT_LIKE), Recipe(batch=6, sequence=120), _mask(3000, False)),
+    Case("BERT", _config("Bert", "MaskedLM", **_BERT_LIKE), Recipe("adamw-foreach", "autocast", 6, 120)),
+    Case("ALBERT", _config("Albert", "MaskedLM", **_BERT_LIKE), Recipe(precision="bf16", batch=5, sequence=144)),
+    Case("DeBERTa", _config("DebertaV2", "MaskedLM", **_BERT_LIKE), Recipe(batch=3, sequence=100)),
+    Case("ModernBERT", _config("ModernBert", "MaskedLM", **_BERT_LIKE, pad_token_id=0), Recipe(batch=3, sequence=200)),
     Case("T5", _t5(), Recipe(batch=4, sequence=90)),
     Case("T5", _t5(), Recipe("adafactor-transformers", batch=4, sequence=90, checkpointing=True, accumulation=2)),
     Case("BART", _bart(), Recipe("adamw8bit", batch=4, sequence=110)),
     Case("Whisper", _whisper(), Recipe(batch=3, sequence=64)),
-    Case("Mixtral", _sized("Mixtral", "CausalLM", **_GROUPED, num_local_experts=4), Recipe(batch=2, sequence=128)),
+    Case("Mixtral", _config("Mixtral", "CausalLM", **_GROUPED, num_local_experts=4), Recipe(batch=2, sequence=128)),
     Case(
         "Mixtral",
-        _sized("Mixtral", "CausalLM", **_GROUPED, num_local_experts=4),
+        _config("Mixtral", "CausalLM", **_GROUPED, num_local_experts=4),
         Recipe(precision="autocast", batch=2, sequence=128),
     ),
     Case(
         "Qwen3-MoE",
-        _sized(
+        _config(
             "Qwen3Moe",
             "CausalLM",
             **_GROUPED,
@@ -200,7 +200,7 @@ THIRD = [
     ),
     Case(
         "Mistral, window 64",
-        _sized("Mistral", "CausalLM", **_GROUPED, sliding_window=64),
+        _config("Mistral", "CausalLM", **_GROUPED, sliding_window=64),
         Recipe(batch=2, sequence=256),
     ),
     Case(
@@ -208,25 +208,25 @@ THIRD = [
         tf.Gemma3TextConfig(**_GROUPED, head_dim=32, sliding_window=48, architectures=["Gemma3ForCausalLM"]),
         Recipe(batch=2, sequence=160, clipping=True),
     ),
-    Case("Qwen2, full mask", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=1, sequence=512), _masked(3000)),
-    Case("Qwen2", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, lora=8)),
+    Case("Qwen2, full mask", _config("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=1, sequence=512), _mask(3000)),
+    Case("Qwen2", _config("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, lora=8)),
     Case(
         "Qwen2",
-        _sized("Qwen2", "CausalLM", **_GROUPED),
+        _config("Qwen2", "CausalLM", **_GROUPED),
         Recipe(precision="bf16", batch=2, sequence=256, lora=8, quantized="nf4", checkpointing=True),
     ),
-    Case("Qwen2", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, packed=True)),
-    Case("Qwen2", _sized("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, in_backward=True)),
-    Case("GPT-NeoX", _sized("GPTNeoX", "CausalLM", **_BERT_LIKE), Recipe("adamw-fused", batch=4, sequence=128)),
+    Case("Qwen2", _config("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, packed=True)),
+    Case("Qwen2", _config("Qwen2", "CausalLM", **_GROUPED), Recipe(batch=2, sequence=256, in_backward=True)),
+    Case("GPT-NeoX", _config("GPTNeoX", "CausalLM", **_BERT_LIKE), Recipe("adamw-fused", batch=4, sequence=128)),
     Case(
         "Falcon",
-        _sized("Falcon", "CausalLM", hidden_size=192, num_hidden_layers=4, num_attention_heads=6, vocab_size=3000),
+        _config("Falcon", "CausalLM", hidden_size=192, num_hidden_layers=4, num_attention_heads=6, vocab_size=3000),
         Recipe("momentum", batch=4, sequence=128),
     ),
-    Case("ViT", _sized("ViT", "ImageClassification", **_VISION), Recipe(batch=6)),
+    Case("ViT", _config("ViT", "ImageClassification", **_VISION), Recipe(batch=6)),
     Case(
         "ConvNeXt",
-        _sized(
+        _config(
             "ConvNext",
             "ImageClassification",
             hidden_sizes=[32, 64, 96, 128],
@@ -238,7 +238,7 @@ THIRD = [
     ),
     Case(
         "Swin",
-        _sized(
+        _config(
             "Swin", "ImageClassification", image_size=64, embed_dim=48, depths=[2, 2], num_heads=[2, 4], window_size=4
         ),
         Recipe(batch=6, precision="autocast"),
@@ -250,7 +250,7 @@ THIRD = [
     Case("GRU cell by token", lambda: _Recurrent("cell"), Recipe(batch=8, sequence=40), _ids()),
     Case(
         "Mamba",
-        _sized("Mamba", "CausalLM", hidden_size=128, num_hidden_layers=2, vocab_size=2000),
+        _config("Mamba", "CausalLM", hidden_size=128, num_hidden_layers=2, vocab_size=2000),
         Recipe(batch=2, sequence=48),
     ),
     Case("nn.TransformerEncoder", _Encoder, Recipe(batch=8, sequence=64), _ids()),

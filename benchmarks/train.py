@@ -27,7 +27,7 @@ from course_utils.memory.step.sharded import units_of
 from course_utils.script import Job
 from course_utils.script.examples import Order, load
 from course_utils.script.rank import this_rank
-from course_utils.script.run import Known, TrainingLoop
+from course_utils.script.run import Expectation, TrainingLoop
 from course_utils.settings import environment_for_child
 
 PAIRS, UPDATES = 11, 20
@@ -41,7 +41,7 @@ SIZES = {
 }
 
 
-def job(folder: Path, **changes) -> Job:
+def make_job(folder: Path, **changes) -> Job:
     """A small language model on the course's functions, in micro-batches of 4."""
     config = models.configuration("llama", **SIZES)
     (folder / "config.json").write_text(config.to_json_string(), encoding="utf-8")
@@ -55,19 +55,19 @@ def job(folder: Path, **changes) -> Job:
 class Bare:
     """The same by hand: nothing is logged, saved or looked up."""
 
-    def __init__(self, asked: Job, source, examples):
+    def __init__(self, job: Job, source, examples):
         rank, ranks = dist.get_rank(), dist.get_world_size()
         self.model = plain = source.make()
-        if asked.strategy == "ddp":
+        if job.strategy == "ddp":
             self.model = DistributedDataParallel(plain)
         else:
             for unit in [*units_of(plain), plain]:
                 fully_shard(unit)
         self.optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, foreach=False)
-        order, own = Order(len(examples), asked.batch, 0), asked.batch // ranks
+        order, own = Order(len(examples), job.batch, 0), job.batch // ranks
         rows = [order[step][rank * own : (rank + 1) * own] for step in range(200)]
         self.batches = [[examples[step[i : i + 4]] for i in range(0, own, 4)] for step in rows]
-        self.ddp = asked.strategy == "ddp"
+        self.ddp = job.strategy == "ddp"
 
     def update(self, number: int) -> None:
         """One of them."""
@@ -83,10 +83,10 @@ class Bare:
 
 def pairs(folder: Path, strategy: str) -> list[float]:
     """Seconds of `course train` over those of the bare loop, pair by pair."""
-    asked = job(folder, strategy=strategy)
-    source, examples = load(asked)
-    bare, here, ratios = Bare(asked, source, examples), this_rank(), []
-    run = TrainingLoop(asked, asked.split(here.world_size), here, examples, source, Known(), [], print, False)
+    job = make_job(folder, strategy=strategy)
+    source, examples = load(job)
+    bare, here, ratios = Bare(job, source, examples), this_rank(), []
+    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation(), [], print, False)
     with run.begun() as step:
         for _ in range(PAIRS + 1):
             ours = bares = 0.0
@@ -106,7 +106,7 @@ def pairs(folder: Path, strategy: str) -> list[float]:
 
 def restarts(folder: Path, kills: int) -> list[float]:
     """Seconds from a killed worker to the next update, on two ranks that save every tenth."""
-    asked = job(folder, strategy="fsdp2", save_every=10, steps=100_000)
+    job = make_job(folder, strategy="fsdp2", save_every=10, steps=100_000)
     command = [
         sys.executable,
         "-m",
@@ -116,12 +116,12 @@ def restarts(folder: Path, kills: int) -> list[float]:
         "2",
         "--max-restarts",
         "100",
-        *asked.flags(),
+        *job.flags(),
     ]
-    at_work, found = asked.out / "reached", []
-    with (folder / "said.txt").open("w") as said:
+    at_work, seconds = job.out / "reached", []
+    with (folder / "said.txt").open("w") as log:
         agent = subprocess.Popen(
-            command, stdout=said, stderr=said, env=environment_for_child(OMP_NUM_THREADS="1"), start_new_session=True
+            command, stdout=log, stderr=log, env=environment_for_child(OMP_NUM_THREADS="1"), start_new_session=True
         )
     try:
         for _ in range(kills + 1):
@@ -130,23 +130,19 @@ def restarts(folder: Path, kills: int) -> list[float]:
                 time.sleep(0.01)
                 if agent.poll() is not None or time.perf_counter() - began > 120:
                     raise SystemExit((folder / "said.txt").read_text())
-            found.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - began)
             time.sleep(1.0)
             workers = [one for one in psutil.Process(agent.pid).children() if "train" in one.cmdline()]
-            workers[len(found) % 2].kill()
-            _await_end(workers)
+            workers[len(seconds) % 2].kill()
+            # The other one still makes updates for a moment, until it misses the one that was killed.
+            psutil.wait_procs(workers, timeout=30)
     finally:
         os.killpg(agent.pid, signal.SIGKILL)
-    return found[1:]
+    return seconds[1:]
 
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="ascii").strip() if path.is_file() else ""
-
-
-def _await_end(workers: list[psutil.Process]) -> None:
-    """The other worker still makes updates for a moment, until it misses the one that was killed."""
-    psutil.wait_procs(workers, timeout=30)
 
 
 def main():
@@ -158,14 +154,19 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if arguments.what == "restart":
-            found = sorted(restarts(folder, arguments.kills))
-            print(f"restart: median {statistics.median(found):.1f} s, from {found[0]:.1f} to {found[-1]:.1f} s")
+            measured = sorted(restarts(folder, arguments.kills))
+            print(
+                f"restart: median {statistics.median(measured):.1f} s, from {measured[0]:.1f} to {measured[-1]:.1f} s"
+            )
             return
         for strategy in ("ddp", "fsdp2"):
             (folder / strategy).mkdir()
-            found = sorted(launch(pairs, 2, folder / strategy, strategy, seconds=600)[0])
-            low, high = found[1], found[-2]  # of eleven, the second and the last but one hold the median in 98.8 of 100
-            print(f"{strategy}: median {statistics.median(found):.3f}, 95 % interval {low:.3f} to {high:.3f}")
+            measured = sorted(launch(pairs, 2, folder / strategy, strategy, seconds=600)[0])
+            low, high = (
+                measured[1],
+                measured[-2],
+            )  # of eleven, the second and the last but one hold the median in 98.8 of 100
+            print(f"{strategy}: median {statistics.median(measured):.3f}, 95 % interval {low:.3f} to {high:.3f}")
 
 
 if __name__ == "__main__":

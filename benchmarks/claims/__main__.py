@@ -17,8 +17,8 @@ def main() -> int:
         if name.startswith(tuple(given.names) or ""):
             against = [seed for seed in given.seeds if not holds(seed)]
             failed += bool(against)
-            said = f"fails with {', '.join(map(str, against))}" if against else "holds"
-            print(f"{name:30} {said} ({len(given.seeds) - len(against)} of {len(given.seeds)} seeds)", flush=True)
+            outcome = f"fails with {', '.join(map(str, against))}" if against else "holds"
+            print(f"{name:30} {outcome} ({len(given.seeds) - len(against)} of {len(given.seeds)} seeds)", flush=True)
     return 1 if failed else 0
 
 

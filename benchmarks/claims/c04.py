@@ -21,8 +21,8 @@ def mixed_terms_add_to_the_error(seed):
     training.train(model, optim.AdamW(model.parameters(), lr=1e-3), batches, epochs=2, progress=False)
     layer = model.distilbert.transformer.layer[0].ffn.lin1
     factors = lesson.outer_products(model.eval(), layer, next(iter(batches)))
-    found = {mixed: lesson.squared_sum(*factors, mixed=mixed) for mixed in (True, False)}
-    errors = {mixed: lesson.relative_error(squares, lesson.estimate(squares)) for mixed, squares in found.items()}
+    squares_of = {mixed: lesson.squared_sum(*factors, mixed=mixed) for mixed in (True, False)}
+    errors = {mixed: lesson.relative_error(squares, lesson.estimate(squares)) for mixed, squares in squares_of.items()}
     return 0.05 < errors[False] < errors[True]
 
 

@@ -62,7 +62,7 @@ def the_linear_book_trains_without_its_zero(seed):
     return broken > 5 * right and abs(cured - right) < 0.2
 
 
-def _off(seed: int, kind=optim.AdamW8bit, **options) -> float:
+def _distance(seed: int, kind=optim.AdamW8bit, **options) -> float:
     right = lesson.end_of_path(optim.AdamW, 4, seed)[0]
     theta = lesson.end_of_path(kind, 4, seed, **options)[0]
     return ((theta - right).norm() / right.norm()).item()
@@ -70,12 +70,14 @@ def _off(seed: int, kind=optim.AdamW8bit, **options) -> float:
 
 @claim("05-dynamic-zero")
 def zeros_of_the_dynamic_book_throw_parameters(seed):
-    return _off(seed) > 10 * _off(seed, lesson.DynamicWithoutZero)
+    return _distance(seed) > 10 * _distance(seed, lesson.DynamicWithoutZero)
 
 
 @claim("05-ways")
 def smaller_blocks_hardly_help_and_a_larger_epsilon_moves_adamw_too(seed):
     """32 bits for that tensor are right."""
-    blocks = _off(seed, block_size=16) > _off(seed) / 4
-    epsilon = _off(seed, eps=1e-6) > 1 and 0.05 < _off(seed, optim.AdamW, eps=1e-4) < _off(seed, eps=1e-4) < 1
-    return blocks and epsilon and _off(seed, min_8bit_size=10_000) < 1e-4
+    blocks = _distance(seed, block_size=16) > _distance(seed) / 4
+    epsilon = (
+        _distance(seed, eps=1e-6) > 1 and 0.05 < _distance(seed, optim.AdamW, eps=1e-4) < _distance(seed, eps=1e-4) < 1
+    )
+    return blocks and epsilon and _distance(seed, min_8bit_size=10_000) < 1e-4

@@ -30,18 +30,20 @@ def _batch(seed: int) -> dict:
     return next(iter(_batches(10, SCALE.batch_size, SCALE.sequence, seed)))
 
 
-def _fine(seed: int):
+def _short_batches(seed: int):
     return _batches(48, 16, SCALE.sequence // 2, seed)
 
 
 @cache
-def _learned(seed: int):
+def _train(seed: int):
     model = _model(seed)
-    training.train(model, optim.AdamW(model.parameters(), lr=1e-3), _fine(seed), epochs=2, seed=seed, progress=False)
+    training.train(
+        model, optim.AdamW(model.parameters(), lr=1e-3), _short_batches(seed), epochs=2, seed=seed, progress=False
+    )
     return model
 
 
-def _vanished(model, seed: int) -> list[float]:
+def _underflow_of(model, seed: int) -> list[float]:
     """Of the gradients of outputs, and of those of parameters."""
     batch = _batch(seed)
     both = lesson.gradients_of(model, lambda: model(**batch).loss)
@@ -55,14 +57,14 @@ def _last_third(history) -> float:
 @claim("08-outputs")
 def most_gradients_of_outputs_vanish_and_hardly_any_of_parameters(seed):
     """The seed decides the weights, the batch and dropout."""
-    outputs, parameters = _vanished(_model(seed), seed)
+    outputs, parameters = _underflow_of(_model(seed), seed)
     return outputs > 0.5 and parameters < 0.02
 
 
 @claim("08-window")
 def fewer_vanish_in_a_model_that_has_learned(seed):
     """By at least a tenth of all."""
-    return _vanished(_learned(seed), seed)[0] < _vanished(_model(seed), seed)[0] - 0.1
+    return _underflow_of(_train(seed), seed)[0] < _underflow_of(_model(seed), seed)[0] - 0.1
 
 
 @claim("08-lost")
@@ -71,10 +73,10 @@ def rounding_to_nearest_falls_behind_and_each_cure_brings_it_back(seed):
     loss = {}
     kinds = (precision.RoundToNearest, precision.StochasticRounding, precision.KahanSum, precision.MasterWeights)
     for name, kind in {"float32": kinds[0], **{kind.__name__: kind for kind in kinds}}.items():
-        model = copy.deepcopy(_learned(seed))
+        model = copy.deepcopy(_train(seed))
         model = model if name == "float32" else model.bfloat16()
         optimizer = kind(model.parameters(), partial(optim.AdamW, lr=3e-5))
-        loss[name] = _last_third(training.train(model, optimizer, _fine(seed), seed=seed, progress=False))
+        loss[name] = _last_third(training.train(model, optimizer, _short_batches(seed), seed=seed, progress=False))
     behind = {name: each - loss["float32"] for name, each in loss.items()}
     nearest = behind.pop("RoundToNearest")
     return nearest > 0.01 and all(abs(each) < nearest / 3 for each in behind.values())
@@ -89,10 +91,10 @@ def training_does_not_notice_at_first_and_then_learns_the_frequencies_alone(seed
         lesson.round_output_gradients(model)
         optimizer, callbacks = optim.AdamW(model.parameters(), lr=1e-3), [training.ScaleLoss(scaler)]
         run = {"callbacks": callbacks, "seed": seed, "progress": False}
-        return _last_third(training.train(model, optimizer, _fine(seed), **run))
+        return _last_third(training.train(model, optimizer, _short_batches(seed), **run))
 
     fixed = partial(precision.LossScaler, growth_factor=1.0, backoff_factor=1.0)
-    counts = torch.bincount(torch.cat([batch["labels"] for batch in _fine(seed)]))
+    counts = torch.bincount(torch.cat([batch["labels"] for batch in _short_batches(seed)]))
     frequencies = torch.distributions.Categorical(counts / counts.sum()).entropy().item()
     off = lesson.error_by_rounding(_model(seed), _batch(seed), 2.0**-8)
     unnoticed = abs(loss(fixed(1.0)) - loss(precision.LossScaler())) < 0.03
@@ -103,11 +105,11 @@ def training_does_not_notice_at_first_and_then_learns_the_frequencies_alone(seed
 @claim("08-blocks")
 def blocks_help_in_four_bits_and_one_scale_in_eight_has_more_precision_in_e4m3(seed):
     """Forward and backward products of the chapter's layer."""
-    kept, model = {}, _model(seed)
+    matrices, model = {}, _model(seed)
 
     def keep(module, inputs, output):
-        kept["x"], kept["w"] = inputs[0].detach().flatten(0, -2), module.weight.detach().T
-        output.register_hook(lambda g: kept.update(g=g.flatten(0, -2)))
+        matrices["x"], matrices["w"] = inputs[0].detach().flatten(0, -2), module.weight.detach().T
+        output.register_hook(lambda g: matrices.update(g=g.flatten(0, -2)))
 
     next(m for n, m in model.named_modules() if n.endswith("ffn.lin1")).register_forward_hook(keep)
     model(**_batch(seed)).loss.backward()
@@ -116,7 +118,7 @@ def blocks_help_in_four_bits_and_one_scale_in_eight_has_more_precision_in_e4m3(s
     eight, four = partial(whole, number=e4m3), partial(whole, number=e2m1)
     mx, nv = partial(blocks, number=e4m3, size=32), partial(blocks, number=e2m1, size=16, steps=e4m3)
     held = []
-    for a, b in ((kept["x"], kept["w"]), (kept["g"].T, kept["x"])):
+    for a, b in ((matrices["x"], matrices["w"]), (matrices["g"].T, matrices["x"])):
         error = {way: lesson.relative_error(fp8.matmul(a, b, way), a @ b) for way in (eight, four, mx, nv)}
         hybrid = lesson.relative_error(fp8.matmul(a, b, partial(whole, number=e5m2), eight), a @ b)
         held += [error[nv] < 0.85 * error[four], abs(error[mx] / error[eight] - 1) < 0.15, error[eight] < hybrid]

@@ -38,7 +38,7 @@ def _build(seed, vocabulary, padding):
     return nn.Sequential(words, nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 10))
 
 
-def _local(h, **options):
+def _sync(h, **options):
     return partial(LocalSGD, sync_every=h, **options)
 
 
@@ -52,14 +52,14 @@ def _runs(seed, ways, of=("mixed", "by package"), steps=STEPS, **options):
 
 def _losses(*arguments, **options):
     """The same, of each run the last loss of the ranks' mean."""
-    found = _runs(*arguments, **options)
-    return {kind: {name: run.losses[-1] for name, run in of_kind.items()} for kind, of_kind in found.items()}
+    runs = _runs(*arguments, **options)
+    return {kind: {name: run.losses[-1] for name, run in of_kind.items()} for kind, of_kind in runs.items()}
 
 
 @claim("09-drift")
 def by_package_a_longer_round_drifts_further_and_further_than_mixed(seed):
-    found = _runs(seed, {"short": (SGD, _local(5)), "long": (SGD, _local(20))}, steps=80, watch=True)
-    far = {kind: {name: max(d for _, d in run.drifts) for name, run in of.items()} for kind, of in found.items()}
+    runs = _runs(seed, {"short": (SGD, _sync(5)), "long": (SGD, _sync(20))}, steps=80, watch=True)
+    far = {kind: {name: max(d for _, d in run.drifts) for name, run in of.items()} for kind, of in runs.items()}
     longer = far["by package"]["long"] > 1.2 * far["by package"]["short"]
     return longer and all(far["by package"][name] > 1.2 * far["mixed"][name] for name in ("short", "long"))
 
@@ -82,42 +82,42 @@ def large_batches_take_most_of_the_drift_from_mixed_data_and_little_from_others(
             ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
         return (ends[0] - ends[1]).norm() / 2
 
-    kept = {kind: drift(shares, 32 * BATCH) / drift(shares, BATCH) for kind, shares in kinds.items()}
-    return kept["mixed"] < 0.5 < kept["by package"]
+    ratio = {kind: drift(shares, 32 * BATCH) / drift(shares, BATCH) for kind, shares in kinds.items()}
+    return ratio["mixed"] < 0.5 < ratio["by package"]
 
 
 @claim("09-cost")
 def long_rounds_cost_little_on_mixed_data_and_much_by_package(seed):
-    found = _losses(seed, {"DDP": (SGD, DDP)} | {h: (SGD, _local(h)) for h in (5, 80, 320)})
-    mixed, package = found["mixed"], found["by package"]
+    losses = _losses(seed, {"DDP": (SGD, DDP)} | {h: (SGD, _sync(h)) for h in (5, 80, 320)})
+    mixed, package = losses["mixed"], losses["by package"]
     near = all(abs(mixed[h] - mixed["DDP"]) < 0.15 for h in (5, 80))
     return near and package[5] > package["DDP"] + 0.2 and package[320] > max(package[5], package[80]) + 0.1
 
 
 @claim("09-adam")
 def with_adam_one_local_step_is_not_ddp_and_a_reset_costs(seed):
-    ways = {"DDP": (ADAM, DDP), "H = 1": (ADAM, _local(1))}
-    ways |= {state: (ADAM, _local(20, state=state)) for state in ("keep", "reset")}
-    found = _losses(seed, ways, of=["mixed"])["mixed"]
-    return abs(found["DDP"] - found["H = 1"]) > 0.05 and found["reset"] > found["keep"] + 0.1
+    ways = {"DDP": (ADAM, DDP), "H = 1": (ADAM, _sync(1))}
+    ways |= {state: (ADAM, _sync(20, state=state)) for state in ("keep", "reset")}
+    losses = _losses(seed, ways, of=["mixed"])["mixed"]
+    return abs(losses["DDP"] - losses["H = 1"]) > 0.05 and losses["reset"] > losses["keep"] + 0.1
 
 
 @claim("09-fair")
 def ddp_with_momentum_is_no_worse_on_mixed_data_and_far_better_by_package(seed):
-    ways = {"DDP": (SGD, DDP), "fair": (NESTEROV, DDP), "H = 40": (SGD, _local(40))}
-    ways["DiLoCo"] = (SGD, _local(40, outer_optimizer=OuterNesterov()))
-    found = _losses(seed, ways)
-    mixed, package = found["mixed"], found["by package"]
+    ways = {"DDP": (SGD, DDP), "fair": (NESTEROV, DDP), "H = 40": (SGD, _sync(40))}
+    ways["DiLoCo"] = (SGD, _sync(40, outer_optimizer=OuterNesterov()))
+    losses = _losses(seed, ways)
+    mixed, package = losses["mixed"], losses["by package"]
     lower = mixed["DiLoCo"] < min(mixed["DDP"], mixed["H = 40"]) - 0.1
     return lower and mixed["fair"] < mixed["DiLoCo"] + 0.1 and package["fair"] < 0.6 * package["DiLoCo"]
 
 
 @claim("09-inside")
 def momentum_inside_does_as_well_as_diloco_on_mixed_data_and_fails_by_package(seed):
-    ways = {"plain": (SGD, _local(40)), "inside": (NESTEROV, _local(40))}
-    ways["DiLoCo"] = (SGD, _local(40, outer_optimizer=OuterNesterov()))
-    found = _losses(seed, ways)
-    mixed, package = found["mixed"], found["by package"]
+    ways = {"plain": (SGD, _sync(40)), "inside": (NESTEROV, _sync(40))}
+    ways["DiLoCo"] = (SGD, _sync(40, outer_optimizer=OuterNesterov()))
+    losses = _losses(seed, ways)
+    mixed, package = losses["mixed"], losses["by package"]
     near = mixed["inside"] < mixed["plain"] and abs(mixed["inside"] - mixed["DiLoCo"]) < 0.2
     return near and package["inside"] > 2 > 1.2 > package["DiLoCo"]
 
@@ -125,7 +125,7 @@ def momentum_inside_does_as_well_as_diloco_on_mixed_data_and_fails_by_package(se
 @claim("09-factor")
 def without_momentum_a_large_outer_step_fails(seed):
     outers = [(1.0, 0.0), (1.4, 0.0), (0.7, 0.5), (2.0, 0.0), (7.0, 0.0), (0.7, 0.9)]
-    ways = {outer: (SGD, _local(40, outer_optimizer=OuterNesterov(*outer))) for outer in outers}
+    ways = {outer: (SGD, _sync(40, outer_optimizer=OuterNesterov(*outer))) for outer in outers}
     plain, longer, half, twice, seven, diloco = _losses(seed, ways, of=["mixed"])["mixed"].values()
     return twice > plain and not seven < 100 and diloco < min(plain, longer, half)
 
@@ -140,28 +140,28 @@ def error_feedback_makes_up_for_most_of_one_level(seed):
         "feedback": nearest | {"error_feedback": True},
     }
     ways = {"32 bits": (SGD, DDP)} | {name: (SGD, partial(QSGD, **options)) for name, options in coarse.items()}
-    found = _losses(seed, ways, of=["mixed"])["mixed"]
-    alike = all(abs(found[name] - found["32 bits"]) < 0.1 for name in ("127", "feedback"))
-    return alike and found["nearest"] > found["32 bits"] + 0.3 and found["stochastic"] > found["nearest"]
+    losses = _losses(seed, ways, of=["mixed"])["mixed"]
+    alike = all(abs(losses[name] - losses["32 bits"]) < 0.1 for name in ("127", "feedback"))
+    return alike and losses["nearest"] > losses["32 bits"] + 0.3 and losses["stochastic"] > losses["nearest"]
 
 
 @claim("09-noisy")
 def one_level_rounded_at_random_trains_with_a_smaller_rate(seed):
     ways = {lr: (partial(torch.optim.SGD, lr=lr), partial(QSGD, levels=1)) for lr in (0.25, 2.0)}
-    found = _losses(seed, ways, of=["mixed"])["mixed"]
-    return found[0.25] < 2 < found[2.0]
+    losses = _losses(seed, ways, of=["mixed"])["mixed"]
+    return losses[0.25] < 2 < losses[2.0]
 
 
 @claim("09-empty")
 def adam_reset_at_each_average_ends_higher_by_package(seed):
-    ways = {state: (ADAM, _local(20, state=state)) for state in ("keep", "reset")}
-    found = _losses(seed, ways, of=["by package"], steps=170)["by package"]
-    return found["reset"] > found["keep"] + 0.05
+    ways = {state: (ADAM, _sync(20, state=state)) for state in ("keep", "reset")}
+    losses = _losses(seed, ways, of=["by package"], steps=170)["by package"]
+    return losses["reset"] > losses["keep"] + 0.05
 
 
 @claim("09-doubled")
 def the_doubled_rate_fails_with_ddp_too(seed):
     twice = partial(torch.optim.SGD, lr=4.0)
-    ways = {"right": (SGD, _local(20)), "doubled": (twice, _local(20)), "DDP": (twice, DDP), "right DDP": (SGD, DDP)}
-    found = _losses(seed, ways, of=["by package"], steps=170)["by package"]
-    return found["doubled"] > found["right"] + 0.3 and found["DDP"] > found["right DDP"] + 0.3
+    ways = {"right": (SGD, _sync(20)), "doubled": (twice, _sync(20)), "DDP": (twice, DDP), "right DDP": (SGD, DDP)}
+    losses = _losses(seed, ways, of=["by package"], steps=170)["by package"]
+    return losses["doubled"] > losses["right"] + 0.3 and losses["DDP"] > losses["right DDP"] + 0.3

@@ -19,8 +19,8 @@ def sums_in_16_bits_are_the_cause(seed):
 
     def error(pieces, wide):
         with patch.object(chunked_loss, "wide", wide):
-            (found,) = torch.autograd.grad(LossWithGradients.apply(x, w, labels, 1024 // pieces), w)
-        return ((found.float() - exact.float()).norm() / exact.float().norm()).item()
+            (gradient,) = torch.autograd.grad(LossWithGradients.apply(x, w, labels, 1024 // pieces), w)
+        return ((gradient.float() - exact.float()).norm() / exact.float().norm()).item()
 
     narrow = [error(pieces, lambda tensor: tensor) for pieces in (2, 32, 512)]
     broad = [error(pieces, chunked_loss.wide) for pieces in (2, 32, 512)]

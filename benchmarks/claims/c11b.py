@@ -19,12 +19,12 @@ def _loss(name: str, seed: int) -> float:
 
 
 @cache
-def _alone(seed: int, epochs: int = 1) -> float:
+def _loss_alone(seed: int, epochs: int = 1) -> float:
     return lesson.told(lesson.student(seed, epochs=epochs))
 
 
 @cache
-def _taught(seed: int, temperature: float) -> float:
+def _loss_with_teacher(seed: int, temperature: float) -> float:
     return lesson.told(lesson.student(seed, lesson.from_teacher(_teacher(), temperature)))
 
 
@@ -40,9 +40,9 @@ def adapters_of_random_weights_end_above_galore(seed):
 
 @claim("11b-teacher")
 def a_teacher_lowers_the_loss(seed):
-    return all(_taught(seed, temperature) < _alone(seed) - 0.05 for temperature in (1.0, 2.0))
+    return all(_loss_with_teacher(seed, temperature) < _loss_alone(seed) - 0.05 for temperature in (1.0, 2.0))
 
 
 @claim("11b-epoch")
 def a_second_epoch_lowers_it_more(seed):
-    return _alone(seed, epochs=2) < min(_taught(seed, temperature) for temperature in (1.0, 2.0))
+    return _loss_alone(seed, epochs=2) < min(_loss_with_teacher(seed, temperature) for temperature in (1.0, 2.0))

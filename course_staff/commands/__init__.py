@@ -12,9 +12,9 @@ def cores() -> int:
 def seconds(text: str) -> float:
     """A time limit as it is typed; raises `ArgumentTypeError` for what is none."""
     try:
-        found = float(text)
+        limit = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
+        limit = 0.0
+    if not 0 < limit < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a time; give seconds, such as 20")
-    return found
+    return limit

@@ -92,12 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
         if (student, question) not in there
     ]
     print(results.finish(records, others, remarks), end="")
-    said, filled = results.fill(gradebook, records) if gradebook else ([], True)
+    sentences, filled = results.fill(gradebook, records) if gradebook else ([], True)
     written = gradebook.file_name if gradebook and filled else None
     for older in (each for each in FILE_NAMES if each != written and (out / each).exists()):
         more = "" if gradebook else "; with --gradebook it gets the points of this one"
-        said.append(f"{older} there is from an earlier run{more}.")
-    print(*(["", *said] if said else []), f"\nResults are in {out}.", sep="\n")
+        sentences.append(f"{older} there is from an earlier run{more}.")
+    print(*(["", *sentences] if sentences else []), f"\nResults are in {out}.", sep="\n")
     return 1 if not filled or any(record.get("failed") for record in records) else 0
 
 

@@ -6,7 +6,7 @@ from course_utils.errors import CourseError
 from course_utils.files import chapters_in, find_place
 from course_utils.units import format_counted
 
-HELP = "check that notebooks are chapters, that demos fit them, that links lead somewhere, and that the code by hand is shown"
+HELP = "check notebooks and their demos, where links lead, how much of the code by hand is shown, and the names in the code"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print one line per violation; 1 where there is any. Notes are counted, and refuse nothing.
 
-    Without a chapter's name the links of all documents are followed too, and the lines by hand that are shown are counted.
+    Without a chapter's name the links of all documents are followed too, the code's names are read, and the lines by hand that
+    are shown are counted.
     """
     from course_staff.demos import demos_in, read_demo
     from course_staff.demos.needs import plan
     from course_staff.notebooks.anatomy import Chapter, Violation, violations_in
     from course_staff.notebooks.files import read_notebook
     from course_staff.notebooks.links import dead_links, documents_in, prose
+    from course_staff.notebooks.naming import vague_names
     from course_staff.notebooks.sentences import broken_claims, claims_of, notes
     from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
 
@@ -49,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         except CourseError as error:
             violations.append(str(error))
     if not arguments.chapters:
+        violations += vague_names(place.root)
         for path in documents_in(place.root):
             for number, text in prose(path):
                 violations += [str(Violation(path.name, number, remark)) for remark in dead_links(path, text)]

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         todo, every = paths, (source_files(path, folder) for path in paths)
     else:
         todo = [path for path in paths if not stamps.stand(path, file_names(path, *places))]
-        every = _released(todo, *places, stamps)
+        every = _release(todo, *places, stamps)
     changed = []
     for path, texts in zip(todo, every, strict=True):
         files = differing(texts)
@@ -65,15 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.check and changed else 0
 
 
-def _released(paths: list[Path], exercises: Path, sets: Path, stamps) -> Iterator[dict[Path, str]]:
+def _release(paths: list[Path], exercises: Path, sets: Path, stamps) -> Iterator[dict[Path, str]]:
     """The files of each set; on stderr what is run and why, and a bar while it is."""
     from tqdm import tqdm
 
     from course_staff.grading.releasing import Released, released_sets
     from course_utils.settings import settings
 
-    kept = Released(settings().home / "released")
-    if parts := kept.unknown(paths):
+    releases = Released(settings().home / "released")
+    if parts := releases.unknown(paths):
         why = Counter(stamps.why(path) for path in dict.fromkeys(path for path, _ in parts))
         print(_announce(len(parts), cores(), why), file=sys.stderr)
     with tqdm(total=len(parts), desc="questions", file=sys.stderr, delay=1) as bar:
@@ -82,7 +82,7 @@ def _released(paths: list[Path], exercises: Path, sets: Path, stamps) -> Iterato
             bar.set_postfix_str(f"{part[0].stem} {part[1] or ''}".rstrip(), refresh=False)
             bar.update(bool(part[1]))
 
-        every = list(released_sets(paths, exercises, sets, kept, cores(), done))
+        every = list(released_sets(paths, exercises, sets, releases, cores(), done))
     yield from every
 
 

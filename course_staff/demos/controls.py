@@ -43,8 +43,8 @@ def _is_on_a_step(control) -> bool:
 def _control(name: str, controls: Mapping):
     first, *rest = name.split(".")
     if first not in controls:
-        known = ", ".join(controls) or "none"
-        raise CourseError(f"The figure has no control {first!r}; its controls are: {known}.")
+        names = ", ".join(controls) or "none"
+        raise CourseError(f"The figure has no control {first!r}; its controls are: {names}.")
     control = controls[first]
     for part in rest:
         if not hasattr(control, part):

@@ -40,11 +40,11 @@ def recall(path: Path, made_from: str, notebook: "NotebookNode") -> "NotebookNod
     something else."""
     from nbformat import from_dict
 
-    kept = read_json(path, lambda value: value if value["made_from"] == made_from else {})
-    if not kept or len(kept["outputs"]) != len(notebook.cells):
+    performance = read_json(path, lambda value: value if value["made_from"] == made_from else {})
+    if not performance or len(performance["outputs"]) != len(notebook.cells):
         return None
     filled = from_dict(notebook)
-    for cell, outputs in zip(filled.cells, kept["outputs"], strict=True):
+    for cell, outputs in zip(filled.cells, performance["outputs"], strict=True):
         if cell.cell_type == "code":
             cell.outputs = [from_dict(output) for output in outputs]
     return filled

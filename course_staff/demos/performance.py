@@ -56,9 +56,9 @@ class _Performance:
         self._news = asyncio.Condition()
         self._snippets = []
         self._notebook = presentation(app.demo)
-        self._kept = Path(app.notebook_path).with_suffix(".kept.json")
+        self._file = Path(app.notebook_path).with_suffix(".kept.json")
         self._made_from = digest(self._notebook)
-        self._recalled = recall(self._kept, self._made_from, self._notebook)
+        self._recalled = recall(self._file, self._made_from, self._notebook)
         self._playing = self._starting = None
 
     def begin(self) -> None:
@@ -84,7 +84,7 @@ class _Performance:
             async for snippet, _ in renderer.generate_content_generator(kernel, manager.get_kernel(kernel)):
                 self._snippets.append(snippet)
                 await self._tell()
-            keep(self._kept, self._made_from, renderer.played)
+            keep(self._file, self._made_from, renderer.played)
         finally:
             self.through.set()
             await self._tell()

@@ -57,6 +57,6 @@ def presenter_page(demo: Demo) -> str:
 
 def expectations(step: Step) -> list[str]:
     """What the presenter can hold the screen against, in words."""
-    said = [f"The output says: {text}" for text in step.text]
-    seen = [f"In the description of the picture: {words}" for words in step.picture]
-    return [*(number.says for number in step.numbers if number.says), *said, *seen]
+    outputs = [f"The output says: {text}" for text in step.text]
+    pictures = [f"In the description of the picture: {words}" for words in step.picture]
+    return [*(number.says for number in step.numbers if number.says), *outputs, *pictures]

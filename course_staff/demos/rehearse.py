@@ -109,26 +109,26 @@ class _Stage:
 
     def missing(self, step: Step) -> Iterator[str]:
         """What the step expects and is not there."""
-        said = _normalize(self.text)
+        output = _normalize(self.text)
         for text in step.text:
-            if _normalize(text) not in said:
+            if _normalize(text) not in output:
                 yield f"{text!r} does not stand in the output."
-        described = _normalize(self.pictures[-1][0]) if self.pictures else ""
+        description = _normalize(self.pictures[-1][0]) if self.pictures else ""
         for words in step.picture:
-            if _normalize(words) not in described:
-                yield f"The picture is not described with {words!r}, but: {described or 'there is none'}"
+            if _normalize(words) not in description:
+                yield f"The picture is not described with {words!r}, but: {description or 'there is none'}"
         yield from filter(None, map(self._compare, step.numbers))
 
     def _compare(self, number: Number) -> str | None:
         try:
-            found = eval(number.of, self.shell.user_ns)  # the author's own expression, over the chapter's names
+            value = eval(number.of, self.shell.user_ns)  # the author's own expression, over the chapter's names
         except Exception as error:
             return f"{number.of} cannot be computed ({type(error).__name__}: {error})."
         try:
-            near = math.isclose(found, number.value, rel_tol=number.within, abs_tol=0.0)
+            near = math.isclose(value, number.value, rel_tol=number.within, abs_tol=0.0)
         except TypeError:
-            near = found == number.value
-        return None if near else f"{number.of} is {found}, expected {number.value} within {number.within:.0%}."
+            near = value == number.value
+        return None if near else f"{number.of} is {value}, expected {number.value} within {number.within:.0%}."
 
     def _collect(self, outputs: list) -> None:
         for output in outputs:

@@ -120,9 +120,9 @@ class _Updatable:
         elif update and place in self._places:
             self._places[place].children = [_as_widget(data, metadata)]
         else:
-            self._places[place] = self._shown(data, metadata or {})
+            self._places[place] = self._make_view(data, metadata or {})
 
-    def _shown(self, data: dict, metadata: dict):
+    def _make_view(self, data: dict, metadata: dict):
         """As a widget, and as it is, for a page without a kernel."""
         from ipywidgets import VBox
 

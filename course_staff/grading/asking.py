@@ -32,10 +32,10 @@ def parse(sources: list[str], lane: Lane) -> list[Parsed]:
     """What each cell is, said by a process of the sandbox; nothing is known of cells that keep the parser busy too long."""
     try:
         with lane.question() as talk, talk.within(_PARSE_SECONDS):
-            said = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
+            descriptions = encoding.load(talk.ask(pickle.dumps({"sources": sources, "limits": isolate.LIMITS})))
         return [
             Parsed(is_check is True, *(frozenset(map(str, each)) for each in names), opaque=opaque is True)
-            for (is_check, opaque, *names), _ in zip(said, sources, strict=True)
+            for (is_check, opaque, *names), _ in zip(descriptions, sources, strict=True)
         ]
     except NotStartedError:
         raise
@@ -43,25 +43,26 @@ def parse(sources: list[str], lane: Lane) -> list[Parsed]:
         return [Parsed()] * len(sources)
 
 
-def ask(cells: Sequence[tuple[Cell, bool]], asked: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane) -> Heard:
-    """Run the cells, then the answer on each case, for at most `seconds` each; `asked` is the question and `inputs` are the
-    cases', pickled.
+def ask(
+    cells: Sequence[tuple[Cell, bool]], question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane
+) -> Heard:
+    """Run the cells, then the answer on each case, for at most `seconds` each; `question` and `inputs` are pickled.
 
     A sandbox that breaks is replaced once; what breaks it twice is the answer's own doing.
     """
     try:
-        return _converse(cells, asked, inputs, seconds, lane)
+        return _converse(cells, question, inputs, seconds, lane)
     except SandboxError:
         pass
     try:
-        return _converse(cells, asked, inputs, seconds, lane)
+        return _converse(cells, question, inputs, seconds, lane)
     except NotStartedError:
         raise
     except SandboxError as error:
         return Heard([Outcome("died", text=str(error))] * len(inputs), [])
 
 
-def _converse(cells, asked: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane) -> Heard:
+def _converse(cells, question: bytes, inputs: Sequence[bytes], seconds: float, lane: Lane) -> Heard:
     job = {
         "cells": [[cell.number, cell.source, is_answer] for cell, is_answer in cells],
         "seconds": seconds,
@@ -75,7 +76,7 @@ def _converse(cells, asked: bytes, inputs: Sequence[bytes], seconds: float, lane
     with lane.question() as talk:
         try:
             with talk.within(limit + _GRACE):
-                no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), asked))
+                no_answer, notes = _read_opening(talk.ask(pickle.dumps(job), question))
             limit, end = seconds, time.monotonic() + _CASES * seconds
             for given in () if no_answer else inputs:
                 with talk.within(min(seconds + _GRACE, end - time.monotonic())):
@@ -102,8 +103,8 @@ def _read_opening(message: bytes) -> tuple[Outcome | None, list[str]]:
     """What a process says after its cells have run: an outcome where there is no answer, and what stopped which cell."""
     try:
         match encoding.load(message):
-            case {"outcome": said, "notes": list(notes)}:
-                return None if said is None else _outcome(said), [_note(note) for note in notes[:_MOST_NOTES]]
+            case {"outcome": outcome, "notes": list(notes)}:
+                return None if outcome is None else _outcome(outcome), [_note(note) for note in notes[:_MOST_NOTES]]
     except encoding.EncodingError:
         pass
     return _FORGED, []
@@ -125,9 +126,9 @@ def _read_outcome(message: bytes) -> Outcome:
         return Outcome("unsafe", text=f"What came back cannot be judged: {error}")
 
 
-def _outcome(said) -> Outcome:
+def _outcome(plain) -> Outcome:
     """An outcome from plain values."""
-    match said:
+    match plain:
         case {"kind": str(kind), "values": dict(values), "text": str(text), "line": str(line), "mutated": list(names)}:
             if kind in KINDS and all(type(name) is str for name in names):
                 return Outcome(kind, values, text[:_LONGEST], line[:_LONGEST], tuple(name[:60] for name in names[:20]))

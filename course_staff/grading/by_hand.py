@@ -30,7 +30,7 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
     number between 0 and the maximum, and for a question that a student has twice.
     """
     cells = {no_formula(name): name for name in students} | {name: name for name in students}
-    found: dict[tuple[str, str], Given] = {}
+    marks: dict[tuple[str, str], Given] = {}
     for place, row in read_rows(path, ("student", "question", "points")):
         where, student, question, text = (
             f"{path.name}, row {place}",
@@ -45,10 +45,10 @@ def read_by_hand(path: Path, students: Sequence[str], questions: Mapping[str, fl
         points, most = number_in(text) if text else None, questions[question]
         if points is not None and not 0 <= points <= most:
             raise CourseError(f"{where}: {text!r} are no points of {question}; give a number from 0 to {most:g}.")
-        if (cells[student], question) in found:
+        if (cells[student], question) in marks:
             raise CourseError(f"{where}: {student!r} has a row for {question} already; keep one of them.")
-        found[cells[student], question] = Given(points, row.get("comment", "").strip()[:_LONGEST])
-    return found
+        marks[cells[student], question] = Given(points, row.get("comment", "").strip()[:_LONGEST])
+    return marks
 
 
 def with_points_by_hand(record: Mapping, given: Mapping[tuple[str, str], Given]) -> dict:

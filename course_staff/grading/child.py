@@ -172,9 +172,9 @@ def converse(read: int, write: int, kind: str) -> None:
         syscalls.restrict(programs=not replaces)
     if not question:
         isolate.limit(**job["limits"])
-        said = [parsed(source) for source in job["sources"]]
+        cells = [parsed(source) for source in job["sources"]]
         names = ("defines", "gives", "uses", "changes")
-        return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in said]))
+        return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in cells]))
     isolate.limit(**job["limits"])
     if ranks:
         fork_server()

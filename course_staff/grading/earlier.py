@@ -40,7 +40,12 @@ def plan(
     if only and only not in submitted:
         raise CourseError(f"No submission is called {only!r}; they are: {', '.join(submitted)}.")
     anew = {only} if only else set(submitted if again else ())
-    _check_seed([record for student, record in earlier.items() if student not in anew], seed)
+    for other in {record.get("seed") for student, record in earlier.items() if student not in anew} - {seed}:
+        was = "without a seed" if other is None else f"with --seed {other}"
+        raise CourseError(
+            f"This class was graded {was}: do so again, or grade the whole folder anew with --again, "
+            "or name another folder with --out."
+        )
     open_ = [student for student, one in submitted.items() if student in anew or not _holds(earlier.get(student), one)]
     todo = {student: submitted[student] for student in open_ if not only or student == only}
     saved = tuple(record for student, record in earlier.items() if student not in todo and not record.get("open"))
@@ -77,12 +82,3 @@ def _is_of(record: Mapping | None, one: Submitted) -> bool:
 def _is_outdated(record: Mapping | None, one: Submitted) -> bool:
     is_same_file = record is not None and record["file"] == one.digest
     return is_same_file and record["key"] != one.key and not record.get("failed")
-
-
-def _check_seed(staying: list[dict], seed: int | None) -> None:
-    for other in {record.get("seed") for record in staying} - {seed}:
-        was = "without a seed" if other is None else f"with --seed {other}"
-        raise CourseError(
-            f"This class was graded {was}: do so again, or grade the whole folder anew with --again, "
-            "or name another folder with --out."
-        )

@@ -155,13 +155,13 @@ def receive(pipe: int, longest: int = LONGEST + _LENGTH.size) -> bytes:
 
 
 def _read(pipe: int, length: int) -> bytes:
-    found = bytearray()
-    while len(found) < length:
+    content = bytearray()
+    while len(content) < length:
         try:
-            part = os.read(pipe, min(length - len(found), 2**20))
+            part = os.read(pipe, min(length - len(content), 2**20))
         except OSError as error:
             raise TornError(str(error)) from None
         if not part:
             raise TornError("the pipe was closed")
-        found += part
-    return bytes(found)
+        content += part
+    return bytes(content)

@@ -50,14 +50,14 @@ _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
 @dataclass(frozen=True)
 class Paper:
     """One question ready to be graded. `cases` are the public ones, `public` in number, then the hidden ones; `inputs` are theirs
-    and `asked` the question as a learner's process may know it, both pickled."""
+    and `pickled` the question as a learner's process may know it, both pickled."""
 
     question: Question
     entry: Mapping
     cases: tuple[Case, ...]
     public: int
     inputs: tuple[bytes, ...]
-    asked: bytes
+    pickled: bytes
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,12 @@ def _paper(question: Question, entry: Mapping, seed: int | None) -> Paper:
     hidden = [] if seed is None else question.cases(seed)
     named = [Case(f"hidden {number}: {case.name}", case.inputs) for number, case in enumerate(hidden, 1)]
     cases = (*public, *named)
-    inputs = tuple(_pickled(case.inputs) for case in cases)
-    return Paper(question.knowing(cases), entry, cases, len(public), inputs, cloudpickle.dumps(question.asked()))
+    inputs = tuple(_pickle(case.inputs) for case in cases)
+    pickled = cloudpickle.dumps(question.for_learners())
+    return Paper(question.knowing(cases), entry, cases, len(public), inputs, pickled)
 
 
-def _pickled(inputs: dict) -> bytes:
+def _pickle(inputs: dict) -> bytes:
     """Plain tensors in the grader's own form: torch packs each into a file, and unpacking takes longer than the case."""
     import cloudpickle
     import torch
@@ -121,9 +122,9 @@ def _pickled(inputs: dict) -> bytes:
                     return encoding.load, (encoding.dump(value),)
             return super().reducer_override(value)
 
-    found = io.BytesIO()
-    Pickler(found).dump(inputs)
-    return found.getvalue()
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(inputs)
+    return buffer.getvalue()
 
 
 def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
@@ -136,18 +137,18 @@ def find_submissions(folder: Path, out: Path | None = None) -> dict[str, Path]:
         return {folder.stem: folder}
     if not folder.is_dir():
         raise CourseError(f"There is no folder {folder}; give the one that the submissions lie in.")
-    found = {}
+    notebooks = {}
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
         left = is_of_the_system(place)
         if _NOTEBOOK.search(path.name) and not left and not (out and path.is_relative_to(out)):
             name = os.fsencode(place.as_posix().removesuffix(".ipynb")).decode("utf-8", "backslashreplace")
-            while name in found:  # nobody takes another's place, whatever a file is called
+            while name in notebooks:  # nobody takes another's place, whatever a file is called
                 name += " (another)"
-            found[name] = path
-    if not found:
+            notebooks[name] = path
+    if not notebooks:
         raise CourseError(f"There is no notebook in {folder}; give the folder that the submissions lie in.")
-    return found
+    return notebooks
 
 
 def is_of_the_system(place: Path) -> bool:
@@ -237,7 +238,7 @@ class Work:
         self.record["notes"] = self._read(lane)
         for position in range(len(self.papers.papers)):
             self.record["questions"].append({})
-            self._public(position, lane)
+            self._grade_public(position, lane)
         self._sum_up()
 
     def finish(self, lane: Lane) -> None:
@@ -245,7 +246,7 @@ class Work:
         if not self._answers:
             self._read(lane)
         for position in self.record["open"]:
-            self._hidden(position, lane)
+            self._grade_hidden(position, lane)
         self.record["open"] = []
         self._sum_up()
 
@@ -253,7 +254,7 @@ class Work:
         """What was late, in the lane that alone is in use, with more time; that counts."""
         late, self.late = sorted(self.late), set()
         for position in late:
-            step = self._hidden if self.record["questions"][position]["hidden"] else self._public
+            step = self._grade_hidden if self.record["questions"][position]["hidden"] else self._grade_public
             step(position, lane, _ALONE)
         self._sum_up()
 
@@ -264,40 +265,38 @@ class Work:
         ids = [paper.question.id for paper in self.papers.papers]
         return [*submission.notes, *notes_on_set(submission, self.papers.name, ids)]
 
-    def _public(self, position: int, lane: Lane, patience: float = 1.0) -> None:
+    def _grade_public(self, position: int, lane: Lane, patience: float = 1.0) -> None:
         paper, answer = self.papers.papers[position], self._answers[position]
         if answer.state == "written":
-            found, starved = self._looked_at(paper, answer, False, lane, patience)
-            ended = {verdict["kind"] for verdict in found["public"]} & {*ENDLESS, "died"}
-            if found["state"] != "passed" and answer.whole != answer.cells and not ended:
-                other, late = self._looked_at(paper, answer, True, lane, patience)
-                if _passed(other["public"]) > _passed(found["public"]):  # it rests on what the parser did not see
-                    found, starved = other, late
+            record, starved = self._ask_public(paper, answer, False, lane, patience)
+            ended = {verdict["kind"] for verdict in record["public"]} & {*ENDLESS, "died"}
+            if record["state"] != "passed" and answer.whole != answer.cells and not ended:
+                other, late = self._ask_public(paper, answer, True, lane, patience)
+                if _passes(other["public"]) > _passes(record["public"]):  # it rests on what the parser did not see
+                    record, starved = other, late
             if starved and patience == 1.0:
                 self.late.add(position)
         else:
-            found = _public_part(paper, [Outcome(answer.state)] * paper.public, list(answer.notes))
-        passed = _passed(found["public"])
-        is_open = passed and (found["parts"] or passed == paper.public) and len(paper.cases) > paper.public
+            record = _public_part(paper, [Outcome(answer.state)] * paper.public, list(answer.notes))
+        passed = _passes(record["public"])
+        is_open = passed and (record["parts"] or passed == paper.public) and len(paper.cases) > paper.public
         self.record["open"] = sorted({*self.record["open"]} - {position} | ({position} if is_open else set()))
-        self.record["questions"][position] = found
+        self.record["questions"][position] = record
 
-    def _looked_at(self, paper: Paper, answer: Answer, whole: bool, lane: Lane, patience: float) -> tuple[dict, bool]:
+    def _ask_public(self, paper: Paper, answer: Answer, whole: bool, lane: Lane, patience: float) -> tuple[dict, bool]:
         inputs, cells = paper.inputs[: paper.public], answer.whole if whole else answer.cells
-        heard = ask(cells, paper.asked, inputs, patience * paper.question.limit(self.papers.seconds), lane)
-        found = _public_part(paper, heard.outcomes, [*answer.notes, *heard.notes])
-        return found | {"whole": whole}, heard.starved
+        heard = ask(cells, paper.pickled, inputs, patience * paper.question.limit(self.papers.seconds), lane)
+        record = _public_part(paper, heard.outcomes, [*answer.notes, *heard.notes])
+        return record | {"whole": whole}, heard.starved
 
-    def _hidden(self, position: int, lane: Lane, patience: float = 1.0) -> None:
+    def _grade_hidden(self, position: int, lane: Lane, patience: float = 1.0) -> None:
         paper, answer = self.papers.papers[position], self._answers[position]
         question = self.record["questions"][position]
-        cells = answer.whole if question["whole"] else answer.cells
-        heard = ask(
-            cells, paper.asked, paper.inputs[paper.public :], patience * paper.question.limit(self.papers.seconds), lane
-        )
+        cells, inputs = answer.whole if question["whole"] else answer.cells, paper.inputs[paper.public :]
+        heard = ask(cells, paper.pickled, inputs, patience * paper.question.limit(self.papers.seconds), lane)
         if heard.starved and patience == 1.0:
             self.late.add(position)
-        result = _judged(paper, paper.cases[paper.public :], heard.outcomes)
+        result = _judge(paper, paper.cases[paper.public :], heard.outcomes)
         question["hidden"] = _verdicts(result)
         hidden = paper.cases[paper.public :]
         question |= _figures(paper, hidden, heard.outcomes, question["hidden"], question.get("figures"))
@@ -326,7 +325,7 @@ _NOT_JUDGED = "The judge itself stopped on what this answer gave ({}): please re
 def _public_part(paper: Paper, outcomes: list[Outcome], notes: list[str]) -> dict:
     """A question's record after its public cases."""
     question = paper.question
-    result = _judged(paper, paper.cases[: paper.public], outcomes)
+    result = _judge(paper, paper.cases[: paper.public], outcomes)
     kinds, public = {verdict.kind for verdict in result.verdicts}, _verdicts(result)
     nothing = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
     return {
@@ -352,7 +351,7 @@ _judging = Lock()
 """Lanes judge in threads, and a judge may run a model, or a recipe dry, which patches torch for all of them."""
 
 
-def _judged(paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
+def _judge(paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
     """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
     try:
         with _judging:
@@ -366,13 +365,13 @@ def _figures(
     paper: Paper, cases: tuple[Case, ...], outcomes: list[Outcome], verdicts: list[dict], before: dict | None = None
 ) -> dict:
     """`{"figures": ...}`, of all cases that passed the worst; nothing where none did."""
-    found = [before] if before else []
+    figures = [before] if before else []
     for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
         if paper.question.figures and verdict["passed"]:
             with suppress(Exception), _judging:  # values of another form than the question's own
-                found.append(paper.question.figures(paper.question.expected(case.inputs), outcome.values))
-    worst = {name: (min if name in HIGHER_IS_BETTER else max) for each in found for name in each}
-    return {"figures": {name: of(each[name] for each in found) for name, of in worst.items()}} if found else {}
+                figures.append(paper.question.figures(paper.question.expected(case.inputs), outcome.values))
+    worst = {name: (min if name in HIGHER_IS_BETTER else max) for each in figures for name in each}
+    return {"figures": {name: of(each[name] for each in figures) for name, of in worst.items()}} if figures else {}
 
 
 def _verdicts(result: judge.Result) -> list[dict]:
@@ -382,7 +381,7 @@ def _verdicts(result: judge.Result) -> list[dict]:
     ]
 
 
-def _passed(verdicts: list[dict]) -> int:
+def _passes(verdicts: list[dict]) -> int:
     return sum(verdict["passed"] for verdict in verdicts)
 
 

@@ -34,12 +34,12 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Platform:
-    """`needed` are columns that only its export has, `kept` those that its import reads, `full` has a student's full name, `keys`
-    stand for a student, the first by a number; `downloaded` finds this number in what the platform calls a submission."""
+    """`needed` are columns that only its export has, `copied` those that its import reads, `full` has a student's full name,
+    `keys` stand for a student, the first by a number; `downloaded` finds this number in what the platform calls a submission."""
 
     name: str
     needed: tuple[str, ...]
-    kept: tuple[str, ...]
+    copied: tuple[str, ...]
     full: str
     keys: tuple[str, ...]
     downloaded: re.Pattern
@@ -48,7 +48,7 @@ class Platform:
 _CANVAS = Platform(
     "canvas",
     needed=("ID", "Section"),
-    kept=(
+    copied=(
         *("Student", "LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID"),
         *("Integration ID", "Root Account", "Section"),
     ),
@@ -59,7 +59,7 @@ _CANVAS = Platform(
 _MOODLE = Platform(
     "moodle",
     needed=("Identifier", "Grade", "Last modified (grade)"),
-    kept=("Identifier", "Full name", "ID number", "Email address", "Maximum Grade", "Last modified (grade)"),
+    copied=("Identifier", "Full name", "ID number", "Email address", "Maximum Grade", "Last modified (grade)"),
     full="Full name",
     keys=("Identifier", "Email address", "Username", "ID number"),
     downloaded=re.compile(r"_(\d+)_assignsubmission_"),
@@ -102,16 +102,17 @@ class Gradebook:
         """
         failed = [record["student"] for record in records if record.get("failed")]
         graded = {record["student"]: record for record in records if not record.get("failed")}
-        found = {student: self._rows_of(student) for student in graded}
-        clear = {name: rows for name, rows in found.items() if len(rows) == 1 and [*found.values()].count(rows) == 1}
+        rows_of = {student: self._rows_of(student) for student in graded}
+        every = [*rows_of.values()]
+        clear = {name: rows for name, rows in rows_of.items() if len(rows) == 1 and every.count(rows) == 1}
         points = {row: graded[name]["points"] for name, (row,) in clear.items()}
         students = {number for number, row in enumerate(self.rows) if self._value(row, self.platform.keys[0]).strip()}
         target, of = self._target(set_name), max((record["of"] for record in graded.values()), default=0)
         remarks = [
-            *_left_out("not graded, because the grader itself failed", failed),
-            *_left_out(f"not in {self.source}", [name for name, rows in found.items() if not rows]),
-            *_left_out(
-                "several for one student, or one for several", [n for n in found if found[n] and n not in clear]
+            *_say_left_out("not graded, because the grader itself failed", failed),
+            *_say_left_out(f"not in {self.source}", [name for name, rows in rows_of.items() if not rows]),
+            *_say_left_out(
+                "several for one student, or one for several", [n for n in rows_of if rows_of[n] and n not in clear]
             ),
             *self._differing_worth(target, of),
         ]
@@ -123,8 +124,8 @@ class Gradebook:
             remarks.append(f"Without points, and so without a row: {how_many} of {self.source}, {names}.")
         if not points:
             return None, remarks
-        kept = [name for name in self.platform.kept if name in self.columns]
-        lines = [[*kept, target]]
+        columns = [name for name in self.platform.copied if name in self.columns]
+        lines = [[*columns, target]]
         for number, row in enumerate(self.rows):
             if number in points:
                 value = points[number]
@@ -132,13 +133,14 @@ class Gradebook:
                 continue
             else:  # of Canvas: how many points there are, and how grades are posted
                 value = self._value(row, target) if target in self.columns else of if _is_worth(row) else ""
-            lines.append([*(self._value(row, name) for name in kept), value])
+            lines.append([*(self._value(row, name) for name in columns), value])
         return csv_text(lines, self.delimiter), remarks
 
     def _rows_of(self, student: str) -> list[int]:
         """The numbers of the rows that a submission's name stands for."""
         first, *others = self.platform.keys
-        numbers = [_number_at_end(self._value(row, first)) for row in self.rows]
+        # As of `Participant 123`.
+        numbers = [re.search(r"\d*$", self._value(row, first).strip())[0] for row in self.rows]
         downloaded = self.platform.downloaded.search(student)
         if downloaded and downloaded[1] in numbers:
             return [place for place, number in enumerate(numbers) if number == downloaded[1]]
@@ -159,10 +161,10 @@ class Gradebook:
     def _differing_worth(self, target: str, of: float) -> list[str]:
         """A sentence where the platform's assignment is worth another number of points."""
         if self.platform is _MOODLE:
-            said = [self._value(row, "Maximum Grade") for row in self.rows]
+            cells = [self._value(row, "Maximum Grade") for row in self.rows]
         else:
-            said = [self._value(row, target) for row in self.rows if _is_worth(row)]
-        worths = {float(text.replace(",", ".")) for text in said if re.fullmatch(r"\d+([.,]\d+)?", text)}
+            cells = [self._value(row, target) for row in self.rows if _is_worth(row)]
+        worths = {float(text.replace(",", ".")) for text in cells if re.fullmatch(r"\d+([.,]\d+)?", text)}
         return [
             f"The platform's assignment is worth {worth:g} points and the set {of:g}: points are written as they are, not scaled."
             for worth in sorted(worths - {float(of)})
@@ -194,10 +196,5 @@ def _is_worth(row: tuple[str, ...]) -> bool:
     return row[0].strip() == "Points Possible"
 
 
-def _number_at_end(text: str) -> str:
-    """As of `Participant 123`."""
-    return re.search(r"\d*$", text.strip())[0]
-
-
-def _left_out(why: str, students: list[str]) -> list[str]:
+def _say_left_out(why: str, students: list[str]) -> list[str]:
     return [f"Left out, {why}: {', '.join(students)}."] if students else []

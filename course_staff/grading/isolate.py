@@ -233,14 +233,14 @@ def descendants(root: int) -> list[Process]:
     """The children of process `root`, theirs, and so on."""
     children: dict[int, list[Process]] = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (found := _process(entry)):
-            children.setdefault(found.parent, []).append(found)
-    found, open_ones = [], [root]
-    while open_ones:
-        below = children.get(open_ones.pop(), [])
-        found += below
-        open_ones += [each.number for each in below]
-    return found
+        if entry.name.isdigit() and (process := _process(entry)):
+            children.setdefault(process.parent, []).append(process)
+    below, pending = [], [root]
+    while pending:
+        own = children.get(pending.pop(), [])
+        below += own
+        pending += [each.number for each in own]
+    return below
 
 
 def _process(entry: Path) -> Process | None:

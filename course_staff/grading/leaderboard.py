@@ -45,10 +45,10 @@ def _board(name: str, title: str, records: Sequence[Mapping], letters: Mapping[s
 
 def _figures(question: Mapping) -> tuple[float, float, float] | None:
     """Bytes, operations and accuracy of a question that was passed; None where they are not there, or no such numbers."""
-    found = question.get("figures")
-    if question["state"] != "passed" or not isinstance(found, Mapping):
+    counts = question.get("figures")
+    if question["state"] != "passed" or not isinstance(counts, Mapping):
         return None
-    figures = tuple(found.get(name) for name in ("bytes", "operations", "accuracy"))
+    figures = tuple(counts.get(name) for name in ("bytes", "operations", "accuracy"))
     sound = all(type(one) in (int, float) and 0 <= one < _MOST for one in figures)
     return figures if sound else None
 

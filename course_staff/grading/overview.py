@@ -27,11 +27,11 @@ HOW_IT_ENDED = {
 def summary(records: list[dict], set_name: str, others: list[str], remarks: Sequence[str] = ()) -> str:
     """The class in plain text: points, each question's fates, the commonest named mistakes, what was odd."""
     fates = fates_by_question(records)
-    told = [one for one in fates if one.wrong]
+    with_mistakes = [one for one in fates if one.wrong]
     right = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and one.passed]
     open_ = [(0, f"{one.title}: {one.in_words()}") for one in fates if not one.wrong and not one.passed]
-    sections = [(f"{one.title}: {one.passed} of {one.all} passed", one.others) for one in told]
-    sections += [("Nobody was wrong on the others" if told else "Nobody was wrong", right)] if right else []
+    sections = [(f"{one.title}: {one.passed} of {one.all} passed", one.others) for one in with_mistakes]
+    sections += [("Nobody was wrong on the others" if with_mistakes else "Nobody was wrong", right)] if right else []
     sections += [("Nobody answered", open_)] if open_ else []
     lines = [head(records, set_name), *remarks]
     for title, rows in [*sections, *commonest(records), *oddities(records, others)]:
@@ -74,11 +74,11 @@ class Fates:
 
 def fates_by_question(records: Sequence[Mapping]) -> list[Fates]:
     """The fates of every question, in the set's order."""
-    found: dict[str, list[Mapping]] = {}
+    records_of: dict[str, list[Mapping]] = {}
     for record in records:
         for question in record["questions"]:
-            found.setdefault(question["id"], []).append(question)
-    return [_fates(name, questions) for name, questions in found.items()]
+            records_of.setdefault(question["id"], []).append(question)
+    return [_fates(name, questions) for name, questions in records_of.items()]
 
 
 def _fates(name: str, questions: Sequence[Mapping]) -> Fates:
@@ -103,13 +103,13 @@ def oddities(records: list[dict], others: list[str]) -> list[tuple[str, list[tup
 
 def _to_look_at(records: list[dict]) -> list[tuple[int, str]]:
     """Students, each with the questions whose answer ended as an honest one seldom does."""
-    found: dict[str, list[str]] = {}
+    ids_of: dict[str, list[str]] = {}
     for record in records:
         for question in record["questions"]:
             verdicts = [*question.get("public", ()), *question.get("hidden", ())]
             if any(verdict["kind"] in ("died", "unsafe") for verdict in verdicts if not verdict["passed"]):
-                found.setdefault(record["student"], []).append(question["id"])
-    return [(0, f"{student}: {', '.join(ids)}") for student, ids in found.items()]
+                ids_of.setdefault(record["student"], []).append(question["id"])
+    return [(0, f"{student}: {', '.join(ids)}") for student, ids in ids_of.items()]
 
 
 def _copies(records: list[dict]) -> list[tuple[int, str]]:

@@ -27,24 +27,24 @@ def file_names(path: Path, exercises: Path, sets: Path) -> tuple[Path, Path]:
 
 def differing(texts: Mapping[Path, str]) -> list[Path]:
     """Those files that do not hold their text, missing ones included; a set may hold what another machine's arithmetic gave."""
-    return [path for path, text in texts.items() if not (path.is_file() and _same(path, text))]
+    return [path for path, text in texts.items() if not (path.is_file() and _agrees_with(path, text))]
 
 
-def _same(path: Path, text: str) -> bool:
+def _agrees_with(path: Path, text: str) -> bool:
     if path.suffix != ".json" or path.read_bytes() == text.encode():
         return path.read_bytes() == text.encode()
     try:
-        return away(*(_opened(json.loads(each)) for each in (path.read_text(encoding="utf-8"), text))) <= 1
+        return away(*(_open_oracles(json.loads(each)) for each in (path.read_text(encoding="utf-8"), text))) <= 1
     except ValueError:
         return False
 
 
-def _opened(found: dict) -> dict:
-    """A set, changed in place, with what its oracles said in numbers, which may differ by as little as others."""
-    for entry in found.get("questions", ()):
+def _open_oracles(whole: dict) -> dict:
+    """A set, changed in place, with what its oracles returned in numbers, which may differ by as little as others."""
+    for entry in whole.get("questions", ()):
         if "oracle" in entry:
             entry["oracle"] = fingerprint(unpacked(entry["oracle"]))
-    return found
+    return whole
 
 
 def write(texts: Mapping[Path, str]) -> list[Path]:
@@ -68,7 +68,7 @@ def _with_stored_numbers(path: Path, text: str) -> str:
     for entry in new["questions"]:
         before = stored.get(entry["id"], {})
         for name in entry.keys() & before.keys():
-            old, now = (_opened({"questions": [{name: each[name]}]}) for each in (before, entry))
+            old, now = (_open_oracles({"questions": [{name: each[name]}]}) for each in (before, entry))
             if away(old, now) <= 1:
                 entry[name] = before[name]
     return json_text(new)
@@ -87,7 +87,7 @@ def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
     stubs = {each.question.id: each.stub for each in authored}
     lines = {facts(each.question): allowed(each.question) for each in authored}
     cells = [
-        _released_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
+        _release_cell(cell, stubs, lines) for cell in notebook["cells"] if (marker(cell) or ("",))[0] != "QUESTION"
     ]
     return {**notebook, "cells": cells}
 
@@ -99,9 +99,9 @@ def check_facts(authored: list[Authored]) -> None:
         lines = each.statement.splitlines()
         if line in lines:
             continue
-        if said := next((one for one in lines if one.startswith(f"*{question.id} · ")), None):
+        if stated := next((one for one in lines if one.startswith(f"*{question.id} · ")), None):
             raise CourseError(
-                f"The statement of {question.id} says {said}, and its question's cell says difficulty={question.difficulty}, "
+                f"The statement of {question.id} says {stated}, and its question's cell says difficulty={question.difficulty}, "
                 f"minutes={question.minutes}, points={question.points}; change that cell, or write into the statement {line}"
             )
         raise CourseError(f"The statement of {question.id} lacks its facts; put this line below its heading: {line}")
@@ -114,11 +114,11 @@ def _compare_with_measured(authored: Authored) -> None:
         return
     if measured.table() not in authored.statement:
         raise CourseError(f"The statement of {question.id} lacks what was measured; put in:\n{measured.table()}")
-    found = measured.found()
+    right = measured.first_difference()
     for case in question.cases():
         for name, value in question.expected(case.inputs).items():
-            if value != found[name]:
-                raise CourseError(f"{question.id}: the fault's {name} is {found[name]!r} as measured, not {value!r}.")
+            if value != right[name]:
+                raise CourseError(f"{question.id}: the fault's {name} is {right[name]!r} as measured, not {value!r}.")
 
 
 def facts(question: Question) -> str:
@@ -129,8 +129,8 @@ def facts(question: Question) -> str:
 
 def allowed(question: Question) -> str:
     """The line below the facts: `*Everything may be used, except for `torch.optim.SGD`.*`"""
-    told = [f"`{name}`" for name in question.replaces if "._" not in name]
-    return f"*Everything may be used{', except for ' if told else ''}{', '.join(told)}.*"
+    names = [f"`{name}`" for name in question.replaces if "._" not in name]
+    return f"*Everything may be used{', except for ' if names else ''}{', '.join(names)}.*"
 
 
 def set_entry(authored: Authored) -> dict:
@@ -148,7 +148,7 @@ def set_entry(authored: Authored) -> dict:
             "has_hidden": question.hidden is not None,
             "cases": [case.name for case in question.cases()],
             "mistakes": _mistakes(authored, runner),
-            **({"oracle": packed(authored.said())} if authored.oracle else {}),
+            **({"oracle": packed(authored.record_answers())} if authored.oracle else {}),
         }
         for fault in runner.faults(entry):
             raise CourseError(fault)
@@ -163,22 +163,22 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
     """
     question = authored.question
     sources = {mistake.name: mistaken(authored.solution, mistake) for mistake in question.mistakes}
-    found = {name: runner.prints(source) for name, source in sources.items()}
-    for name, prints in found.items():
+    prints_of = {name: runner.prints(source) for name, source in sources.items()}
+    for name, prints in prints_of.items():
         if late := [case for case, each in prints.items() if each["kind"] == "timeout"]:
             raise CourseError(
                 f"the mistake {name!r} ran out of time on {late[0]!r}; try again when nothing else runs here."
             )
     fails = {name: runner.failed(source) for name, source in sources.items()}
-    telling = _telling_cases([runner.prints(authored.solution), *found.values()]) if found else []
+    telling = _telling_cases([runner.prints(authored.solution), *prints_of.values()]) if prints_of else []
 
-    def known(name: str) -> dict:
+    def prints_of_mistake(name: str) -> dict:
         if question.parts:
-            return {"prints": {case: found[name][case] for case in fails[name]}}
-        return {"fails": fails[name], "prints": {case: found[name][case] for case in telling}}
+            return {"prints": {case: prints_of[name][case] for case in fails[name]}}
+        return {"fails": fails[name], "prints": {case: prints_of[name][case] for case in telling}}
 
     return {
-        mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint, **known(mistake.name)}
+        mistake.name: {"sentence": mistake.sentence, "hint": mistake.hint, **prints_of_mistake(mistake.name)}
         for mistake in question.mistakes
     }
 
@@ -186,12 +186,12 @@ def _mistakes(authored: Authored, runner: CaseRunner) -> dict[str, dict]:
 def _telling_cases(every: list[dict[str, dict]]) -> list[str]:
     """Cases, each chosen for telling the most pairs of `every` apart that were the same so far."""
     pairs, chosen = set(combinations(range(len(every)), 2)), []
-    told = {case: {(i, j) for i, j in pairs if away(every[i][case], every[j][case]) > 1} for case in every[0]}
-    while best := max(told, key=lambda case: len(told[case] & pairs)):
-        if not told[best] & pairs:
+    separates = {case: {(i, j) for i, j in pairs if away(every[i][case], every[j][case]) > 1} for case in every[0]}
+    while best := max(separates, key=lambda case: len(separates[case] & pairs)):
+        if not separates[best] & pairs:
             break
         chosen.append(best)
-        pairs -= told[best]
+        pairs -= separates[best]
     return sorted(chosen)
 
 
@@ -200,7 +200,7 @@ def json_text(value: dict) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def _released_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> dict:
+def _release_cell(cell: dict, stubs: dict[str, str], lines: dict[str, str]) -> dict:
     """An answer's stub, a statement with what may be used below its facts, anything else as it is."""
     mark, text = marker(cell), cell["source"]
     if cell["cell_type"] == "markdown":

@@ -38,24 +38,24 @@ def released_parts(parts: Sequence[Part], jobs: int, done: Callable) -> dict[Par
 
     Raises `CourseError` where a question is not fit to be handed out.
     """
-    found = {}
+    released = {}
     if min(jobs, len(parts)) <= 1:
         for part in parts:
-            found[part] = _released(part)
-            done(part, found[part])
-        return found
+            released[part] = _release(part)
+            done(part, released[part])
+        return released
     with ProcessPoolExecutor(min(jobs, len(parts)), get_context("spawn"), _take_one_core) as pool:
         # The last sets take longest, and nothing that is long should begin last.
-        running = {pool.submit(_released, part): part for part in reversed(parts)}
+        running = {pool.submit(_release, part): part for part in reversed(parts)}
         try:
             for one in as_completed(running):
                 part = running[one]
-                found[part] = one.result()
-                done(part, found[part])
+                released[part] = one.result()
+                done(part, released[part])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return found
+    return released
 
 
 def _take_one_core() -> None:
@@ -65,20 +65,20 @@ def _take_one_core() -> None:
     torch.set_num_threads(1)
 
 
-def _released(part: Part) -> str | dict:
+def _release(part: Part) -> str | dict:
     from nbformat import from_dict
 
     from course_staff.grading.release import exercise_notebook, set_entry
 
     path, name = part
-    authored = _authored(path)
+    authored = _load_once(path)
     if name is None:
         return notebook_text(from_dict(exercise_notebook(read_notebook(path), authored)))
     return set_entry(next(each for each in authored if each.question.id == name))
 
 
 @lru_cache(maxsize=_MOST)
-def _authored(path: Path) -> list[Authored]:
+def _load_once(path: Path) -> list[Authored]:
     return load_solutions(path)
 
 
@@ -90,8 +90,8 @@ class Released:
 
     def find(self, part: Part) -> str | dict | None:
         """What the part is released as; None where that is not known."""
-        kept = read_json(self._file(part), lambda value: (value["digest"], value["released"]))
-        return kept[1] if kept and kept[0] == _digest(part[0]) else None
+        entry = read_json(self._file(part), lambda value: (value["digest"], value["released"]))
+        return entry[1] if entry and entry[0] == _digest(part[0]) else None
 
     def unknown(self, paths: Iterable[Path]) -> list[Part]:
         """The questions of the solutions at `paths` that are to be run."""
@@ -107,7 +107,7 @@ class Released:
 
 
 def released_sets(
-    paths: Sequence[Path], exercises: Path, sets: Path, kept: Released, jobs: int, done: Callable[[Part], None]
+    paths: Sequence[Path], exercises: Path, sets: Path, store: Released, jobs: int, done: Callable[[Part], None]
 ) -> Iterator[dict[Path, str]]:
     """Of each of the solutions the two files that they are released as, in the folders `exercises` and `sets`, with their texts;
     writes none of them, runs every known mistake.
@@ -119,19 +119,19 @@ def released_sets(
 
     parts = {path: parts_of(path) for path in paths}
     every = [part for of_path in parts.values() for part in of_path]
-    found = {part: known for part in every if (known := kept.find(part))}
-    open_ = [part for part in every if part not in found]
+    texts = {part: stored for part in every if (stored := store.find(part))}
+    open_ = [part for part in every if part not in texts]
     for path in dict.fromkeys(path for path, _ in open_):
-        check_facts(_authored(path))  # what takes no time comes first
+        check_facts(_load_once(path))  # what takes no time comes first
 
     def through(part: Part, released: str | dict) -> None:
-        kept.keep(part, released)
+        store.keep(part, released)
         done(part)
 
-    found |= released_parts(open_, jobs, through)
+    texts |= released_parts(open_, jobs, through)
     for path, (notebook, *questions) in parts.items():
-        whole = {"name": path.stem, "source": digest_of(path), "questions": [found[one] for one in questions]}
-        yield dict(zip(file_names(path, exercises, sets), (found[notebook], json_text(whole)), strict=True))
+        whole = {"name": path.stem, "source": digest_of(path), "questions": [texts[one] for one in questions]}
+        yield dict(zip(file_names(path, exercises, sets), (texts[notebook], json_text(whole)), strict=True))
 
 
 class Stamps:
@@ -165,10 +165,10 @@ class Stamps:
 
 def _stamp(path: Path, files: Iterable[Path]) -> str:
     """The digest of the code, then one of the set's own files."""
-    found = hashlib.sha256(path.name.encode() + path.read_bytes())
+    digest = hashlib.sha256(path.name.encode() + path.read_bytes())
     for file in files:
-        found.update(file.read_bytes() if file.is_file() else b"")
-    return f"{_digest_of_code()} {found.hexdigest()}"
+        digest.update(file.read_bytes() if file.is_file() else b"")
+    return f"{_digest_of_code()} {digest.hexdigest()}"
 
 
 def _digest(path: Path) -> str:
@@ -183,7 +183,7 @@ def _version(library: str) -> str:
 @cache
 def _digest_of_code() -> str:
     """Of all files of the two packages, but for the sets that are made, and of the versions of Python and the libraries."""
-    found = hashlib.sha256(
+    digest = hashlib.sha256(
         repr((platform.python_version_tuple()[:2], platform.machine(), *map(_version, _LIBRARIES))).encode()
     )
     for package in (course_utils, course_staff):
@@ -191,5 +191,5 @@ def _digest_of_code() -> str:
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             name = file.relative_to(root)
             if "__pycache__" not in name.parts and not name.is_relative_to("grading/sets") and name.parts[0] != "site":
-                found.update(f"{root.name}/{name.as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
-    return found.hexdigest()
+                digest.update(f"{root.name}/{name.as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()

@@ -89,7 +89,7 @@ class Results:
         """
         now = datetime.now().astimezone().isoformat(timespec="minutes")
         whole = {"student": student, "set": self.set_name, "graded": now, **record}
-        _write(self._record(student), _json(whole))
+        _write(self.folder / "records" / f"{file_name(student)}.json", _json(whole))
         if not record.get("open"):
             _write(self._page(student), page(whole, title=self.title))
         return whole
@@ -114,14 +114,14 @@ class Results:
 
     def _rank(self, records: list[dict]) -> dict[str, str]:
         """Write the leaderboard, or remove one that is no longer true; returns the letters of those who are on it."""
-        found, (html_name, csv_name) = boards(records), _BOARD
-        if found:
-            _write(self.folder / html_name, board_page(found, self.title))
-            _write(self.folder / csv_name, board_table(found))
+        leaderboards, (html_name, csv_name) = boards(records), _BOARD
+        if leaderboards:
+            _write(self.folder / html_name, board_page(leaderboards, self.title))
+            _write(self.folder / csv_name, board_table(leaderboards))
         else:
             for name in _BOARD:
                 (self.folder / name).unlink(missing_ok=True)
-        return {one.student: one.letter for board in found for one in board.entries}
+        return {one.student: one.letter for board in leaderboards for one in board.entries}
 
     def fill(self, gradebook: "Gradebook", records: list[dict]) -> tuple[list[str], bool]:
         """Write the points into a platform's own file, `canvas.csv` or `moodle.csv`, where anybody has some; returns what was
@@ -147,9 +147,6 @@ class Results:
 
     def _page(self, student: str) -> Path:
         return self.folder / "students" / f"{file_name(student)}.html"
-
-    def _record(self, student: str) -> Path:
-        return self.folder / "records" / f"{file_name(student)}.json"
 
 
 def file_name(student: str) -> str:
@@ -192,7 +189,7 @@ def page(record: Mapping, letter: str = "", title: str = "") -> str:
         next_steps=_next_steps(record),
         signs=SIGNS,
         public_lines=_public_lines,
-        hidden_fates=_hidden_fates,
+        hidden_failures=_count_hidden_failures,
     )
 
 
@@ -268,15 +265,15 @@ def _picture(records: list[dict], fates: Sequence[Fates]) -> tuple[str, str] | N
     if not (graded and fates):
         return None
     of = max(record["of"] for record in graded)
-    return _drawn(class_figure, [record["points"] for record in graded], of, fates)
+    return _draw(class_figure, [record["points"] for record in graded], of, fates)
 
 
 def _mean(records: list[dict], name: str) -> float:
-    found = [question["points"] for record in records for question in record["questions"] if question["id"] == name]
-    return sum(found) / len(records)
+    points = [question["points"] for record in records for question in record["questions"] if question["id"] == name]
+    return sum(points) / len(records)
 
 
-def _drawn(draw: Callable, *given) -> tuple[str, str]:
+def _draw(draw: Callable, *given) -> tuple[str, str]:
     """The address of the picture that `draw(*given)` gives, and its text."""
     import matplotlib.pyplot as plt
 
@@ -288,24 +285,24 @@ def _drawn(draw: Callable, *given) -> tuple[str, str]:
         return svg_address(figure), alt
 
 
-def board_page(found: Sequence[Board], title: str) -> str:
+def board_page(leaderboards: Sequence[Board], title: str) -> str:
     """The leaderboard for a browser: of each question a picture of the trade-off and a table."""
-    pictures = {board.id: _drawn(tradeoff_figure, board) for board in found if board.entries}
+    pictures = {board.id: _draw(tradeoff_figure, board) for board in leaderboards if board.entries}
     return _render(
         "leaderboard.html.j2",
         wide=True,
         title=f"{title}: leaderboard",
-        boards=found,
+        boards=leaderboards,
         pictures=pictures,
         format_bytes=format_bytes,
         format_operations=format_operations,
     )
 
 
-def board_table(found: Sequence[Board]) -> str:
+def board_table(leaderboards: Sequence[Board]) -> str:
     """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
     rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
-    for board in found:
+    for board in leaderboards:
         for place, one in enumerate(board.entries):
             on_front = "yes" if place < board.front else "no"
             rows.append([board.id, one.letter, on_front, one.bytes, one.operations, one.accuracy])
@@ -333,7 +330,7 @@ def _public_lines(question: Mapping, words: bool) -> list[Line]:
     )
 
 
-def _hidden_fates(question: Mapping) -> list[tuple[str, int]]:
+def _count_hidden_failures(question: Mapping) -> list[tuple[str, int]]:
     failed = Counter(HOW_IT_ENDED[verdict["kind"]] for verdict in question["hidden"] if not verdict["passed"])
     return sorted(failed.items())
 

@@ -73,13 +73,13 @@ def _find_kind() -> tuple[str, str]:
     if not shutil.which("bwrap"):
         return "fork", _NO_BWRAP
     command = [*_bwrap(), sys.executable, "-m", "course_staff.grading.isolate"]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         try:
-            done = subprocess.run(command, stderr=said, timeout=_START_SECONDS, env=_environment(True), check=False)
+            done = subprocess.run(command, stderr=errors, timeout=_START_SECONDS, env=_environment(True), check=False)
         except (subprocess.TimeoutExpired, OSError) as error:
             return "fork", f"bubblewrap fails ({error})"
         kind = {0: "namespaces", 3: "bwrap"}.get(done.returncode, "fork")
-        return kind, f"bubblewrap fails{_last_words(said)}"
+        return kind, f"bubblewrap fails{_last_words(errors)}"
 
 
 class NotStartedError(SandboxError):
@@ -267,18 +267,18 @@ class _Pipes:
 
 @contextmanager
 def _start_process() -> Iterator[tuple[Talk, subprocess.Popen]]:
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", _CHILD, "once"],
             env=_environment(False),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=errors,
             start_new_session=True,
         )
         pipes = process.stdout.fileno(), process.stdin.fileno()
         try:
-            yield Talk(*pipes, lambda: _kill(process), process.pid, lambda: _last_words(said)), process
+            yield Talk(*pipes, lambda: _kill(process), process.pid, lambda: _last_words(errors)), process
         finally:
             _kill(process)
             process.stdout.close()
@@ -286,10 +286,10 @@ def _start_process() -> Iterator[tuple[Talk, subprocess.Popen]]:
                 process.stdin.close()
 
 
-def _last_words(said: IO[bytes]) -> str:
+def _last_words(errors: IO[bytes]) -> str:
     """` (the last line)` of what a process wrote before it was silenced, or nothing."""
-    said.seek(0)
-    lines = said.read().decode("utf-8", "replace").strip().splitlines()
+    errors.seek(0)
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
     return f" ({lines[-1].strip()[:_LONGEST]})" if lines else ""
 
 

@@ -20,7 +20,7 @@ from course_staff.notebooks.names import statements_of
 from course_utils.errors import CourseError
 from course_utils.grading import subjects
 from course_utils.grading.definition import binding_line
-from course_utils.grading.oracles import Recorder, known
+from course_utils.grading.oracles import Recorder, with_answers
 from course_utils.grading.question import UNTOUCHED, Mistake, Question, by_id
 from course_utils.grading.released import run_question
 from course_utils.grading.subjects import Zoo
@@ -61,11 +61,11 @@ class Authored:
     oracle: Callable | None = None
     hidden: Mapping = field(default_factory=dict)
 
-    def said(self) -> list:
+    def record_answers(self) -> list:
         """What the hidden oracle returns, call by call, while the public part works out what is right on its cases."""
         recorder = Recorder(self.oracle)
-        known(run_question(self.code, self.question.id, {"oracle": recorder})["question"])
-        return recorder.said
+        with_answers(run_question(self.code, self.question.id, {"oracle": recorder})["question"])
+        return recorder.answers
 
 
 def load_solutions(path: Path) -> list[Authored]:
@@ -74,21 +74,21 @@ def load_solutions(path: Path) -> list[Authored]:
     Raises `CourseError`, naming the question, where a cell is missing, marked twice, or cannot be read.
     """
     cells = read_notebook(path).cells
-    questions, answers = _marked(cells, "QUESTION"), _marked(cells, "EXERCISE")
+    questions, answers = _positions_of(cells, "QUESTION"), _positions_of(cells, "EXERCISE")
     if set(questions) != set(answers):
         odd = ", ".join(sorted(set(questions) ^ set(answers)))
         raise CourseError(
             f"{Path(path).name}: {odd} needs a QUESTION cell and an EXERCISE cell; write the missing one."
         )
-    authored = [_authored(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
+    authored = [_read_question(Path(path).stem, cells, questions[name], answers[name], name) for name in questions]
     by_id([each.question for each in authored])
     return [_with_zoo(each, authored) for each in authored]
 
 
 def marker(cell: dict) -> tuple[str, str] | None:
     """(`QUESTION` or `EXERCISE`, the question's id) of a code cell that is marked, else None."""
-    found = _MARKER.match(cell["source"]) if cell["cell_type"] == "code" else None
-    return (found["kind"], found["id"]) if found else None
+    match = _MARKER.match(cell["source"]) if cell["cell_type"] == "code" else None
+    return (match["kind"], match["id"]) if match else None
 
 
 def split_answer(source: str) -> tuple[str, str]:
@@ -121,29 +121,29 @@ def mistaken(solution: str, mistake: Mistake) -> str:
     return solution
 
 
-def _marked(cells: list[dict], kind: str) -> dict[str, int]:
+def _positions_of(cells: list[dict], kind: str) -> dict[str, int]:
     """Ids to positions of the cells marked as `kind`."""
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, cell in enumerate(cells):
         if (mark := marker(cell)) and mark[0] == kind:
-            if mark[1] in found:
+            if mark[1] in positions:
                 raise CourseError(f"Two cells begin with # {kind} {mark[1]}; give each question an id of its own.")
-            found[mark[1]] = position
-    return found
+            positions[mark[1]] = position
+    return positions
 
 
-def _authored(stem: str, cells: list[dict], asked: int, answered: int, name: str) -> Authored:
+def _read_question(stem: str, cells: list[dict], question_place: int, answer_place: int, name: str) -> Authored:
     try:
-        code = public_part(cells[asked]["source"])
-        names = run_question(cells[asked]["source"], name)
+        code = public_part(cells[question_place]["source"])
+        names = run_question(cells[question_place]["source"], name)
         oracle = names.get("oracle") if binding_line(code, "oracle") is None else None
         question = run_question(code, name, oracle and {"oracle": oracle})["question"]
-        kept = {key: names[key] for key in ("hidden", "mistakes", "variants") if key in names}
-        kept = {key: value if key == "hidden" else tuple(value) for key, value in kept.items()}
-        solution, stub = split_answer(cells[answered]["source"])
-        above = cells[:answered]
-        statement = _statement(cells, min(asked, answered))
-        return Authored(replace(question, **kept), solution, stub, code, statement, _preamble(above), oracle, names)
+        fields = {key: names[key] for key in ("hidden", "mistakes", "variants") if key in names}
+        fields = {key: value if key == "hidden" else tuple(value) for key, value in fields.items()}
+        solution, stub = split_answer(cells[answer_place]["source"])
+        above = cells[:answer_place]
+        statement = _statement(cells, min(question_place, answer_place))
+        return Authored(replace(question, **fields), solution, stub, code, statement, _preamble(above), oracle, names)
     except CourseError as error:
         raise CourseError(f"{stem}, {name}: {error}") from None
 
@@ -189,10 +189,10 @@ def _stub_of(hole: re.Match) -> str:
     indent = hole["indent"]
     if hole["stub"] is None:
         return f"{indent}{_DEFAULT_STUB}\n"
-    return "".join(_uncommented(line, indent) for line in hole["stub"].splitlines(keepends=True))
+    return "".join(_uncomment(line, indent) for line in hole["stub"].splitlines(keepends=True))
 
 
-def _uncommented(line: str, indent: str) -> str:
+def _uncomment(line: str, indent: str) -> str:
     beginning = f"{indent}#"
     if not line.startswith(beginning):
         raise CourseError(f"a line of the stub is not a comment: {line.strip()!r}; begin it with '# '.")
@@ -201,8 +201,8 @@ def _uncommented(line: str, indent: str) -> str:
 
 
 def _refuse_left_over(text: str) -> None:
-    if found := _LEFT_OVER.search(text):
+    if mark := _LEFT_OVER.search(text):
         raise CourseError(
-            f"the mark {found.group().strip()!r} has no partner at the same indentation; marks come in pairs, "
+            f"the mark {mark.group().strip()!r} has no partner at the same indentation; marks come in pairs, "
             "a stub directly below its solution."
         )

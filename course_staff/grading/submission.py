@@ -81,7 +81,7 @@ def read_submission(path: Path, parse: Callable[[list[str]], list[Parsed]]) -> S
     the parser busy for minutes.
     """
     try:
-        return read_text(_decoded(content_of(path)), parse)
+        return read_text(_decode(content_of(path)), parse)
     except UnreadableError as error:
         return Submission(notes=(str(error),))
 
@@ -93,10 +93,10 @@ def read_text(text: str, parse: Callable[[list[str]], list[Parsed]]) -> Submissi
         cells = list(_cells(raw))
     except UnreadableError as error:
         return Submission(notes=(str(error),))
-    found = zip(cells, parse([cell.source for cell in cells]), strict=True)
+    pairs = zip(cells, parse([cell.source for cell in cells]), strict=True)
     marked = [(number, _source(each)) for number, each in enumerate(raw, 1) if _is_text(each)]
     texts = {name: number for number, source in marked for name in _ANSWER.findall(source)}
-    return Submission(tuple(replace(cell, parsed=each) for cell, each in found if not each.is_check), (), texts)
+    return Submission(tuple(replace(cell, parsed=each) for cell, each in pairs if not each.is_check), (), texts)
 
 
 def parsed(source: str) -> Parsed:
@@ -111,9 +111,9 @@ def parsed(source: str) -> Parsed:
         return Parsed()
     return Parsed(
         bool(tree.body) and all(map(_is_check, tree.body)),
-        frozenset(_defined(tree.body)),
+        frozenset(_definitions_in(tree.body)),
         *map(frozenset, _gives_and_uses(table)),
-        frozenset(filter(None, map(_changed, nodes))),
+        frozenset(filter(None, map(_name_changed_by, nodes))),
         any(map(_is_opaque, nodes)),
     )
 
@@ -138,7 +138,7 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
     marked = [cell for cell in submission.cells if entry["id"] in cell.answers]
     own = [cell for cell in marked if _may_define(cell, entry["answer"])]
     notes = []
-    if not own and (own := _unmarked(submission, entry)):
+    if not own and (own := _find_without_marker(submission, entry)):
         marker = f"# EXERCISE {entry['id']}"
         where = f"Cell {marked[-1].number} has {marker} and no answer" if marked else f"No cell begins with {marker}"
         notes.append(f"{where}; cell {own[-1].number} was graded, which defines the answer.")
@@ -158,7 +158,7 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
         )
     if not written:
         return Answer("untouched", notes=tuple(notes))
-    needed = _needed(submission.cells, chosen)
+    needed = _cells_for(submission.cells, chosen)
     cells, whole = (
         tuple((cell, cell is chosen) for cell in submission.cells if cell in needed or (every and not cell.answers))
         for every in (False, True)
@@ -169,15 +169,15 @@ def answer_to(submission: Submission, entry: Mapping) -> Answer:
 def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple[str, ...]:
     """A note where the notebook belongs to another set than `name`, or has no answers to its questions `ids`."""
     wanted = Path(exercises_of(name)).name
-    named = {found for cell in submission.cells for found in _SET.findall(cell.source)}
-    if named and name not in named:
-        return (f"This is a notebook of the set {sorted(named)[0]} and was graded as one of {name}; hand in {wanted}.",)
+    names = {set_name for cell in submission.cells for set_name in _SET.findall(cell.source)}
+    if names and name not in names:
+        return (f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {wanted}.",)
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
         return (f"No cell carries a marker # EXERCISE of {name}: is it {wanted}?",)
     return ()
 
 
-def _decoded(content: bytes) -> str:
+def _decode(content: bytes) -> str:
     if not content.strip():
         raise UnreadableError("The file is empty; hand in the notebook again.")
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
@@ -242,12 +242,12 @@ def _may_define(cell: Cell, name: str) -> bool:
     return is_code and (unseen or name in cell.parsed.gives)
 
 
-def _unmarked(submission: Submission, entry: Mapping) -> list[Cell]:
+def _find_without_marker(submission: Submission, entry: Mapping) -> list[Cell]:
     """Cells without a marker that define the answer's name: the marker was lost."""
     return [cell for cell in submission.cells if not cell.answers and entry["answer"] in cell.parsed.defines]
 
 
-def _defined(body: list[ast.stmt]) -> set[str]:
+def _definitions_in(body: list[ast.stmt]) -> set[str]:
     """Names that a cell's statements define by `def`, `class` or an assignment (an import is no answer)."""
     names = set()
     for node in body:
@@ -275,7 +275,7 @@ def _gives_and_uses(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     return gives, uses
 
 
-def _changed(node: ast.AST) -> str | None:
+def _name_changed_by(node: ast.AST) -> str | None:
     """The name of what an assignment to an attribute or an item changes."""
     if not (isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)):
         return None
@@ -288,7 +288,7 @@ def _is_opaque(node: ast.AST) -> bool:
     return (isinstance(node, ast.alias) and node.name == "*") or (isinstance(node, ast.Name) and node.id in _UNSEEN)
 
 
-def _needed(cells: Sequence[Cell], chosen: Cell) -> set[Cell]:
+def _cells_for(cells: Sequence[Cell], chosen: Cell) -> set[Cell]:
     """The chosen cell and those that it rests on: whatever gives or changes a name that is used; of the cells that answer a
     question, those alone that give what no other gives."""
     plain = [cell for cell in cells if not cell.answers]
@@ -304,18 +304,18 @@ def _needed(cells: Sequence[Cell], chosen: Cell) -> set[Cell]:
     while open_ones:
         for name in open_ones.pop().parsed.uses - seen:
             seen.add(name)
-            found = {*changes.get(name, ()), *(gives.get(name) or elsewhere.get(name, ()))} - needed
-            needed |= found
-            open_ones += found
+            suppliers = {*changes.get(name, ()), *(gives.get(name) or elsewhere.get(name, ()))} - needed
+            needed |= suppliers
+            open_ones += suppliers
     return needed
 
 
 def _by_name(cells: Sequence[Cell], what: str) -> dict[str, list[Cell]]:
-    found: dict[str, list[Cell]] = {}
+    cells_by_name: dict[str, list[Cell]] = {}
     for cell in cells:
         for name in getattr(cell.parsed, what):
-            found.setdefault(name, []).append(cell)
-    return found
+            cells_by_name.setdefault(name, []).append(cell)
+    return cells_by_name
 
 
 def _unmark(source: str) -> str:

@@ -108,7 +108,8 @@ def restrict(programs: bool = True) -> None:
 def _program(machine: str, programs: bool) -> Iterator[bytes]:
     """The filter's instructions; the number of the call stays in the accumulator until its turn has come."""
     yield _instruction(_LOAD, _ARCHITECTURE)
-    yield from _unless_equal_return(_ARCHITECTURES[machine], errno.ENOSYS)
+    yield _instruction(_EQUAL, _ARCHITECTURES[machine], then=1)
+    yield _refuse(errno.ENOSYS)
     yield _instruction(_LOAD, _NUMBER)
     for name, number in NUMBERS[machine].items():
         verdict = [_refuse(errno.EPERM)] if name == "execve" and not programs else list(_verdict(name))
@@ -133,11 +134,6 @@ def _verdict(name: str) -> Iterator[bytes]:
         yield _refuse(errno.EPERM)
         return
     yield _instruction(_RETURN, _ALLOW)
-
-
-def _unless_equal_return(value: int, number: int) -> Iterator[bytes]:
-    yield _instruction(_EQUAL, value, then=1)
-    yield _refuse(number)
 
 
 def _refuse(number: int) -> bytes:

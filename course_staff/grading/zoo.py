@@ -45,8 +45,8 @@ class CaseRunner:
 
     def prints(self, source: str) -> dict[str, dict]:
         """The fingerprints of an answer's cell, by case."""
-        found = zip(self._cases, self._outcomes(source), strict=True)
-        return {case.name: outcome_print(outcome) for case, outcome in found}
+        pairs = zip(self._cases, self._outcomes(source), strict=True)
+        return {case.name: outcome_print(outcome) for case, outcome in pairs}
 
     def failed(self, source: str) -> list[str]:
         """The names of the cases that an answer's cell fails."""
@@ -63,11 +63,11 @@ class CaseRunner:
             if failed:
                 yield f"{who} fails on the case {failed.case!r}: {failed.sentence}"
         for mistake in question.mistakes:
-            found = self.result(mistaken(authored.solution, mistake), entry)
-            if found.passed:
+            result = self.result(mistaken(authored.solution, mistake), entry)
+            if result.passed:
                 yield f"the mistake {mistake.name!r} passes; add a case that it fails."
-            elif found.mistake != mistake.name:
-                taken = found.mistake or "none of them"
+            elif result.mistake != mistake.name:
+                taken = result.mistake or "none of them"
                 yield f"the mistake {mistake.name!r} is taken for {taken}; add a case that tells them apart."
         if self.result(authored.stub, entry).points:
             yield "the stub earns points; let it do less."

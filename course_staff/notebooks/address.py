@@ -36,10 +36,10 @@ def set_address(root: Path, address: str) -> None:
     if not path.is_file() or not _PROJECT.search(path.read_text(encoding="utf-8")):
         raise CourseError(f"{path} has no [project.urls]; restore it with `git checkout`.")
     line = f'Repository = "{address}"\n' if address else ""
-    edit_text(path, lambda text: _PROJECT.sub(lambda found: found[1] + line, text, count=1))
+    edit_text(path, lambda text: _PROJECT.sub(lambda match: match[1] + line, text, count=1))
 
 
 def stamp_citation(path: Path, address: str) -> bool:
     """Write `address` into the CITATION.cff at `path`, or take it out where it is empty; True where that changed it."""
     line = f"repository-code: {address}\n" if address else ""
-    return edit_text(path, lambda text: _CITATION.sub(lambda found: found[1] + line, text, count=1))
+    return edit_text(path, lambda text: _CITATION.sub(lambda match: match[1] + line, text, count=1))

@@ -109,14 +109,14 @@ def set_up(chapter: Chapter) -> Remarks:
 
 def sections(chapter: Chapter) -> Remarks:
     """The sections in their order, each once."""
-    found = [
+    headings = [
         (number, heading.text)
         for number, text in chapter.prose
         for heading in markdown.headings(text)
         if heading.level == 2
     ]
-    names = [name for _, name in found]
-    for number, name in found:
+    names = [name for _, name in headings]
+    for number, name in headings:
         if name not in SECTIONS:
             yield number, f"'## {name}' is not a section of a chapter; make it '### {name}' or use a section's name."
     for name in SECTIONS:

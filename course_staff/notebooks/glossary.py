@@ -46,14 +46,14 @@ def read_glossary(path: Path) -> list[Term]:
     """The terms in the file at `path`; raises `CourseError` where an entry cannot be read, or an anchor stands twice."""
     terms = []
     for entry in re.split(r"^(?=### )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-        found = _TERM.match(entry)
-        if found is None:
+        match = _TERM.match(entry)
+        if match is None:
             head = entry.partition("\n")[0]
             raise CourseError(f"{path.name}: the entry {head!r} is not written like the others; see the one before it.")
-        if found["id"] in [term.id for term in terms]:
-            raise CourseError(f"{path.name}: the anchor {found['id']!r} stands twice; give each entry its own.")
-        also = tuple(name.strip() for name in found["also"].split(",")) if found["also"] else ()
-        terms.append(Term(found["id"], found["name"], found["text"], found["first"], also))
+        if match["id"] in [term.id for term in terms]:
+            raise CourseError(f"{path.name}: the anchor {match['id']!r} stands twice; give each entry its own.")
+        also = tuple(name.strip() for name in match["also"].split(",")) if match["also"] else ()
+        terms.append(Term(match["id"], match["name"], match["text"], match["first"], also))
     return terms
 
 
@@ -62,9 +62,9 @@ def linked(texts: Sequence[str], terms: Sequence[Term]) -> list[str]:
     pattern, by_spelling = _spellings(terms)
     pending = {term.id: term for term in terms}
 
-    def link(found: re.Match) -> str:
-        term = pending.pop(by_spelling[_plain(found[1])].id, None)
-        return f'[{found[0]}](../{GLOSSARY}#{term.id} "{term.title}")' if term else found[0]
+    def link(match: re.Match) -> str:
+        term = pending.pop(by_spelling[_lower_first(match[1])].id, None)
+        return f'[{match[0]}](../{GLOSSARY}#{term.id} "{term.title}")' if term else match[0]
 
     return ["".join(pattern.sub(link, part) if prose else part for part, prose in _parts(text)) for text in texts]
 
@@ -81,8 +81,8 @@ def with_links(notebook: Mapping, stem: str, terms: Sequence[Term]) -> list[str]
     Neither is a term whose anchor stands in the metadata's `"course": {"unlinked": ["rank"]}`.
     """
     others = notebook["metadata"].get("course", {}).get("unlinked", [])
-    known = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in others]
-    return linked([unlinked(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"], known)
+    usable = [term for term in terms if term.first <= stem.partition("_")[0] and term.id not in others]
+    return linked([unlinked(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"], usable)
 
 
 def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
@@ -98,19 +98,19 @@ def stamp_links(path: Path, terms: Sequence[Term]) -> bool:
 
 def _spellings(terms: Sequence[Term]) -> tuple[re.Pattern, dict[str, Term]]:
     """What finds any term, the longest first so that a term inside another's name is not taken for it."""
-    by_spelling = {_plain(name): term for term in terms for name in (term.name, *term.also)}
+    by_spelling = {_lower_first(name): term for term in terms for name in (term.name, *term.also)}
     names = sorted((name for term in terms for name in (term.name, *term.also)), key=len, reverse=True)
     either_case = (f"[{name[0].upper()}{name[0].lower()}]{re.escape(name[1:])}" for name in names)
     return re.compile(rf"(?<![\w-])({'|'.join(either_case)})(?:e?s)?(?![\w-])"), by_spelling
 
 
-def _plain(name: str) -> str:
+def _lower_first(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
 def _parts(text: str) -> Iterator[tuple[str, bool]]:
     """`text` in pieces, and whether each is prose."""
-    end = len(text) - len(found[0]) if (found := _SOURCES.search(text)) else len(text)
+    end = len(text) - len(sources[0]) if (sources := _SOURCES.search(text)) else len(text)
     place = 0
     for aside in _ASIDE.finditer(text, 0, end):
         yield text[place : aside.start()], True

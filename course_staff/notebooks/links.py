@@ -36,7 +36,7 @@ def dead_links(path: Path, text: str, attachments: frozenset[str] = frozenset())
         if not re.match(r"(?:https?|mailto):", target) and not _leads_somewhere(path, target, attachments):
             yield f"the link to {target} leads nowhere; correct or remove it."
     written = _ADDRESS.findall("\n".join([plain, *targets]))
-    for address in sorted({found.rstrip(".,;:!?") for found in written}):
+    for address in sorted({address.rstrip(".,;:!?") for address in written}):
         if reason := _what_is_wrong(address):
             yield f"the address {address} {reason}."
 

@@ -43,8 +43,8 @@ def links(text: str) -> list[str]:
 
 def pictures(text: str) -> list[Picture]:
     """The pictures of `text`, those in Markdown and those in HTML."""
-    found = [Picture(token.content, token.attrs["src"]) for token in _tokens(text) if token.type == "image"]
-    return [*found, *(Picture(_attribute(tag, "alt"), _attribute(tag, "src")) for tag in _PICTURE.findall(_html(text)))]
+    images = [Picture(token.content, token.attrs["src"]) for token in _tokens(text) if token.type == "image"]
+    return images + [Picture(_attribute(tag, "alt"), _attribute(tag, "src")) for tag in _PICTURE.findall(_html(text))]
 
 
 def anchors(text: str) -> Iterator[str]:
@@ -87,5 +87,5 @@ def _html(text: str) -> str:
 
 
 def _attribute(tag: str, name: str) -> str:
-    found = re.search(rf"\b{name}=[\"']([^\"']*)[\"']", tag, re.IGNORECASE)
-    return found.group(1) if found else ""
+    match = re.search(rf"\b{name}=[\"']([^\"']*)[\"']", tag, re.IGNORECASE)
+    return match.group(1) if match else ""

@@ -55,7 +55,11 @@ def one_step_figure(paper: str = "light") -> tuple[Figure, str]:
     with plt.rc_context({**style_on(paper), "font.size": 12}):
         figure, axes = subplots(figsize=(9, 3.1), layout="constrained")
         for row, parts in enumerate(bars.values()):
-            _draw_bar(axes, row, parts)
+            left = 0.0
+            for kind, size in parts.items():
+                axes.barh(row, size / MiB, 0.66, left=left, color=COLORS.get(kind, COLORS["predicted"]))
+                left += size / MiB
+            axes.text(left, row, f"  {format_bytes(sum(parts.values()))}", va="center", fontsize=14, weight="bold")
         axes.set_yticks(range(len(bars)), list(bars))
         axes.set_xlim(0, _ROOM * sum(step.measured.values()) / MiB)
         axes.set_title("How much memory does one training step take?", fontsize=15, weight="bold", pad=10)
@@ -73,11 +77,3 @@ def one_step_figure(paper: str = "light") -> tuple[Figure, str]:
         f"How much memory does one training step take? GPT-2 with {step.parameters / 1e6:.1f} million parameters, "
         f"{_BATCH} texts of {_SEQUENCE} tokens, AdamW. {'; '.join(sums)} ({of_these})."
     )
-
-
-def _draw_bar(axes, row: int, parts: dict[str, int]) -> None:
-    left = 0.0
-    for kind, size in parts.items():
-        axes.barh(row, size / MiB, 0.66, left=left, color=COLORS.get(kind, COLORS["predicted"]))
-        left += size / MiB
-    axes.text(left, row, f"  {format_bytes(sum(parts.values()))}", va="center", fontsize=14, weight="bold")

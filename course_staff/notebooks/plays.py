@@ -26,14 +26,14 @@ class Play(NamedTuple):
 
 def play_cells(cells: Sequence[Mapping]) -> list[Mapping]:
     """Of a notebook's cells, whose sources are in one piece, the code cells of the section Play."""
-    inside, found = False, []
+    inside, playing = False, []
     for cell in cells:
         if cell["cell_type"] == "markdown":
             titles = re.findall(r"^## (.+)$", cell["source"], re.MULTILINE)
             inside = titles[-1] == "Play" if titles else inside
         elif inside:
-            found.append(cell)
-    return found
+            playing.append(cell)
+    return playing
 
 
 def needed(cells: Sequence[Mapping]) -> list[str]:
@@ -47,14 +47,14 @@ def needed(cells: Sequence[Mapping]) -> list[str]:
     for cell in reversed([cell for cell in cells if cell["cell_type"] == "code"]):
         if is_setup(cell):
             return [cell["source"], *taken[::-1]]
-        kept = []
+        statements = []
         for statement in reversed(_statements(cell["source"])):
             used, bound = uses_and_binds(statement)
             if cell in playing or bound & missing:
-                kept.append(statement)
+                statements.append(statement)
                 missing = missing - bound | used
-        if kept:
-            taken.append(cell["source"] if cell in playing else "\n".join(kept[::-1]))
+        if statements:
+            taken.append(cell["source"] if cell in playing else "\n".join(statements[::-1]))
     raise CourseError("The notebook has no set-up cell; tag its first code cell 'setup'.")
 
 

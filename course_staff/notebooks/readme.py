@@ -29,7 +29,7 @@ def with_address(text: str, address: str) -> str:
     plain = _CLONE.sub(lambda _: f"git clone {address or _UNKNOWN}", _BADGE.sub("", text))
     place = colab_place(address)
     picture = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-    return _CHAPTER.sub(lambda found: f"{found[1]} {picture}({place}{found[2]})", plain) if place else plain
+    return _CHAPTER.sub(lambda match: f"{match[1]} {picture}({place}{match[2]})", plain) if place else plain
 
 
 def colab_place(address: str) -> str:

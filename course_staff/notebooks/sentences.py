@@ -33,10 +33,10 @@ def claims_of(root: Path, stem: str) -> list[dict]:
 
 def broken_claims(chapter: Chapter, claims: list[dict]) -> Remarks:
     """Entries that hold no more: a sentence that is gone, evidence in a cell that is not there."""
-    said, ids = " ".join(text for _, text in _sentences(chapter)), {cell["id"] for _, cell in chapter.cells}
+    prose, ids = " ".join(text for _, text in _sentences(chapter)), {cell["id"] for _, cell in chapter.cells}
     for one in claims:
         kind, _, where = one["evidence"].partition(" ")
-        if _plain(one["says"]) not in said:
+        if _strip_marks(one["says"]) not in prose:
             yield 0, f"{CLAIMS}: {one['id']} says {one['says']!r}, which the chapter does not; correct one of them."
         if kind not in ("cell", "derivation", "source") or not where:
             yield 0, f"{CLAIMS}: the evidence of {one['id']} must be 'cell ID', 'derivation ID' or 'source NAME'."
@@ -46,11 +46,11 @@ def broken_claims(chapter: Chapter, claims: list[dict]) -> Remarks:
 
 def notes(chapter: Chapter, claims: list[dict]) -> Remarks:
     """Sentences that claim something, and have no evidence."""
-    known = [_plain(one["says"]) for one in claims]
+    claimed = [_strip_marks(one["says"]) for one in claims]
     for number, sentence in _sentences(chapter):
-        if (found := _CLAIM.search(sentence)) and not any(one in sentence or sentence in one for one in known):
+        if (match := _CLAIM.search(sentence)) and not any(one in sentence or sentence in one for one in claimed):
             shown = shorten(sentence, 90, placeholder="…")
-            yield number, f"'{found[0]}' without evidence in {CLAIMS}: {shown}"
+            yield number, f"'{match[0]}' without evidence in {CLAIMS}: {shown}"
 
 
 def _sentences(chapter: Chapter) -> Iterator[tuple[int, str]]:
@@ -58,10 +58,10 @@ def _sentences(chapter: Chapter) -> Iterator[tuple[int, str]]:
     for number, text in chapter.prose:
         for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text.partition("### Sources")[0]):
             if not re.match(r"\s*(?:#|\||```|<|\$\$)", paragraph):
-                yield from ((number, sentence) for sentence in _END.split(_plain(paragraph)) if sentence)
+                yield from ((number, sentence) for sentence in _END.split(_strip_marks(paragraph)) if sentence)
 
 
-def _plain(text: str) -> str:
+def _strip_marks(text: str) -> str:
     """As one reads it: links as their words, no marks of emphasis, single spaces."""
     text = re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^()]*(?:\([^()]*\)[^()]*)*\)", r"\1", text)
     return " ".join(re.sub(r"\*+|^\s*(?:[-*]|\d+\.) ", "", text).split())

@@ -43,8 +43,8 @@ def _sources(notebooks: Path) -> Iterator[tuple[str, str]]:
     for path in chapters_in(notebooks):
         for cell in read_notebook(path).cells:
             for output in cell.get("outputs", []):
-                if found := _SOURCE.fullmatch(output.get("data", {}).get("text/markdown", "")):
-                    yield found["name"], found["code"]
+                if match := _SOURCE.fullmatch(output.get("data", {}).get("text/markdown", "")):
+                    yield match["name"], match["code"]
 
 
 def _lines(text: str) -> list[str]:

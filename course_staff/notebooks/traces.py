@@ -23,12 +23,12 @@ _WARNING = re.compile(r"\b\w*Warning\b|\bWARNING\b|Traceback \(most recent call 
 def texts_of(output: dict) -> Iterator[str]:
     """Everything in an output that is text; images and other binary data are left out."""
     if output["output_type"] == "stream":
-        yield _joined(output["text"])
+        yield _join(output["text"])
     if output["output_type"] == "error":
         yield "\n".join([output["ename"], output["evalue"], *output["traceback"]])
     for kind, content in output.get("data", {}).items():
         if kind.startswith("text/") or kind == "image/svg+xml":
-            yield _joined(content)
+            yield _join(content)
 
 
 def machine_trace(text: str) -> str | None:
@@ -38,16 +38,16 @@ def machine_trace(text: str) -> str | None:
     A host name counts as a whole word where it looks like one (`lab-3`, `box.local`), any other and the user's name only next to
     an `@`: a user may well be called `adam`.
     """
-    found = _MACHINE_PATH.search(text) or next(filter(None, (folder.search(text) for folder in _own_folders())), None)
-    if found:
-        return found.group()
+    match = _MACHINE_PATH.search(text) or next(filter(None, (folder.search(text) for folder in _own_folders())), None)
+    if match:
+        return match.group()
     return next((name for name in _own_names() if re.search(name, text)), None)
 
 
 def stray_warning(text: str) -> str | None:
     """The first word in `text` that announces a warning or a traceback, or None."""
-    found = _WARNING.search(text)
-    return found.group() if found else None
+    match = _WARNING.search(text)
+    return match.group() if match else None
 
 
 def _own_folders() -> Iterator[re.Pattern]:
@@ -73,5 +73,5 @@ def _user() -> str:
         return "\0"
 
 
-def _joined(text: str | list[str]) -> str:
+def _join(text: str | list[str]) -> str:
     return text if isinstance(text, str) else "".join(text)

@@ -17,8 +17,8 @@ _OPEN = "I have my number: show what follows"
 def marks(cells: Sequence[dict]) -> dict[int, str]:
     """HTML that goes before the cell at a place, by which `cover` finds where something is bet."""
     code = [(place, cell["source"]) for place, cell in enumerate(cells) if cell["cell_type"] == "code"]
-    found = {place + 1: "\n".join(_MARK.format(name) for name in _bets_in(source)) for place, source in code}
-    return {place: text for place, text in found.items() if text}
+    html_at = {place + 1: "\n".join(_MARK.format(name) for name in _bets_in(source)) for place, source in code}
+    return {place: text for place, text in html_at.items() if text}
 
 
 def cover(soup: "BeautifulSoup") -> None:

@@ -60,13 +60,13 @@ def _finish(app, page: str, template: str, context: dict, doctree) -> None:
     cards, address = app.config.course_cards, app.config.html_baseurl
     file, line = cards.get(page, (cards["index"][0], ""))
     first = (text for one in doctree.findall(nodes.paragraph) if len(text := one.astext()) > _SHORTEST)
-    said = line or textwrap.shorten(next(first, ""), _LONGEST, placeholder=" …")
+    description = line or textwrap.shorten(next(first, ""), _LONGEST, placeholder=" …")
     picture = f"_static/{file}"
     about = {
-        "description": said,
+        "description": description,
         "og:type": "article",
         "og:title": html.unescape(re.sub(r"<[^>]+>", "", context["title"])),
-        "og:description": said,
+        "og:description": description,
         # Those who show it want the whole address.
         "og:image": f"{address}{picture}" if address else context["pathto"](picture, resource=True),
         "twitter:card": "summary_large_image",

@@ -54,9 +54,9 @@ class Links:
     def in_html(self, text: str, page: str) -> str:
         """HTML of `page` whose links lead where they should; those that would lead nowhere are links no longer."""
 
-        def lead(found: re.Match) -> str:
-            target = self.target(found[2], page)
-            return f'{found[1]} href="{target}"' if target else found[1]
+        def lead(match: re.Match) -> str:
+            target = self.target(match[2], page)
+            return f'{match[1]} href="{target}"' if target else match[1]
 
         return _HREF.sub(lead, text)
 

@@ -41,11 +41,11 @@ def settings_of(chapter: str) -> list[Setting]:
 
 def stored(chapter: str, folder: Path = FOLDER) -> list[Picture]:
     """The pictures of the chapter called `chapter` that were drawn last, in the order of its settings."""
-    kept, settings = read_json(folder / KEPT) or {}, settings_of(chapter)
+    pictures, settings = read_json(folder / KEPT) or {}, settings_of(chapter)
     names = [_name(chapter, count) for count in range(1, len(settings) + 1)]
-    if [name for name in kept if _is_of(chapter, name)] != names:
+    if [name for name in pictures if _is_of(chapter, name)] != names:
         raise CourseError(f"{chapter} has other stills than settings; draw them with `course site --stills {chapter}`.")
-    return [Picture(name, **kept[name], label=one.label) for name, one in zip(names, settings, strict=True)]
+    return [Picture(name, **pictures[name], label=one.label) for name, one in zip(names, settings, strict=True)]
 
 
 def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> list[Picture]:

@@ -12,14 +12,14 @@ def saved(output: Variable, exclude: Sequence[Variable] = ()) -> list[dict]:
 
     Memory that stands in the list before is not counted, nor is that of the variables in `exclude`, such as parameters.
     """
-    known = {id(owner(variable.value)) for variable in exclude}
+    seen = {id(owner(variable.value)) for variable in exclude}
     entries = []
     for variable in reversed(backward_order(output)):
         ctx = variable.grad_fn
         for array, name, *_ in (ctx and ctx.saved) or ():
             if isinstance(array, np.ndarray):
-                counted, size = id(owner(array)) not in known, {"shape": array.shape, "dtype": str(array.dtype)}
-                known.add(id(owner(array)))
+                counted, size = id(owner(array)) not in seen, {"shape": array.shape, "dtype": str(array.dtype)}
+                seen.add(id(owner(array)))
                 what = {"function": ctx.function.symbol, "what": name, **size}
                 entries.append({**what, "bytes": array.nbytes, "counted": counted})
     return entries

@@ -95,5 +95,5 @@ def load() -> tuple[Choice, ...]:
 
     What is damaged is put aside, and a line says so.
     """
-    found = {**(_KEPT.load() if settings().attended else {}), **_here}
-    return tuple(found[name] for name in sorted(found))
+    choices = {**(_KEPT.load() if settings().attended else {}), **_here}
+    return tuple(choices[name] for name in sorted(choices))

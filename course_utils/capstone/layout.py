@@ -54,12 +54,12 @@ class Layout:
             "inner width": "intermediate_size",
         }
         for what, name in cut.items():
-            setattr(config, name, _divided(getattr(config, name), self.tensor, what, "tensor ranks"))
-        config.num_hidden_layers = _divided(blocks, self.pipeline, "blocks", "stages")
+            setattr(config, name, _divide(getattr(config, name), self.tensor, what, "tensor ranks"))
+        config.num_hidden_layers = _divide(blocks, self.pipeline, "blocks", "stages")
         return source.with_config(config)
 
 
-def _divided(whole: int, parts: int, what: str, of: str) -> int:
+def _divide(whole: int, parts: int, what: str, of: str) -> int:
     if whole % parts:
         raise CourseError(f"{whole} {what} do not divide over {parts} {of}; choose a number that divides them.")
     return whole // parts

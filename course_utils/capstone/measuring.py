@@ -48,7 +48,7 @@ def measured(
     with ExitStack() as stack:
         meter = stack.enter_context(Meter([model], tensors=tensors))
         operations = stack.enter_context(Operations(most))
-        stack.enter_context(_guarded(model, operations))
+        stack.enter_context(_guard(model, operations))
         try:
             train()
         except CourseError:
@@ -60,7 +60,7 @@ def measured(
 
 
 @contextmanager
-def _guarded(model: nn.Module, operations: Operations) -> Iterator[None]:
+def _guard(model: nn.Module, operations: Operations) -> Iterator[None]:
     """In the block the usual ways out of torch and into other threads and processes are refused by name, and whoever switches the
     counter off is found out whenever a module, a gradient or an optimizer follows."""
     python = torch._C.DispatchKey.Python

@@ -48,8 +48,8 @@ class Operations(TorchDispatchMode):
                 raise CourseError(f"{func} cannot be counted; use matrix products (@), elementwise operators and sums.")
             return answer
         answer = func(*args, **kwargs)
-        self.by_operator[func.overloadpacket.__name__] += (found := count(args, kwargs, answer))
-        self.total += found
+        self.by_operator[func.overloadpacket.__name__] += (operations := count(args, kwargs, answer))
+        self.total += operations
         if self.total > self.most:
             raise CourseError(f"Stopped after {self.total:,} operations: {self.most:,} are the most.")
         return answer
@@ -66,8 +66,8 @@ def _formula(func):
         return lambda *_: 0
     plain = name.removeprefix("_foreach_").strip("_")
     alike = getattr(torch.ops.aten, plain, packet)  # `add` of `_foreach_add_`
-    known = plain in _BY_ELEMENTS or any(torch.Tag.pointwise in getattr(alike, one).tags for one in alike.overloads())
-    simple = known and ours
+    pointwise = any(torch.Tag.pointwise in getattr(alike, one).tags for one in alike.overloads())
+    simple = ours and (plain in _BY_ELEMENTS or pointwise)
     return (lambda args, kwargs, answer: max(map(_elements, (answer, *args, *kwargs.values())))) if simple else None
 
 

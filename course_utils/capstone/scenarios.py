@@ -126,8 +126,8 @@ class Weighed:
         for row in self.figures:
             over = ", too much" if row.predicted > row.budget else ""
             lines.append(f"{row.what:>17s}: {row.in_words(row.predicted)} of {row.in_words(row.budget)}{over}")
-        said = [self.on_bytes(), self.on_seconds(self.scenario.seconds), self.on_bytes_between()]
-        broken = [f"It {one}." for one in said if one]
+        problems = [self.on_bytes(), self.on_seconds(self.scenario.seconds), self.on_bytes_between()]
+        broken = [f"It {one}." for one in problems if one]
         better = [
             f"For a better mark: it {one}." for one in (self.on_level(), self.on_seconds(self.scenario.quick)) if one
         ]
@@ -181,15 +181,15 @@ def choose(
 
     Raises `CourseError` as `weigh`, and for more measurements than figures.
     """
-    found = weigh(scenario, recipe, layout)
-    if len(measured) > len(found.figures):
+    weighed = weigh(scenario, recipe, layout)
+    if len(measured) > len(weighed.figures):
         raise CourseError(
-            f"There are {len(found.figures)} figures here, not {len(measured)}; give what was measured of each."
+            f"There are {len(weighed.figures)} figures here, not {len(measured)}; give what was measured of each."
         )
-    pairs = zip_longest(found.figures, measured)
+    pairs = zip_longest(weighed.figures, measured)
     rows = tuple(figure._replace(measured=truth) for figure, truth in pairs)
     keep(Choice(scenario.name.replace(" ", "-"), plain_recipe(recipe), layout and vars(layout), rows))
-    return found
+    return weighed
 
 
 def levels_of(recipe: Recipe) -> dict[str, int]:

@@ -84,8 +84,8 @@ def _corpus() -> tuple[torch.Tensor, torch.Tensor, list[str]]:
 
     corpus = data.load_functions()
     tokenizer, names = data.tokenizer_for(corpus, VOCABULARY), corpus["train"].features["label"].names
-    kept = [row for split in corpus.values() for row in split if names[row["label"]] in PACKAGES]
+    rows = [row for split in corpus.values() for row in split if names[row["label"]] in PACKAGES]
     fixed = {"max_length": SEQUENCE, "truncation": True, "padding": "max_length"}
-    ids = torch.tensor(tokenizer([row["text"] for row in kept], **fixed)["input_ids"])
-    labels = torch.tensor([PACKAGES.index(names[row["label"]]) for row in kept])
-    return ids, labels, [row["file"] for row in kept]
+    ids = torch.tensor(tokenizer([row["text"] for row in rows], **fixed)["input_ids"])
+    labels = torch.tensor([PACKAGES.index(names[row["label"]]) for row in rows])
+    return ids, labels, [row["file"] for row in rows]

@@ -46,7 +46,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from course_utils.grading.progress import recall
 
     path = _notebook(arguments.notebook)
-    name = _known_set(arguments.set or path.name)
+    name = _find_set(arguments.set or path.name)
     saved = datetime.fromtimestamp(path.stat().st_mtime)
     print(
         f"Checking the file as it was saved on {saved:%Y-%m-%d at %H:%M:%S} ({path.name}): what is not saved is not in it.\n"
@@ -70,7 +70,7 @@ def _reset(arguments: argparse.Namespace) -> int:
     requested = arguments.set or arguments.notebook
     begun = my_progress().standings
     if requested is not None:
-        begun = [one for one in begun if one.name == _known_set(requested)]
+        begun = [one for one in begun if one.name == _find_set(requested)]
     what = ", ".join(f"{one.name} ({one.passed} of {one.questions} passed)" for one in begun if one.passed)
     if what and not arguments.yes:
         try:
@@ -91,7 +91,7 @@ def _reset(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _known_set(name: str) -> str:
+def _find_set(name: str) -> str:
     """The one set that is called so, a notebook's path being called as its file."""
     from course_utils.grading.released import set_names
 

@@ -80,9 +80,9 @@ def bet(name: str, default: float, unit: str = "", question: str = "") -> float:
 
     Raises `CourseError` on a name that does not begin with a chapter's number, and on a bet that is no finite number.
     """
-    number, kept = _finite(default, name), _look(name)
-    same = kept is not None and kept.cell == number
-    now = replace(kept, unit=unit) if same else Bet(number, number, unit)
+    number, before = _finite(default, name), _look(name)
+    same = before is not None and before.cell == number
+    now = replace(before, unit=unit) if same else Bet(number, number, unit)
     _keep(name, now)
     if settings().attended and has_kernel():
         _ask(name, now, question)
@@ -95,10 +95,10 @@ def settle(name: str, truth: float) -> None:
     """Show the bet called `name` beside the truth, and keep both; raises `CourseError` where nothing was bet so."""
     from IPython.display import display
 
-    kept = _look(name)
-    if kept is None:
+    before = _look(name)
+    if before is None:
         raise CourseError(f"There is no bet {name!r} yet; run the cell with bet({name!r}, …) first.")
-    now = replace(kept, truth=_finite(truth, name))
+    now = replace(before, truth=_finite(truth, name))
     _keep(name, now)
     if has_kernel():
         fold = _FOLD.format(" open" if settings().attended else "", html.escape(str(now)))
@@ -120,9 +120,9 @@ def picture() -> None:
 
 def every() -> dict[str, Bet]:
     """All bets of this reader by name, in the chapters' order; where nobody reads along, those of this process."""
-    kept = _KEPT.load() if settings().attended else {}
-    found = {name: one for bets in (*kept.values(), _here) for name, one in bets.items()}
-    return {name: found[name] for name in sorted(found)}
+    stored = _KEPT.load() if settings().attended else {}
+    by_name = {name: one for bets in (*stored.values(), _here) for name, one in bets.items()}
+    return {name: by_name[name] for name in sorted(by_name)}
 
 
 def figure_of(settled: dict[str, Bet]) -> tuple:
@@ -161,8 +161,8 @@ def figure_of(settled: dict[str, Bet]) -> tuple:
     if len(settled) == 1:
         title = f"Your bet was {one.verdict}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, parse_math=False)
-    said = "; ".join(f"{label}, {one.verdict}" for label, one in zip(labels, settled.values(), strict=True))
-    return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {said}."
+    description = "; ".join(f"{label}, {one.verdict}" for label, one in zip(labels, settled.values(), strict=True))
+    return figure, f"Each bet as a multiple of the truth, on a logarithmic axis: {description}."
 
 
 def _ask(name: str, now: Bet, question: str) -> None:
@@ -177,29 +177,29 @@ def _ask(name: str, now: Bet, question: str) -> None:
     start = f"{now.guess:.4g}" if now.guess == now.cell and now.guess % 1 else f"{now.guess:.15g}"
     what = f"your bet ({now.unit})" if now.unit else "your bet"
     box = Text(start, description=what, disabled=now.truth is not None)
-    said = HTML(html.escape(_told(name, now)))
+    message = HTML(html.escape(_say_what_counts(name, now)))
 
     def take(change) -> None:
         before = _look(name) or now
         if before.truth is not None:
-            box.value, said.value = f"{before.guess:.15g}", html.escape(_told(name, before))
+            box.value, message.value = f"{before.guess:.15g}", html.escape(_say_what_counts(name, before))
             return
         try:
             typed = replace(before, guess=_finite(change["new"].strip().removesuffix(now.unit), name))
         except CourseError:
-            asked = f"{change['new']!r} is no number here; write it as 40.5, without commas."
-            said.value = html.escape(f"{asked} Until then, {_with_unit(_number(before.guess), before.unit)} counts.")
+            why = f"{change['new']!r} is no number here; write it as 40.5, without commas."
+            message.value = html.escape(f"{why} Until then, {_with_unit(_number(before.guess), before.unit)} counts.")
             return
         _keep(name, typed)
         # In all its digits: what was typed into the number that stood there is seen to be another.
-        said.value = html.escape(f"Your bet: {_with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
+        message.value = html.escape(f"Your bet: {_with_unit(f'{typed.guess:,.15g}', typed.unit)}. {_GO_ON}")
 
     box.observe(take, names="value")
-    show_controls({"question": HTML(html.escape(question)), "box": box, "said": said}, _line(now, question))
+    show_controls({"question": HTML(html.escape(question)), "box": box, "said": message}, _line(now, question))
     box.continuous_update = True  # a number counts as soon as it is typed, with Enter or without
 
 
-def _told(name: str, now: Bet) -> str:
+def _say_what_counts(name: str, now: Bet) -> str:
     """What stands under the box: which number counts, and how to go on, because Shift+Enter in a box does not."""
     if now.truth is not None:
         return f"{now} That stays. To bet anew, write another number after {name!r} in the cell's code, and run it."
@@ -255,4 +255,4 @@ def _keep(name: str, now: Bet) -> None:
     if settings().attended:
         chapter = _chapter(name)
         mine = {each: one for each, one in _here.items() if each.startswith(f"{chapter}-")}
-        _KEPT.update(chapter, lambda kept: {**mine, **(kept or {}), name: now})
+        _KEPT.update(chapter, lambda stored: {**mine, **(stored or {}), name: now})

@@ -20,23 +20,23 @@ def keep(model: dict, path: str, contents_manager, **_) -> None:
     with suppress(
         OSError, ValueError, LookupError, TypeError, AttributeError
     ):  # a file that is none yet, or no notebook
-        known = _states(content)
+        states = _states(content)
         before = _states(json.loads((Path(contents_manager.root_dir) / path.strip("/")).read_text("utf-8")))
-        ahead, lost = list(_shown(content) - known.keys()), {}
+        ahead, lost = list(_models_in(content) - states.keys()), {}
         while ahead:  # these, and all that they are made of: a state names others as `IPY_MODEL_` and their id
             if (name := ahead.pop()) in before and name not in lost:
                 lost[name] = before[name]
                 ahead += re.findall(r"IPY_MODEL_([\w-]+)", json.dumps(before[name]))
         if lost:
             version = {"version_major": 2, "version_minor": 0}
-            content.setdefault("metadata", {})["widgets"] = {_STATE: {"state": {**lost, **known}, **version}}
+            content.setdefault("metadata", {})["widgets"] = {_STATE: {"state": {**lost, **states}, **version}}
 
 
 def _states(notebook: dict) -> dict[str, dict]:
     return notebook.get("metadata", {}).get("widgets", {}).get(_STATE, {}).get("state", {})
 
 
-def _shown(notebook: dict) -> set[str]:
+def _models_in(notebook: dict) -> set[str]:
     """The models whose view is in an output."""
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", ()))
     views = (output.get("data", {}).get(_VIEW) for output in outputs)

@@ -107,8 +107,8 @@ def verdict(findings: list[Finding]) -> str:
 def probe_variable(name: str, value: str) -> Finding | None:
     """What is wrong with a variable `COURSE_…`: it cannot be used, or the course does not know it."""
     if name not in VARIABLES:
-        known = f"those are {', '.join(VARIABLES)}."
-        return Finding("note", f"{name} is set, and is no variable of the course; {instead(name, VARIABLES, known)}")
+        choices = f"those are {', '.join(VARIABLES)}."
+        return Finding("note", f"{name} is set, and is no variable of the course; {instead(name, VARIABLES, choices)}")
     try:
         read_settings({name: value})
     except CourseError as error:
@@ -136,16 +136,16 @@ def probe_packages() -> Iterator[Finding]:
 
     good, wrong = {}, set()  # a package may be required twice, by the chapters and more strictly by `course lab`
     for needed in map(Requirement, requires("course-utils")):
-        name, found = needed.name, installed_version(needed.name)
+        name, version = needed.name, installed_version(needed.name)
         chapters = needed.marker is None or needed.marker.evaluate({"extra": "course"})
         if not (chapters or needed.marker.evaluate({"extra": "lab"})) or name in wrong:
             continue
-        if found is not None and needed.specifier.contains(found, prereleases=True):
-            good[name] = f"{name} {found}"
+        if version is not None and needed.specifier.contains(version, prereleases=True):
+            good[name] = f"{name} {version}"
             continue
         wrong.add(name)
         good.pop(name, None)
-        text = f"{name} is not installed." if found is None else f"{name} {found} is too old."
+        text = f"{name} is not installed." if version is None else f"{name} {version} is too old."
         install = f"pip install '{name}{needed.specifier}'"
         if chapters:
             yield Finding("fix", text, install)
@@ -169,8 +169,8 @@ def probe_import(name: str) -> Finding | None:
 def probe_device(device: str, gpus: list[tuple[str, int]]) -> Finding:
     """The device to train on; `gpus` are the names and bytes of memory of those that PyTorch sees."""
     if device != "cuda":
-        found = ", ".join(f"{name} with {format_bytes(memory)}" for name, memory in gpus)
-        rest = f", though there is {found}" if found else "; there is no GPU"
+        names = ", ".join(f"{name} with {format_bytes(memory)}" for name, memory in gpus)
+        rest = f", though there is {names}" if names else "; there is no GPU"
         return Finding("ok", f"Training on the CPU{rest}")
     name, memory = gpus[0]
     text = f"Training on the GPU: {name} with {format_bytes(memory)}"

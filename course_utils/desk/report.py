@@ -49,7 +49,7 @@ def write(path: Path | None = None) -> Path:
         chapters=[(run, list(part)) for run, part in groupby(sorted(rows, key=run_of), run_of)],
         missing=_chapters_without_anything(settled, rows),
         choices=choices,
-        machine=[found for found in doctor.essentials(settings()) if found.mark != "fix"],
+        machine=[finding for finding in doctor.essentials(settings()) if finding.mark != "fix"],
     )
     try:
         with replacing(path) as partial:
@@ -62,17 +62,17 @@ def write(path: Path | None = None) -> Path:
 
 def _say(path: Path, summary: str) -> None:
     """The summary with a link to the page; no path where nobody reads along, so that equal runs say the same."""
-    said = f"Your report: {summary}"
+    sentence = f"Your report: {summary}"
     if not settings().attended:
-        print(f"{said} It is written to {path.name}.")
+        print(f"{sentence} It is written to {path.name}.")
     elif bets.has_kernel():
         from IPython.display import display
 
         link = f"<a href='{html.escape(path.as_uri())}'>{html.escape(os.fspath(path))}</a>"
-        shown = f"<p>{html.escape(said)} Open it in a browser: {link}</p>"
-        display({"text/html": shown, "text/plain": f"{said} Open {path} in a browser."}, raw=True)
+        shown = f"<p>{html.escape(sentence)} Open it in a browser: {link}</p>"
+        display({"text/html": shown, "text/plain": f"{sentence} Open {path} in a browser."}, raw=True)
     else:
-        print(f"{said}\nOpen {path} in a browser.")
+        print(f"{sentence}\nOpen {path} in a browser.")
 
 
 def _figures(settled: dict[str, bets.Bet]) -> Iterator[tuple[str, str, str]]:

@@ -95,8 +95,8 @@ class Desk:
             head = ["**Go on here:**\n", *self.ahead(), "\n## Where you are\n", *self.so_far()]
         elif self.chapters:
             first = next(iter(self.chapters.values()))
-            asked = f"exercises/{self.exercises.get(first.number, first).path.name}"
-            head = [_NOT_BEGUN.format(chapter=first, exercises=asked)]
+            exercises = f"exercises/{self.exercises.get(first.number, first).path.name}"
+            head = [_NOT_BEGUN.format(chapter=first, exercises=exercises)]
         else:
             head = []
         written = (
@@ -156,13 +156,13 @@ class Desk:
         for number, chapter in self.chapters.items():
             own = [one for name, one in self.guesses.items() if name.partition("-")[0] == number]
             settled = [one for one in own if one.truth is not None]
-            asked = number in passed and number in self.exercises
+            is_linked = number in passed and number in self.exercises
             rows.append(
                 (
                     number,
                     chapter.link,
                     str(chapter.minutes or ""),
-                    f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if asked else "",
+                    f"[{passed[number]}](exercises/{self.exercises[number].path.name})" if is_linked else "",
                     f"{chapter.run} of {chapter.cells}" if chapter.run else "",
                     f"{sum(one.fair for one in settled)} of {len(settled)}" if settled else "",
                 )
@@ -193,8 +193,8 @@ def write(folder: Path) -> Path:
 def _notebooks(folder: Path) -> dict[str, Notebook]:
     """Those of the course, by number; what a reader renamed, or wrote, beside them is no chapter more."""
     handed = folder.parent / HANDED_OUT / folder.name
-    found = [_read(path, handed / path.name) for path in chapters_in(folder) if (handed / path.name).is_file()]
-    return {one.number: one for one in found}
+    notebooks = [_read(path, handed / path.name) for path in chapters_in(folder) if (handed / path.name).is_file()]
+    return {one.number: one for one in notebooks}
 
 
 def _read(path: Path, handed: Path) -> Notebook:

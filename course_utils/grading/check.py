@@ -74,13 +74,13 @@ class Checker:
         `points` also `FailedCheckError` in strict mode.
         """
         try:
-            return self._asked(question, hint, solution, points)
+            return self._respond(question, hint, solution, points)
         except CourseError as error:
             if settings().strict or points or not (self.live and _shell()):
                 raise
             return _display(Shown((Line("head", str(error)),)))
 
-    def _asked(self, question: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
+    def _respond(self, question: str | None, hint: int | None, solution: bool | str, points: bool) -> float | None:
         if question is None:
             return _display(overview(self.name, list(self.entries.values()), recall(self.name)))
         entry = self._entry(question)
@@ -99,33 +99,33 @@ class Checker:
     def look(self, question: str) -> tuple[Result, Shown]:
         """The result and what there is to show of it, without showing it; progress is remembered."""
         entry = self._entry(question)
-        asked = question_from(entry)
-        names, where = self._found(asked)
+        loaded = question_from(entry)
+        names, where = self._find_answer(loaded)
         if where is None:
-            outcomes = [Outcome("missing")] * len(asked.cases())
+            outcomes = [Outcome("missing")] * len(loaded.cases())
         elif where.source and is_untouched(where.source, entry["stub"]):
-            outcomes = [Outcome("untouched")] * len(asked.cases())
+            outcomes = [Outcome("untouched")] * len(loaded.cases())
         else:
-            outcomes = run_cases(asked, names[asked.answer], asked.cases(), self.seconds)
-        return self._result(asked, entry, outcomes, where)
+            outcomes = run_cases(loaded, names[loaded.answer], loaded.cases(), self.seconds)
+        return self._result(loaded, entry, outcomes, where)
 
     def __repr__(self):
         return f"check for {self.name}: {', '.join(self.entries)}"
 
-    def _found(self, question: Question) -> tuple[Mapping, Definition | None]:
+    def _find_answer(self, question: Question) -> tuple[Mapping, Definition | None]:
         """The learner's names, and where the answer is defined among them, or None where it is not."""
         names, compiler = _notebook()
         if question.answer not in names:
             return names, None
         return names, definition(
-            question.answer, names[question.answer], names, compiler, self._failed(question.answer)
+            question.answer, names[question.answer], names, compiler, self._failures(question.answer)
         )
 
-    def _failed(self, answer: str) -> Mapping[int, str]:
+    def _failures(self, answer: str) -> Mapping[int, str]:
         shell = _shell() if self.live else None
         return failures_in(shell).of(answer) if shell else {}
 
-    def _older(self, question: Question, where: Definition | None, untouched: bool) -> str:
+    def _say_newer(self, question: Question, where: Definition | None, untouched: bool) -> str:
         """What is wrong with a newer answer than the one that is defined, or nothing."""
         ending = f"so there is no `{question.answer}` of yours yet: mend that cell"
         if not self.live:
@@ -134,7 +134,7 @@ class Checker:
         if where and not where.cell:
             return ""
         history = history_in(_notebook()[0])
-        newest = newest_failure(self._failed(question.answer), question.id, history, where.cell if where else 0)
+        newest = newest_failure(self._failures(question.answer), question.id, history, where.cell if where else 0)
         if newest is None:
             return ""
         failed = "In [{}] failed with {}".format(*newest)
@@ -156,10 +156,11 @@ class Checker:
                 return replace(record, hint=max(record.hint, given), **place)
 
             records = amend(self.name, question.id, after)
-        known = {name: record for name, record in records.items() if name in self.entries}
-        told = {"older": self._older(question, where, result.untouched), "has_solution": bool(solutions_at(self.name))}
+        of_set = {name: record for name, record in records.items() if name in self.entries}
+        details = {"older": self._say_newer(question, where, result.untouched)}
+        details["has_solution"] = bool(solutions_at(self.name))
         graded = where.sentence(question.answer, numbered=self.live) if where else ""
-        return result, shown(result, question, graded, known, len(self.entries), **told)
+        return result, shown(result, question, graded, of_set, len(self.entries), **details)
 
     def _place(self, where: Definition) -> dict:
         """What was checked, in which notebook, and when: whoever reads the file can tell whether it is as new."""
@@ -177,16 +178,16 @@ class Checker:
         self._update(question, hint=max(self._record(question).hint, number))
         return hint_shown(question, number, bool(solutions_at(self.name)))
 
-    def _solution(self, question: Question, entry: Mapping, asked: bool | str) -> Shown:
-        if asked not in (True, "anyway"):
-            raise CourseError(f'There is no solution={asked!r}; ask for solution=True, or for solution="anyway".')
+    def _solution(self, question: Question, entry: Mapping, wish: bool | str) -> Shown:
+        if wish not in (True, "anyway"):
+            raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
         path = solutions_at(self.name)
         if path is None:
             return solution_missing(question, self.name)
-        if not (self._record(question).tried or asked == "anyway"):
+        if not (self._record(question).tried or wish == "anyway"):
             return solution_kept(question)
         ours = solution_in(path, question.id)
-        _, where = self._found(question)
+        _, where = self._find_answer(question)
         self._update(question, seen=True)
         return solution_shown(question, where and where.source or entry["stub"], ours, self._record(question).passed)
 
@@ -211,7 +212,7 @@ def check_notebook(path: Path, name: str, seconds: float = SECONDS) -> Iterator[
     from IPython.utils.capture import capture_output
 
     checker, sources = Checker(name, load_set(name)["questions"], seconds, live=False), _code_of(path)
-    if unsaved := _unsaved(path, name, sources):
+    if unsaved := _find_unsaved(path, name, sources):
         raise CourseError(
             f"What you checked in the notebook is not in its file yet ({', '.join(unsaved)}): "
             "save the notebook first (Ctrl+S), then type this again."
@@ -247,7 +248,7 @@ def _code_of(path: Path) -> list[str]:
     return [source for source in sources if not source.lstrip().startswith("check(")]
 
 
-def _unsaved(path: Path, name: str, sources: list[str]) -> list[str]:
+def _find_unsaved(path: Path, name: str, sources: list[str]) -> list[str]:
     """The questions whose answer was checked in the open notebook after its file was written, which does not hold it."""
     from IPython.core.inputtransformer2 import TransformerManager
 

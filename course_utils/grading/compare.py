@@ -27,7 +27,7 @@ def at_most(limit: float) -> Rule:
     def broken(got):
         if type(got) not in (int, float):
             return f"is {_kind(got)} where a number is expected"
-        return None if got <= limit else f"is {_short(got)} where at most {_limit(limit)} is allowed"
+        return None if got <= limit else f"is {_show(got)} where at most {_limit(limit)} is allowed"
 
     return Rule(broken)
 
@@ -71,11 +71,11 @@ def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | N
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             problem = f"cannot be judged by the rule ({why}); compare its form with the statement"
-        return _wrong(path, problem, got=got) if problem else None
+        return _differ(path, problem, got=got) if problem else None
     if isinstance(expected, torch.Tensor):
         return _tensors(expected, got, tolerance, path)
     if type(expected) is not type(got) and _kind(expected) != _kind(got):
-        return _wrong(path, f"is {_kind(got)} where {_kind(expected)} is expected", expected=expected, got=got)
+        return _differ(path, f"is {_kind(got)} where {_kind(expected)} is expected", expected=expected, got=got)
     if isinstance(expected, dict):
         return _dicts(expected, got, tolerance, path)
     if isinstance(expected, list):
@@ -83,9 +83,9 @@ def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | N
     if type(expected) in (int, float):
         return _numbers(expected, got, tolerance, path)
     if expected != got:
-        shown = _short(got)
-        return _wrong(
-            path, f"is {shown} where {_short(expected)} is right", f"is {shown}, which is not right", expected, got
+        shown = _show(got)
+        return _differ(
+            path, f"is {shown} where {_show(expected)} is right", f"is {shown}, which is not right", expected, got
         )
     return None
 
@@ -93,19 +93,19 @@ def _compare(expected, got, tolerance: Tolerance, path: tuple) -> Difference | N
 def _dicts(expected: dict, got: dict, tolerance, path) -> Difference | None:
     for name, value in expected.items():
         if name not in got:
-            return _wrong((*path, name), f"is missing{_unknown(expected, got)}")
+            return _differ((*path, name), f"is missing{_list_extra(expected, got)}")
         difference = _compare(value, got[name], tolerance, (*path, name))
         if difference:
             return difference
     extra = [name for name in got if name not in expected]
-    return _wrong((*path, extra[0]), "is there, but was not asked for", got=got[extra[0]]) if extra else None
+    return _differ((*path, extra[0]), "is there, but was not asked for", got=got[extra[0]]) if extra else None
 
 
-def _unknown(expected: dict, got: dict) -> str:
+def _list_extra(expected: dict, got: dict) -> str:
     """What is there in place of a missing name, so that a misspelt one shows."""
     names = [name for name in got if name not in expected]
     more = " and more" if len(names) > _MOST_NAMES else ""
-    return f"; not asked for: {', '.join(map(_short, names[:_MOST_NAMES]))}{more}" if names else ""
+    return f"; not asked for: {', '.join(map(_show, names[:_MOST_NAMES]))}{more}" if names else ""
 
 
 def _lists(expected: list, got: list, tolerance, path) -> Difference | None:
@@ -114,18 +114,18 @@ def _lists(expected: list, got: list, tolerance, path) -> Difference | None:
         if difference:
             return difference
     if len(expected) != len(got):
-        return _wrong(path, f"has the length {len(got)} where {len(expected)} is expected", "has another length")
+        return _differ(path, f"has the length {len(got)} where {len(expected)} is expected", "has another length")
     return None
 
 
 def _numbers(expected, got, tolerance, path) -> Difference | None:
     if got != got and expected == expected:
-        return _wrong(path, f"is NaN where {_short(expected)} is right", "is NaN", expected, got, inf)
+        return _differ(path, f"is NaN where {_show(expected)} is right", "is NaN", expected, got, inf)
     distance = _distance(expected, got, tolerance)
     if distance <= 1:
         return None
     size = "too small" if got < expected else "too large"
-    return _wrong(path, _off(expected, got, distance), f"is {_short(got)}, which is {size}", expected, got, distance)
+    return _differ(path, _say(expected, got, distance), f"is {_show(got)}, which is {size}", expected, got, distance)
 
 
 def _distance(expected, got, tolerance: Tolerance) -> float:
@@ -143,13 +143,13 @@ def _distance(expected, got, tolerance: Tolerance) -> float:
 
 def _tensors(expected: torch.Tensor, got, tolerance, path) -> Difference | None:
     if not isinstance(got, torch.Tensor):
-        return _wrong(path, f"is {_kind(got)} where a tensor is expected", got=got)
+        return _differ(path, f"is {_kind(got)} where a tensor is expected", got=got)
     if got.dtype != expected.dtype:
-        return _wrong(path, f"has the dtype {got.dtype} where {expected.dtype} is expected")
+        return _differ(path, f"has the dtype {got.dtype} where {expected.dtype} is expected")
     if got.device != expected.device:
-        return _wrong(path, f"is on the device {got.device} where {expected.device} is expected")
+        return _differ(path, f"is on the device {got.device} where {expected.device} is expected")
     if got.shape != expected.shape:
-        return _wrong(path, f"has the shape {tuple(got.shape)} where {tuple(expected.shape)} is expected")
+        return _differ(path, f"has the shape {tuple(got.shape)} where {tuple(expected.shape)} is expected")
     return _elements(expected.detach(), got.detach(), tolerance, path)
 
 
@@ -170,15 +170,15 @@ def _elements(expected: torch.Tensor, got: torch.Tensor, tolerance, path) -> Dif
     right, wrong = a[index].item(), b[index].item()
     others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
-        return _wrong(path, f"is NaN where {_short(right)} is right{others}", "is NaN", right, wrong, inf, index)
+        return _differ(path, f"is NaN where {_show(right)} is right{others}", "is NaN", right, wrong, inf, index)
     distance = abs(right - wrong) if isinstance(right, complex) else _distance(right, wrong, tolerance)
-    told, guarded = _off(right, wrong, distance) + others, f"is {_short(wrong)}, which is not right"
-    return _wrong(path, told, guarded, right, wrong, distance, index)
+    problem, guarded = _say(right, wrong, distance) + others, f"is {_show(wrong)}, which is not right"
+    return _differ(path, problem, guarded, right, wrong, distance, index)
 
 
-def _off(right, wrong, distance: float) -> str:
+def _say(right, wrong, distance: float) -> str:
     far = f", {_factor(distance)} is allowed" if distance < _PLAIN else ""
-    return f"is {_short(wrong)} where {_short(right)} is right{far}"
+    return f"is {_show(wrong)} where {_show(right)} is right{far}"
 
 
 def _factor(number: float) -> str:
@@ -187,7 +187,7 @@ def _factor(number: float) -> str:
     return f"{number:,.0f} times as far off as" if number >= 100 else f"{number:.2g} times as far off as"
 
 
-def _wrong(path, problem: str, guarded: str = "", expected=None, got=None, distance=None, index=None) -> Difference:
+def _differ(path, problem: str, guarded: str = "", expected=None, got=None, distance=None, index=None) -> Difference:
     step, names = None, []
     for before, part in zip((None, *path), path, strict=False):
         if before == STEPS and isinstance(part, int):
@@ -210,11 +210,11 @@ def _kind(value) -> str:
 
 def _limit(limit: float) -> str:
     if float(limit).is_integer():
-        return _short(int(limit))
-    return f"{limit:,.2f}" if limit > 1 else _short(limit)
+        return _show(int(limit))
+    return f"{limit:,.2f}" if limit > 1 else _show(limit)
 
 
-def _short(value) -> str:
+def _show(value) -> str:
     """A value for a sentence: whole numbers in full, others to 10 significant digits, strings as code, long ones cut."""
     if type(value) is int:
         return f"{value:,}" if value.bit_length() <= _MOST_BITS else f"a whole number of {value.bit_length():,} bits"

@@ -63,7 +63,7 @@ def binding_line(source: str, name: str) -> int | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
-    return max((node.lineno for node in _top_level(tree) if name in _bound(node)), default=None)
+    return max((node.lineno for node in _top_level(tree) if name in _names_bound_by(node)), default=None)
 
 
 def _top_level(node: ast.AST):
@@ -73,7 +73,7 @@ def _top_level(node: ast.AST):
             yield from _top_level(child)
 
 
-def _bound(node: ast.AST) -> set[str]:
+def _names_bound_by(node: ast.AST) -> set[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

@@ -51,7 +51,7 @@ def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
         taken = _take_away(names, undo)
         for base in answer.__mro__ if isinstance(answer, type) else ():
             if base in taken:
-                raise ForeignError(_called(base))
+                raise ForeignError(_name_of(base))
         yield
 
 
@@ -62,7 +62,7 @@ def forbid(names: Iterable[str]) -> None:
 
     For a process that ends with the answer: Python has no way to take back a hook that watches files.
     """
-    modules = [sys.modules[place] for name in names for place in _below(_module_of(_found(name)[0]))]
+    modules = [sys.modules[place] for name in names for place in _below(_module_of(_resolve(name)[0]))]
     paths = {
         str(path) for m in modules for name in ("__file__", "__cached__", "FILE") if (path := getattr(m, name, None))
     }
@@ -78,10 +78,10 @@ def forbid(names: Iterable[str]) -> None:
 
 def _identity(path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, TypeError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _module_of(value: object) -> str:
@@ -97,12 +97,12 @@ def _module_of(value: object) -> str:
 
 def _below(name: str) -> list[str]:
     """The loaded modules of this name, and below it."""
-    loaded = _listed(len(sys.modules), next(reversed(sys.modules)))
+    loaded = _list_modules(len(sys.modules), next(reversed(sys.modules)))
     return re.findall(rf"^{re.escape(name)}(?:\..*)?$", loaded, re.MULTILINE) if name else []
 
 
 @functools.lru_cache(maxsize=1)
-def _listed(count: int, last: str) -> str:
+def _list_modules(count: int, last: str) -> str:
     """The names of all loaded modules, of which there are `count`, in one text: a forked process that looked at each name would
     copy the page that it lies on."""
     return "\n".join(sys.modules)
@@ -117,7 +117,7 @@ def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) ->
     """Empty all of it, and say which classes that were; `undo` brings it back when it is closed."""
     taken, absent = set(), []
     for name in names:
-        value, rest = _found(name)
+        value, rest = _resolve(name)
         if rest:
             absent.append(name)
         elif module := _module_of(value):
@@ -136,7 +136,7 @@ def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) ->
     return taken
 
 
-def _found(name: str) -> tuple[object, list[str]]:
+def _resolve(name: str) -> tuple[object, list[str]]:
     """What the dotted name stands for; the last part is left over where it can only be a module that is not loaded yet."""
     first, *rest = name.split(".")
     where, value = first, sys.modules.get(first)
@@ -172,18 +172,18 @@ def _take_module(name: str, undo: ExitStack) -> set[type]:
 
 
 def _home(value: object) -> str:
-    known = isinstance(value, (type, FunctionType, _CACHED, *_WRAPPERS))
-    return str(getattr(value, "__module__", "")) if known else ""
+    has_module = isinstance(value, (type, FunctionType, _CACHED, *_WRAPPERS))
+    return str(getattr(value, "__module__", "")) if has_module else ""
 
 
 def _close(kind: type, undo: ExitStack) -> None:
     """Nobody inherits from the class, and none of its methods runs."""
     for value in list(vars(kind).values()):
         own = (each for each in _functions_in(value) if each.__module__ == _module_of(kind))  # some hold their base's
-        _empty(own, _called(kind), undo)
+        _empty(own, _name_of(kind), undo)
     with suppress(AttributeError, TypeError):  # a class that lets nothing be set
         before = vars(kind).get("__init_subclass__")
-        kind.__init_subclass__ = classmethod(_refusal(_called(kind)))
+        kind.__init_subclass__ = classmethod(_refusal(_name_of(kind)))
         undo.callback(
             *((setattr, kind, "__init_subclass__", before) if before else (delattr, kind, "__init_subclass__"))
         )
@@ -255,7 +255,7 @@ _LIBRARIES: list[torch.library.Library] = []
 """A library's kernels go with it."""
 
 
-def _called(kind: type) -> str:
+def _name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

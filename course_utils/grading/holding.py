@@ -51,8 +51,8 @@ class Born(TorchDispatchMode):
     def alive(self) -> list[int]:
         """Bytes of each storage that was born inside and is still there, as large as it is now."""
         gc.collect(1)  # circles of the last calls; looking through everything would take long
-        found = (torch.UntypedStorage._new_with_weak_ptr(memory.cdata) for memory in self._made)
-        return [storage.nbytes() for storage in found if storage is not None and storage.nbytes()]
+        storages = (torch.UntypedStorage._new_with_weak_ptr(memory.cdata) for memory in self._made)
+        return [storage.nbytes() for storage in storages if storage is not None and storage.nbytes()]
 
 
 class Peak(Born):

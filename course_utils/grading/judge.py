@@ -93,8 +93,8 @@ def judge(question: Question, case: Case, outcome: Outcome, expected: dict | Non
     if outcome.mutated:
         names = ", ".join(f"`{name}`" for name in outcome.mutated)
         sentences.append(f"`{question.answer}` changed its input {names}: work on a copy, or out of place.")
-    said = _cut(" ".join(sentences))
-    return Verdict(case.name, not sentences, said, difference, brief=said)
+    sentence = _cut(" ".join(sentences))
+    return Verdict(case.name, not sentences, sentence, difference, brief=sentence)
 
 
 def explain(question: Question, outcome: Outcome) -> str:
@@ -133,12 +133,12 @@ def grade(
     """
     expected = [question.expected(case.inputs) for case in cases]
     verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
-    name = "" if all(v.passed for v in verdicts) else _named(cases, outcomes, verdicts, entry or {})
-    told = _recognized(question, verdicts, expected, outcomes)
-    if name and told and _lost_elsewhere(question, entry, name, cases, expected, verdicts):
+    name = "" if all(v.passed for v in verdicts) else _name_mistake(cases, outcomes, verdicts, entry or {})
+    recognized = _recognize(question, verdicts, expected, outcomes)
+    if name and recognized and _loses_elsewhere(question, entry, name, cases, expected, verdicts):
         name = ""
     sentence, hint = _advice(question, name, entry or {}, verdicts, tries)
-    sentence = sentence or told
+    sentence = sentence or recognized
     reached = points(question, expected, [verdict.passed for verdict in verdicts])
     return Result(question.id, verdicts, reached, question.points, _cut(sentence), hint, public_only, name)
 
@@ -157,29 +157,29 @@ def _without_words(outcome: Outcome) -> Outcome:
         return outcome
     name = outcome.text.partition(":")[0]
     number = re.match(r"line \d{1,6}", outcome.line)
-    known = isinstance(getattr(builtins, name, None), type)
-    return replace(outcome, text=name if known else "an exception", line=number[0] if number else "")
+    is_builtin = isinstance(getattr(builtins, name, None), type)
+    return replace(outcome, text=name if is_builtin else "an exception", line=number[0] if number else "")
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _named(cases, outcomes, verdicts, entry: Mapping) -> str:
+def _name_mistake(cases, outcomes, verdicts, entry: Mapping) -> str:
     """The mistake by its fingerprints; where a hidden case has a public one's name, the public one comes first and counts."""
     public = {
         *entry.get("cases", ()),
         *(name for each in entry.get("mistakes", {}).values() for name in each["prints"]),
     }
-    found, failed = {}, set()
+    outcome_of, failed = {}, set()
     for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
-        if case.name in public and case.name not in found:
-            found[case.name] = outcome
+        if case.name in public and case.name not in outcome_of:
+            outcome_of[case.name] = outcome
             failed |= set() if verdict.passed else {case.name}
-    return diagnose(entry, found, failed) or ""
+    return diagnose(entry, outcome_of, failed) or ""
 
 
-def _lost_elsewhere(question: Question, entry: Mapping, name: str, cases, expected, verdicts) -> bool:
+def _loses_elsewhere(question: Question, entry: Mapping, name: str, cases, expected, verdicts) -> bool:
     """Whether all points are lost where the mistake alone would leave some, or where the public cases would earn none even
     without it: to mend it would not help.
     """
@@ -207,7 +207,7 @@ def _advice(question: Question, name: str, entry: Mapping, verdicts, tries: int 
     return "", question.hints[earned - 1] if earned else ""
 
 
-def _recognized(question: Question, verdicts, expected, outcomes) -> str:
+def _recognize(question: Question, verdicts, expected, outcomes) -> str:
     """What `question.recognize` says of the first failed case that it knows."""
     for verdict, right, outcome in zip(verdicts, expected, outcomes, strict=True):
         if question.recognize and not verdict.passed and outcome.kind == "values":

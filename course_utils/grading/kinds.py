@@ -31,7 +31,7 @@ _PHASES = ("forward", "backward", "update")
 _KINDS = ("parameters", "optimizer state", "gradients", "inputs", "activations")
 
 
-def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **asked) -> Question:
+def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **fields) -> Question:
     """A function against `oracle`; both are called with a case's inputs by name.
 
     Values: `result` (a tuple as a list), or the names of a dict that is returned. Inputs named in `in_place` are to be
@@ -44,10 +44,10 @@ def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **asked) -> Qu
         values = result if type(result) is dict else {"result": result}
         return {**values, **{name: given[name] for name in in_place}}
 
-    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_replacing(oracle, **asked))
+    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_replacing(oracle, **fields))
 
 
-def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **asked) -> Question:
+def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fields) -> Question:
     """An optimizer class over streams of gradients, against the class `oracle`; made as `answer(params_or_groups, **options)`.
 
     `hyper` names the hyper-parameters that groups differ in, each with values to draw from; by default Adam's. Without
@@ -64,10 +64,10 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **aske
 
     given = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
     given["recognize"] = streams.says_gradients_changed
-    return Question(run=streams.drive, expected=expected, **{**given, **_replacing(oracle, **asked)})
+    return Question(run=streams.drive, expected=expected, **{**given, **_replacing(oracle, **fields)})
 
 
-def scaler(**asked) -> Question:
+def scaler(**fields) -> Question:
     """A loss scaler over streams of gradients that overflow now and then, against `torch.amp.GradScaler("cpu")`.
 
     The answer is made with `init_scale`, `growth_factor`, `backoff_factor` and `growth_interval`, or with nothing before a
@@ -83,7 +83,7 @@ def scaler(**asked) -> Question:
         return plain(scaling.drive(lambda **options: torch.amp.GradScaler("cpu", **options), inputs))
 
     given = {"public": scaling.cases, "hidden": scaling.cases, "tolerance": scaling.TOLERANCE}
-    return Question(run=scaling.drive, expected=expected, **{**given, **_replacing(torch.amp.GradScaler, **asked)})
+    return Question(run=scaling.drive, expected=expected, **{**given, **_replacing(torch.amp.GradScaler, **fields)})
 
 
 def sharded(
@@ -93,7 +93,7 @@ def sharded(
     sent: Callable[[int, int], float] | None = None,
     collectives: float = inf,
     begins: Callable[[dict, int, int], dict] | None = None,
-    **asked,
+    **fields,
 ) -> Question:
     """A wrapper of modules, `answer(module)`, trained on `world_size` real processes, against one process on whole batches.
 
@@ -107,7 +107,7 @@ def sharded(
     """
     from course_utils.grading import ranks, sharding
 
-    replaces = (*sharding.WRAPPERS, *asked.pop("replaces", ()))
+    replaces = (*sharding.WRAPPERS, *fields.pop("replaces", ()))
 
     def count(inputs):
         return inputs.get("ranks", world_size)
@@ -124,8 +124,8 @@ def sharded(
 
     def run(answer, inputs):
         limits = most(inputs) | ({sharding.BEGUN: ...} if begins else {})
-        found = sharding.together(answer, inputs, count(inputs), replaces)
-        return {rank: ranks.asked_for(values, limits, sharding.COUNTED) for rank, values in found.items()}
+        on_ranks = sharding.together(answer, inputs, count(inputs), replaces)
+        return {rank: ranks.asked_for(values, limits, sharding.COUNTED) for rank, values in on_ranks.items()}
 
     def expected(inputs):
         right, limits = plain(sharding.alone(inputs)), ranks.limits(most(inputs))
@@ -136,7 +136,7 @@ def sharded(
         return {f"rank {rank}": {**first(rank), **right, **limits} for rank in range(count(inputs))}
 
     fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
-    given = {**fixed, "counted": (sharding.KEPT,), **asked}
+    given = {**fixed, "counted": (sharding.KEPT,), **fields}
     return Question(run=run, expected=expected, replaces=replaces, ranks=True, **given)
 
 
@@ -146,7 +146,7 @@ def collective(
     use: Callable | None = None,
     sends: Callable[[int, list[dict]], Mapping] | None = None,
     in_place: tuple[str, ...] = (),
-    **asked,
+    **fields,
 ) -> Question:
     """A function that every rank of a process group calls at once, each with inputs of its own, judged by values and sends.
 
@@ -160,16 +160,16 @@ def collective(
     """
     from course_utils.grading import ranks
 
-    used, replaces = use or (lambda answer, **inputs: answer(**inputs)), asked.get("replaces", ())
+    used, replaces = use or (lambda answer, **inputs: answer(**inputs)), fields.get("replaces", ())
 
     def limits(rank, given):
         return sends(rank, given) if sends else {}
 
     def run(answer, inputs):
-        found = ranks.together(used, answer, inputs, in_place, replaces)
+        on_ranks = ranks.together(used, answer, inputs, in_place, replaces)
         return {
             call: {
-                f"rank {rank}": ranks.asked_for(found[call][f"rank {rank}"], limits(rank, given))
+                f"rank {rank}": ranks.asked_for(on_ranks[call][f"rank {rank}"], limits(rank, given))
                 for rank in range(len(given))
             }
             for call, given in inputs["calls"].items()
@@ -186,7 +186,7 @@ def collective(
             for call, given in inputs["calls"].items()
         }
 
-    given = {"counted": (ranks.MESSAGES, ranks.BYTES), **asked}
+    given = {"counted": (ranks.MESSAGES, ranks.BYTES), **fields}
     return Question(run=run, expected=expected, ranks=True, **given)
 
 
@@ -196,7 +196,7 @@ def account(
     forgotten: Mapping[str, Mapping[str, float]] | None = None,
     bits: bool = True,
     tolerance: Tolerance = ACCOUNT_TOLERANCE,
-    **asked,
+    **fields,
 ) -> Question:
     """Predicted numbers: `{name: (value or function that gives it, unit)}`. The answer is a dict of these names.
 
@@ -206,7 +206,7 @@ def account(
     """
     units = {name: unit for name, (_, unit) in numbers.items()}
     confusions = _CONFUSIONS | (_BITS if bits else {})
-    names, called = tuple(numbers), asked["answer"]  # all that `run` may know: it goes where the learner's code runs
+    names, called = tuple(numbers), fields["answer"]  # all that `run` may know: it goes where the learner's code runs
 
     def run(answer, inputs):
         if type(answer) is not dict and len(names) > 1:
@@ -224,15 +224,15 @@ def account(
         return _recognize(name, units[name], value, got.get(name), summands, confusions, tolerance)
 
     def public(_):
-        said = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
-        return [Case(said[name], {"number": name}) for name in units]
+        labels = {name: name if name.split()[-1] == unit else f"{name} in {unit}" for name, unit in units.items()}
+        return [Case(labels[name], {"number": name}) for name in units]
 
     fixed = {"parts": True, "reveal": False, "recognize": recognize, "tolerance": tolerance}
-    return Question(run=run, expected=expected, public=public, **{**fixed, **asked})
+    return Question(run=run, expected=expected, public=public, **{**fixed, **fields})
 
 
 def cost(
-    count: Callable[[object, dict], dict], right: Callable[[dict], dict], *, limited: tuple[str, ...] = (), **asked
+    count: Callable[[object, dict], dict], right: Callable[[dict], dict], *, limited: tuple[str, ...] = (), **fields
 ) -> Question:
     """What an answer costs, counted where it runs: `count(answer, inputs)` gives results and counts by name.
 
@@ -243,7 +243,7 @@ def cost(
     def expected(inputs):
         return {name: at_most(value) if name in limited else value for name, value in right(inputs).items()}
 
-    return Question(run=count, expected=expected, **{"counted": limited, **asked})
+    return Question(run=count, expected=expected, **{"counted": limited, **fields})
 
 
 def choice(
@@ -253,7 +253,7 @@ def choice(
     reasons: Mapping[str, str],
     reason: str,
     why_not: Mapping[str, str] | None = None,
-    **asked,
+    **fields,
 ) -> Question:
     """One of `options` and the one of `reasons` that decides: the answer is a pair of their keys, such as `("b", "2")`.
 
@@ -272,13 +272,11 @@ def choice(
 
     def recognize(_, got: dict) -> str | None:
         chosen, because = got.get("choice"), got.get("reason")
-        for what, key, known in (("choice", chosen, options), ("reason", because, reasons)):
+        for what, key, allowed in (("choice", chosen, options), ("reason", because, reasons)):
             if key is None:
                 return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
-            if type(key) is not str or key not in known:
-                return (
-                    f"The {what} {key!r} is none of {', '.join(map(repr, known))}: answer with a pair of these strings."
-                )
+            if type(key) is not str or key not in allowed:
+                return f"The {what} {key!r} is none of {', '.join(map(repr, allowed))}: answer with a pair of these strings."
         if chosen == right:
             return (why_not or {}).get(because, "The choice is right; the reason is another.")
         return (why_not or {}).get(chosen)
@@ -287,16 +285,16 @@ def choice(
         return {"choice": right, "reason": reason}
 
     fixed = {"reveal": False, "recognize": recognize, "public": lambda _: [Case("choice and reason", {})]}
-    return Question(run=run, expected=expected, **{**fixed, **asked})
+    return Question(run=run, expected=expected, **{**fixed, **fields})
 
 
-def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Question:
+def design(rules: Mapping[str, Callable[[object], str | None]], **fields) -> Question:
     """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
 
     A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number) and runs at the
     judge's. The sentence reads on after the answer's name: "`my_design` …".
     """
-    called = asked["answer"]
+    called = fields["answer"]
 
     def public(_):
         return [Case(name, {"rule": name}) for name in rules]
@@ -304,11 +302,11 @@ def design(rules: Mapping[str, Callable[[object], str | None]], **asked) -> Ques
     return Question(
         run=lambda answer, inputs: {called: _numbers(answer)},
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
-        **{"public": public, "parts": True, **asked},
+        **{"public": public, "parts": True, **fields},
     )
 
 
-def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], **asked) -> Question:
+def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], **fields) -> Question:
     """A test, `answer(subject)`, that refuses wrong answers to another question and accepts right ones.
 
     `right` and `wrong` are the public zoo: sources of cells by name, each defining `subject`, a class or a function. The hidden
@@ -318,7 +316,7 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
     """
     from course_utils.grading import subjects
 
-    known = subjects.verdicts(right, wrong)
+    right_verdicts = subjects.verdicts(right, wrong)
 
     def run(answer, inputs):
         return {subjects.VERDICT: subjects.verdict_of(answer, subjects.made(inputs["source"], subject))}
@@ -330,16 +328,18 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
         )
 
     fixed = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
-    return Question(run=run, expected=lambda inputs: known[inputs["source"]], recognize=recognize, **{**fixed, **asked})
+    return Question(
+        run=run, expected=lambda inputs: right_verdicts[inputs["source"]], recognize=recognize, **{**fixed, **fields}
+    )
 
 
-def timeline(right: Mapping[str, str | int], *, why_not: Mapping[str | int, str] | None = None, **asked) -> Question:
+def timeline(right: Mapping[str, str | int], *, why_not: Mapping[str | int, str] | None = None, **fields) -> Question:
     """The fault behind a measured timeline: a dict of its `"phase"`, `"kind"` and `"line"`, each of which earns its share.
 
     `right` has these names; `why_not` says of a wrong phase, kind or line why it is wrong. The statement shows the table of a
     `Measured`, which the question's hidden part calls `measured`: a release compares both with what is measured then.
     """
-    called = asked["answer"]
+    called = fields["answer"]
 
     def run(answer, inputs):
         if type(answer) is not dict:
@@ -349,17 +349,17 @@ def timeline(right: Mapping[str, str | int], *, why_not: Mapping[str | int, str]
 
     def recognize(right: dict, got: dict) -> str | None:
         ((name, value),) = got.items()
-        known = {"phase": _PHASES, "kind": _KINDS}.get(name)
-        if known and value not in known:
-            return f"The {name} is none of {', '.join(map(repr, known))}: give one of these strings."
+        choices = {"phase": _PHASES, "kind": _KINDS}.get(name)
+        if choices and value not in choices:
+            return f"The {name} is none of {', '.join(map(repr, choices))}: give one of these strings."
         return (why_not or {}).get(value)
 
     fixed = {"public": lambda _: [Case(name, {"name": name}) for name in ("phase", "kind", "line")]}
     fixed |= {"parts": True, "reveal": False, "recognize": recognize}
-    return Question(run=run, expected=lambda inputs: {inputs["name"]: right[inputs["name"]]}, **{**fixed, **asked})
+    return Question(run=run, expected=lambda inputs: {inputs["name"]: right[inputs["name"]]}, **{**fixed, **fields})
 
 
-def _replacing(oracle: object, **asked) -> dict:
+def _replacing(oracle: object, **fields) -> dict:
     """What is asked, with the oracle among what is replaced where it is torch's, with what it inherits, by public names."""
     kinds = oracle.__mro__ if isinstance(oracle, type) else [oracle]
     homes = {kind: str(getattr(kind, "__module__", "")) for kind in kinds if kind is not Optimizer}
@@ -369,7 +369,7 @@ def _replacing(oracle: object, **asked) -> dict:
             package = home.rpartition(".")[0]
             is_there = getattr(sys.modules[package], kind.__name__, None) is kind
             torchs.append(f"{package if is_there else home}.{kind.__name__}")
-    return {**asked, "replaces": (*torchs, *asked.get("replaces", ()))}
+    return {**fields, "replaces": (*torchs, *fields.get("replaces", ()))}
 
 
 def _number(value):
@@ -396,15 +396,15 @@ def _recognize(name, unit, right, got, summands, confusions, tolerance) -> str |
     if type(got) not in (int, float) or not got or not right:
         return None
     for summand, size in summands.items():
-        if _near(right - size, got, tolerance):
+        if _agree(right - size, got, tolerance):
             return f"`{name}` leaves out the {summand}."
     for meaning, factor in confusions.items():
-        if _near(right * factor, got, tolerance) or _near(right / factor, got, tolerance):
+        if _agree(right * factor, got, tolerance) or _agree(right / factor, got, tolerance):
             return f"`{name}` is asked in {unit}: {meaning}."
     return None
 
 
-def _near(a: float, b: float, tolerance: Tolerance) -> bool:
+def _agree(a: float, b: float, tolerance: Tolerance) -> bool:
     try:
         return abs(a - b) <= tolerance.absolute + tolerance.relative * abs(a)
     except OverflowError:  # a whole number beyond every float

@@ -1,4 +1,4 @@
-"""What a hidden oracle said of the public cases: recorded where the solutions are, replayed where they are not.
+"""What a hidden oracle returned on the public cases: recorded where the solutions are, replayed where they are not.
 
 In the text a list is a list, a dict is `{"dict": {…}}`, a tensor is `{"tensor": [dtype, shape, its elements]}`.
 """
@@ -17,14 +17,14 @@ from course_utils.grading.values import plain
 
 
 class Recorder:
-    """Calls the oracle, and keeps in `said` what it returned, as plain values, in the order of the calls."""
+    """Calls the oracle, and keeps in `answers` what it returned, as plain values, in the order of the calls."""
 
     def __init__(self, oracle: Callable):
-        self.oracle, self.said = oracle, []
+        self.oracle, self.answers = oracle, []
 
     def __call__(self, *arguments, **named):
         result = self.oracle(*arguments, **named)
-        self.said.append(plain(result))
+        self.answers.append(plain(result))
         return result
 
 
@@ -41,7 +41,7 @@ class Replayer:
         return self.rest.pop()
 
 
-def known(question: Question) -> Question:
+def with_answers(question: Question) -> Question:
     """The question with its public cases drawn, and what is right on them asked, once and for all."""
     cases = question.cases()
     return replace(question, public=lambda _: list(cases)).knowing(cases)

@@ -51,12 +51,12 @@ def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed: Collection[
     `failed` names the cases that failed, where that is known: a mistake that is known to fail on others is not meant. Where
     several match within the rounding, the one with the most prints counts, and of these the nearest.
     """
-    found = {case: outcome_print(outcome) for case, outcome in outcomes.items()}
+    ours = {case: outcome_print(outcome) for case, outcome in outcomes.items()}
     matching = []
     for name, mistake in entry.get("mistakes", {}).items():
         prints, fails = mistake["prints"], mistake.get("fails")
-        distance = away(prints, {case: found[case] for case in prints if case in found})
-        other = failed is not None and fails is not None and {case for case in fails if case in found} != set(failed)
+        distance = away(prints, {case: ours[case] for case in prints if case in ours})
+        other = failed is not None and fails is not None and {case for case in fails if case in ours} != set(failed)
         if distance <= 1 and not other:
             matching.append((-len(prints), distance, name))
     return min(matching)[2] if matching else None
@@ -84,16 +84,16 @@ def _tensor(tensor: torch.Tensor) -> dict:
     flat = tensor.detach().flatten()
     if flat.is_complex():
         flat = torch.view_as_real(flat).flatten()
-    chosen = [_rounded(flat[i].item()) for i in _spread(len(flat), MOST_NUMBERS)]
+    chosen = [_round(flat[i].item()) for i in _spread(len(flat), MOST_NUMBERS)]
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "numbers": chosen}
 
 
 def _forms(weights) -> str:
     """How many tensors there are, of how many elements, and whether all are finite."""
-    found = list(weights.values()) if isinstance(weights, dict) else []
-    tensors = [each for each in found if isinstance(each, torch.Tensor)]
+    values = list(weights.values()) if isinstance(weights, dict) else []
+    tensors = [each for each in values if isinstance(each, torch.Tensor)]
     finite = all(bool(each.isfinite().all()) for each in tensors)
-    return f"{len(found)} {sum(each.numel() for each in tensors)} {finite}"
+    return f"{len(values)} {sum(each.numel() for each in tensors)} {finite}"
 
 
 def _spread(length: int, most: int) -> list[int]:
@@ -106,10 +106,10 @@ def _spread(length: int, most: int) -> list[int]:
 def _number(value):
     """Whole numbers in full, as far as floats hold them: a count or an account that is off by one is another mistake."""
     whole = type(value) is int or (type(value) is float and value.is_integer())
-    return int(value) if whole and abs(value) <= MOST_WHOLE else _rounded(value)
+    return int(value) if whole and abs(value) <= MOST_WHOLE else _round(value)
 
 
-def _rounded(value):
+def _round(value):
     """Six significant digits; what JSON has no number for as a word."""
     if type(value) is bool:
         return value

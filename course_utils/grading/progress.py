@@ -46,14 +46,14 @@ def recall(name: str) -> dict[str, Record]:
 
 def remember(name: str, records: Mapping[str, Record]) -> None:
     """Keep these records beside those of the set's other questions; where that is impossible a line says so."""
-    KEPT.update(name, lambda kept: {**(kept or {}), **records})
+    KEPT.update(name, lambda stored: {**(stored or {}), **records})
 
 
 def amend(name: str, question: str, change: Callable[[Record], Record]) -> dict[str, Record]:
     """Keep `change(record)` for a question of the set called `name`; all its records."""
 
-    def amended(kept: dict[str, Record] | None) -> dict[str, Record]:
-        records = kept or {}
+    def amended(stored: dict[str, Record] | None) -> dict[str, Record]:
+        records = stored or {}
         return {**records, question: change(records.get(question, Record()))}
 
     return KEPT.update(name, amended)
@@ -69,4 +69,4 @@ def _record(values: dict) -> Record:
     return record
 
 
-KEPT = Section("progress", lambda found: {question: _record(values) for question, values in found.items()})
+KEPT = Section("progress", lambda stored: {question: _record(values) for question, values in stored.items()})

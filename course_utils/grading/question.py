@@ -117,13 +117,13 @@ class Question:
 
     def knowing(self, cases: Sequence[Case]) -> "Question":
         """The same question for these very cases only, with what is expected worked out once and for all."""
-        known = {id(case.inputs): self.expected(case.inputs) for case in cases}
-        return replace(self, expected=lambda inputs: known[id(inputs)])
+        expected = {id(case.inputs): self.expected(case.inputs) for case in cases}
+        return replace(self, expected=lambda inputs: expected[id(inputs)])
 
-    def asked(self) -> "Question":
+    def for_learners(self) -> "Question":
         """The question as the process hears it in which an answer runs: nothing of what is right, or wrong, is in it."""
-        told = ("id", "points", "difficulty", "minutes", "answer", "run", "replaces", "ranks")
-        given = {name: getattr(self, name) for name in told}
+        names = ("id", "points", "difficulty", "minutes", "answer", "run", "replaces", "ranks")
+        given = {name: getattr(self, name) for name in names}
         return Question(**given, title="", hints=("-", "-", "-"), expected=_refuse, public=_refuse)
 
 
@@ -133,9 +133,9 @@ def _refuse(*_):
 
 def by_id(questions: list[Question]) -> Mapping[str, Question]:
     """Questions by their ids; raises `CourseError` where two have the same."""
-    found: dict[str, Question] = {}
+    by_name: dict[str, Question] = {}
     for question in questions:
-        if question.id in found:
+        if question.id in by_name:
             raise CourseError(f"Two questions are called {question.id}; give each an id of its own.")
-        found[question.id] = question
-    return found
+        by_name[question.id] = question
+    return by_name

@@ -44,8 +44,8 @@ def together(use: Callable, answer, inputs: dict, in_place: tuple[str, ...], rep
     """
     calls = inputs["calls"]
     work = (on_rank, use, answer, calls, in_place, replaces)
-    found = launch(watched, world_size(calls), PATIENCE, *work, seconds=SECONDS)
-    return {call: {f"rank {rank}": values[call] for rank, values in enumerate(found)} for call in calls}
+    on_ranks = launch(watched, world_size(calls), PATIENCE, *work, seconds=SECONDS)
+    return {call: {f"rank {rank}": values[call] for rank, values in enumerate(on_ranks)} for call in calls}
 
 
 def world_size(calls: dict[str, list[dict]]) -> int:
@@ -56,7 +56,7 @@ def world_size(calls: dict[str, list[dict]]) -> int:
 def on_rank(use: Callable, answer, calls: dict, in_place: tuple[str, ...], replaces: tuple[str, ...] = ()) -> dict:
     """What this rank of a running process group gets, by call."""
     forbid(replaces)  # this process was started for it alone
-    return {name: _called(use, answer, given[dist.get_rank()], in_place) for name, given in calls.items()}
+    return {name: _call(use, answer, given[dist.get_rank()], in_place) for name, given in calls.items()}
 
 
 def limits(exact_or_most: Mapping) -> dict:
@@ -68,9 +68,9 @@ def asked_for(values: dict, exact_or_most: Mapping, counted: Collection[str] = _
     """`values` without those of `counted` that nobody asks for. What keeps within its limit stands as the limit, since how far
     below it an answer stays is a matter of style, and one mistake in two styles should look the same.
     """
-    kept = {name: value for name, value in values.items() if name in exact_or_most or name not in counted}
-    most = {name: limit for name, limit in exact_or_most.items() if type(limit) is float and name in kept}
-    return {**kept, **{name: max(kept[name], limit) for name, limit in most.items()}}
+    wanted = {name: value for name, value in values.items() if name in exact_or_most or name not in counted}
+    most = {name: limit for name, limit in exact_or_most.items() if type(limit) is float and name in wanted}
+    return {**wanted, **{name: max(wanted[name], limit) for name, limit in most.items()}}
 
 
 def counts(ledger: Traffic) -> dict:
@@ -116,7 +116,7 @@ def watched(seconds: float, work: Callable, *arguments):
     return ended["result"]
 
 
-def _called(use: Callable, answer, given: dict, in_place: tuple[str, ...]) -> dict:
+def _call(use: Callable, answer, given: dict, in_place: tuple[str, ...]) -> dict:
     mine = copy.deepcopy(given)
     dist.barrier()  # else a fast rank of the next call could be taken for a slow one of this
     with counted() as ledger:

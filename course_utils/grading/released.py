@@ -19,8 +19,8 @@ def load_set(name: str) -> dict:
     """
     path = SETS / f"{name}.json"
     if not path.is_file():
-        known = f"the sets are: {', '.join(set_names()) or 'none yet'}."
-        raise CourseError(f"There is no exercise set {name!r}; {instead(name, set_names(), known)}")
+        sets = f"the sets are: {', '.join(set_names()) or 'none yet'}."
+        raise CourseError(f"There is no exercise set {name!r}; {instead(name, set_names(), sets)}")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -34,12 +34,12 @@ def question_from(entry: dict) -> Question:
 
     Where the oracle is hidden, it knows what is right on its public cases alone.
     """
-    from course_utils.grading.oracles import Replayer, known  # imports torch, which a list of sets does without
+    from course_utils.grading.oracles import Replayer, with_answers  # imports torch, which a list of sets does without
 
     if "oracle" not in entry:
         return replace(run_question(entry["code"], entry["id"])["question"], hidden=None)
     hidden = {"oracle": Replayer(entry["oracle"])}
-    return known(replace(run_question(entry["code"], entry["id"], hidden)["question"], hidden=None))
+    return with_answers(replace(run_question(entry["code"], entry["id"], hidden)["question"], hidden=None))
 
 
 def run_question(code: str, name: str, hidden: Mapping[str, object] | None = None) -> dict:

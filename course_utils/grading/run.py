@@ -75,7 +75,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = SE
         return Outcome("foreign", text=source)
     if question.ranks:
         ready()
-    inputs = _copied(case.inputs)
+    inputs = _copy(case.inputs)
     try:
         with _own_randomness(), time_limit(seconds):
             values = plain(question.run(answer, inputs))
@@ -91,7 +91,7 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
     """The outcome that an exception out of an answer stands for."""
     if isinstance(error, RankError):
         return _of_rank(error)
-    if foreign := _foreign(error):
+    if foreign := _find_foreign(error):
         return Outcome("foreign", text=_message(foreign))
     line = learners_line(error.__traceback__)
     if isinstance(error, OutOfTime):
@@ -108,7 +108,7 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
     return Outcome("exception", text=f"{name}: {message}" if message else name, line=line)
 
 
-def _foreign(error: BaseException | None) -> ForeignError | None:
+def _find_foreign(error: BaseException | None) -> ForeignError | None:
     """The `ForeignError` that it is, or came from: some libraries wrap what stops their imports."""
     for _ in range(_LONGEST_CHAIN):
         if error is None or isinstance(error, ForeignError):
@@ -219,7 +219,7 @@ def _timer(seconds: float) -> Iterator[None]:
         watcher.join()
 
 
-def _copied(inputs: dict) -> dict:
+def _copy(inputs: dict) -> dict:
     """A deep copy, in which plain tensors that share no memory are cloned: torch's own deep copy of one takes far longer."""
     tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
     shared = Counter(t.untyped_storage().data_ptr() for t in tensors)

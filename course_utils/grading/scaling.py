@@ -81,23 +81,23 @@ def _step(scaler, optimizer, parameters: dict, gradients: dict, clip: float | No
     loss = sum((parameters[name] * gradients[name]).sum() for name in parameters)
     loss_before = loss.detach().clone()
     scaler.scale(loss).backward()
-    kept = {"loss left as it was": torch.equal(loss.detach().nan_to_num(), loss_before.nan_to_num())}
+    checks = {"loss left as it was": torch.equal(loss.detach().nan_to_num(), loss_before.nan_to_num())}
     if clip is not None:
         given = [parameter.grad for parameter in parameters.values()]
         scaler.unscale_(optimizer)
         now = [parameter.grad for parameter in parameters.values()]
-        kept["gradients divided in place"] = all(a is b for a, b in zip(given, now, strict=True))
+        checks["gradients divided in place"] = all(a is b for a, b in zip(given, now, strict=True))
         torch.nn.utils.clip_grad_value_(parameters.values(), clip)  # after which an infinity is finite
         torch.nn.utils.clip_grad_norm_(parameters.values(), clip)
     scaler.step(optimizer)
-    kept["scale until the update"] = float(scaler.get_scale())
+    checks["scale until the update"] = float(scaler.get_scale())
     scaler.update()
     return {
         "scale in this step": before,
         "steps of the optimizer": optimizer.steps - steps,
         **{name: value.detach().clone() for name, value in parameters.items()},
         "scale after it": float(scaler.get_scale()),
-        **kept,
+        **checks,
     }
 
 

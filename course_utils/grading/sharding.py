@@ -90,13 +90,13 @@ def on_rank(wrap, inputs: dict, replaces: tuple[str, ...] = ()) -> dict:
     return {
         BEGUN: begun,
         STEPS: steps,
-        KEPT: _kept(module, own, born),
+        KEPT: _count_kept(module, own, born),
         SENT: max(ledger.sent for ledger in passes),
         COLLECTIVES: max(len(ledger.entries) for ledger in passes),
     }
 
 
-def _kept(module: nn.Module, own: list[weakref.ref], born: Born) -> int:
+def _count_kept(module: nn.Module, own: list[weakref.ref], born: Born) -> int:
     """Elements that `module` leads to, that are left of its `own` parameters, or that were born inside and stay alive.
 
     A thread of the process group may hold what it has sent a moment longer than the call that sent it (here once in ten

@@ -192,13 +192,13 @@ def case_lines(verdicts: Sequence[Verdict]) -> list[Line]:
             alike.setdefault((kind, verdict.sentence), []).append(verdict.case)
     if [len(verdicts)] == list(map(len, alike.values())):
         return [Line(kind, sentence) for kind, sentence in alike]
-    told = [Line(kind, f"{_SEPARATOR.join(cases)}: {sentence}") for (kind, sentence), cases in alike.items()]
-    told = told[:_TOLD_IN_FULL]
+    failures = [Line(kind, f"{_SEPARATOR.join(cases)}: {sentence}") for (kind, sentence), cases in alike.items()]
+    failures = failures[:_TOLD_IN_FULL]
     others = [case for cases in list(alike.values())[_TOLD_IN_FULL:] for case in cases]
     if others:
         more = f"{len(others)} more: " if len(others) > 1 else ""
-        told.append(Line("failed", f"{more}{_SEPARATOR.join(others)}"))
+        failures.append(Line("failed", f"{more}{_SEPARATOR.join(others)}"))
     passed = [verdict.case for verdict in verdicts if verdict.passed]
     if len(passed) > _A_LINE_EACH:
         passed = [_SEPARATOR.join(passed)]
-    return [*told, *(Line("passed", case) for case in passed)]
+    return [*failures, *(Line("passed", case) for case in passed)]

@@ -117,13 +117,13 @@ def state_of(optimizer) -> dict:
     """
     saved = [tensor for tensor in _tensors_in(optimizer.state_dict()) if _room(tensor) > 1]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    known = {_memory(t) for t in [*saved, *parameters, *(p.grad for p in parameters if p.grad is not None)]}
+    in_state = {_memory(t) for t in [*saved, *parameters, *(p.grad for p in parameters if p.grad is not None)]}
     besides = {_memory(t): t for t in reachable(optimizer) if isinstance(t, torch.Tensor) and _room(t) > 1}
     return {
         "elements": sum(t.numel() for t in saved if t.numel() > 1),
         "dtypes": sorted({str(t.dtype) for t in saved if t.numel() > 1}),
         MEMORY: sum({_memory(t): t.untyped_storage().nbytes() for t in saved}.values()),
-        "elements held besides": sum(_room(t) for memory, t in besides.items() if memory not in known),
+        "elements held besides": sum(_room(t) for memory, t in besides.items() if memory not in in_state),
     }
 
 
@@ -217,24 +217,24 @@ def _step(optimizer, groups: list[dict], gradients: dict) -> dict:
 def _reload(answer, groups: list[dict], optimizer, counted_on: int):
     """As after a restart: equal parameters that are new objects, and an optimizer that learns everything from the state."""
     saved = copy.deepcopy(optimizer.state_dict())
-    saved["state"] = _counted_on(saved["state"], counted_on) if counted_on else saved["state"]
+    saved["state"] = _count_on(saved["state"], counted_on) if counted_on else saved["state"]
     groups = [_copy_parameters(group) for group in groups]
     optimizer = answer([{"params": list(group.values())} for group in groups])
     optimizer.load_state_dict(saved)
     return groups, optimizer
 
 
-def _counted_on(value, steps: int):
+def _count_on(value, steps: int):
     """With `steps` more in every single number, as its dtype holds it: beside tensors, a state has nothing but a step count."""
     if isinstance(value, torch.Tensor):
         return (value.double() + steps).to(value.dtype) if value.numel() == 1 else value
     if isinstance(value, dict):
-        return {name: _counted_on(item, steps) for name, item in value.items()}
+        return {name: _count_on(item, steps) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_counted_on(item, steps) for item in value)
+        return type(value)(_count_on(item, steps) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
         changed = copy.copy(value)
-        vars(changed).update(_counted_on(vars(value), steps))
+        vars(changed).update(_count_on(vars(value), steps))
         return changed
     return value + steps if type(value) in (int, float) else value
 

@@ -37,13 +37,13 @@ def cases(right: Mapping[str, str], wrong: Mapping[str, str]) -> list[Case]:
     """A case for each source by name; the input is `source`."""
     named = {f"right: {name}": source for name, source in right.items()}
     named |= {f"wrong: {name}": source for name, source in wrong.items()}
-    return [Case(name, {"source": _bare(source)}) for name, source in named.items()]
+    return [Case(name, {"source": _strip_comments(source)}) for name, source in named.items()]
 
 
 def verdicts(right: Mapping[str, str], wrong: Mapping[str, str]) -> dict[str, Values]:
     """What is expected, by source; raises `CourseError` where a source is right and wrong."""
-    accepted = {_bare(source): {VERDICT: ACCEPTED} for source in right.values()}
-    refused = {_bare(source): {VERDICT: REFUSED} for source in wrong.values()}
+    accepted = {_strip_comments(source): {VERDICT: ACCEPTED} for source in right.values()}
+    refused = {_strip_comments(source): {VERDICT: REFUSED} for source in wrong.values()}
     if accepted.keys() & refused.keys():
         raise CourseError("An answer of the zoo is said to be right and to be wrong; leave out one of the two.")
     return accepted | refused
@@ -51,13 +51,13 @@ def verdicts(right: Mapping[str, str], wrong: Mapping[str, str]) -> dict[str, Va
 
 def meeting(question: Question, right: Mapping[str, str], wrong: Mapping[str, str]) -> Question:
     """The question with these answers as hidden cases, in an order drawn from the seed."""
-    known = verdicts(right, wrong)
+    right_verdicts = verdicts(right, wrong)
 
     def hidden(random: Random) -> list[Case]:
         return random.sample(drawn := cases(right, wrong), len(drawn))
 
     def expected(inputs: dict) -> Values:
-        return known.get(inputs["source"]) or question.expected(inputs)
+        return right_verdicts.get(inputs["source"]) or question.expected(inputs)
 
     return replace(question, hidden=hidden, expected=expected)
 
@@ -71,15 +71,15 @@ def verdict_of(test: Callable, subject: object) -> str:
         with warnings.catch_warnings(
             action="ignore"
         ):  # what an answer under test is warned of is no news to the test's author
-            said = test(subject)
+            verdict = test(subject)
     except AssertionError:
         return REFUSED
-    said = plain(said.item() if type(said) is torch.Tensor and said.numel() == 1 else said)
-    if said not in (True, False, None) or type(said) not in (bool, type(None)):
+    verdict = plain(verdict.item() if type(verdict) is torch.Tensor and verdict.numel() == 1 else verdict)
+    if verdict not in (True, False, None) or type(verdict) not in (bool, type(None)):
         raise UnfitError(
-            f"The test returned {type(said).__name__}: give True or False, or use `assert` and return nothing."
+            f"The test returned {type(verdict).__name__}: give True or False, or use `assert` and return nothing."
         )
-    return REFUSED if said is False else ACCEPTED
+    return REFUSED if verdict is False else ACCEPTED
 
 
 def made(source: str, name: str) -> object:
@@ -97,7 +97,7 @@ def share_killed(expected: Sequence[Values], passed: Sequence[bool]) -> float:
     return sum(killed) / len(killed) if spared and killed else 0.0
 
 
-def _bare(source: str) -> str:
+def _strip_comments(source: str) -> str:
     """The source without comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):

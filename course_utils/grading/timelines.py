@@ -52,7 +52,7 @@ class Measured:
             raise CourseError(f"The fault replaces {old!r}, which stands {self.step.count(old)} times in the step.")
         return _run_by_line(self.step.replace(old, new) if faulty else self.step, self.names())
 
-    def found(self) -> dict[str, object]:
+    def first_difference(self) -> dict[str, object]:
         """`phase`, `kind` and `line` of the first row that is not as it should be; raises `CourseError` where all are."""
         pairs = zip(self.rows(), self.rows(faulty=False), strict=True)
         row, sound = next(((a, b) for a, b in pairs if a.bytes != b.bytes), (None, None))
@@ -104,7 +104,7 @@ def _in_use(meter: Meter) -> dict[str, int]:
     """Bytes by kind, without those of which there are none."""
     usage = meter.usage()
     if usage.events:
-        found = usage.timeline.iloc[-1]
-        return {kind: int(found[kind]) for kind in KINDS if found[kind]}
+        row = usage.timeline.iloc[-1]
+        return {kind: int(row[kind]) for kind in KINDS if row[kind]}
     there = {kind: sum(piece.bytes for piece in usage.pieces if piece.kind == kind) for kind in KINDS}
     return {kind: size for kind, size in there.items() if size}

@@ -32,7 +32,7 @@ class Reaches(Rule):
 
 
 def trained(
-    draw: Callable[[Random], Task], *, bytes: int, operations: int, target: float, hidden: int = 1, **asked
+    draw: Callable[[Random], Task], *, bytes: int, operations: int, target: float, hidden: int = 1, **fields
 ) -> Question:
     """A function `answer(model, ids, labels)` that trains the model in place, within limits, up to the accuracy `target`.
 
@@ -56,7 +56,7 @@ def trained(
         )
         limits = {
             BYTES: _at_most(bytes, least, format_bytes),
-            OPERATIONS: _at_most(operations, task.ids.numel(), _short),
+            OPERATIONS: _at_most(operations, task.ids.numel(), _say_count),
         }
         return {**limits, WEIGHTS: reaches(task, target)}
 
@@ -67,7 +67,7 @@ def trained(
     fixed = {"public": cases, "hidden": lambda source: cases(source, hidden), "counted": (BYTES, OPERATIONS)}
     fixed |= {"replaces": ("course_utils.data.functions",)}
     run = _runner(_TOO_MANY * operations)
-    return Question(run=run, expected=expected, figures=figures, **{**fixed, **asked})
+    return Question(run=run, expected=expected, figures=figures, **{**fixed, **fields})
 
 
 def _runner(most: int) -> Callable[[object, dict], Values]:
@@ -77,8 +77,8 @@ def _runner(most: int) -> Callable[[object, dict], Values]:
         model = fresh_model(inputs["weights"])
         given = {name: inputs[name] for name in ("ids", "labels")}
         peak, total = measured(lambda: answer(model, **given), model, given.values(), most)
-        found = nn.Module.named_parameters(model)
-        weights = {name: p.detach().float() if p.is_floating_point() else p.detach() for name, p in found}
+        parameters = nn.Module.named_parameters(model)
+        weights = {name: p.detach().float() if p.is_floating_point() else p.detach() for name, p in parameters}
         return {BYTES: peak, OPERATIONS: total, WEIGHTS: weights}
 
     return run
@@ -112,11 +112,11 @@ def _misfit(weights, model: nn.Module) -> str | None:
     if extra := next((name for name in weights if name not in wanted), None):
         return f"have `{extra[:60]}` beside the model's own; merge what you added into those, and take it out"
     for name, parameter in wanted.items():
-        found = weights[name]
-        if not isinstance(found, torch.Tensor) or found.dtype != torch.float32 or found.shape != parameter.shape:
-            shape = tuple(getattr(found, "shape", ()))
+        value = weights[name]
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.shape != parameter.shape:
+            shape = tuple(getattr(value, "shape", ()))
             return f"have `{name}` of the shape {shape} or in another form; it has the shape {tuple(parameter.shape)}"
-        if not found.isfinite().all():
+        if not value.isfinite().all():
             return f"have NaN or infinity in `{name}`; train with a smaller learning rate, or mask what divides by zero"
     return None
 
@@ -129,7 +129,7 @@ def _at_most(limit: int, least: int, shown: Callable[[float], str]) -> Rule:
             return "is no whole number, as a measurement would be"
         if got < least:
             return f"is {shown(got)}, less than any training takes ({shown(least)}): the measurement was lost"
-        if got >= _TOO_MANY * limit and shown is _short:
+        if got >= _TOO_MANY * limit and shown is _say_count:
             return f"is {_TOO_MANY} times the {shown(limit)} that are allowed, and the training was stopped there"
         return (
             None if got <= limit else f"is {shown(got)} where {shown(limit)} is allowed, {got / limit - 1:.0%} too much"
@@ -138,5 +138,5 @@ def _at_most(limit: int, least: int, shown: Callable[[float], str]) -> Rule:
     return Rule(broken)
 
 
-def _short(count: float) -> str:
+def _say_count(count: float) -> str:
     return f"{count / 1e9:,.1f} billion" if count >= 1e8 else f"{count:,.0f}"

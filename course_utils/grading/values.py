@@ -23,9 +23,9 @@ def plain(value, where: str = "", depth: int = 0):
     Raises `UnfitError` for anything else, and `UnansweredError` for an `...`; `where` is what the message calls the value.
     """
     if value is ...:
-        raise UnansweredError(f"{_called(where)} is still `...`; write your answer in its place.")
+        raise UnansweredError(f"{_name_place(where)} is still `...`; write your answer in its place.")
     if depth > DEEPEST:
-        raise UnfitError(f"{_called(where)} is nested more than {DEEPEST} deep; give a flatter value.")
+        raise UnfitError(f"{_name_place(where)} is nested more than {DEEPEST} deep; give a flatter value.")
     if type(value) in _EXACT:
         return value
     if type(value) in (torch.Tensor, torch.nn.Parameter):
@@ -35,7 +35,7 @@ def plain(value, where: str = "", depth: int = 0):
     if type(value) is dict:
         odd = [type(key).__name__ for key in value if type(key) is not str]
         if odd:
-            raise UnfitError(f"{_called(where)} has a key of type {odd[0]}; only strings can be keys.")
+            raise UnfitError(f"{_name_place(where)} has a key of type {odd[0]}; only strings can be keys.")
         return {key: plain(item, f"{where}[{key!r}]" if where else key, depth + 1) for key, item in value.items()}
     kind = type(value)
     if kind.__module__ == "numpy" and hasattr(kind, "item") and not hasattr(kind, "__len__"):
@@ -44,15 +44,15 @@ def plain(value, where: str = "", depth: int = 0):
             return number
     is_known = kind.__module__ in ("builtins", "__main__")
     name = kind.__name__ if is_known else f"{kind.__module__}.{kind.__name__}"
-    raise UnfitError(f"{_called(where)} is of type {name}; the check takes {_ALLOWED} only.")
+    raise UnfitError(f"{_name_place(where)} is of type {name}; the check takes {_ALLOWED} only.")
 
 
-def _called(where: str) -> str:
+def _name_place(where: str) -> str:
     return f"`{where}`" if where else "The answer"
 
 
 def _tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
-    name = _called(where)
+    name = _name_place(where)
     if tensor.device.type != "cpu":
         raise UnfitError(
             f"{name} is on the device {tensor.device}, but the inputs are on cpu; create it where they are."

@@ -14,13 +14,13 @@ from course_utils.units import format_bytes, format_seconds
 _LATER = "is not looked at yet: {}"
 
 
-def weighed(scenario: Scenario, **asked) -> Question:
+def weighed(scenario: Scenario, **options) -> Question:
     """A `Recipe` for the scenario, or its fields as a dict; where there are several cards, a pair of it and a `Layout`.
 
     Each budget earns its share, and so do the marks of a better recipe. What is not the update that is asked for earns nothing;
     what does not fit earns nothing beyond that.
     """
-    question = design(rules(scenario), **asked)
+    question = design(rules(scenario), **options)
     return replace(question, run=lambda answer, inputs: question.run(plain_choice(answer), inputs))
 
 
@@ -34,7 +34,7 @@ def plain_choice(answer):
 def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
     """By the name of a check's line, what is wrong of a choice in plain values, or None; it reads on after the choice's name."""
 
-    def found(choice) -> Weighed | str:
+    def weigh_choice(choice) -> Weighed | str:
         try:
             return weigh(scenario, *choice_from(choice, scenario.cards > 1))
         except CourseError as error:
@@ -43,12 +43,12 @@ def rules(scenario: Scenario) -> Mapping[str, Callable[[object], str | None]]:
             return f"it is no recipe ({type(error).__name__}); give the fields that a Recipe has"
 
     def asked_for(choice):
-        result = found(choice)
+        result = weigh_choice(choice)
         return f"cannot be weighed: {result}" if isinstance(result, str) else None
 
     def valid(then: Callable[[Weighed], str | None], fits: bool = True):
         def rule(choice):
-            result = found(choice)
+            result = weigh_choice(choice)
             if isinstance(result, str):
                 return _LATER.format("the first line comes first")
             return _LATER.format("it has to fit first") if fits and not result.fits else then(result)
@@ -74,13 +74,13 @@ def choice_from(choice, is_pair: bool) -> tuple[Recipe, Layout]:
     if is_pair and not (type(choice) is list and len(choice) == 2):
         raise CourseError("Give a pair, a Recipe and a Layout, or dicts of their fields.")
     recipe, layout = choice if is_pair else (choice, {})
-    return _made(Recipe, recipe), _made(Layout, layout)
+    return _make(Recipe, recipe), _make(Layout, layout)
 
 
-def _made(kind: type, given):
-    known = [field.name for field in fields(kind)]
+def _make(kind: type, given):
+    names = [field.name for field in fields(kind)]
     if type(given) is not dict:
-        raise CourseError(f"Give a {kind.__name__}, or a dict of its fields: {', '.join(known)}.")
-    for name in given.keys() - set(known):
-        raise CourseError(f"A {kind.__name__} has no field {name!r}; it has {', '.join(known)}.")
+        raise CourseError(f"Give a {kind.__name__}, or a dict of its fields: {', '.join(names)}.")
+    for name in given.keys() - set(names):
+        raise CourseError(f"A {kind.__name__} has no field {name!r}; it has {', '.join(names)}.")
     return kind(**{name: tuple(value) if type(value) is list else value for name, value in given.items()})

@@ -102,10 +102,10 @@ OFFERED = 0.92
 
 def known_as(name: str) -> str:
     """What a machine is called here that is written in other capitals or without its blank; any other name as it is."""
-    return {_bare(machine): machine for machine in MACHINES}.get(_bare(name), name)
+    return {_simplify(machine): machine for machine in MACHINES}.get(_simplify(name), name)
 
 
-def _bare(name: str) -> str:
+def _simplify(name: str) -> str:
     return name.replace(" ", "").replace("-", "").lower()
 
 

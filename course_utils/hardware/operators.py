@@ -193,7 +193,7 @@ def _recurrent(flops: int) -> Callable[..., int]:
     return lambda x, of_input, of_state, *_, **__: flops * prod(x[:-1]) * (prod(of_input) + prod(of_state))
 
 
-def _grouped(first: torch.Size, second: torch.Size, *_, out_shape: torch.Size, **__) -> int:
+def _count_grouped(first: torch.Size, second: torch.Size, *_, out_shape: torch.Size, **__) -> int:
     of_groups = len(second) == 2 < len(first)
     return 2 * (prod(out_shape) * first[-1] if of_groups else prod(first) * second[-1])
 
@@ -221,7 +221,7 @@ _ATTENTIONS = [
 _FORMULAS = {
     "mkldnn_rnn_layer": _recurrent(2),
     "mkldnn_rnn_layer_backward": _recurrent(4),
-    "_grouped_mm": _grouped,
+    "_grouped_mm": _count_grouped,
     "gemm_4bit": _in_4_bits,
     "gemv_4bit": _in_4_bits,
     **dict.fromkeys(_ATTENTIONS, _attention),

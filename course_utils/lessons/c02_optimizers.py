@@ -37,7 +37,7 @@ def _ravine(x, y):
     return (x**2 + 50 * y**2) / 2
 
 
-def _turned_ravine(x, y):
+def _turn_ravine(x, y):
     return _ravine((x + y) / sqrt(2), (y - x) / sqrt(2))
 
 
@@ -51,7 +51,7 @@ def _bowl(x, y):
 
 RAVINE = Surface("ravine", _ravine, (-4.0, 1.0), ((-5.0, 2.0), (-2.0, 2.0)))
 TURNED_RAVINE = Surface(
-    "turned ravine", _turned_ravine, (-5 / sqrt(2), -3 / sqrt(2)), ((-5.0, 2.0), (-4.0, 2.0))
+    "turned ravine", _turn_ravine, (-5 / sqrt(2), -3 / sqrt(2)), ((-5.0, 2.0), (-4.0, 2.0))
 )  # the ravine and its start, turned by 45°
 SADDLE = Surface("saddle", _saddle, (1.5, 0.01), ((-1.0, 2.0), (-0.5, 1.5)))
 BOWL = Surface("noisy bowl", _bowl, (3.0, 2.0), ((-1.5, 3.5), (-1.5, 2.5)), noise=1.0)

@@ -35,7 +35,7 @@ from course_utils.script.checkpoints import parameters_in
 from course_utils.script.examples import Order, load
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.rank import this_rank
-from course_utils.script.run import Known, TrainingLoop, reached
+from course_utils.script.run import Expectation, TrainingLoop, reached
 from course_utils.settings import set_variable, settings
 from course_utils.training import History
 from course_utils.training.profile import ELSEWHERE, LOADING, Profile, Trace, throughput
@@ -97,7 +97,7 @@ def by_flags(job: Job) -> Trained:
     job.out.mkdir(exist_ok=True)
     source, examples = load(job)
     here = this_rank()
-    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Known(), [], len, False)
+    run = TrainingLoop(job, job.split(here.world_size), here, examples, source, Expectation(), [], len, False)
     sent = None
     with run.begun() as step:
         while step < job.steps:
@@ -453,7 +453,7 @@ def disturb(job: Job, kill_at: int, seconds: float = 120.0) -> Disturbed:
         seen.note("agent 1", "is killed, and its rank")
         agents.start(1)
         seen.note("agent 1", "starts again")
-        after, again = _read_resumption(seen.until(lambda: _RESUMPTION.search(agents.said())))
+        after, again = _read_resumption(seen.until(lambda: _RESUMPTION.search(agents.output())))
         seen.note("ranks", f"go on after update {after}")
         seen.until(lambda: agents.have_ended)
         seen.note("agents", "end, both with code 0")
@@ -489,7 +489,7 @@ class _Watch:
                 return value
             now = time.monotonic() - self.begun
             if over or now > self.seconds:
-                output = self.agents.said()[-1000:]
+                output = self.agents.output()[-1000:]
                 raise CourseError(
                     f"The run {'ended too early' if over else 'was not done'} after {now:.0f} s; it said: {output}"
                 )

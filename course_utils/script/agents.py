@@ -64,7 +64,7 @@ class Agents:
             psutil.wait_procs(lost, timeout=_GRACE)
         self.agents[number].join()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """All that the agents and their ranks have said."""
         files = sorted(self.folder.glob("said-*.txt"))
         return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
@@ -75,12 +75,12 @@ class Agents:
         codes = [agent.exitcode for agent in self.agents.values()]
         if any(codes):
             raise CourseError(
-                f"An agent of torchrun ended with code {max(codes, key=bool)}; it said: {self.said()[-1000:]}"
+                f"An agent of torchrun ended with code {max(codes, key=bool)}; it said: {self.output()[-1000:]}"
             )
         return None not in codes
 
 
-def _agent(said: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+def _agent(words: Sequence[str], log: Path, environment: dict[str, str]) -> None:
     """What `torchrun` does with these words."""
     for name, value in environment.items():
         set_variable(name, value)
@@ -90,4 +90,4 @@ def _agent(said: Sequence[str], log: Path, environment: dict[str, str]) -> None:
     end_with_beginner()
     from torch.distributed.run import main
 
-    main(list(said))
+    main(list(words))

@@ -60,9 +60,9 @@ class Checkpoints:
             else:
                 state = {
                     "model": self.engine.plain.state_dict(),
-                    "optimizer": {self.names[parameter]: kept for parameter, kept in self.engine.state()},
+                    "optimizer": {self.names[parameter]: values for parameter, values in self.engine.state()},
                 }
-                with _quiet():
+                with _silence():
                     dcp.save(state, storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
             self._meet()
             if self.rank == 0:
@@ -74,9 +74,9 @@ class Checkpoints:
 
     def _name(self, partial: Path, about: dict) -> None:
         """Give it its name, now that all is written, and drop those that are too old."""
-        about["files"] = _synced(partial)
+        about["files"] = _sync(partial)
         (partial / _RUN).write_text(json.dumps(about), encoding="utf-8")
-        _synced(partial)
+        _sync(partial)
         whole = partial.with_suffix("")
         shutil.rmtree(whole, ignore_errors=True)  # it could not be read, or this run would have begun after it
         os.replace(partial, whole)
@@ -84,10 +84,10 @@ class Checkpoints:
             place = os.open(self.folder, os.O_RDONLY)
             os.fsync(place)
             os.close(place)
-        for old in [path for path in self.found() if path.name <= whole.name][self.keep :]:
+        for old in [path for path in self.paths() if path.name <= whole.name][self.keep :]:
             shutil.rmtree(old)
 
-    def found(self) -> list[Path]:
+    def paths(self) -> list[Path]:
         """Those that have their name, the newest first."""
         return sorted((p for p in self.folder.glob("step-*") if p.suffix != _PARTIAL), reverse=True)
 
@@ -97,7 +97,7 @@ class Checkpoints:
         A torn or foreign one is named by `say`, and the one before it is taken. Raises `CourseError` where there are some, and
         none can be taken: reading may have changed the model already.
         """
-        paths = [self.found()]
+        paths = [self.paths()]
         if self.ranks > 1:
             dist.broadcast_object_list(paths)
         left_out = {}
@@ -154,13 +154,13 @@ class Checkpoints:
         reader = FileSystemReader(path)
         saved = reader.read_metadata().state_dict_metadata
         own = [parameter for parameter, _ in self.engine.state()]
-        kept = {self.names[parameter]: self._places(parameter, saved) for parameter in own}
-        with torch.no_grad(), _quiet():
-            state = {"model": self.engine.plain.state_dict(), "optimizer": kept}
+        states = {self.names[parameter]: self._places(parameter, saved) for parameter in own}
+        with torch.no_grad(), _silence():
+            state = {"model": self.engine.plain.state_dict(), "optimizer": states}
             dcp.load(state, storage_reader=reader, no_dist=self.ranks == 1)
         for parameter in own:
-            if kept[self.names[parameter]]:
-                self.engine.set_state(parameter, kept[self.names[parameter]])
+            if states[self.names[parameter]]:
+                self.engine.set_state(parameter, states[self.names[parameter]])
 
     def _places(self, parameter: nn.Parameter, saved: dict) -> dict[str, torch.Tensor | None]:
         """Places for what was kept of a parameter: empty tensors as large as the checkpoint says, None for other values."""
@@ -194,21 +194,21 @@ class Checkpoints:
 
 def parameters_in(out: Path) -> dict[str, torch.Tensor]:
     """By name those of the newest checkpoint of a run in `out`, whole, whichever ranks and strategy of torch's wrote it."""
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with tempfile.TemporaryDirectory() as folder, _silence():
         whole = Path(folder) / "whole.pt"
         dcp_to_torch_save(max((out / "checkpoints").glob("step-*[0-9]")), whole)
         return torch.load(whole)["model"]
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Without DCP's warning that one process saves for itself, which is meant here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
 
 
-def _synced(folder: Path) -> dict[str, int]:
+def _sync(folder: Path) -> dict[str, int]:
     """Bytes of every file below it, by its name from there; they are on the disk when this returns."""
     sizes = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):

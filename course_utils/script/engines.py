@@ -58,14 +58,14 @@ class Engine:
 
     def state(self) -> Iterator[tuple[nn.Parameter, dict]]:
         """By parameter what the optimizer keeps on this rank."""
-        kept = self.stateful.state
-        return ((p, kept.get(p, {})) for group in self.stateful.param_groups for p in group["params"])
+        states = self.stateful.state
+        return ((p, states.get(p, {})) for group in self.stateful.param_groups for p in group["params"])
 
-    def set_state(self, parameter: nn.Parameter, kept: dict) -> None:
+    def set_state(self, parameter: nn.Parameter, state: dict) -> None:
         """Put back what was kept for a parameter."""
         for each in getattr(self.stateful, "optimizers", [self.stateful]):
             if any(parameter is one for group in each.param_groups for one in group["params"]):
-                each.state[parameter] = kept
+                each.state[parameter] = state
 
 
 class Ddp(Engine):

@@ -157,17 +157,17 @@ def _documents(path: Path) -> tuple[list[str], str]:
         raise CourseError(f"{path} is no UTF-8 text ({error.reason}); convert it.") from error
     try:
         if path.suffix == ".jsonl":
-            found = [str.strip(json.loads(line)["text"], "\n") for line in whole.splitlines() if line.strip()]
+            texts = [str.strip(json.loads(line)["text"], "\n") for line in whole.splitlines() if line.strip()]
         else:
-            found = [part.strip("\n") for part in whole.split("\n\n")]
+            texts = [part.strip("\n") for part in whole.split("\n\n")]
     except (ValueError, KeyError, TypeError) as error:
         raise CourseError(
             f'{path} has a line that is no JSON object with a text as "text"; mend it, or give .txt.'
         ) from error
-    found = [text for text in found if text.strip()]
-    if not found:
+    texts = [text for text in texts if text.strip()]
+    if not texts:
         raise CourseError(f"There is no text in {path}.")
-    return found, hashlib.sha256(whole.encode()).hexdigest()[:16]
+    return texts, hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 def _tokenizer(name: str | Path):

@@ -94,9 +94,9 @@ class Job:
     quick: bool = _asks(False, "no prediction of the peak, no calibration: starts sooner")
 
     def __post_init__(self):
-        for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in known:
-                raise CourseError(f"No {name} is called {getattr(self, name)!r}; {instead(getattr(self, name), known)}")
+        for name, choices in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
+            if (value := getattr(self, name)) not in choices:
+                raise CourseError(f"No {name} is called {value!r}; {instead(value, choices)}")
         if unknown := set(self.logs) - set(LOGS):
             raise CourseError(f"Nothing logs to {min(unknown)!r}; {instead(min(unknown), LOGS)}")
         for one in fields(self):
@@ -154,10 +154,10 @@ class Job:
     @property
     def identity(self) -> dict:
         """What must be the same for a run to go on from a checkpoint."""
-        found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata.get("same")}
         # Nothing else can read DeepSpeed's checkpoints.
-        found["engine"] = self.strategy if self.strategy.startswith("deepspeed") else "torch"
-        return json.loads(json.dumps(found, default=str))
+        values["engine"] = self.strategy if self.strategy.startswith("deepspeed") else "torch"
+        return json.loads(json.dumps(values, default=str))
 
     def flags(self) -> list[str]:
         """The command line that asks for this."""

@@ -48,14 +48,14 @@ def kind_of(name: str) -> Kind:
     places = {"torch": [torch.optim], "course": [optim, low_bit]}.get(room, [])
     if name in OPTIMIZERS and not places and name not in _NOT_HERE:
         return Kind(_library(name), {}, False, False, name)
-    found = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
-    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or kind in _NOT_HERE:
+    optimizer = next((getattr(place, kind) for place in places if hasattr(place, kind)), None)
+    if not (isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer)) or kind in _NOT_HERE:
         here = [one for one in OPTIMIZERS if one not in _NOT_HERE]
-        known = (*here, "muon", *(f"{room}.{one}" for place in places for one in vars(place) if one not in _NOT_HERE))
+        choices = (*here, "muon", *(f"{room}.{one}" for place in places for one in vars(place) if one not in _NOT_HERE))
         choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(here)}."
-        raise CourseError(f"No optimizer {name!r} trains here; {instead(name, known, choose)}")
-    recipe = name if name in OPTIMIZERS else partial(found, lr=1e-3, **arguments)
-    return Kind(found, arguments, kind in _BY_ELEMENT, room == "torch", recipe)
+        raise CourseError(f"No optimizer {name!r} trains here; {instead(name, choices, choose)}")
+    recipe = name if name in OPTIMIZERS else partial(optimizer, lr=1e-3, **arguments)
+    return Kind(optimizer, arguments, kind in _BY_ELEMENT, room == "torch", recipe)
 
 
 def make_optimizer(name: str, model: nn.Module, lr: float, options: dict) -> torch.optim.Optimizer:

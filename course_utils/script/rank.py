@@ -40,14 +40,14 @@ class ThisRank:
 
 def this_rank() -> ThisRank:
     """As the environment says, or as a process group that stands."""
-    said = variables("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
-    local = int(said.get("LOCAL_RANK", torch.cuda.current_device() if torch.cuda.is_available() else 0))
+    env = variables("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
+    local = int(env.get("LOCAL_RANK", torch.cuda.current_device() if torch.cuda.is_available() else 0))
     if dist.is_initialized():
         return ThisRank(dist.get_rank(), dist.get_world_size(), local)
-    if "RANK" not in said or "WORLD_SIZE" not in said:
+    if "RANK" not in env or "WORLD_SIZE" not in env:
         return ThisRank()
-    stale = said.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and said.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
-    return ThisRank(int(said["RANK"]), int(said["WORLD_SIZE"]), local, "TORCHELASTIC_RUN_ID" in said, stale)
+    stale = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and env.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    return ThisRank(int(env["RANK"]), int(env["WORLD_SIZE"]), local, "TORCHELASTIC_RUN_ID" in env, stale)
 
 
 @contextmanager

@@ -76,16 +76,16 @@ def train(
     if job.data and not job.tokenizer and tokenizer_of(job) == "bytes":
         say("Tokens are bytes; --tokenizer names a tokenizer, and --weights brings its own.")
     with ExitStack() as closing:
-        logged, known = [], Known()
+        logged, expected = [], Expectation()
         if here.rank == 0:  # before the ranks meet: else the others would wait for one that cannot go on
             closing.enter_context(naming_files(job.out))
             closing.enter_context(rank.alone_in(job.out))
             logged = [*loggers, *(LOGGERS[name](job.out) for name in job.logs)]
             for logger in logged:
                 closing.callback(logger.close)
-            known = Known.of(job, split, source, here.device)
+            expected = Expectation.of(job, split, source, here.device)
         closing.enter_context(rank.joined(here))
-        return TrainingLoop(job, split, here, examples, source, known, logged, say, progress).run()
+        return TrainingLoop(job, split, here, examples, source, expected, logged, say, progress).run()
 
 
 def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
@@ -117,27 +117,27 @@ def naming_files(folder: Path) -> Iterator[None]:
 
 
 @dataclass
-class Known:
+class Expectation:
     """What is worked out before the ranks meet: the predicted peak, and what this machine can compute in a second."""
 
     peak: int | None = None
     flops: float | None = None
 
     @classmethod
-    def of(cls, job: Job, split: BatchSplit, source: Source, device: torch.device) -> "Known":
+    def of(cls, job: Job, split: BatchSplit, source: Source, device: torch.device) -> "Expectation":
         path = job.out / "known.json"
         if job.quick:
             return cls()
-        asked = f"{split.recipe} of {source.key} in {job.precision} on {device.type}, {torch.get_num_threads()} threads"
-        kept = read_json(path) or {}
-        if kept.get("asked") == asked:
-            return cls(kept["peak"], kept["flops"])
+        key = f"{split.recipe} of {source.key} in {job.precision} on {device.type}, {torch.get_num_threads()} threads"
+        stored = read_json(path) or {}
+        if stored.get("asked") == key:
+            return cls(stored["peak"], stored["flops"])
         peak = estimate(source, split.recipe).peak if split.is_predictable else None
         name = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
         flops = None if job.precision == "fp64" else calibrate([name], exchange=False).flops[name]
-        found = cls(peak, flops)
-        write_json(path, {"asked": asked, **vars(found)})
-        return found
+        expected = cls(peak, flops)
+        write_json(path, {"asked": key, **vars(expected)})
+        return expected
 
 
 class TrainingLoop:
@@ -150,12 +150,12 @@ class TrainingLoop:
         here: ThisRank,
         examples: Examples,
         source: Source,
-        known: Known,
+        expected: Expectation,
         loggers: Sequence[Logger],
         say: Callable[[str], None],
         progress: bool,
     ):
-        self.job, self.split, self.here, self.examples, self.known = job, split, here, examples, known
+        self.job, self.split, self.here, self.examples, self.expected = job, split, here, examples, expected
         self.loggers, self.say, self.progress = loggers, say, progress
         self.device = here.device
         self.order = Order(len(examples), job.batch, job.seed)
@@ -174,7 +174,7 @@ class TrainingLoop:
                 step = self.next(step)
             if first < self.job.steps:
                 self._save(self.job.steps)
-        figures = (self.meter.losses, self.peak, self.known.peak, self.meter.rate)
+        figures = (self.meter.losses, self.peak, self.expected.peak, self.meter.rate)
         result = Result(max(first, self.job.steps), first, *figures, self.engine)
         self._say_end(result)
         return result
@@ -197,7 +197,7 @@ class TrainingLoop:
             self.reached.note(step + 1)
         can_measure = self.here.rank == 0 and not self.job.quick and not self.engine.opaque
         measured = can_measure and step == self.first + _MEASURED - 1
-        loss, norm = self._measured_update(step) if measured else self._update(step)
+        loss, norm = self._measure_update(step) if measured else self._update(step)
         self.meter.add(step, loss, norm, self.bar)
         if self.job.save_every and (step + 1) % self.job.save_every == 0 and step + 1 < self.job.steps:
             self._save(step + 1)
@@ -273,9 +273,9 @@ class TrainingLoop:
             weight = examples.weights[mine].sum().item() / total
             with engine.around(is_last=i + 1 == split.accumulation), self._watch() as watch:
                 with self._autocast():
-                    found = engine.model(**self._on_device(examples[mine]))
-                micro_loss = (found["loss"] if isinstance(found, dict) else found.loss) * weight
-                del found
+                    output = engine.model(**self._on_device(examples[mine]))
+                micro_loss = (output["loss"] if isinstance(output, dict) else output.loss) * weight
+                del output
                 loss = loss + micro_loss.detach()
                 gain = split.world_size if engine.averages else 1  # the library divides by it
                 engine.backward(self.scaler.scale(micro_loss * gain))
@@ -303,10 +303,12 @@ class TrainingLoop:
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def _measured_update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
+    def _measure_update(self, step: int) -> tuple[torch.Tensor, torch.Tensor | float]:
         """The same, and the allocator's peak of it."""
-        resident = _bytes_of(self.engine)
-        allocator = allocator_of(self.device)
+        engine, allocator = self.engine, allocator_of(self.device)
+        states = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
+        whole = [*engine.plain.parameters(), *engine.plain.buffers(), *states]
+        resident = distinct_bytes(one.to_local() if hasattr(one, "to_local") else one for one in whole)
         with allocator.recording(), allocator.measured():
             made = self._update(step)
         self.peak = resident + allocator.account().above_start
@@ -399,7 +401,7 @@ class _Meter:
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
             "flops_per_second": flops or None,
-            "utilization": flops / loop.known.flops if loop.known.flops and flops else None,
+            "utilization": flops / loop.expected.flops if loop.expected.flops and flops else None,
             "seconds": now - self.begun,
         }
         for logger in loop.loggers:
@@ -413,10 +415,3 @@ def _factor(job: Job, step: int) -> float:
     if step < job.warmup:
         return (step + 1) / job.warmup
     return schedules.cosine(step - job.warmup, job.steps - job.warmup, floor=job.floor)
-
-
-def _bytes_of(engine: Engine) -> int:
-    """Bytes of parameters, buffers and optimizer state on this rank, each memory once."""
-    kept = [value for _, state in engine.state() for value in state.values() if isinstance(value, torch.Tensor)]
-    whole = [*engine.plain.parameters(), *engine.plain.buffers(), *kept]
-    return distinct_bytes(tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in whole)

@@ -157,30 +157,30 @@ def answer_of(fields, layout):
 @pytest.mark.parametrize("case", every(RIGHT))
 def test_right_recipes_earn_a_share_for_every_budget_and_more_where_they_are_better(case):
     (name, fields, layout), worth = case
-    found = result(name, answer_of(fields, layout))
-    assert [v.sentence for v in found.verdicts if not v.passed and "better" not in v.case] == []
-    assert isclose(found.points, 6 * worth / len(found.verdicts), abs_tol=0.01)
+    graded = result(name, answer_of(fields, layout))
+    assert [v.sentence for v in graded.verdicts if not v.passed and "better" not in v.case] == []
+    assert isclose(graded.points, 6 * worth / len(graded.verdicts), abs_tol=0.01)
 
 
 @pytest.mark.parametrize("case", every(WRONG))
 def test_wrong_recipes_are_told_the_budget_and_the_term_at_its_instant(case):
     (name, fields, layout), line, words = case
-    found = result(name, answer_of(fields, layout))
-    first = next(verdict for verdict in found.verdicts if not verdict.passed)
+    graded = result(name, answer_of(fields, layout))
+    first = next(verdict for verdict in graded.verdicts if not verdict.passed)
     assert line in first.case
     assert "better" not in first.case
     assert re.search(words, first.sentence), first.sentence
-    assert found.points < 6 * 4 / len(found.verdicts) + 0.01
+    assert graded.points < 6 * 4 / len(graded.verdicts) + 0.01
 
 
 @pytest.mark.parametrize("case", CONTRADICTORY.values(), ids=CONTRADICTORY)
 def test_contradictions_are_named_and_earn_nothing(case):
     (name, fields, layout), words = case
     answer = (fields, Layout(*layout)) if layout else fields
-    found = result(name, answer)
-    assert found.points == 0
-    assert words in found.verdicts[0].sentence
-    assert "is not looked at yet" in found.verdicts[1].sentence
+    graded = result(name, answer)
+    assert graded.points == 0
+    assert words in graded.verdicts[0].sentence
+    assert "is not looked at yet" in graded.verdicts[1].sentence
 
 
 def test_threads_that_judge_at_once_say_what_one_alone_says():
@@ -201,6 +201,6 @@ def test_threads_that_judge_at_once_say_what_one_alone_says():
     ids=lambda answer: str(type(answer)),
 )
 def test_whatever_else_is_given_is_told_in_a_sentence(answer):
-    found = result("laptop", answer)
-    assert found.points == 0
-    assert found.verdicts[0].sentence
+    graded = result("laptop", answer)
+    assert graded.points == 0
+    assert graded.verdicts[0].sentence

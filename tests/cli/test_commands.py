@@ -178,11 +178,11 @@ def test_every_command_takes_a_chapter_by_its_number_or_name(name, checkout, cap
 @pytest.mark.parametrize("name", ["3", "03", "03_adamw"])
 def test_a_set_is_called_as_its_chapter(name, tmp_path, capsys):
     from course_staff.demos import demos_in
-    from course_utils.cli.check import _known_set, _notebook
+    from course_utils.cli.check import _find_set, _notebook
 
     place = find_place()
-    assert (_known_set(name), _notebook(name).stem) == ("03_adamw", "03_exercises_adamw")
-    assert _known_set("exercises/03_exercises_adamw.ipynb") == "03_adamw"
+    assert (_find_set(name), _notebook(name).stem) == ("03_adamw", "03_exercises_adamw")
+    assert _find_set("exercises/03_exercises_adamw.ipynb") == "03_adamw"
     assert main(["grade", str(tmp_path), "--set", name]) == 2
     assert "no notebook" in capsys.readouterr().err  # the set was found, and nothing to grade
     assert [path.stem for path in demos_in(place.notebooks, [name])] == ["03_adamw"]

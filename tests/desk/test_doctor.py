@@ -192,11 +192,11 @@ def test_the_doctor_finds_this_machine_fit(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "probe_sandbox", lambda: Finding("note", "no sandbox"))
     settings_room.settings.cache_clear()
     assert main(["doctor"]) == 0
-    said = capsys.readouterr().out
-    assert "fix " not in said
-    assert "8-bit Adam: bitsandbytes takes a step" in said
-    assert "Chapters run at smoke scale: COURSE_SCALE says so" in said
-    assert said.rstrip().endswith("counterpart.")
+    output = capsys.readouterr().out
+    assert "fix " not in output
+    assert "8-bit Adam: bitsandbytes takes a step" in output
+    assert "Chapters run at smoke scale: COURSE_SCALE says so" in output
+    assert output.rstrip().endswith("counterpart.")
 
 
 @pytest.mark.slow

@@ -68,10 +68,10 @@ def test_another_seed_draws_other_numbers(monkeypatch, capsys):
 )
 def test_the_libraries_keep_quiet_but_for_errors(before):
     """Whether they are imported before or after; the chapter's beginning waits for none of them."""
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", before + QUIET], capture_output=True, text=True, timeout=100, check=True
     ).stdout
-    assert said.splitlines()[-1] == f"{bool(before)} 40 True False False"
+    assert output.splitlines()[-1] == f"{bool(before)} 40 True False False"
 
 
 def test_a_bad_setting_is_one_sentence(monkeypatch):

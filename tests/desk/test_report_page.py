@@ -77,9 +77,9 @@ def test_the_page_holds_all_that_was_done_and_says_what_is_not_done(capsys, rest
     assert "accuracy 75 % 80 % 77.5 %" in page.text
     assert "Nothing yet from chapters 01, 02, 04, " in page.text
     assert "yet. Chapter" not in page.text
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2].startswith("Your report: 1 settled bet,")
-    assert said[-1] == f"Open {settings().home / 'report.html'} in a browser."
+    output = capsys.readouterr().out.splitlines()
+    assert output[-2].startswith("Your report: 1 settled bet,")
+    assert output[-1] == f"Open {settings().home / 'report.html'} in a browser."
 
 
 def test_who_has_done_nothing_reads_which_chapter_fills_each_part():
@@ -153,9 +153,9 @@ def test_where_nobody_reads_along_the_page_is_of_this_process(monkeypatch, resta
     assert "1 settled bet, 1 of them within a factor of 2; 1 row in the ledger; choices for 1 scenario" in page.text
     assert "what one run did by itself" in page.text
     assert "Nothing yet from" not in page.text
-    said = capsys.readouterr().out
-    assert said.endswith("It is written to report.html.\n")
-    assert str(path.parent) not in said
+    output = capsys.readouterr().out
+    assert output.endswith("It is written to report.html.\n")
+    assert str(path.parent) not in output
 
 
 def test_a_notebook_shows_a_link(monkeypatch, tmp_path):

@@ -30,12 +30,12 @@ def typed(monkeypatch, answer):
 
 def test_a_fresh_learner_is_met_kindly_and_told_where_to_begin(capsys):
     assert main(["check"]) == 0
-    said = capsys.readouterr().out
-    assert f"Exercises: {FRESH}" in said
-    assert "█" not in said
+    output = capsys.readouterr().out
+    assert f"Exercises: {FRESH}" in output
+    assert "█" not in output
     first = load_set(FIRST)["questions"][0]
-    assert f"Your next question is q1 · {first['title']}, in {exercises_of(FIRST)}." in said
-    assert all(path.stem in said for path in SETS.glob("*.json"))
+    assert f"Your next question is q1 · {first['title']}, in {exercises_of(FIRST)}." in output
+    assert all(path.stem in output for path in SETS.glob("*.json"))
 
 
 def test_what_is_passed_is_counted_with_its_points_and_the_set_begun_comes_next():
@@ -116,11 +116,11 @@ def test_reset_asks_keeps_a_copy_and_says_what_it_did(monkeypatch, capsys):
     assert capsys.readouterr().out == "Nothing is forgotten.\n"
     typed(monkeypatch, "y")
     assert main(["check", "--reset", exercises_of(FIRST)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"Forgotten: {FIRST} (2 of 3 passed). A copy of all that you have done so far is in ")
+    output = capsys.readouterr().out
+    assert output.startswith(f"Forgotten: {FIRST} (2 of 3 passed). A copy of all that you have done so far is in ")
     assert (recall(FIRST), set(recall("03_adamw"))) == ({}, {"q1"})
     (copy,) = (settings_room.settings().home / "copies").glob("*/*")
-    assert str(copy.parent) in said
+    assert str(copy.parent) in output
     copy.replace(settings_room.settings().home / copy.name)
     assert set(recall(FIRST)) == {"q1", "q2"}
 

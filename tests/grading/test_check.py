@@ -269,8 +269,8 @@ def test_the_room_is_light_until_it_is_used():
     code = (
         "import sys, course_utils.grading as g; print('torch' in sys.modules, g.Case.__name__, 'torch' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
-    assert found.split() == ["False", "Case", "False"]
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert output.split() == ["False", "Case", "False"]
     with pytest.raises(AttributeError, match="no attribute 'quiz'; it has"):
         _ = grading.quiz
     assert {"exercise", "stream", "Case"} <= set(dir(grading))

@@ -56,11 +56,11 @@ def test_more_bytes_than_allowed_and_collectives_are_said():
         public=lambda _: [ranks.case("two", {"call": [{"x": torch.ones(4)} for _ in range(2)]})],
         **FIELDS,
     )
-    found = grade_answer(question, twice).verdicts[0].sentence
-    assert found == "`call · rank 0 · bytes sent` is 16 where at most 10 is allowed."
+    sentence = grade_answer(question, twice).verdicts[0].sentence
+    assert sentence == "`call · rank 0 · bytes sent` is 16 where at most 10 is allowed."
     limits[ranks.BYTES] = 16.0
-    found = grade_answer(question, twice).verdicts[0].sentence
-    assert found == "`call · rank 0 · collectives` is 1 where 0 is right."
+    sentence = grade_answer(question, twice).verdicts[0].sentence
+    assert sentence == "`call · rank 0 · collectives` is 1 where 0 is right."
 
 
 def test_only_what_is_asked_for_is_among_the_values_and_whatever_keeps_a_limit_looks_alike():
@@ -87,8 +87,8 @@ def test_what_is_to_be_changed_in_place_is_compared_and_nothing_else_may_change(
     cases = [ranks.case("two", {"call": [{"x": torch.ones(2), "y": torch.ones(2)} for _ in range(2)]})]
     question = collective(doubled, in_place=("x",), public=lambda _: cases, **FIELDS)
     assert grade_answer(question, define("def answer(x, y):\n    x.mul_(2)\n    return {}")).passed
-    found = grade_answer(question, define("def answer(x, y):\n    y.copy_(x.mul_(2))\n    return {}")).verdicts[0]
-    assert "`call · rank 0 · arguments left as they were` is False" in found.sentence
+    verdict = grade_answer(question, define("def answer(x, y):\n    y.copy_(x.mul_(2))\n    return {}")).verdicts[0]
+    assert "`call · rank 0 · arguments left as they were` is False" in verdict.sentence
     assert not grade_answer(question, define("def answer(x, y):\n    return {'x': 2 * x}")).passed
 
 
@@ -105,8 +105,8 @@ def test_an_answer_may_be_used_in_steps():
     )
     counting = "import itertools\ndef answer(start):\n    numbers = itertools.count(start + 1)\n    return lambda: next(numbers)"
     assert grade_answer(question, define(counting)).passed
-    found = grade_answer(question, define(counting.replace("start + 1", "6"))).verdicts[0].sentence
-    assert found == "After step 1, `call · rank 1` is 6 where 8 is right."
+    sentence = grade_answer(question, define(counting.replace("start + 1", "6"))).verdicts[0].sentence
+    assert sentence == "After step 1, `call · rank 1` is 6 where 8 is right."
 
 
 def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
@@ -114,10 +114,10 @@ def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
         "import torch.distributed as d\ndef answer(piece):\n    d.recv(piece, 1 - d.get_rank())\n    return piece"
     )
     monkeypatch.setattr(ranks, "PATIENCE", 1.5)
-    found = grade_answer(ring(2), lonely).verdicts[0]
-    assert found.kind == "stuck"
-    assert "an `isend` whose `wait()` is missing" in found.sentence
-    assert re.search(r"TimeoutError: not done after 1\.5 s; .*\(on rank \d\) at your line 3", found.sentence)
+    verdict = grade_answer(ring(2), lonely).verdicts[0]
+    assert verdict.kind == "stuck"
+    assert "an `isend` whose `wait()` is missing" in verdict.sentence
+    assert re.search(r"TimeoutError: not done after 1\.5 s; .*\(on rank \d\) at your line 3", verdict.sentence)
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ def test_every_wrong_answer_that_is_refused_earns_its_share():
 
 
 def test_a_test_that_refuses_a_right_answer_earns_nothing_and_is_told():
-    found = graded(lambda double: double.__doc__ is not None)
-    assert found.points == 0
-    found = graded(lambda double: False)
-    assert found.points == 0
-    assert "A right answer is refused" in found.diagnosis
+    result = graded(lambda double: double.__doc__ is not None)
+    assert result.points == 0
+    result = graded(lambda double: False)
+    assert result.points == 0
+    assert "A right answer is refused" in result.diagnosis
 
 
 def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
@@ -50,9 +50,11 @@ def test_who_loses_all_by_a_right_answer_is_not_told_of_a_wrong_one():
     def at_two_alone(double):
         return double(2) == 4
 
-    found = run_cases(question, at_two_alone, public, 5.0)
+    outcomes = run_cases(question, at_two_alone, public, 5.0)
     passes = {case.name for case in public if case.name.endswith(("a square", "two more"))}
-    prints = {case.name: outcome_print(each) for case, each in zip(public, found, strict=True) if case.name in passes}
+    prints = {
+        case.name: outcome_print(each) for case, each in zip(public, outcomes, strict=True) if case.name in passes
+    }
     entry = {"mistakes": {"two": {"sentence": "At 2 alone.", "hint": 0, "prints": prints}}}
 
     def told(test):
@@ -103,9 +105,9 @@ def test_who_refuses_every_right_answer_is_not_told_of_what_refuses_one():
     ids=["reads the source", "stops", "says what is no truth value", "loops"],
 )
 def test_a_test_that_says_nothing_earns_nothing(test, kind):
-    found = graded(test, seconds=0.2)
-    assert {verdict.kind for verdict in found.verdicts} == {kind}
-    assert found.points == 0
+    result = graded(test, seconds=0.2)
+    assert {verdict.kind for verdict in result.verdicts} == {kind}
+    assert result.points == 0
 
 
 def test_the_hidden_zoo_is_another_and_each_case_holds_a_source_alone():
@@ -137,7 +139,7 @@ def names():
 
 def test_a_fault_is_found_at_the_line_where_bytes_part():
     kept = Measured(STEP, ("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"), names)
-    assert kept.found() == {"phase": "update", "kind": "gradients", "line": 4}
+    assert kept.first_difference() == {"phase": "update", "kind": "gradients", "line": 4}
     sizes = [row.bytes for row in kept.rows()]
     parameters = 4 * 2 * (64 * 64 + 64)
     assert sizes[0] == parameters + 4 * 32 * 64
@@ -145,7 +147,7 @@ def test_a_fault_is_found_at_the_line_where_bytes_part():
     assert kept.table().count("\n") == 6
     for broken in (("optimizer.zero_grad()", "optimizer.zero_grad( )"), ("nowhere", "x")):
         with pytest.raises(CourseError):
-            Measured(STEP, broken, names).found()
+            Measured(STEP, broken, names).first_difference()
 
 
 def test_each_of_phase_kind_and_line_earns_its_share():
@@ -154,6 +156,6 @@ def test_each_of_phase_kind_and_line_earns_its_share():
     )
     cases = question.cases()
     given = {"phase": "update", "kind": "activations", "line": 4}
-    found = grade(question, cases, run_cases(question, given, cases))
-    assert [verdict.passed for verdict in found.verdicts] == [True, False, True]
-    assert found.diagnosis == "They are gone."
+    result = grade(question, cases, run_cases(question, given, cases))
+    assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
+    assert result.diagnosis == "They are gone."

@@ -30,9 +30,9 @@ DRAWS = pytest.mark.parametrize("seed", [None, *(pytest.param(seed, marks=pytest
 @DRAWS
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_optimizers_are_rejected_on_any_draw(adamw, name, seed):
-    found = grade_answer(adamw, define(patch(ADAMW, *WRONG[name])), seed)
-    assert not found.passed
-    assert all(verdict.sentence for verdict in found.verdicts if not verdict.passed)
+    result = grade_answer(adamw, define(patch(ADAMW, *WRONG[name])), seed)
+    assert not result.passed
+    assert all(verdict.sentence for verdict in result.verdicts if not verdict.passed)
 
 
 @DRAWS
@@ -57,8 +57,8 @@ def test_the_packages_own_optimizers_are_accepted(adamw):
 
 def test_the_first_step_and_tensor_that_differ_are_said(adamw):
     late = patch(ADAMW, HALF, f"{HALF}\n                if t == 5 and p.dim() == 1: p[2].add_(1.0)")
-    found = grade_answer(adamw, define(late))
-    [difference] = [v.difference for v in found.verdicts if v.case == "one group, twelve steps"]
+    result = grade_answer(adamw, define(late))
+    [difference] = [v.difference for v in result.verdicts if v.case == "one group, twelve steps"]
     assert (difference.step, difference.name, difference.index) == (5, "bias", (2,))
 
 
@@ -128,8 +128,8 @@ def test_a_function_may_give_several_values():
 
     question = function(oracle, public=lambda _: [Case("c", {"x": 2, "y": 3})], **FIELDS)
     assert grade_answer(question, define("def answer(x, y): return [x + y, {'product': x * y}]")).passed
-    found = grade_answer(question, define("def answer(x, y): return x + y, {'product': x + y}"))
-    assert found.verdicts[0].sentence.startswith("`result[1] · product` is 5 where 6 is right")
+    result = grade_answer(question, define("def answer(x, y): return x + y, {'product': x + y}"))
+    assert result.verdicts[0].sentence.startswith("`result[1] · product` is 5 where 6 is right")
 
 
 BYTES = {"parameters": (526_264_752, "bytes"), "peak": (lambda: 2008.0, "MiB")}
@@ -163,10 +163,10 @@ def test_an_account_gives_each_number_its_share():
     ],
 )
 def test_known_slips_of_an_account_are_recognized(given, diagnosis):
-    found = grade_answer(bytes_asked(), given)
-    assert diagnosis in found.diagnosis
-    assert bool(found.diagnosis) == bool(diagnosis)
-    assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in found.verdicts)
+    result = grade_answer(bytes_asked(), given)
+    assert diagnosis in result.diagnosis
+    assert bool(result.diagnosis) == bool(diagnosis)
+    assert not any("526,264,752" in v.sentence or "2008" in v.sentence for v in result.verdicts)
 
 
 @pytest.mark.parametrize("factor", [8, 1 / 8])
@@ -188,8 +188,8 @@ def test_an_account_tells_missing_numbers_stubs_and_other_types():
     assert grade_answer(bytes_asked(), {"parameters": ..., "peak": ...}).untouched
     half = grade_answer(bytes_asked(), {"parameters": 1000, "peak": ...})
     assert half.verdicts[1].sentence == "`peak` is still `...`; write your answer in its place."
-    found = grade_answer(bytes_asked(), 5).verdicts[0]
-    assert (found.kind, found.sentence) == (
+    verdict = grade_answer(bytes_asked(), 5).verdicts[0]
+    assert (verdict.kind, verdict.sentence) == (
         "unsafe",
         "`answer` is no dict; give one with the keys 'parameters', 'peak'.",
     )
@@ -223,8 +223,8 @@ def half_kept(elements, ranks):
 def test_wrappers_are_judged_in_real_processes():
     assert sentences(sharded(**FIELDS), define(DDP)) == []
     first = sharded(kept=half_kept, public=lambda random: sharding.cases(random)[:1], **FIELDS)
-    found = grade_answer(first, define(DDP)).verdicts[0].sentence
-    assert "`rank 0 · elements kept between steps` is 424 where at most 114 is allowed." in found
+    sentence = grade_answer(first, define(DDP)).verdicts[0].sentence
+    assert "`rank 0 · elements kept between steps` is 424 where at most 114 is allowed." in sentence
 
 
 @pytest.mark.slow
@@ -257,8 +257,8 @@ def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
 
 def test_a_collective_that_one_rank_never_calls_is_said():
     lonely = define("import torch.distributed as d\ndef answer(m):\n    d.get_rank() or d.barrier()\n    return m")
-    found = grade_answer(sharded(public=lambda r: sharding.cases(r)[:1], **FIELDS), lonely)
-    assert "it still waited in a collective when another rank had ended" in found.verdicts[0].sentence
+    result = grade_answer(sharded(public=lambda r: sharding.cases(r)[:1], **FIELDS), lonely)
+    assert "it still waited in a collective when another rank had ended" in result.verdicts[0].sentence
 
 
 def test_costs_are_counted_and_limited():
@@ -273,8 +273,8 @@ def test_costs_are_counted_and_limited():
     assert question.counted == ("calls",)
     assert grade_answer(question, define("def answer(xs, call):\n    call(1)\n    return sum(xs)")).passed
     assert grade_answer(question, define("def answer(xs, call): return sum(xs)")).passed
-    found = grade_answer(question, define("def answer(xs, call):\n    [call(x) for x in xs]\n    return sum(xs)"))
-    assert found.verdicts[0].sentence == "`calls` is 3 where at most 1 is allowed."
+    result = grade_answer(question, define("def answer(xs, call):\n    [call(x) for x in xs]\n    return sum(xs)"))
+    assert result.verdicts[0].sentence == "`calls` is 3 where at most 1 is allowed."
 
 
 def test_a_choice_needs_its_reason():
@@ -309,9 +309,9 @@ def test_a_design_is_scored_rule_by_rule():
     }
     question = design(rules, **FIELDS)
     assert grade_answer(question, {"bytes": 90, "steps": 15}).points == 3
-    found = grade_answer(question, {"bytes": 190, "steps": 15})
-    assert found.points == 2
-    assert found.verdicts[0].sentence == "`answer` needs 190 bytes of 100."
+    result = grade_answer(question, {"bytes": 190, "steps": 15})
+    assert result.points == 2
+    assert result.verdicts[0].sentence == "`answer` needs 190 bytes of 100."
     assert grade_answer(question, {}).points == 0
 
 

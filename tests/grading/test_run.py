@@ -34,8 +34,8 @@ def outcome(source: str, seconds: float = SECONDS, **inputs):
 
 
 def test_values_come_back_and_repeat():
-    found = outcome("def double(x): return 2 * x")
-    assert (found.kind, found.values, found.mutated) == ("values", {"result": 2.0}, ())
+    seen = outcome("def double(x): return 2 * x")
+    assert (seen.kind, seen.values, seen.mutated) == ("values", {"result": 2.0}, ())
 
 
 def test_the_stub_is_untouched_and_a_missing_feature_is_not():
@@ -46,11 +46,11 @@ def test_the_stub_is_untouched_and_a_missing_feature_is_not():
 
 
 def test_an_exception_shows_the_learners_line_only():
-    found = outcome("import torch\ndef double(x):\n    y = x\n    return torch.ones(2) @ torch.ones(3)")
-    assert found.kind == "exception"
-    assert found.text.startswith("RuntimeError: ")
-    assert "\n" not in found.text
-    assert found.line == "line 4: `return torch.ones(2) @ torch.ones(3)`"
+    seen = outcome("import torch\ndef double(x):\n    y = x\n    return torch.ones(2) @ torch.ones(3)")
+    assert seen.kind == "exception"
+    assert seen.text.startswith("RuntimeError: ")
+    assert "\n" not in seen.text
+    assert seen.line == "line 4: `return torch.ones(2) @ torch.ones(3)`"
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_an_exception_shows_the_learners_line_only():
     ],
 )
 def test_a_wrong_signature_is_not_an_error_in_the_answer(source, part):
-    found = outcome(source)
-    assert found.kind == "signature"
-    assert part in found.text
+    seen = outcome(source)
+    assert seen.kind == "signature"
+    assert part in seen.text
 
 
 def test_a_type_error_inside_the_answer_is_an_exception():
@@ -81,9 +81,9 @@ def test_a_line_is_cut_and_its_back_ticks_do_no_harm():
 
 def test_a_type_error_of_what_the_answer_returned_is_no_wrong_signature():
     subscripted = replace(doubling(), run=lambda answer, inputs: {"result": answer(**inputs)["key"]})
-    found = run_case(subscripted, cell("def double(x): return 'text'"), Case("c", {"x": 1.0}))
-    assert (found.kind, found.line) == ("exception", "")
-    assert "compare what it takes and what it returns with the statement" in explain(subscripted, found)
+    outcome = run_case(subscripted, cell("def double(x): return 'text'"), Case("c", {"x": 1.0}))
+    assert (outcome.kind, outcome.line) == ("exception", "")
+    assert "compare what it takes and what it returns with the statement" in explain(subscripted, outcome)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_a_type_error_of_what_the_answer_returned_is_no_wrong_signature():
     ["pass", "try:\n            pass\n        except Exception:\n            pass"],
 )
 def test_an_endless_loop_ends(body):
-    found = outcome(f"def double(x):\n    while True:\n        {body}", seconds=0.2)
-    assert (found.kind, found.text) == ("timeout", "0.2 s")
-    assert found.line.startswith("line ")
+    seen = outcome(f"def double(x):\n    while True:\n        {body}", seconds=0.2)
+    assert (seen.kind, seen.text) == ("timeout", "0.2 s")
+    assert seen.line.startswith("line ")
 
 
 def test_an_endless_loop_that_swallows_the_exception_once_ends_too():
@@ -127,17 +127,17 @@ def test_an_interrupt_by_the_learner_gets_out():
 
 def test_changed_inputs_are_named():
     x, y = torch.ones(2), [1, [2]]
-    found = outcome("def double(x, y, z):\n    x += 1\n    y[1].append(3)\n    return 0", x=x, y=y, z={"a": 1})
-    assert found.mutated == ("x", "y")
+    seen = outcome("def double(x, y, z):\n    x += 1\n    y[1].append(3)\n    return 0", x=x, y=y, z={"a": 1})
+    assert seen.mutated == ("x", "y")
     assert torch.equal(x, torch.ones(2))
     assert y == [1, [2]]
 
 
 def test_inputs_may_be_changed_where_that_is_asked():
     question = doubling(lambda x: x.mul_(2) and None if x.numel() == 1 else x.mul_(2), in_place=("x",))
-    found = run_case(question, cell("def double(x):\n    x *= 2"), Case("c", {"x": torch.ones(2)}))
-    assert found.mutated == ()
-    assert torch.equal(found.values["x"], torch.full((2,), 2.0))
+    outcome = run_case(question, cell("def double(x):\n    x *= 2"), Case("c", {"x": torch.ones(2)}))
+    assert outcome.mutated == ()
+    assert torch.equal(outcome.values["x"], torch.full((2,), 2.0))
 
 
 def test_random_numbers_repeat_and_go_on_as_before():
@@ -154,8 +154,8 @@ def test_random_numbers_repeat_and_go_on_as_before():
 
 def test_an_imported_answer_is_not_the_learners_own():
     for answer, source in ((torch.optim.AdamW, "torch.optim.adamw"), (optim.AdamW, "course_utils.optim.adam")):
-        found = run_case(doubling(), answer, Case("c", {"x": 1.0}))
-        assert (found.kind, found.text) == ("foreign", source)
+        outcome = run_case(doubling(), answer, Case("c", {"x": 1.0}))
+        assert (outcome.kind, outcome.text) == ("foreign", source)
 
 
 class Equal:
@@ -267,7 +267,7 @@ def test_the_inputs_of_a_case_are_copied_with_what_they_share():
     """As `copy.deepcopy` does: what lay in one memory lies in one memory again, and none of it in the old one."""
     base, alone = torch.arange(6.0).view(2, 3), torch.arange(3.0)
     inputs = {"base": base, "turned": base.T, "again": base, "alone": [alone, alone[1:]], "plain": torch.ones(2)}
-    copied = run._copied(inputs)
+    copied = run._copy(inputs)
     assert copied["again"] is copied["base"]
     copied["base"].zero_()
     copied["alone"][0].zero_()

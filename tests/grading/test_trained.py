@@ -128,8 +128,8 @@ def test_a_loader_is_welcome_as_long_as_it_works_here():
 
 
 def test_an_endless_training_ends_at_twice_its_operations():
-    found = result(partial(loop, steps=10**9, size=1), operations=10**8)
-    assert "2 times the 0.1 billion that are allowed, and the training was stopped there" in found.verdicts[0].sentence
+    graded = result(partial(loop, steps=10**9, size=1), operations=10**8)
+    assert "2 times the 0.1 billion that are allowed, and the training was stopped there" in graded.verdicts[0].sentence
 
 
 def test_a_broken_limit_says_by_how_much():
@@ -201,4 +201,4 @@ def test_what_goes_to_the_learners_process_holds_nothing_held_out():
 
     asked = question()
     asked.cases()
-    assert len(cloudpickle.dumps(asked.asked())) < 10_000
+    assert len(cloudpickle.dumps(asked.for_learners())) < 10_000

@@ -51,19 +51,19 @@ def test_two_processes_train_as_one_does(job, alone, way, tmp_path):
             awaited(lambda: list((tmp_path / "run").glob("examples-*.pt")))
             text.unlink()
         code = process.wait(PATIENCE)
-    said = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
-    assert code == 0, said
-    assert "4 updates, " in said
-    assert ("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in said) is False  # nothing restarts here, or it is set
+    output = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
+    assert code == 0, output
+    assert "4 updates, " in output
+    assert ("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in output) is False  # nothing restarts here, or it is set
     assert farthest(parameters_in(tmp_path / "run", 4), alone) < 1e-10
 
 
 def test_alone_it_says_what_it_took_beside_what_was_predicted(job, tmp_path, capsys):
     own = {**job, "precision": "fp32", "quick": False}
     assert main(["train", *flags(own, tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "4 updates, " in said
-    found, predicted = (float(said.split(word)[1].split(" MiB")[0]) for word in ("peak of rank 0 ", "predicted "))
+    output = capsys.readouterr().out
+    assert "4 updates, " in output
+    found, predicted = (float(output.split(word)[1].split(" MiB")[0]) for word in ("peak of rank 0 ", "predicted "))
     assert found == pytest.approx(predicted, rel=0.02)
 
 
@@ -101,9 +101,9 @@ def test_what_cannot_be_is_one_sentence_before_any_process_starts(job, name, tmp
         if word in given:
             del given[given.index(word) : given.index(word) + 2]
     assert main(["train", *given, *words]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert sentence in errors
+    assert errors.count("\n") == 1
 
 
 class BecameTorchrunError(Exception):

@@ -47,20 +47,20 @@ def examples_of(tmp_path, text, **changes):
 
 
 def test_a_stream_is_the_text_in_bytes(tmp_path):
-    found = examples_of(tmp_path, "first\n\nsecond, longer", sequence=4, batch=1)
-    assert bytes(found.columns["input_ids"].flatten().tolist()) == b"first\nsecond, longer\n"[:20]
-    assert found.weights.tolist() == 5 * [3]
+    examples = examples_of(tmp_path, "first\n\nsecond, longer", sequence=4, batch=1)
+    assert bytes(examples.columns["input_ids"].flatten().tolist()) == b"first\nsecond, longer\n"[:20]
+    assert examples.weights.tolist() == 5 * [3]
 
 
 def test_packed_rows_hold_every_token_once_and_no_label_crosses_a_border(tmp_path):
-    found = examples_of(tmp_path, "abc\n\ndefgh\n\nij\n\n" + "k" * 9, sequence=8, batch=1, packed=True)
-    ids, labels, positions = (found.columns[name] for name in ("input_ids", "labels", "position_ids"))
+    examples = examples_of(tmp_path, "abc\n\ndefgh\n\nij\n\n" + "k" * 9, sequence=8, batch=1, packed=True)
+    ids, labels, positions = (examples.columns[name] for name in ("input_ids", "labels", "position_ids"))
     real = labels != IGNORED
     assert torch.equal(ids[real], labels[real])
     assert not (real & (positions == 0)).any()
-    assert found.weights.tolist() == real.sum(1).tolist()
+    assert examples.weights.tolist() == real.sum(1).tolist()
     # Documents have 4, 6, 3 and 10 bytes, the last cut into 8 and 2: one label less than tokens for each piece.
-    assert int(found.tokens.sum()) == 23
+    assert int(examples.tokens.sum()) == 23
     assert int(real.sum()) == 23 - 5
 
 

@@ -104,9 +104,9 @@ def test_thirty_workers_killed_in_a_row(long_job, undisturbed, tmp_path):
         seen = set().union(*(killed(tmp_path / "run", agent.pid, chance) for _ in range(kills)))
         assert agent.wait(240) == 0
         awaited(lambda: not any(map(alive, seen)), 3)
-    said = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
-    assert "Connection refused" not in said
-    assert said.count("computed again") == kills
+    output = (tmp_path / "said.txt").read_text(encoding="utf-8", errors="replace")
+    assert "Connection refused" not in output
+    assert output.count("computed again") == kills
     assert farthest(parameters_in(tmp_path / "run", 200), undisturbed) < 1e-10
 
 

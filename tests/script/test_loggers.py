@@ -73,7 +73,7 @@ def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
 
     def rate(precision, device):
         asked = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # which nothing predicts
-        return loop.Known.of(asked, asked.split(1), loop.load(asked)[0], torch.device(device)).flops
+        return loop.Expectation.of(asked, asked.split(1), loop.load(asked)[0], torch.device(device)).flops
 
     assert [rate("fp32", "cpu"), rate("fp32", "cpu")] == [1, 1]
     assert [rate("autocast", "cpu"), rate("autocast", "cuda"), rate("fp32", "cuda")] == [2, 3, 4]

@@ -124,10 +124,10 @@ def _accelerate(model: str, recipe: Recipe) -> str:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             **_keys(recipe, ("accelerate",), ("checkpointing", "offload")),
         }
-    return _yaml(settings) + f"\n# {_said_of_the_script(recipe, set(settings))}"
+    return _yaml(settings) + f"\n# {_describe_script(recipe, set(settings))}"
 
 
-def _said_of_the_script(recipe: Recipe, settings: set[str]) -> str:
+def _describe_script(recipe: Recipe, settings: set[str]) -> str:
     """What a file of Accelerate has no room for: it is for the script that it launches to set."""
     held = {"ranks", "device", "keeps_outputs", "chunked_loss", "teacher", "galore"}
     held |= {"compiled"} if "dynamo_config" in settings else set()

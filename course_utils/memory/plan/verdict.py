@@ -83,7 +83,7 @@ class Plan:
         peak = self.estimate.peak_instant
         lines = [
             self.headline,
-            f"Asked with {', '.join(_asked(self.recipe))}.",
+            f"Asked with {', '.join(_list_fields(self.recipe))}.",
             *([f"The loss is that of TRL {version('trl')}."] if self.recipe.trl_loss else []),
             *(f"{remark[0].upper()}{remark[1:]}." for remark in self.estimate.finder.source.remarks),
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
@@ -171,7 +171,7 @@ class Plan:
             "cards": {verdict: list(self.cards(verdict)) for verdict in (FITS, TIGHT)},
             "reserved": self.trial.log.reserved,
             "host": self.trial.host.peak,
-            "seconds": _known(self.trial.seconds),
+            "seconds": _spell_for_json(self.trial.seconds),
             "sent": self.trial.sent,
             "how": self.estimate.how,
             "recipe": plain_recipe(self.recipe),
@@ -186,14 +186,14 @@ class Plan:
 
 def plain_row(row: Option) -> dict:
     """All of it as plain values."""
-    return {**vars(row), "seconds": _known(row.seconds), "recipe": plain_recipe(row.recipe)}
+    return {**vars(row), "seconds": _spell_for_json(row.seconds), "recipe": plain_recipe(row.recipe)}
 
 
-def _known(seconds: float) -> float | None:
+def _spell_for_json(seconds: float) -> float | None:
     return None if isnan(seconds) else seconds  # JSON has no NaN
 
 
-def _asked(recipe: Recipe) -> Iterator[str]:
+def _list_fields(recipe: Recipe) -> Iterator[str]:
     """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
     for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
         value = getattr(recipe, name)

@@ -92,7 +92,7 @@ class Workload:
         recipe, scaler = self.recipe, torch.amp.GradScaler("cpu", enabled=self.recipe.precision == "fp16")
         versions: dict[str, int] | None = None
         for batch in batches:
-            with phase("forward"), self._autocast(), self._saved_tensors_hooks(model):
+            with phase("forward"), self._autocast(), self._hook_saved_tensors(model):
                 outputs, loss = self._apply(model, batch)
                 loss = loss / len(batches)
             if not recipe.keeps_outputs:
@@ -100,14 +100,14 @@ class Workload:
             if versions is None:
                 if recipe.zero_grad != "after-update":
                     optimizer.zero_grad(set_to_none=recipe.zero_grad != "never")
-                versions = {name: p.grad._version for name, p in _trained(model) if p.grad is not None}
+                versions = {name: p.grad._version for name, p in _list_trained(model) if p.grad is not None}
             with phase("backward"):
                 scaler.scale(loss).backward()
         with phase("backward"):
             for bucket in getattr(model, "buckets", ()):
                 bucket.average()
         if recipe.zero_stage < 2 and not recipe.in_backward:
-            untouched = (n for n, p in _trained(model) if p.grad is None or p.grad._version == versions.get(n))
+            untouched = (n for n, p in _list_trained(model) if p.grad is None or p.grad._version == versions.get(n))
             self.idle = frozenset(untouched)
         with phase("update"):
             if recipe.clipping:
@@ -254,7 +254,7 @@ class Workload:
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             adapted = peft.get_peft_model(model, adapters)
         if recipe.quantized and not recipe.upcast:  # PEFT has made them float32, and TRL makes them bfloat16 again
-            for _, parameter in _trained(adapted):
+            for _, parameter in _list_trained(adapted):
                 parameter.data = parameter.data.to(torch.bfloat16)
         return adapted
 
@@ -281,7 +281,7 @@ class Workload:
                 parameter.register_post_accumulate_grad_hook(update)
         return optimizer
 
-    def _saved_tensors_hooks(self, model: nn.Module):
+    def _hook_saved_tensors(self, model: nn.Module):
         if self.recipe.offload_activations:
             return torch.autograd.graph.save_on_cpu(pin_memory=True)
         if self.recipe.saved_on_disk:
@@ -299,7 +299,7 @@ class Workload:
         return torch.autocast("cpu" if self.recipe.device == "cpu" else "cuda", halves)
 
 
-def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 

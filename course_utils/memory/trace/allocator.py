@@ -129,14 +129,14 @@ class CpuAllocator:
             place = max(range(first, last + 1), key=totals.__getitem__)
             return totals[place], times[place - 1] if place > first else start
 
-        ((start, end, _),) = self._marked(_MEASURED)
+        ((start, end, _),) = self._find_marked(_MEASURED)
         (at_start, _), (peak, when), by_phase = highest(start, start), highest(start, end), {}
-        for begin, finish, name in self._marked(_MARK):
+        for begin, finish, name in self._find_marked(_MARK):
             if start <= begin <= end:
                 by_phase[name] = max(by_phase.get(name, 0), highest(begin, finish)[0] - at_start)
         return Account(peak - at_start, at_start, by_phase, self.witness, self._operator_at(when))
 
-    def _marked(self, mark: str) -> list[tuple[int, int, str]]:
+    def _find_marked(self, mark: str) -> list[tuple[int, int, str]]:
         spans = (span for span in self._spans if span[2].startswith(mark))
         return sorted((start, end, name.removeprefix(mark)) for start, end, name, _ in spans)
 

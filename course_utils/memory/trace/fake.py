@@ -160,7 +160,7 @@ class Answers(TorchDispatchMode):
                 with unset_fake_temporarily():
                     self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
             return answer
-        for index in _mutated_arguments(func):
+        for index in _find_mutated(func):
             for tensor in tree_leaves(args[index : index + 1]):
                 is_small = isinstance(tensor, torch.Tensor) and _is_small(tensor)
                 if is_small and (value := self._value(tensor)) is not None:
@@ -244,7 +244,7 @@ class Answers(TorchDispatchMode):
         try:
             answer = func(*args, **kwargs)
             tensors = (one for one in tree_leaves(answer) if isinstance(one, torch.Tensor))
-            wanted = _mutated_arguments(func) or any(_is_small(one) for one in tensors)
+            wanted = _find_mutated(func) or any(_is_small(one) for one in tensors)
         except (DynamicOutputShapeException, DataDependentOutputException):
             answer, wanted = None, True  # a shape that depends on values, which are known
         if not wanted:
@@ -273,7 +273,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 @cache
-def _mutated_arguments(func) -> tuple[int, ...]:
+def _find_mutated(func) -> tuple[int, ...]:
     """Places of the arguments that the operator's schema says it writes to."""
     return tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
 

@@ -69,7 +69,7 @@ class Usage:
     @property
     def resident(self) -> int:
         """What was there before the log began."""
-        return sum(self._rounded(piece.bytes) for piece in self.pieces if piece.was_there)
+        return sum(self._round(piece.bytes) for piece in self.pieces if piece.was_there)
 
     @property
     def peak(self) -> int:
@@ -117,7 +117,7 @@ class Usage:
         """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
         import pandas as pd
 
-        sizes = {i: self._rounded(piece.bytes) for i, piece in enumerate(self.pieces) if piece.was_there}
+        sizes = {i: self._round(piece.bytes) for i, piece in enumerate(self.pieces) if piece.was_there}
         for change, (_, index, _) in zip(self._changes[: self._top + 1], self.events, strict=False):
             sizes[index] = sizes.get(index, 0) + int(change)
         largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
@@ -127,7 +127,7 @@ class Usage:
         ]
         return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
 
-    def _rounded(self, size):
+    def _round(self, size):
         return -(-size // self.grain) * self.grain
 
     @cached_property
@@ -137,7 +137,7 @@ class Usage:
         changes = np.zeros(len(self.events), dtype=np.int64)
         for row, (change, index, _) in enumerate(self.events):
             if change:
-                changes[row] = self._rounded(sizes[index] + change) - self._rounded(sizes[index])
+                changes[row] = self._round(sizes[index] + change) - self._round(sizes[index])
                 sizes[index] += change
         return changes
 
@@ -149,7 +149,7 @@ class Usage:
         for row, (_, index, _) in enumerate(self.events):
             if index >= 0:
                 changes[row, kinds[index]] = self._changes[row]
-        start = [self._rounded(piece.bytes) * piece.was_there for piece in self.pieces]
+        start = [self._round(piece.bytes) * piece.was_there for piece in self.pieces]
         return np.bincount(kinds, start, len(KINDS)).astype(np.int64) + changes.cumsum(axis=0)
 
     @cached_property

@@ -173,17 +173,17 @@ def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_printed(write, cap
     smoke, laptop = (write(text=BEGINNING.replace("SCALE", scale), name=f"00_{scale}") for scale in ("smoke", "laptop"))
     wrong = write(*BREAKING, text=DEMO + BROKEN, name="00_wrong")
     assert rehearse([right, laptop, smoke, laptop, wrong], seconds=100) == 1
-    said = capfd.readouterr().out.splitlines()
-    well, said = said[:-5], said[-5:]
+    output = capfd.readouterr().out.splitlines()
+    well, output = output[:-5], output[-5:]
     assert len(well) == 4 + 3
     assert all(line.endswith(": as expected") for line in well), well
-    assert said[0].endswith(
+    assert output[0].endswith(
         "step 1 of 5, A number: 'x is 3' does not stand in the output. x + 0.1 is 2.1, expected 2 within 0%."
     )
-    assert said[1].endswith("The picture is not described with 'a bar of 8', but: a bar of 7")
-    assert said[2].endswith("The clicks change nothing in the picture.")
-    assert "The figure has no control 'depth'; its controls are: height, width." in said[3]
-    assert said[4].endswith("Cell 'broken' failed: ZeroDivisionError: division by zero.")
+    assert output[1].endswith("The picture is not described with 'a bar of 8', but: a bar of 7")
+    assert output[2].endswith("The clicks change nothing in the picture.")
+    assert "The figure has no control 'depth'; its controls are: height, width." in output[3]
+    assert output[4].endswith("Cell 'broken' failed: ZeroDivisionError: division by zero.")
 
 
 WRONG = {

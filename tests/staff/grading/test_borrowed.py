@@ -67,9 +67,9 @@ def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
     entry = next(entry for entry in load_set(name)["questions"] if entry["id"] == question)
     asked, authored = question_from(entry), AUTHORED[name][question]
     cases = asked.cases()
-    found = judge.grade(asked, cases, outcomes(authored, source, cases), entry)
-    assert (found.points, {verdict.kind for verdict in found.verdicts}) == (0, {"foreign"})
-    assert all("which it should replace: write your own." in verdict.sentence for verdict in found.verdicts)
+    result = judge.grade(asked, cases, outcomes(authored, source, cases), entry)
+    assert (result.points, {verdict.kind for verdict in result.verdicts}) == (0, {"foreign"})
+    assert all("which it should replace: write your own." in verdict.sentence for verdict in result.verdicts)
 
 
 @pytest.mark.slow

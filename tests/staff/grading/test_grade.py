@@ -175,7 +175,8 @@ def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny,
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
             monkeypatch.setattr(sandbox.isolate, "computed", lambda *_, took=computed: took)
-        heard = asking.ask([(Cell(1, answer.format(body)), True)], paper.asked, paper.inputs[:1], 1.0, lanes[0])
+        cells = [(Cell(1, answer.format(body)), True)]
+        heard = asking.ask(cells, paper.pickled, paper.inputs[:1], 1.0, lanes[0])
         found.append((heard.outcomes[0].kind, heard.starved))
     assert found == [("timeout", True), ("timeout", True), ("timeout", False)]
 
@@ -273,7 +274,7 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
     lane, paper = sandbox.Lane("fork"), grade.prepare(SET, tiny, SEED).papers[0]
 
     def answered():
-        heard = asking.ask([(Cell(1, ANSWER), True)], paper.asked, paper.inputs, 20.0, lane)
+        heard = asking.ask([(Cell(1, ANSWER), True)], paper.pickled, paper.inputs, 20.0, lane)
         return {outcome.kind for outcome in heard.outcomes}
 
     assert answered() == {"values"}
@@ -286,11 +287,11 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(tiny, tmp_path, monke
 
 def test_what_a_learners_process_is_given_holds_no_answer(tiny):
     paper = grade.prepare(SET, tiny, SEED).papers[0]
-    assert b"scale" in paper.asked
+    assert b"scale" in paper.pickled
     for secret in (b"Mistake", b"product is a sum", b"draw", b"BEGIN SOLUTION"):
-        assert secret not in paper.asked
+        assert secret not in paper.pickled
     with pytest.raises(CourseError, match="Only the judge"):
-        __import__("cloudpickle").loads(paper.asked).expected({})
+        __import__("cloudpickle").loads(paper.pickled).expected({})
 
 
 def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructor_wants_it(tmp_path):
@@ -313,10 +314,10 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     write_class(tmp_path / "class", {name: HONEST[name][0] for name in chosen})
     (tmp_path / "class" / "answer.py").write_text("x")
     assert run_command(tmp_path, tiny) == 0
-    said = capsys.readouterr().out
-    assert "5 submissions, 67% of all points" in said
-    assert "answer.py" in said
-    assert "1  Your product is a sum." in said
+    output = capsys.readouterr().out
+    assert "5 submissions, 67% of all points" in output
+    assert "answer.py" in output
+    assert "1  Your product is a sum." in output
     out = tmp_path / "class-results"
     rows = list(csv.DictReader((out / "results.csv").read_text("utf-8").splitlines()))
     assert {row["student"]: row["points"] for row in rows}["'=cmd()"] == "3.0"
@@ -364,8 +365,8 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
     monkeypatch.setattr(sandbox, "_find_kind", lambda: ("fork", "bubblewrap fails (bwrap: no, thanks)"))
     command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]
     assert main(command) == 2
-    said = capsys.readouterr().err
-    assert "no sandbox here for strangers' code: bubblewrap fails (bwrap: no, thanks). A submission" in said
+    errors = capsys.readouterr().err
+    assert "no sandbox here for strangers' code: bubblewrap fails (bwrap: no, thanks). A submission" in errors
     assert main([*command, "--trust"]) == 0
     assert "honest students" in capsys.readouterr().err
     for file in ("summary.txt", "summary.html"):
@@ -478,10 +479,10 @@ def test_pages_are_for_students_and_records_are_not_among_them(tiny, tmp_path):
 def test_check_runs_the_public_checks_of_a_notebook(tiny, tmp_path, capsys):
     (tmp_path / f"{SET}.ipynb").write_text(HONEST["named mistake"][0])
     assert main(["check", str(tmp_path / f"{SET}.ipynb")]) == 1
-    said = capsys.readouterr().out
-    assert "Your product is a sum." in said
-    assert said.startswith("Checking the file as it was saved on ")
-    assert "1 of 2 answers is right." in said
+    output = capsys.readouterr().out
+    assert "Your product is a sum." in output
+    assert output.startswith("Checking the file as it was saved on ")
+    assert "1 of 2 answers is right." in output
     for name in ("right", "a helper below magics", "split below the marker"):
         (tmp_path / "mine.ipynb").write_text(HONEST[name][0])
         assert main(["check", str(tmp_path / "mine.ipynb"), "--set", SET]) == 0

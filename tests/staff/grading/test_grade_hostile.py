@@ -268,8 +268,8 @@ def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monke
         packages = [*site.getsitepackages(), str(place / "src/course/.venv")]
         monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: packages)
         command = [*sandbox._bwrap([place / folder for folder in private]), sys.executable, "-c", LOOK, str(place)]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-        assert set(said.split()) == seen
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert set(output.split()) == seen
     finally:
         shutil.rmtree(place)
 
@@ -298,8 +298,8 @@ def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeyp
     else:
         link.symlink_to(real.parent)
         prefix = link / real.name
-    said = subprocess.check_output([prefix / "bin" / "python", "-c", WHERE], text=True, timeout=60)
-    executable, own, base, library, packages = json.loads(said)
+    output = subprocess.check_output([prefix / "bin" / "python", "-c", WHERE], text=True, timeout=60)
+    executable, own, base, library, packages = json.loads(output)
     assert str(tmp_path) in executable
     for name, value in (("executable", executable), ("prefix", own), ("base_prefix", base)):
         monkeypatch.setattr(sandbox.sys, name, value)

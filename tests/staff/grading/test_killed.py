@@ -67,9 +67,9 @@ def test_a_killed_grader_loses_what_was_in_work_and_leaves_nothing_running(tmp_p
     assert (public, whole) >= finished
     assert whole < SIZE
     again = started(folder)
-    said = again.communicate(timeout=120)[0]
-    assert again.returncode == 0, said
-    assert (f"{whole} of {SIZE} were graded before" in said) == (whole > 0), said
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, output
+    assert (f"{whole} of {SIZE} were graded before" in output) == (whole > 0), output
     assert records(folder) == (SIZE, SIZE)
     results = json.loads((tmp_path / "class-results" / "results.json").read_text("utf-8"))
     assert {record["points"] for record in results} == {30}

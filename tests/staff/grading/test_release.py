@@ -343,9 +343,9 @@ def test_a_hidden_oracle_stays_and_its_words_on_the_public_cases_go(release):
     [authored] = load_solutions(path)
     entry = set_entry(authored)
     assert "2.5" not in entry["code"]
-    told = question_from(entry)
-    for right, found in zip(authored.question.cases(), told.cases(), strict=True):
-        assert same(authored.question.expected(right.inputs), told.expected(found.inputs))
+    question = question_from(entry)
+    for right, found in zip(authored.question.cases(), question.cases(), strict=True):
+        assert same(authored.question.expected(right.inputs), question.expected(found.inputs))
     with pytest.raises(KeyError):
-        told.expected({"x": torch.ones(3)})
+        question.expected({"x": torch.ones(3)})
     assert allowed(authored.question) == "*Everything may be used, except for `torch.nn.functional.softmin`.*"

@@ -22,8 +22,8 @@ def all_of(folder, tmp_path, paths, jobs=1):
     """What is released, and the parts that were run for it."""
     run = []
     places = tmp_path / "exercises", tmp_path / "sets"
-    found = released_sets(paths, *places, Released(folder), jobs, run.append)
-    return list(found), run
+    sets = released_sets(paths, *places, Released(folder), jobs, run.append)
+    return list(sets), run
 
 
 @pytest.mark.slow
@@ -42,8 +42,8 @@ def solutions(tmp_path, monkeypatch):
     """A set whose parts are only counted, since what they give is not looked at here."""
     path = tmp_path / "99_tiny.ipynb"
     path.write_text(notebook(SETUP, SCALE, ANSWER, COUNT, NEXT))
-    monkeypatch.setattr(releasing, "_released", lambda part: f"text {part[1]}" if part[1] else "notebook")
-    monkeypatch.setattr(releasing, "_authored", lambda path: [])
+    monkeypatch.setattr(releasing, "_release", lambda part: f"text {part[1]}" if part[1] else "notebook")
+    monkeypatch.setattr(releasing, "_load_once", lambda path: [])
     return path
 
 
@@ -65,17 +65,17 @@ def test_only_what_changed_is_run_again(solutions, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_goes_on_where_it_was(solutions, tmp_path, monkeypatch):
-    whole = releasing._released
+    whole = releasing._release
 
     def stopped(part):
         if part[1] == "q2":
             raise KeyboardInterrupt
         return whole(part)
 
-    monkeypatch.setattr(releasing, "_released", stopped)
+    monkeypatch.setattr(releasing, "_release", stopped)
     with pytest.raises(KeyboardInterrupt):
         all_of(tmp_path / "kept", tmp_path, [solutions])
-    monkeypatch.setattr(releasing, "_released", whole)
+    monkeypatch.setattr(releasing, "_release", whole)
     assert [part[1] for part in all_of(tmp_path / "kept", tmp_path, [solutions])[1]] == ["q2"]
 
 
@@ -132,7 +132,7 @@ def test_facts_that_disagree_are_said_before_anything_is_run(tmp_path, monkeypat
     with pytest.raises(CourseError, match=said):
         all_of(tmp_path / "kept", tmp_path, [path])
     path.write_text(text.replace(line[0], ""), encoding="utf-8")
-    releasing._authored.cache_clear()
+    releasing._load_once.cache_clear()
     with pytest.raises(CourseError, match=f"The statement of q2 lacks its facts; .*: {re.escape(line[0])}"):
         all_of(tmp_path / "kept", tmp_path, [path])
 
@@ -144,15 +144,15 @@ def test_what_differs_is_said_with_what_to_do(checkout, monkeypatch, capsys):
     text = (ROOT / "exercises" / exercise).read_text("utf-8")
     made = {checkout / "exercises" / exercise: text, checkout / "course_utils/grading/sets" / f"{name}.json": "{}"}
     asked = []
-    monkeypatch.setattr(command, "_released", lambda paths, *_: asked.append(len(paths)) or iter([made] * len(paths)))
+    monkeypatch.setattr(command, "_release", lambda paths, *_: asked.append(len(paths)) or iter([made] * len(paths)))
     assert main(["release", "--check", "00"]) == 1
     assert f"exercises/{exercise} is missing: `course release {name}` writes it." in capsys.readouterr().out
     answered = text.replace("EXERCISE q1", "EXERCISE q1, answered")
     (checkout / "exercises" / exercise).write_text(answered, encoding="utf-8")
     assert main(["release", "--check", "00"]) == 1
-    said = capsys.readouterr().out
-    assert "somebody changed it or answered in it" in said
-    assert f"`course release {name}` writes it anew and keeps a copy" in said
+    output = capsys.readouterr().out
+    assert "somebody changed it or answered in it" in output
+    assert f"`course release {name}` writes it anew and keeps a copy" in output
     assert main(["release", "00"]) == 0
     assert "written; the old one is in " in capsys.readouterr().out
 

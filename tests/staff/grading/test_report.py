@@ -57,11 +57,11 @@ def test_points_come_about_as_the_guide_says(name):
         in_parts = ("account", "design", "timeline", "kills", "weighed")
         assert entry["parts"] == (kind is not None and kind[1] in in_parts), entry["id"]
         assert not (entry["parts"] and entry["has_hidden"]) or kind[1] == "kills", "a guide that says so would be wrong"
-        asked = question_from(entry)
-        if asked.share is None:
+        question = question_from(entry)
+        if question.share is None:
             count = len(entry["cases"])
-            one_wrong = round(asked.points * (count - 1) / count, 2) if entry["parts"] else 0
-            assert points(asked, [], [False, *[True] * (count - 1)]) == one_wrong
+            one_wrong = round(question.points * (count - 1) / count, 2) if entry["parts"] else 0
+            assert points(question, [], [False, *[True] * (count - 1)]) == one_wrong
 
 
 def test_the_rule_is_on_each_students_page_and_parts_are_marked():
@@ -105,9 +105,9 @@ def test_no_hint_goes_with_an_answer_that_never_ended():
     from course_utils.grading.judge import grade
 
     entry = load_set("03_adamw")["questions"][0]
-    asked = question_from(entry)
+    question = question_from(entry)
     for kind, hinted in (("timeout", False), ("died", False), ("stuck", False), ("exception", True)):
-        result = grade(asked, asked.cases(), [Outcome(kind, text="20 s")] * 5, entry, tries=2)
+        result = grade(question, question.cases(), [Outcome(kind, text="20 s")] * 5, entry, tries=2)
         assert bool(result.hint) == hinted, kind
 
 

@@ -75,7 +75,7 @@ def test_a_chain_of_thousands_is_followed_at_once():
     chain = [f"a{i} = a{i + 1}" for i in range(5000)]
     cells = [submission.Cell(i, source, (), parsed(source)) for i, source in enumerate(chain)]
     first = submission.Cell(9999, RIGHT, ("q1",), submission.Parsed(uses=frozenset({"a0"})))
-    assert len(submission._needed([*cells, first], first)) == 5001
+    assert len(submission._cells_for([*cells, first], first)) == 5001
 
 
 @pytest.mark.parametrize("source", [STUB, STUB + "\n\n", STUB.replace("\n", "\r\n"), "#EXERCISE q1" + STUB[13:]])
@@ -171,9 +171,9 @@ def test_cells_of_any_shape_are_passed_over():
         {"cell_type": []},
         cell("\ud800"),
     ]
-    found = read_text(json.dumps({"cells": [*odd, cell(RIGHT)]}))
-    assert [each.number for each in found.cells] == [6, 8, 9]
-    assert answer_to(found, ENTRY).state == "written"
+    submission = read_text(json.dumps({"cells": [*odd, cell(RIGHT)]}))
+    assert [each.number for each in submission.cells] == [6, 8, 9]
+    assert answer_to(submission, ENTRY).state == "written"
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_cells_of_any_shape_are_passed_over():
     ],
 )
 def test_what_is_no_notebook_has_no_cells_and_a_note(text, said):
-    found = read_text(text)
-    assert found.cells == ()
-    assert said in found.notes[0]
+    submission = read_text(text)
+    assert submission.cells == ()
+    assert said in submission.notes[0]
 
 
 def test_files_of_every_kind_are_read_or_noted(tmp_path):

@@ -113,7 +113,7 @@ def answered(source, kind):
     lane = sandbox.Lane(kind)
     try:
         cells = [(Cell(1, SETUP), False), (Cell(2, source), True)]
-        heard = asking.ask(cells, paper.asked, paper.inputs[:1], 60.0, lane)
+        heard = asking.ask(cells, paper.pickled, paper.inputs[:1], 60.0, lane)
     finally:
         lane.close()
     assert heard.outcomes[0].kind == "values", heard

@@ -53,17 +53,17 @@ def takes_long(name: str, authored) -> bool:
 @pytest.mark.parametrize(("name", "authored"), slow_where(takes_long, QUESTIONS))
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), *SEEDS])  # with a seed, public ones too
 def test_the_solution_gets_full_marks(name, authored, seed):
-    found = CaseRunner(authored, seed).result(authored.solution, entry(name, authored))
-    assert found.points == found.of, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
-    assert found.diagnosis == found.hint == ""
+    result = CaseRunner(authored, seed).result(authored.solution, entry(name, authored))
+    assert result.points == result.of, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
+    assert result.diagnosis == result.hint == ""
 
 
 @for_all("", QUESTIONS)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
-    found = CaseRunner(authored).result(authored.stub, entry(name, authored))
-    assert found.points == 0
+    result = CaseRunner(authored).result(authored.stub, entry(name, authored))
+    assert result.points == 0
     assert is_untouched(f"\n{authored.stub}\n\n", authored.stub)
-    for verdict in (verdict for verdict in found.verdicts if not verdict.passed):  # a bug need not show in every case
+    for verdict in (verdict for verdict in result.verdicts if not verdict.passed):  # a bug need not show in every case
         assert verdict.sentence
         assert "Traceback" not in verdict.sentence
         assert (
@@ -74,8 +74,8 @@ def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
 @pytest.mark.slow
 @for_all(", mistake", MISTAKES)
 def test_a_known_mistake_is_named_when_hidden_cases_are_judged_too(name, authored, mistake):
-    found = CaseRunner(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
-    assert found.mistake == mistake.name
+    result = CaseRunner(authored, SEED).result(mistaken(authored.solution, mistake), entry(name, authored))
+    assert result.mistake == mistake.name
 
 
 SUM, MESH = "Sum.apply(F.linear(hidden, self.w2))", '"d": 4, "t": 4, "p": 4, "k": 32'
@@ -96,11 +96,11 @@ AGAIN = "the sum is summed again in the backward pass"
 def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patches, told):
     name = "12_scaling_out"
     authored = next(each for each in SETS[name][0] if each.question.id == question)
-    found = CaseRunner(authored).result(
+    result = CaseRunner(authored).result(
         mistaken(authored.solution, Mistake("", "", tuple(patches))), entry(name, authored)
     )
-    assert told in found.diagnosis
-    assert not found.mistake
+    assert told in result.diagnosis
+    assert not result.mistake
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patch
 )
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_answer_in_another_style_gets_full_marks(name, authored, variant, seed):
-    found = CaseRunner(authored, seed).result(variant.source, entry(name, authored))
-    assert found.passed, [verdict.sentence for verdict in found.verdicts if not verdict.passed]
+    result = CaseRunner(authored, seed).result(variant.source, entry(name, authored))
+    assert result.passed, [verdict.sentence for verdict in result.verdicts if not verdict.passed]
 
 
 @for_all("", QUESTIONS)

@@ -100,14 +100,14 @@ def test_an_interrupted_run_stops_with_its_kernel_and_blames_nothing_else(tmp_pa
         wait_for(tmp_path / "notebooks" / "started")
         kernels = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        output = process.communicate(timeout=60)[1]
     finally:
         process.kill()
     assert kernels
     assert psutil.wait_procs(kernels, timeout=20)[1] == []
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "course run: stopped."
-    assert "Traceback" not in said
+    assert output.splitlines()[-1] == "course run: stopped."
+    assert "Traceback" not in output
 
 
 def wait_for(path):

@@ -56,18 +56,20 @@ def run_cell(tmp_path, source, *flags, python=sys.executable, timeout=100, folde
 
 
 def test_without_package_and_network_one_sentence_says_so(tmp_path):
-    said = run_cell(tmp_path, setup_source(NOWHERE), "hide")
-    assert "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in said
-    assert said.count("ERROR:") <= 1, "pip gives its reason in one line, or, in older versions, not at all"
-    assert len(said.splitlines()) < 20
+    output = run_cell(tmp_path, setup_source(NOWHERE), "hide")
+    assert (
+        "RESULT AssertionError The course could not be fetched: check the network, then run this cell again." in output
+    )
+    assert output.count("ERROR:") <= 1, "pip gives its reason in one line, or, in older versions, not at all"
+    assert len(output.splitlines()) < 20
 
 
 def test_without_package_and_address_it_says_how_to_install_from_a_wheel_and_from_a_folder(tmp_path):
-    said = run_cell(tmp_path, setup_source(""), "hide")
-    assert "RESULT AssertionError The course is not installed here." in said
-    assert "make wheel" in said
-    assert "%pip install FOLDER" in said
-    assert "ERROR:" not in said, "nothing was tried that cannot work"
+    output = run_cell(tmp_path, setup_source(""), "hide")
+    assert "RESULT AssertionError The course is not installed here." in output
+    assert "make wheel" in output
+    assert "%pip install FOLDER" in output
+    assert "ERROR:" not in output, "nothing was tried that cannot work"
 
 
 @pytest.mark.slow
@@ -90,9 +92,9 @@ def test_without_an_address_the_cell_installs_the_wheel_that_lies_beside_the_not
     python = _empty_python(tmp_path)
     _share_packages(python)
     before = _versions(python)
-    said = run_cell(tmp_path, setup_source(""), "hide", python=str(python), folder=folder, timeout=300)
-    assert said.count("smoke scale on cpu, seed 0") == 2, said
-    assert "RESULT NoneType None" in said
+    output = run_cell(tmp_path, setup_source(""), "hide", python=str(python), folder=folder, timeout=300)
+    assert output.count("smoke scale on cpu, seed 0") == 2, output
+    assert "RESULT NoneType None" in output
     after = _versions(python)
     assert after.pop("course-utils")
     assert after == before
@@ -110,16 +112,16 @@ def test_in_colab_the_cell_fetches_the_course_and_moves_nothing(tmp_path, monkey
     before = _versions(python)
     assert (before["numpy"], before["torch"]) == (OTHER_NUMPY, OTHER_TORCH)
 
-    said = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder, timeout=400)
-    assert said.count("smoke scale on cpu, seed 0\nColab forgets this machine's files.") == 2, said
-    assert "RESULT NoneType None" in said
+    output = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder, timeout=400)
+    assert output.count("smoke scale on cpu, seed 0\nColab forgets this machine's files.") == 2, output
+    assert "RESULT NoneType None" in output
     after = _versions(python)
     assert after.pop("course-utils")
     assert after == before
 
     shutil.rmtree(remote)  # on another day, without the network, all is there
-    said = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder)
-    assert "RESULT NoneType None" in said
+    output = run_cell(tmp_path, cell, "hide", "colab", python=str(python), folder=folder)
+    assert "RESULT NoneType None" in output
     assert list(folder.iterdir()) == []
 
 

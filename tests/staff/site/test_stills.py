@@ -62,19 +62,19 @@ def test_every_value_is_one_that_the_control_can_have_and_not_where_it_starts(ch
 
 def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_are_other_pictures(tmp_path, write):
     write(("H is 10", ""), ("H is 1", "every = 1"), ("H is 10 again", "every = 10"))
-    found = draw(LOCAL_SGD, tmp_path, "smoke")
-    assert [still.label for still in found] == ["H is 10", "H is 1", "H is 10 again"]
-    assert [still.file for still in found] == ["09-1.webp", "09-2.webp", "09-3.webp"]
-    start, other, again = (tmp_path / still.file for still in found)
+    pictures = draw(LOCAL_SGD, tmp_path, "smoke")
+    assert [still.label for still in pictures] == ["H is 10", "H is 1", "H is 10 again"]
+    assert [still.file for still in pictures] == ["09-1.webp", "09-2.webp", "09-3.webp"]
+    start, other, again = (tmp_path / still.file for still in pictures)
     assert differ(start, other)
     assert not differ(start, again)
-    assert "H = 10," in found[0].alt
-    assert "H = 1," in found[1].alt
-    for still in found:
+    assert "H = 10," in pictures[0].alt
+    assert "H = 1," in pictures[1].alt
+    for still in pictures:
         picture = Image.open(tmp_path / still.file)
         assert picture.format == "WEBP"
         assert picture.width / picture.height == pytest.approx(still.width / still.height, rel=0.005)
-    assert stored("09_local_sgd", tmp_path) == found
+    assert stored("09_local_sgd", tmp_path) == pictures
     write(("other words", ""), ("H is 1", "every = 1"), ("H is 10 again", "every = 10"))
     assert stored("09_local_sgd", tmp_path)[0].label == "other words", "those of today"
     write(("one", ""))
@@ -119,16 +119,18 @@ def test_a_chapter_without_settings_is_named(tmp_path, write):
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
 def test_the_first_still_is_the_stored_picture_and_labels_say_what_the_others_show(tmp_path, chapter):
     """At the scale of the stored notebooks."""
-    found = draw(chapter, tmp_path)
-    first, *others = [tmp_path / still.file for still in found]
+    pictures = draw(chapter, tmp_path)
+    first, *others = [tmp_path / still.file for still in pictures]
     assert all(differ(first, other) for other in others)
     assert differ(*others)
     *_, (bundle, about) = stored_pictures(chapter)
-    assert [without_times(still.alt) for still in found] == [without_times(still.alt) for still in stored(chapter.stem)]
-    assert found[0].width == pytest.approx(about["width"], abs=2)
+    assert [without_times(still.alt) for still in pictures] == [
+        without_times(still.alt) for still in stored(chapter.stem)
+    ]
+    assert pictures[0].width == pytest.approx(about["width"], abs=2)
     assert Image.open(first).height == pytest.approx(Image.open(BytesIO(bundle)).height, abs=4)
     seen = ""  # what an earlier picture showed may be compared with
-    for still in found:
+    for still in pictures:
         seen += still.alt + " ".join(f"{100 * float(share):.0f}%" for share in re.findall(r"\b[01]\.\d\d\b", still.alt))
         told = WITH_UNIT.findall(still.label.replace(" %", "%"))
         assert [number for number in told if number not in seen] == [], still.label

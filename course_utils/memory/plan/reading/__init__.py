@@ -70,12 +70,12 @@ class Reading:
     def table(self) -> list[str]:
         """A line for each value: what it is and where it stands."""
         values = {"model": self.model, **self.fields}
-        rows = [(f"{name}={_plain(values[name])}", where) for name, where in self.provenance.items() if name in values]
+        rows = [(f"{name}={_write(values[name])}", where) for name, where in self.provenance.items() if name in values]
         width = max((len(row[0]) for row in rows), default=0)
         return [f"  {value:<{width}}  {where}" for value, where in rows]
 
 
-def _plain(value: object) -> str:
+def _write(value: object) -> str:
     return ",".join(value) or "all-linear" if isinstance(value, tuple) else str(value)
 
 

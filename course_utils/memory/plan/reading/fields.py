@@ -55,7 +55,7 @@ class Found:
             if value is not None and value.value is None:  # max_length: null
                 self.unmodelled[name] = f"{UNKNOWN}: {key} ({value.where}) has no bound; say it with {flag_of(name)}"
             elif value is not None:
-                self._put(name, _typed(name, key, value), value.where)
+                self._put(name, _convert(name, key, value), value.where)
         if self.tool.loop:
             if "sequence" not in self.fields:
                 self.unmodelled.setdefault("sequence", f"{_NO_FILE} how long texts are; say it with --sequence")
@@ -264,7 +264,7 @@ def _head(kind: str) -> str:
     return kind.partition("For")[2]
 
 
-def _typed(name: str, key: str, value: Value) -> object:
+def _convert(name: str, key: str, value: Value) -> object:
     """A value as the field `name` has it, by the type of the field's default."""
     kind = type(getattr(Recipe, name))
     if kind is bool:

@@ -1,0 +1,72 @@
+"""The names in the program's own code: a private helper says what it does, and a value says what it is."""
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+ROOMS = ("benchmarks", "course_staff", "course_utils")
+
+VAGUE = frozenset({"found", "said", "known", "asked", "kept", "told"})
+
+_STORED = {  # names that released sets or notebooks call
+    "course_utils/grading/kinds.py": "kept",
+    "course_utils/lessons/c10_fsdp_and_zero.py": "kept",
+    "course_utils/lessons/c11b_fewer_bits.py": "told",
+    "course_utils/lessons/c12_scaling_out.py": "kept",
+}
+
+_IRREGULAR = re.compile(
+    r"beaten|begun|bent|born|bound|bought|broken|brought|built|caught|chosen|dealt|done|drawn|driven|fallen|felt|forgotten|"
+    r"found|frozen|given|gone|grown|heard|held|hidden|hung|kept|known|laid|left|lent|lost|made|meant|met|paid|said|seen|sent|"
+    r"shaken|shown|shrunk|sold|spent|spoken|spun|stolen|stood|struck|stuck|sunk|swept|taken|taught|thought|thrown|told|torn|"
+    r"understood|woken|worn|written"
+)
+_VERBS = re.compile(r"bleed|breed|embed|exceed|feed|need|proceed|seed|shed|shred|speed|succeed|weed")
+_ADJECTIVES = re.compile(
+    r"alike|alone|bare|big|different|equal|far|fine|foreign|full|good|high|large|local|long|loose|low|near|new|off|older?|"
+    r"other|plain|quiet|right|same|sharp|short|similar|small|sound|unsaved|unknown|whole|wrong"
+)
+
+
+def vague_names(root: Path) -> Iterator[str]:
+    """A sentence for every name in the `ROOMS` below `root` that says too little, with its file and line."""
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            place = path.relative_to(root).as_posix()
+            allowed = [name for stored, name in _STORED.items() if stored == place]
+            for line, remark in remarks_on(path.read_text(encoding="utf-8"), allowed):
+                yield f"{place}:{line}: {remark}"
+
+
+def remarks_on(source: str, allowed: Collection[str] = ()) -> list[tuple[int, str]]:
+    """What is wrong with the names that Python source defines, but for those `allowed`: line, and a sentence."""
+    remarks = []
+    for node in ast.walk(ast.parse(source)):
+        name = _name_of(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _describes(name):
+            remarks.append((node.lineno, f"{name} describes; name the helper by a verb that says what it does."))
+        elif name in VAGUE and name not in allowed:
+            remarks.append((node.lineno, f"{name!r} could be anything; name the value by what it is."))
+    return sorted(remarks)
+
+
+def _name_of(node: ast.AST) -> str | None:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+            return name
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return name
+        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+            return name
+    return None
+
+
+def _describes(name: str) -> bool:
+    """Whether a function's name is private and begins with a participle, or is nothing but an adjective."""
+    if not name.startswith("_") or name.startswith("__"):
+        return False
+    first, *more = name.strip("_").split("_")
+    if _IRREGULAR.fullmatch(first) or (first.endswith("ed") and not _VERBS.fullmatch(first)):
+        return True
+    return not more and _ADJECTIVES.fullmatch(first) is not None

@@ -1,0 +1,64 @@
+"""Names that say too little, and names that a rule may not take for such."""
+
+import pytest
+
+from course_staff.notebooks.naming import ROOMS, VAGUE, remarks_on, vague_names
+
+
+@pytest.mark.parametrize("name", ["_named", "_kept", "_found_by", "_measured_update", "_quiet", "_older"])
+@pytest.mark.parametrize("source", ["def {}(): ...", "async def {}(): ...", "class A:\n    def {}(self): ..."])
+def test_a_private_function_that_describes_is_refused(name, source):
+    ((_, remark),) = remarks_on(source.format(name))
+    assert name in remark
+
+
+@pytest.mark.parametrize(
+    "name", ["_need", "_embed_all", "_feed", "_seed", "_split", "_same_document", "__added__", "named"]
+)
+def test_verbs_nouns_and_public_names_pass(name):
+    assert not remarks_on(f"def {name}(): ...")
+
+
+BINDINGS = [
+    "{} = 1",
+    "a.{} = 1",
+    "a, (b, *{}) = c",
+    "{}: int = 1",
+    "{} += 1",
+    "if ({} := a): ...",
+    "for {} in a: ...",
+    "[{} for {} in a]",
+    "with a as {}: ...",
+    "try: ...\nexcept E as {}: ...",
+    "def f({}): ...",
+    "def f(*, {}=1): ...",
+    "def f(**{}): ...",
+    "lambda {}: 1",
+    "class A:\n    {}: int",
+    "class A:\n    def {}(self): ...",
+    "match a:\n    case A({}): ...",
+    "match a:\n    case [*{}]: ...",
+]
+
+
+@pytest.mark.parametrize("source", BINDINGS)
+def test_a_vague_name_is_refused_wherever_it_is_bound(source):
+    for name in VAGUE:
+        ((line, remark),) = remarks_on(source.replace("{}", name))
+        assert line >= 1
+        assert repr(name) in remark
+    assert not remarks_on(source.replace("{}", "found_path"))
+
+
+@pytest.mark.parametrize("source", ["f(found=1)", "found()", "a.kept", "import known", "'said'", "{'told': 1}"])
+def test_a_vague_name_that_is_only_used_passes(source):
+    assert not remarks_on(source)
+
+
+def test_a_remark_says_where_the_name_stands(tmp_path):
+    path = tmp_path / ROOMS[0] / "deeper" / "a.py"
+    path.parent.mkdir(parents=True)
+    path.write_text('"""A file."""\n\nfound = 1\n')
+    assert list(vague_names(tmp_path)) == [
+        f"{ROOMS[0]}/deeper/a.py:3: 'found' could be anything; name the value by what it is."
+    ]
