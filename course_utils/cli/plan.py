@@ -124,7 +124,7 @@ def _read(arguments: argparse.Namespace):
         return None
     from course_utils.memory.plan.reading import read
 
-    reading = read(arguments.model, arguments.launch).over(_flags(arguments))
+    reading = read(arguments.model, arguments.launch, arguments.ranks).over(_flags(arguments))
     arguments.model = reading.model
     if arguments.data:
         reading.unmodelled.pop("sequence", None)
