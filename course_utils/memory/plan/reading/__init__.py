@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.plan.reading.fields import AT_LEAST, UNKNOWN, Found
@@ -73,11 +74,25 @@ class Reading:
         return replace(self, fields=fields, provenance=provenance, unmodelled=unmodelled, remarks=tuple(remarks))
 
     def table(self) -> list[str]:
-        """A line for each value: what it is and where it stands."""
+        """A line for each value that is written down, with its place; then what each tool takes where nothing is."""
         values = {"model": self.model, **self.fields}
         rows = [(f"{name}={_write(values[name])}", where) for name, where in self.provenance.items() if name in values]
-        width = max((len(row[0]) for row in rows), default=0)
-        return [f"  {value:<{width}}  {where}" for value, where in rows]
+        usual: dict[str, list[str]] = {}
+        for value, where in rows:
+            if where.startswith(("default of ", "loop of ")):
+                usual.setdefault(where, []).append(value)
+        width = max((len(value) for value, where in rows if where not in usual), default=0)
+        written = [f"  {value:<{width}}  {where}" for value, where in rows if where not in usual]
+        return written + [
+            fill(
+                f"{where}: {', '.join(of_tool)}",
+                120,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+            for where, of_tool in usual.items()
+        ]
 
 
 def _write(value: object) -> str:
