@@ -194,9 +194,10 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
         return answer, answer.splitlines(), 0
     plan, remark = _plan(arguments, what, recipe)
     values, code = plan.json(), _EXIT[plan.verdict]
-    text += [str(plan), *remark]
+    text.append(str(plan))
     if arguments.read:
         code = _say_sources(arguments.read, text, values, code)
+    text += remark
     if arguments.beside:
         values["beside"] = plan.estimate.aside()
         beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in values["beside"].items())
