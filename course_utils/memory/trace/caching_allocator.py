@@ -67,7 +67,8 @@ class Cache:
 
 
 def reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
-    """Bytes reserved after some steps, whose `events` are changes in bytes and what is born or dies, `before_step` of them before.
+    """Bytes reserved after some steps, whose `events` are changes in bytes and what is born or dies; the first `before_step` come
+    once, before them.
 
     They do not say which of several equal blocks dies; here the youngest does.
     """
