@@ -86,7 +86,7 @@ def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
     [
         (
             (BROADCAST, f"{BROADCAST}        self.whole = lambda: flat\n"),
-            "elements kept between steps` is 114 where at most 57",
+            "elements kept between steps` is 171 where at most 57",
         ),
         (
             (REDUCE, f"{REDUCE}        dist.all_reduce(shard.clone())\n"),
