@@ -28,18 +28,15 @@ _CONFUSIONS = {
 _BITS = {"the figure is off by a factor of 8: bits and bytes are mixed up": 8.0}
 
 
-def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **asked) -> Question:
+def function(oracle: Callable, **asked) -> Question:
     """A function against `oracle`; both are called with a case's inputs by name.
 
-    Values: `result` (a tuple as a list), or the names of a dict that is returned. Inputs named in `in_place` are to be
-    changed: the function gets copies of them, and what it leaves there is compared too.
+    Values: `result` (a tuple as a list), or the names of a dict that is returned.
     """
 
     def call(answer, inputs):
-        given = {name: copy.deepcopy(value) if name in in_place else value for name, value in inputs.items()}
-        result = answer(**given)
-        values = result if type(result) is dict else {"result": result}
-        return {**values, **{name: given[name] for name in in_place}}
+        result = answer(**inputs)
+        return result if type(result) is dict else {"result": result}
 
     return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_replacing(oracle, **asked))
 
