@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.grading.holding import Born, Peak, Waiting, numbers_held, reachable
+from course_utils.grading.holding import (
+    Born,
+    Peak,
+    Waiting,
+    elements_kept,
+    numbers_held,
+    reachable,
+    tensors_held,
+)
 
 PLACES = """
 import functools, torch
@@ -36,6 +44,13 @@ def test_a_tensor_is_reached_wherever_a_notebook_hides_it(notebook):
     for place in notebook["keeps"](kept):
         assert any(each is kept for each in reachable(place)), place
     assert not [each for each in reachable(notebook["empty"]()) if isinstance(each, torch.Tensor)]
+
+
+def test_a_slice_and_its_neighbor_count_as_the_memory_behind_both():
+    whole = torch.ones(10, dtype=torch.float64)
+    box = {"slice": whole[:3], "others": [whole[5:], torch.ones(4, dtype=torch.int64), torch.ones(2, device="meta")]}
+    assert len(tensors_held(box)) == 3
+    assert elements_kept(tensors_held(box)) == 10
 
 
 def test_numbers_outside_of_tensors_count():

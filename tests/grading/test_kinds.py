@@ -8,14 +8,11 @@ import pytest
 import torch
 from adamw_answers import ADAMW, EAGER, FLAT, HALF, RIGHT, WRONG
 from sample_question import FIELDS, define, grade_answer, patch, sentences
-from wrapper_answers import DDP, SCALER, SHARDED, WRONG_SCALERS, WRONG_SHARDED
 
 from course_utils import optim
-from course_utils.grading import sharding, streams
-from course_utils.grading.judge import grade
-from course_utils.grading.kinds import account, choice, cost, design, function, scaler, sharded, stream
+from course_utils.grading import streams
+from course_utils.grading.kinds import account, choice, design, function, stream
 from course_utils.grading.question import Case
-from course_utils.grading.run import run_case
 
 
 @pytest.fixture(scope="module")
@@ -197,84 +194,6 @@ def test_an_account_tells_missing_numbers_stubs_and_other_types():
     assert grade_answer(single, 8).passed
     assert grade_answer(single, {"bytes": 8}).passed
     assert grade_answer(single, ...).untouched
-
-
-@pytest.mark.parametrize("seed", [None, 1, 2])
-def test_a_scaler_is_judged_decision_by_decision(seed):
-    assert sentences(scaler(**FIELDS), define(SCALER), seed) == []
-
-
-@pytest.mark.parametrize("name", WRONG_SCALERS)
-def test_wrong_scalers_are_rejected_on_any_draw(name):
-    wrong = define(patch(SCALER, *WRONG_SCALERS[name]))
-    assert not any(grade_answer(scaler(**FIELDS), wrong, seed).passed for seed in (None, 1, 2))
-
-
-def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
-    late = define(patch(SCALER, *WRONG_SCALERS["grows one step late"]))
-    verdict = grade_answer(scaler(**FIELDS), late).verdicts[0]
-    assert verdict.sentence.startswith("After step 3, `scale after it` is ")
-
-
-def half_kept(elements, ranks):
-    return elements / ranks + 8
-
-
-def test_wrappers_are_judged_in_real_processes():
-    assert sentences(sharded(**FIELDS), define(DDP)) == []
-    first = sharded(kept=half_kept, public=lambda random: sharding.cases(random)[:1], **FIELDS)
-    sentence = grade_answer(first, define(DDP)).verdicts[0].sentence
-    assert "`rank 0 · elements kept between steps` is 424 where at most 114 is allowed." in sentence
-
-
-@pytest.mark.slow
-def test_a_wrapper_that_keeps_half_is_right_in_every_case():
-    half = sharded(kept=half_kept, **FIELDS)
-    assert sentences(half, define(SHARDED), 1) == []
-
-
-def test_wrappers_are_judged_on_three_ranks():
-    uneven = sharded(world_size=3, public=lambda random: sharding.cases(random)[1:3], **FIELDS)
-    assert grade_answer(uneven, define(SHARDED)).passed
-
-
-@pytest.mark.parametrize("name", WRONG_SHARDED)
-def test_wrong_wrappers_are_rejected(name):
-    """By some case; those after it are not run."""
-    half, wrong = sharded(kept=half_kept, **FIELDS), define(patch(SHARDED, *WRONG_SHARDED[name]))
-    assert any(not grade(half, [case], [run_case(half, wrong, case)]).passed for case in half.cases())
-
-
-# What a thread of gloo does for a moment, and what a thread of an answer's own must not do for good.
-@pytest.mark.parametrize(("seconds", "right"), [(0.3, True), (60, False)])
-def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
-    held = f"import threading, time\ndef hold(tensor): time.sleep({seconds})\n{SHARDED}"
-    thread = "threading.Thread(target=hold, args=(grad,), daemon=True).start()"
-    held = held.replace("dist.all_reduce(grad)", f"dist.all_reduce(grad); {thread}")
-    question = sharded(kept=half_kept, public=lambda random: sharding.cases(random)[:1], **FIELDS)
-    assert grade_answer(question, define(held)).passed is right
-
-
-def test_a_collective_that_one_rank_never_calls_is_said():
-    lonely = define("import torch.distributed as d\ndef answer(m):\n    d.get_rank() or d.barrier()\n    return m")
-    result = grade_answer(sharded(public=lambda r: sharding.cases(r)[:1], **FIELDS), lonely)
-    assert "it still waited in a collective when another rank had ended" in result.verdicts[0].sentence
-
-
-def test_costs_are_counted_and_limited():
-    def count(answer, inputs):
-        calls = []
-        return {"sum": answer(inputs["xs"], calls.append), "calls": len(calls)}
-
-    def right(inputs):
-        return {"sum": sum(inputs["xs"]), "calls": 1}
-
-    question = cost(count, right, limited=("calls",), public=lambda _: [Case("c", {"xs": [1, 2, 3]})], **FIELDS)
-    assert question.counted == ("calls",)
-    assert grade_answer(question, define("def answer(xs, call):\n    call(1)\n    return sum(xs)")).passed
-    assert grade_answer(question, define("def answer(xs, call): return sum(xs)")).passed
-    result = grade_answer(question, define("def answer(xs, call):\n    [call(x) for x in xs]\n    return sum(xs)"))
-    assert result.verdicts[0].sentence == "`calls` is 3 where at most 1 is allowed."
 
 
 def test_a_choice_needs_its_reason():
