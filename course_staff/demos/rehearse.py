@@ -1,15 +1,9 @@
-"""A demo carried through without a browser: its cells run, its clicks are made, and what it expects is compared.
-
-`python -m course_staff.demos.rehearse FILE …` does it in this process, one demo after another; `rehearse` starts that process.
-"""
+"""A demo carried through without a browser: its cells run, its clicks are made, and what it expects is compared."""
 
 import math
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,52 +12,39 @@ from course_staff.demos.needs import plan
 from course_staff.demos.script import Demo, Number, Step, read_demo
 from course_staff.demos.stage import leave_bets_to_the_room
 from course_utils.errors import CourseError
-from course_utils.settings import environment_for_child, set_variable
-
-SECONDS = 600
+from course_utils.settings import set_variable
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a step went; `wrong` says in sentences what was not as expected."""
+def rehearse(paths: list[Path]) -> int:
+    """Rehearse the demos in this process, whose settings become theirs; 0 where all went as expected, 1 where one did not.
 
-    demo: Demo
-    number: int
-    wrong: tuple[str, ...]
-
-    def __str__(self) -> str:
-        step = self.demo.steps[self.number - 1]
-        head = f"{self.demo.name}, step {self.number} of {len(self.demo.steps)}, {step.title}"
-        return f"{head}: {' '.join(self.wrong) or 'as expected'}"
-
-
-def rehearse(paths: list[Path], seconds: float = SECONDS) -> int:
-    """Rehearse the demos in a process with the demos' settings; 0 where all went as expected, 1 where one did not.
-
-    A line for each step goes to this process's output. Raises `CourseError` where a demo is none, or it takes too long.
+    Prints a line for each step. Raises `CourseError` where a demo is none.
     """
-    with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "course_staff.demos.rehearse", *map(str, paths)]
-        environment = environment_for_child(**SETTINGS, IPYTHONDIR=folder, MPLBACKEND="agg")
-        try:
-            return subprocess.run(command, env=environment, timeout=seconds, check=False).returncode
-        except subprocess.TimeoutExpired:
-            raise CourseError(
-                f"The demos were not through after {seconds:g} s; rehearse fewer of them at a time."
-            ) from None
+    import matplotlib
 
-
-def outcomes(demo: Demo) -> Iterator[Outcome]:
-    """Each step's outcome, in this process; stops after a step whose cell failed."""
-    set_variable("COURSE_SCALE", demo.scale)
+    matplotlib.use("agg")
     leave_bets_to_the_room()
+    is_wrong = False
+    for demo in map(read_demo, paths):
+        for name, value in {**SETTINGS, "COURSE_SCALE": demo.scale}.items():
+            set_variable(name, value)
+        with TemporaryDirectory() as folder, chdir(folder):
+            for number, (step, problems) in enumerate(_play(demo), start=1):
+                where = f"{demo.name}, step {number} of {len(demo.steps)}, {step.title}"
+                print(f"{where}: {' '.join(problems) or 'as expected'}", flush=True)
+                is_wrong |= bool(problems)
+    return int(is_wrong)
+
+
+def _play(demo: Demo) -> Iterator[tuple[Step, list[str]]]:
+    """Each step, and in sentences what was not as expected; ends after a step whose cell failed."""
     stage = _Stage()
-    for number, (step, unseen, cell) in enumerate(plan(demo), start=1):
-        failed = next(filter(None, map(stage.run, unseen)), None) or (stage.run(cell) if cell else None)
-        wrong = [failed] if failed else [*stage.click(step), *stage.missing(step)]
-        yield Outcome(demo, number, tuple(wrong))
-        if failed:
-            return
+    for step, unseen, cell in plan(demo):
+        for each in [*unseen, *([cell] if cell else [])]:
+            if failure := stage.run(each):
+                yield step, [failure]
+                return
+        yield step, [*stage.click(step), *stage.compare(step)]
 
 
 class _Stage:
@@ -74,8 +55,7 @@ class _Stage:
         from traitlets.config import Config
 
         InteractiveShell.clear_instance()
-        quiet = Config({"HistoryManager": {"enabled": False}})
-        self.shell = InteractiveShell.instance(config=quiet)
+        self.shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
         self.text, self.pictures = "", []
 
     def run(self, cell) -> str | None:
@@ -107,35 +87,30 @@ class _Stage:
         if self.pictures[-1:] == before:
             yield "The clicks change nothing in the picture."
 
-    def missing(self, step: Step) -> Iterator[str]:
+    def compare(self, step: Step) -> Iterator[str]:
         """What the step expects and is not there."""
-        said = _normalize(self.text)
+        output = _normalize(self.text)
         for text in step.text:
-            if _normalize(text) not in said:
+            if _normalize(text) not in output:
                 yield f"{text!r} does not stand in the output."
         described = _normalize(self.pictures[-1][0]) if self.pictures else ""
         for words in step.picture:
             if _normalize(words) not in described:
                 yield f"The picture is not described with {words!r}, but: {described or 'there is none'}"
-        yield from filter(None, map(self._compare, step.numbers))
+        yield from filter(None, map(self._compute, step.numbers))
 
-    def _compare(self, number: Number) -> str | None:
+    def _compute(self, number: Number) -> str | None:
         try:
-            found = eval(number.of, self.shell.user_ns)  # the author's own expression, over the chapter's names
+            value = eval(number.of, self.shell.user_ns)  # the author's own expression, over the chapter's names
         except Exception as error:
             return f"{number.of} cannot be computed ({type(error).__name__}: {error})."
-        try:
-            near = math.isclose(found, number.value, rel_tol=number.within, abs_tol=0.0)
-        except TypeError:
-            near = found == number.value
-        return None if near else f"{number.of} is {found}, expected {number.value} within {number.within:.0%}."
+        near = value == number.value or (number.within and math.isclose(value, number.value, rel_tol=number.within))
+        return None if near else f"{number.of} is {value}, expected {number.value} within {number.within:.0%}."
 
     def _collect(self, outputs: list) -> None:
         for output in outputs:
-            self.text += "\n".join(
-                str(output.data[kind]) for kind in ("text/plain", "text/markdown") if kind in output.data
-            )
-            self.text += "\n"
+            texts = [output.data[kind] for kind in ("text/plain", "text/markdown") if kind in output.data]
+            self.text += "\n".join([*texts, ""])
             if "image/png" in output.data:
                 self.pictures.append((output.data["text/plain"], output.data["image/png"]))
 
@@ -143,25 +118,3 @@ class _Stage:
 def _normalize(text: str) -> str:
     """Without what only lays it out: rows of a table may be spaced in one way or another."""
     return re.sub(r"\s+", " ", text)
-
-
-def main(paths: list[str]) -> int:
-    """Rehearse each demo in turn, a line for each step; 1 where something was not as expected, 2 on a demo that is none."""
-    wrong = 0
-    for path in paths:
-        with TemporaryDirectory() as folder:
-            os.chdir(folder)
-            try:
-                for outcome in outcomes(read_demo(Path(path))):
-                    print(outcome, flush=True)
-                    wrong += bool(outcome.wrong)
-            except CourseError as error:
-                print(error, file=sys.stderr)
-                return 2
-            finally:
-                os.chdir(Path(path).parent)
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
