@@ -1,6 +1,7 @@
 """Moving the controls of the figure that a chapter shows to play with."""
 
 from collections.abc import Mapping
+from functools import reduce
 from math import isclose, log
 
 from course_utils.errors import CourseError
@@ -30,9 +31,7 @@ def instructions(values: Mapping[str, object]) -> str:
 
     def describe(name: str, value: object) -> str:
         control = _control(name, display.played)
-        labels = {
-            of: label for label, of in (each for each in getattr(control, "options", ()) if isinstance(each, tuple))
-        }
+        labels = {each[1]: each[0] for each in getattr(control, "options", ()) if isinstance(each, tuple)}
         number = f"{value:,g}" if isinstance(value, int | float) else value
         words = ("off", "on")[value] if isinstance(value, bool) else labels.get(value, number)
         return f"{getattr(control, 'description', '') or name}: {words}"
@@ -51,12 +50,8 @@ def _is_on_a_step(control) -> bool:
 
 def _control(name: str, controls: Mapping):
     first, *rest = name.split(".")
-    if first not in controls:
-        known = ", ".join(controls) or "none"
-        raise CourseError(f"The figure has no control {first!r}; its controls are: {known}.")
-    control = controls[first]
-    for part in rest:
-        if not hasattr(control, part):
-            raise CourseError(f"The control {first!r} has no part {part!r}; look where it is made.")
-        control = getattr(control, part)
-    return control
+    try:
+        return reduce(getattr, rest, controls[first])
+    except (AttributeError, KeyError):
+        names = ", ".join(controls) or "none"
+        raise CourseError(f"The figure has no control {name!r}; its controls are: {names}.") from None

@@ -6,29 +6,25 @@ Of a cell that is needed for nothing but what it imports or defines, only that i
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 
 from course_staff.demos.script import Demo, Step
+from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.names import of_statement, statements_of, uses_and_binds
 from course_staff.notebooks.setup_cell import is_setup
 from course_utils.errors import CourseError
 
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
 _DEFINING = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 
 
-def plan(demo: Demo) -> Iterator[tuple[Step, list["NotebookNode"], "NotebookNode | None"]]:
+def plan(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], NotebookNode | None]]:
     """For each step: the cells to run unseen before it, in the chapter's order, and the cell to run and show, or None.
 
     Code of the demo's own stands behind the chapter's cells. No cell is run unseen twice. Raises `CourseError` where a step
     names a cell that the chapter has not, or has none to click in.
     """
-    from nbformat.v4 import new_code_cell
-
-    from course_staff.notebooks.files import read_notebook
-
     code = [cell for cell in read_notebook(demo.notebook).cells if cell.cell_type == "code"]
     own = {number: f"step-{number}" for number, step in enumerate(demo.steps, start=1) if step.code}
     code += [new_code_cell(demo.steps[number - 1].code, id=name) for number, name in own.items()]
@@ -66,10 +62,8 @@ def _find_needs(place: int, pieces: list) -> set[int]:
     return needed
 
 
-def _split_off_definitions(cell: "NotebookNode") -> list["NotebookNode"]:
+def _split_off_definitions(cell: NotebookNode) -> list[NotebookNode]:
     """The statements that import or define something which no other statement of the cell binds."""
-    from nbformat.v4 import new_code_cell
-
     statements = [(statement, of_statement(statement)[1]) for statement in statements_of(cell.source)]
     count = Counter(name for _, names in statements for name in names)
     defining = [made for made, names in statements if isinstance(made, _DEFINING) and max(map(count.get, names)) == 1]

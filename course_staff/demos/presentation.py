@@ -2,22 +2,19 @@
 
 from dataclasses import asdict
 from itertools import accumulate
-from typing import TYPE_CHECKING
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_staff.demos.needs import plan
 from course_staff.demos.script import Demo
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _OURS = "from course_staff.demos import stage as _demo_stage\n\n_demo_stage."  # `stage` is a name that chapters use
 
 
-def presentation(demo: Demo) -> "NotebookNode":
+def presentation(demo: Demo) -> NotebookNode:
     """The notebook: each step is a Markdown cell with all that both windows say of it, then its code cells."""
-    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-
     ends = list(accumulate(step.minutes for step in demo.steps))
     following = [f"Next: {step.title}, {step.minutes:g} min" for step in demo.steps[1:]] + ["This is the last step."]
     cells = []

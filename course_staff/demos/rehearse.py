@@ -7,7 +7,13 @@ from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import matplotlib
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
 from course_staff.demos import SETTINGS
+from course_staff.demos.controls import press
 from course_staff.demos.needs import plan
 from course_staff.demos.script import Demo, Number, Step, read_demo
 from course_staff.demos.stage import leave_bets_to_the_room
@@ -20,8 +26,6 @@ def rehearse(paths: list[Path]) -> int:
 
     Prints a line for each step. Raises `CourseError` where a demo is none.
     """
-    import matplotlib
-
     matplotlib.use("agg")
     leave_bets_to_the_room()
     is_wrong = False
@@ -51,17 +55,12 @@ class _Stage:
     """A fresh interactive Python, as a kernel has it, and what the last cell showed."""
 
     def __init__(self):
-        from IPython.core.interactiveshell import InteractiveShell
-        from traitlets.config import Config
-
         InteractiveShell.clear_instance()
         self.shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
         self.text, self.pictures = "", []
 
     def run(self, cell) -> str | None:
         """Run a cell of the chapter; what it failed with, or None."""
-        from IPython.utils.capture import capture_output
-
         with capture_output() as captured:
             result = self.shell.run_cell(cell.source)
         self.text, self.pictures = captured.stdout, []
@@ -71,10 +70,6 @@ class _Stage:
 
     def click(self, step: Step) -> Iterator[str]:
         """Make the step's clicks; says so where the picture stays as it is."""
-        from IPython.utils.capture import capture_output
-
-        from course_staff.demos.controls import press
-
         if not step.click:
             return
         before = self.pictures[-1:]

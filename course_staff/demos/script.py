@@ -9,8 +9,6 @@ from course_utils.errors import CourseError
 from course_utils.files import some
 from course_utils.settings import SCALES
 
-FOLDER = "demos"
-
 
 @dataclass(frozen=True)
 class Number:
@@ -87,7 +85,7 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
 
     `3`, `03` and `03_adamw` are the same one. Raises `CourseError` on a name of none.
     """
-    every = sorted((notebooks / FOLDER).glob("*.toml"))
+    every = sorted((notebooks / "demos").glob("*.toml"))
     stems = [path.stem for path in every]
     return [every[stems.index(stem)] for name in names for stem in some(name, stems, "demo")] if names else every
 

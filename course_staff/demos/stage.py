@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping
 from html import escape
 from math import sqrt
-from typing import TYPE_CHECKING
 
+from IPython import get_ipython
 from IPython.display import display
+from ipywidgets import HTML, ToggleButton
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from course_staff.demos.controls import instructions, press
 from course_utils.settings import set_variable
 from course_utils.viz import display as display_room
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # At 1280 by 720 pixels, the smallest screen that a room is shown, words leave a figure about 440 of the height, and it needs half
 # of all: so it must be about twice as wide as high.
@@ -26,9 +26,6 @@ def live(scale: str) -> None:
 
     Once a page of Voilà stands, only widgets hear from the kernel; `viz.play` updates an ordinary output.
     """
-    from IPython import get_ipython
-    from matplotlib.figure import Figure
-
     set_variable("COURSE_SCALE", scale)
     leave_bets_to_the_room()
     publisher = get_ipython().display_pub
@@ -58,8 +55,6 @@ def offer(values: Mapping[str, object]) -> None:
 
     It stays with that figure: by the time it is pressed, later steps have played theirs.
     """
-    from ipywidgets import ToggleButton
-
     figure = dict(display_room.played)
     begun = {name: control.value for name, control in figure.items()}
     button = ToggleButton(description=instructions(values))
@@ -74,13 +69,11 @@ def offer(values: Mapping[str, object]) -> None:
     display(button)
 
 
-def enlarge(figure: "Figure") -> None:
+def enlarge(figure: Figure) -> None:
     """Give `figure` a shape that fills half of a screen beneath some words, and letters that a room can read there.
 
     One that is higher than wide stays as it is; no demo should show it.
     """
-    from matplotlib.text import Text
-
     width, height = figure.get_size_inches()
     shape = width / height
     if shape < 1:
@@ -99,8 +92,6 @@ def enlarge(figure: "Figure") -> None:
 
 def _make_pictures_live(publish: Callable) -> Callable:
     """`publish`, with a widget for a picture that will be updated; what else would be, such as a table below it, is left out."""
-    from ipywidgets import HTML
-
     pictures = {}
 
     def publish_live(data: dict, metadata: dict | None = None, *, transient=None, update=False, **rest) -> None:

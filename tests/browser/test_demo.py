@@ -318,7 +318,7 @@ def assert_code_leaves_all_in_place(page, where):
     box = code.bounding_box()
     assert page.evaluate(places) == before, where
     assert _cut_off(page) <= 1, where
-    assert box["height"] <= code.locator("pre").bounding_box()["height"] + 40, f"{where}: it covers more than it needs"
+    assert box["height"] <= code.locator("pre").bounding_box()["height"] + 20, f"{where}: it covers more than it needs"
     if code.locator("pre").inner_text().strip().count("\n") < 10:
         assert code.evaluate("code => code.scrollHeight - code.clientHeight") <= 1, f"{where}: a short code is scrolled"
     assert main["y"] <= box["y"], where

@@ -1,9 +1,8 @@
 "use strict";
 // One step at a time in the class's window, and in the presenter's, which this page opens and writes. Steps come in one after the
 // other while their cells run.
-window.voila_heartbeat = () => {};
 (() => {
-  const sizes = [2.6, 2.3, 2, 1.8, 1.6, 1.4, 1.2, 1.1, 1, 0.9, 0.8, 0.7]; // of letters
+  const sizes = [3, 2.6, 2.3, 2, 1.8, 1.6, 1.4, 1.2, 1.1, 1, 0.9, 0.8, 0.7]; // of letters
   const parts = { show: ".shown[data-covered]", explain: ".answer", code: ".source", controls: ".controls" };
   const keys = { s: "show", e: "explain", c: "code", f: "controls", m: "move", p: "present", ArrowRight: "next", PageDown: "next", ArrowLeft: "previous", PageUp: "previous" };
   const typed = "textarea, [contenteditable=true], input:not([type=checkbox], [type=radio], [type=range], [type=button])";
@@ -18,19 +17,14 @@ window.voila_heartbeat = () => {};
   const clicker = () => find(".of-click button", steps[number() - 1]);
 
   const actions = {
-    previous: () => turn(-1),
-    next: () => turn(1),
+    previous: () => { state.step = Math.max(1, number() - 1); },
+    next: () => { state.step = Math.min(steps.length, number() + 1); },
     move: () => { opened().show = true; clicker().click(); },
     present,
     clock: () => { state.began = Date.now(); },
   };
   // What a bet is about stays covered until it is made; then it cannot be covered again, and whatever else is opened uncovers it.
   for (const id in parts) actions[id] = () => Object.assign(opened(), { [id]: id === "show" || !opened()[id], show: true });
-
-  function turn(by) {
-    state.step = Math.max(1, Math.min(steps.length, number() + by));
-    main.scrollTo(0, 0);
-  }
 
   function render() {
     const step = steps[number() - 1];
@@ -56,13 +50,11 @@ window.voila_heartbeat = () => {};
       if (page !== document) find("main", page).innerHTML = find("template", step).innerHTML;
     }
     tick();
-    fit();
+    fit(step);
   }
 
   // The largest letters that fit, and that leave a figure most of the window.
-  function fit() {
-    const step = steps[number() - 1];
-    if (!step) return;
+  function fit(step) {
     const isWide = (each) => each.scrollWidth > each.clientWidth + 1;
     sizes.some((size) => {
       step.style.fontSize = `${size}em`;
@@ -107,8 +99,7 @@ window.voila_heartbeat = () => {};
     const action = actions[target.closest("nav button, #clock")?.id];
     if (!action) return;
     action();
-    render();
-    window.dispatchEvent(new Event("resize")); // sliders that were hidden must learn their width
+    window.dispatchEvent(new Event("resize")); // sliders that were hidden must learn their width, too
   }
 
   function listen(page) {
@@ -117,8 +108,8 @@ window.voila_heartbeat = () => {};
   }
 
   listen(window);
-  window.addEventListener("resize", fit);
-  document.addEventListener("load", fit, true); // a picture's
+  window.addEventListener("resize", render);
+  document.addEventListener("load", render, true); // a picture's
   new MutationObserver(render).observe(main, { childList: true, subtree: true });
   document.addEventListener("DOMContentLoaded", () => {
     document.body.dataset.ready = "yes";
