@@ -269,7 +269,8 @@ def test_a_room_can_read_every_figure_and_every_button_moves_its_own(home, open_
                 page.set_viewport_size({"width": size[0], "height": size[1]})
                 for opened in ("", "e" * bool(step.then), "f" * bool(step.click)):
                     page.keyboard.press(opened) if opened else None
-                    assert_readable(page, points, f"{name}-{number}-{size[1]}{opened}", size)
+                    share = 0.3 if opened == "f" else 0.5
+                    assert_readable(page, points, f"{name}-{number}-{size[1]}{opened}", size, share)
                     page.keyboard.press(opened) if opened else None
                 if step.cell:
                     assert_code_leaves_all_in_place(page, f"{name}-{number}-{size[1]}c")
@@ -325,7 +326,7 @@ def assert_code_leaves_all_in_place(page, where):
     page.keyboard.press("c")
 
 
-def assert_readable(page, points, where, size):
+def assert_readable(page, points, where, size, share):
     page.wait_for_timeout(150)
     save_picture(page, f"room-{where}")
     assert _cut_off(page) <= 1, f"{where}: {_cut_off(page)} pixels are cut off"
@@ -342,7 +343,7 @@ def assert_readable(page, points, where, size):
         covered += scale * wide * scale * high / (size[0] * size[1])
         smallest = points[_beginning(alt)] / 72 * dots * scale
         assert smallest >= 14 or size == SMALLER, f"{where}: letters of {smallest:.1f} pixels"
-    assert not pictures or covered >= 0.5 or size == SMALLER, f"{where}: {covered:.0%} of the screen"
+    assert not pictures or covered >= share or size == SMALLER, f"{where}: {covered:.0%} of the screen"
 
 
 def _beginning(alt):

@@ -53,7 +53,7 @@
     fit(step);
   }
 
-  // The largest letters that fit, and that leave a figure half of the window.
+  // The largest letters that fit, and that leave a figure more than half of the window.
   function fit(step) {
     const isWide = (each) => each.scrollWidth > each.clientWidth + 1;
     const area = ({ naturalWidth: wide, naturalHeight: high, clientWidth, clientHeight }) => wide * high * Math.min(clientWidth / wide, clientHeight / high) ** 2 || 0;
@@ -61,7 +61,7 @@
       step.style.fontSize = `${size}em`;
       const drawn = [...step.querySelectorAll(".shown img")].reduce((sum, each) => sum + area(each), 0);
       const fits = main.scrollHeight <= main.clientHeight && ![...step.querySelectorAll(".output")].some(isWide);
-      return fits && (!drawn || drawn >= 0.52 * innerWidth * innerHeight);
+      return fits && (!drawn || drawn >= 0.55 * innerWidth * innerHeight);
     });
   }
 
