@@ -61,7 +61,7 @@
       step.style.fontSize = `${size}em`;
       const drawn = [...step.querySelectorAll(".shown img")].reduce((sum, each) => sum + area(each), 0);
       const fits = main.scrollHeight <= main.clientHeight && ![...step.querySelectorAll(".output")].some(isWide);
-      return fits && (!drawn || drawn >= 0.55 * innerWidth * innerHeight);
+      return fits && (!drawn || drawn >= 0.58 * innerWidth * innerHeight);
     });
   }
 
