@@ -207,7 +207,7 @@ def test_a_training_has_a_time_limit_of_its_own_that_follows_that_of_all():
 def test_what_goes_to_the_learners_process_holds_nothing_held_out():
     question = training()["question"]
     question.cases()
-    assert len(cloudpickle.dumps(question.asked())) < 10_000
+    assert len(cloudpickle.dumps(question.for_learners())) < 10_000
 
 
 # 06_gradient_accumulation, q10, and 07_gradient_checkpointing, q8: the fault behind a measured timeline
