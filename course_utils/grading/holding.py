@@ -2,7 +2,7 @@
 
 import gc
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, ModuleType
 from weakref import WeakSet
@@ -88,6 +88,20 @@ def reachable(root: object) -> Iterator[object]:
         seen[id(each)] = each  # kept, so that no other gets its id
         yield each
         waiting += gc.get_referents(each)
+
+
+def is_freed(make: Callable[[], torch.Tensor]) -> bool:
+    """Whether the memory of the tensor that `make` gives is free as soon as nobody outside holds it.
+
+    It is not where something inside keeps it, and where it is part of a circle, which waits for the garbage collector.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return StorageWeakRef(make().untyped_storage()).expired()
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Waiting:

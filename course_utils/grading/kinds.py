@@ -5,7 +5,7 @@ A bug hunt is a `function` or a `stream` whose stub holds the bug.
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from course_utils.grading.compare import Rule
 from course_utils.grading.question import Case, Question, Tolerance
-from course_utils.grading.values import DEEPEST, UnfitError, plain
+from course_utils.grading.values import DEEPEST, UnfitError, folded, plain, spelled, whole
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -132,7 +132,7 @@ def account(
     def run(answer, inputs):
         if type(answer) is not dict and len(names) > 1:
             raise UnfitError(f"`{called}` is no dict; give one with the keys {', '.join(map(repr, names))}.")
-        given = answer if type(answer) is dict else {names[0]: answer}
+        given = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
         return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
 
     def expected(inputs):
@@ -177,7 +177,10 @@ def choice(
         return dict(zip(("choice", "reason"), [*keys, None, None], strict=False))
 
     def recognize(_, got: dict) -> str | None:
-        chosen, because = got.get("choice"), got.get("reason")
+        chosen, because = (
+            next((key for key in allowed if type(given) is str and folded(given) == key), given)
+            for allowed, given in ((options, got.get("choice")), (reasons, got.get("reason")))
+        )
         for what, key, allowed in (("choice", chosen, options), ("reason", because, reasons)):
             if key is None:
                 return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
@@ -194,19 +197,20 @@ def choice(
     return Question(run=run, expected=expected, **{**fixed, **fields})
 
 
-def design(rules: Mapping[str, Callable[[object], str | None]], **fields) -> Question:
+def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collection[str] = (), **fields) -> Question:
     """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
 
-    A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number) and runs at the
-    judge's. The sentence reads on after the answer's name: "`my_design` …".
+    A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number, 7.0 is 7) and
+    runs at the judge's. The sentence reads on after the answer's name: "`my_design` …". `words` are the names and strings that
+    the rules know; the answer may have them in other letter case.
     """
-    called = fields["answer"]
+    called, words = fields["answer"], tuple(words)
 
     def public(_):
         return [Case(name, {"rule": name}) for name in rules]
 
     return Question(
-        run=lambda answer, inputs: {called: _numbers(answer)},
+        run=lambda answer, inputs: {called: _numbers(answer, words)},
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **fields},
     )
@@ -260,15 +264,21 @@ def _number(value):
     return value.item() if single else value
 
 
-def _numbers(value, depth: int = 0):
-    """As `_number`, inside of dicts and lists too."""
+def _numbers(value, words: Collection[str], depth: int = 0):
+    """As `_number`, inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
     if depth > DEEPEST:
         return value
     if type(value) is dict:
-        return {name: _numbers(item, depth + 1) for name, item in value.items()}
+        return {name: _numbers(item, words, depth + 1) for name, item in _spell_as_known(value, words).items()}
     if type(value) in (list, tuple):
-        return [_numbers(item, depth + 1) for item in value]
-    return _number(value)
+        return [_numbers(item, words, depth + 1) for item in value]
+    if type(value) is str:
+        return next((word for word in words if folded(word) == folded(value)), value)
+    return whole(_number(value))
+
+
+def _spell_as_known(given: dict, names: Collection[str]) -> dict:
+    return spelled(given, names) if all(type(name) is str for name in given) else given
 
 
 def _recognize(name, unit, right, got, summands, confusions, tolerance) -> str | None:

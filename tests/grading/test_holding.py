@@ -11,6 +11,7 @@ from course_utils.grading.holding import (
     Peak,
     Waiting,
     elements_kept,
+    is_freed,
     numbers_held,
     reachable,
     tensors_held,
@@ -122,3 +123,27 @@ def test_rows_wait_as_long_as_their_graph_is_there(keep, most):
                 loss.backward(retain_graph=keep == "graphs")
         del loss
     assert waiting.most == most
+
+
+class Kept(torch.autograd.Function):
+    """Keeps its output, `by_torch` or by an attribute of the context."""
+
+    @staticmethod
+    def forward(ctx, x, by_torch):
+        y = x.exp()
+        if by_torch:
+            ctx.save_for_backward(y)
+        else:
+            ctx.y = y
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.y, None
+
+
+def test_an_output_that_hangs_on_its_own_context_is_not_freed():
+    x, held = torch.ones(3, requires_grad=True), []
+    assert is_freed(lambda: Kept.apply(x, True))
+    assert not is_freed(lambda: Kept.apply(x, False))
+    assert not is_freed(lambda: held.append(x.exp()) or held[0])

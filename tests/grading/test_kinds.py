@@ -77,6 +77,34 @@ def test_touched_gradients_are_said(adamw):
     assert sentence == "After step 1, `p.grad is left as it was` is False where True is right."
 
 
+SGD = """
+class answer(torch.optim.Optimizer):
+    def __init__(self, params, lr=1e-3, momentum=0, weight_decay=0, nesterov=False):
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov))
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            lr, mu, decay = group["lr"], group["momentum"], group["weight_decay"]
+            for p in [p for p in group["params"] if p.grad is not None]:
+                g = p.grad + decay * p
+                if mu:
+                    b = self.state[p].get("b")
+                    self.state[p]["b"] = b = g.clone() if b is None else b.mul_(mu).add_(g)
+                    g = g + mu * b if group["nesterov"] else b
+                p.sub_(lr * g)
+"""
+MOMENTUM = {"lr": (0.3, 0.1), "momentum": (0.9, 0.5), "weight_decay": (0.0, 0.1, 0.5), "nesterov": (False, True)}
+
+
+@DRAWS
+def test_a_buffer_that_is_the_gradient_itself_is_rejected_on_any_draw(seed):
+    question = stream(torch.optim.SGD, hyper=MOMENTUM, **FIELDS)
+    alias = patch(SGD, "p.grad + decay * p", "p.grad + decay * p if decay else p.grad", "g.clone() if", "g if")
+    assert sentences(question, define(SGD), seed) == []
+    found = grade_answer(question, define(alias), seed)
+    assert [v.case for v in found.verdicts if not v.passed] == ["gradients in the memory of those before"]
+
+
 def test_a_slice_counts_with_all_the_memory_that_it_keeps():
     adafactor = stream(torch.optim.Adafactor, hyper={"lr": (0.1, 0.03)}, **FIELDS)
     cases = [case.inputs for case in adafactor.cases() if case.inputs["count_state"]]
@@ -104,6 +132,15 @@ def test_a_design_may_hold_tensors_of_one_number(adamw):
     assert grade_answer(asked, given).passed
     given["b"].append(given)
     assert not grade_answer(asked, given).passed
+
+
+def test_a_designs_words_may_be_in_other_case_and_whole_numbers_floats():
+    rules = {"all": lambda given: None if given == {"kind": "nf4", "n": 7} and type(given["n"]) is int else "is wrong"}
+    asked = design(rules, words=("kind", "n", "nf4"), **{**FIELDS, "answer": "my_design"})
+    for given in ({"kind": "nf4", "n": 7.0}, {"Kind": " NF4", "N": Fraction(7)}, {"kind": "nf4", "n": torch.tensor(7)}):
+        assert grade_answer(asked, given).passed, given
+    assert not grade_answer(asked, {"kind": "nf4", "n": 7.5}).passed
+    assert not grade_answer(asked, {"kind": "nf4", "n": 7, "N": 7}).passed
 
 
 def test_the_stream_itself_holds_what_it_promises():
@@ -143,6 +180,7 @@ def test_an_account_gives_each_number_its_share():
     assert (half.points, half.passed) == (1.5, False)
     assert half.verdicts[1].sentence == "`peak` is 1, which is too small."
     assert grade_answer(bytes_asked(), {"parameters": Decimal(526_264_752), "peak": Fraction(4017, 2)}).passed
+    assert grade_answer(bytes_asked(), {"Parameters": torch.tensor(526_264_752), "PEAK": 2008.5}).passed
 
 
 @pytest.mark.parametrize(
@@ -207,6 +245,8 @@ def test_a_choice_needs_its_reason():
     )
     assert grade_answer(question, ("b", "2")).passed
     assert grade_answer(question, ("b", 2)).passed
+    assert grade_answer(question, ("B", "2 ")).passed
+    assert grade_answer(question, ("A", "2")).diagnosis == "Adam keeps two numbers for each parameter."
     assert not grade_answer(question, ("b", "2", "1")).passed
     assert grade_answer(question, ("b", "1")).diagnosis == "The choice is right; the reason is another."
     assert grade_answer(question, ("a", "2")).diagnosis == "Adam keeps two numbers for each parameter."

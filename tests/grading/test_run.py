@@ -6,6 +6,8 @@ import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -184,6 +186,8 @@ class Number(float):
         1j,
         torch.ones(2).to_sparse(),
         torch.ones(2, device="meta"),
+        Fraction(10**400),
+        Decimal("sNaN"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -213,6 +217,12 @@ def test_plain_values_are_copies_in_exact_types():
     with torch.no_grad():
         tensor.zero_()
     assert torch.equal(found["t"], torch.ones(2))
+
+
+def test_fractions_decimals_and_arrays_without_dimensions_are_numbers():
+    found = plain([Fraction(1, 2), Decimal("0.25"), np.array(3.0), np.array(True)])
+    assert found == [0.5, 0.25, 3.0, True]
+    assert [type(v) for v in found] == [float, float, float, bool]
 
 
 def test_same_sees_bits_and_types():
