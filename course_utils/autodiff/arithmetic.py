@@ -77,7 +77,7 @@ class Power(Function):
     @staticmethod
     def backward(ctx, gradient):
         a, n = ctx.saved_values
-        return gradient * n * a ** (n - 1), None
+        return gradient * (n * a ** (n - 1) if n else 0), None
 
 
 # What the signs between variables mean; NumPy must not take them over when it stands on the left.

@@ -198,6 +198,7 @@ def test_what_course_train_has_no_flag_for_is_refused():
     }  # fmt: skip
     recipes = {name: replace(PLAIN, **{"accumulation": 1, name: value}) for name, value in odd.items()}
     recipes["lora_targets"] = replace(PLAIN, lora=8, lora_targets=("q_proj",))
+    recipes["lora_dropout"] = replace(PLAIN, lora=8, lora_dropout=0.1)
     recipes["modules_to_save"] = replace(PLAIN, lora=8, modules_to_save=("lm_head",))
     recipes["segments"] = replace(PLAIN, checkpointing=True, segments=3)
     recipes["quantized"] = replace(PLAIN, lora=8, quantized="nf4")

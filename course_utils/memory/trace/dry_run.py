@@ -174,7 +174,10 @@ def _refuse_to_compile(compile_really: Callable) -> Callable:
 
 def _refuse_a_model_on_the_host(models: list[nn.Module]) -> None:
     parameters = [parameter for model in models for parameter in model.parameters()]
-    if parameters and all(device_of(parameter) == HOST for parameter in parameters):
+    is_offloaded = any(
+        hasattr(parameter, "_local_tensor") for parameter in parameters
+    )  # FSDP2 leaves shards on the host
+    if parameters and not is_offloaded and all(device_of(parameter) == HOST for parameter in parameters):
         raise CourseError(
             "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
             "write device='cuda' in build, or leave the device out, or ask with like='cpu'."
