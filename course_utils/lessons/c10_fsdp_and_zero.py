@@ -27,10 +27,10 @@ from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, count
 from course_utils.distributed.torchrun import announce
 from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.step.sharded import units_of
-from course_utils.memory.trace.allocator import allocator_of, quiet
+from course_utils.memory.trace.allocator import Account, allocator_of, quiet
 from course_utils.settings import set_variable
 from course_utils.training.profile import PHASES
-from course_utils.units import format_bytes, format_counted, format_seconds
+from course_utils.units import MiB, format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
 from course_utils.viz.style import COLORS, writing
 
@@ -169,21 +169,14 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     trained = {name: tensor.detach().clone() for name, tensor in setup.full().items()}
     with counted() as traffic:
         setup.step(batch)
-    accounts, carried = [], []
-    for _ in range(RECORDED):
-        allocator = allocator_of(torch.device("cpu"))
-        with allocator.recording(), allocator.measured():
-            carried.append(bytes_carried(lambda: setup.step(batch)))
-        accounts.append(allocator.account())
+    above, carried = record(lambda: setup.step(batch))
     inner = {"ZeRO-1": "optimizer", "torch's ZeRO-1": "optim"}.get(way)
     optimizer = getattr(setup.optimizer, inner) if inner else setup.optimizer
     state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
-    balanced = min(account.left for account in accounts)  # else a release was missed
     return Seen(
-        distinct_bytes(map(local_part, tensors))
-        + max(account.above_start for account in accounts if account.left == balanced),
-        None if None in carried else min(carried) / dist.get_world_size(),
+        distinct_bytes(map(local_part, tensors)) + above,
+        carried,
         {"parameters": _elements(setup.model.parameters()), "optimizer state": _elements(s for s in state if s.dim())},
         tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         traffic,
@@ -210,6 +203,66 @@ def loopback_sent() -> int | None:
     except OSError:
         return None
     return next((int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:")), None)
+
+
+def accumulate(config, recipe: Recipe, micro_batches: int, sync: bool = True, reshard: bool = True) -> tuple:
+    """To be launched: an update of FSDP2 from so many micro-batches. Returns calls, MiB sent on a ring, and MiB at the peak.
+
+    Without `sync` gradients are only sent with the last micro-batch, without `reshard` parameters stay gathered until then.
+    """
+    setup, batch = fsdp2(models.from_configuration(config)), batch_of(config, recipe, dist.get_rank())
+    setup.step(batch)
+
+    def update() -> None:
+        for number in range(1, micro_batches + 1):
+            setup.model.set_requires_gradient_sync(sync or number == micro_batches)
+            setup.model.set_reshard_after_backward(reshard or number == micro_batches)
+            setup.model(**batch).loss.backward()
+        setup.optimizer.step()
+        setup.optimizer.zero_grad()
+
+    with counted() as traffic:
+        update()
+    calls, (above, _) = traffic.frame()["calls"], record(update)
+    return calls["all-gather"], calls["reduce-scatter"], round(traffic.sent / MiB, 2), round(above / MiB, 2)
+
+
+def record(step: Callable[[], object]) -> tuple[int, float | None]:
+    """`step` on all ranks at once, `RECORDED` times and on until each has a step whose books balance, or five times as often.
+
+    Returns the bytes at the highest peak, above the start, and `bytes_carried` in the quietest step, for each rank.
+    """
+    accounts, carried, done = [], [], torch.zeros(())
+    while len(accounts) < RECORDED or (not done and len(accounts) < 5 * RECORDED):
+        allocator = allocator_of(torch.device("cpu"))
+        with allocator.recording(), allocator.measured():
+            carried.append(bytes_carried(step))
+        accounts.append(allocator.account())
+        done = torch.tensor(float(any(account.left == 0 for account in accounts)))
+        dist.all_reduce(done, dist.ReduceOp.MIN)
+    return highest(accounts), None if None in carried else min(carried) / dist.get_world_size()
+
+
+def highest(accounts: Sequence[Account]) -> int:
+    """The highest peak of steps whose books balance: the profiler does not see what a thread of gloo's releases last."""
+    balanced = min(account.left for account in accounts)
+    return max(account.above_start for account in accounts if account.left == balanced)
+
+
+def built(config, device: str) -> tuple[Setup, int]:
+    """To be launched: FSDP2 of a model that was built on `device`; on "meta", its shards get memory and are not filled yet.
+
+    Also returns the bytes at the peak of building it.
+    """
+    allocator = allocator_of(torch.device("cpu"))
+    with allocator.recording(), allocator.measured():
+        with torch.device(device):
+            model = models.from_configuration(config)
+        setup = fsdp2(model)
+        if device == "meta":
+            model.to_empty(device="cpu")  # each rank's shards only
+            model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are in no checkpoint
+    return setup, allocator.account().above_start
 
 
 def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]:
@@ -660,11 +713,10 @@ def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figu
             axes.plot(lines["tokens"], lines[moment] / size, style, color=COLORS[color], label=f"on paper: {moment}")
         dots = measured[measured["way"] == way]
         axes.plot(dots["tokens"], dots["peak"] / size, "o", color=COLORS["measured"], label="measured, highest step")
-        axes.set(xscale="log", ylim=(0, None), title=way)
+        axes.set(xscale="log", ylim=(0, None), title=way, xlabel="tokens")
         axes.set_xticks([32, 256], ["32", "256"])
         axes.minorticks_off()
     panels[0].set_ylabel(f"{unit} of a rank")
-    figure.supxlabel("tokens of a rank", fontsize=10)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     figure.suptitle(
         "With few tokens gradients decide the peak, with many the activations", x=0.01, ha="left", fontsize=11
