@@ -20,6 +20,7 @@ import torch
 from course_staff.grading import zoo
 from course_staff.grading.source import Authored, load_solutions
 from course_utils.grading.compare import compare
+from course_utils.grading.values import conform
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (1, 2, 3)
@@ -113,7 +114,7 @@ def _survives(authored: Authored, source: str, cases, expected) -> bool:
         (outcome,) = zoo.outcomes(authored, source, [case], SECONDS)
         if outcome.kind != "values" or outcome.mutated:
             return False
-        if compare(right, outcome.values, authored.question.tolerance):
+        if compare(right, conform(right, outcome.values), authored.question.tolerance):
             return False
     return True
 

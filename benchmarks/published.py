@@ -149,7 +149,8 @@ _GUIDE = Recipe(
 _VIT = Recipe("adamw-foreach", batch=64, zero_grad="before-backward", device="cuda")
 _PACKED = Recipe("adamw-fused", "bf16", 2, 4096, keeps_outputs=False, use_cache=False, device="cuda")
 _LIT = Recipe(
-    "adamw-foreach", "bf16", 1, 1304, 4, use_cache=False, lora=8, lora_targets=("q_proj", "v_proj"), device="cuda"
+    *("adamw-foreach", "bf16", 1, 1304, 4),
+    **{"use_cache": False, "lora": 8, "lora_targets": ("q_proj", "v_proj"), "lora_dropout": 0.05, "device": "cuda"},
 )
 _LIT_QUANTIZED = replace(_LIT, quantized="nf4", double_quantization=False, upcast=False)
 _CALC = Recipe("adamw-foreach", "bf16", 1, 2048, zero_grad="never", use_cache=False, device="cuda")
@@ -167,7 +168,7 @@ _FMS = Recipe(
     use_cache=False,
     device="cuda",
 )
-_FMS_LORA = replace(_FMS, lora=16, lora_targets=_QKVO)
+_FMS_LORA = replace(_FMS, lora=16, lora_targets=_QKVO, lora_dropout=0.1)
 _FMS_QUANTIZED = replace(_FMS_LORA, precision="autocast", quantized="nf4")
 _OF_2022 = "PyTorch's kernels of 2022; what the allocator had kept before"
 ROWS += (

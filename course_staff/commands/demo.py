@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List, rehearse or serve until interrupted; 1 where a rehearsal went otherwise than expected."""
     from course_staff.demos import demos_in, read_demo, server
-    from course_staff.demos.rehearse import rehearse
     from course_utils.desk.doctor import has_display
-    from course_utils.settings import settings
 
     paths = demos_in(find_place().notebooks, [arguments.chapter] if arguments.chapter else [])
     if arguments.check:
+        from course_staff.demos.rehearse import rehearse
+
         return rehearse([path.absolute() for path in paths])
     if arguments.chapter is None:
         for demo in map(read_demo, paths):
@@ -35,7 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if find_spec("voila") is None:  # said before anything else is
         raise ModuleNotFoundError(name="voila")
-    demo = read_demo(paths[0])
-    print(f"{demo.title}, {demo.minutes:g} minutes: ", end="", flush=True)  # the address follows when it answers
-    server.serve(demo, settings().home / "demos", browser=has_display() and not arguments.no_browser)
+    server.serve(read_demo(paths[0]), browser=has_display() and not arguments.no_browser)
     return 0

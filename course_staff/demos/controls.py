@@ -1,6 +1,7 @@
 """Moving the controls of the figure that a chapter shows to play with."""
 
 from collections.abc import Mapping
+from functools import reduce
 from math import isclose, log
 
 from course_utils.errors import CourseError
@@ -17,18 +18,25 @@ def press(values: Mapping[str, object], controls: Mapping | None = None) -> None
         control = _control(name, display.played if controls is None else controls)
         try:
             control.value = value
-        except Exception as error:  # each kind of control refuses in its own way
-            raise CourseError(
-                f"The control {name!r} does not take {value!r} ({error}); choose a value that it has."
-            ) from None
-        stands = list(control.value) if isinstance(control.value, tuple) else control.value  # TOML has no tuples
-        if stands != value or not _is_on_a_step(control):
+            stands = list(control.value) if isinstance(control.value, tuple) else control.value  # TOML has no tuples
+            is_taken = stands == value and _is_on_a_step(control)
+        except Exception:  # each kind of control refuses in its own way
+            is_taken = False
+        if not is_taken:
             raise CourseError(f"The control {name!r} does not take {value!r}; choose a value at which it can stand.")
 
 
 def instructions(values: Mapping[str, object]) -> str:
-    """What to do with these controls, in words: `learning rate α: 0.001, steps: 100`."""
-    return ", ".join(_describe(name, value) for name, value in values.items())
+    """What to do with these controls of the figure played last, in words: `learning rate α: 0.001, steps: 100`."""
+
+    def describe(name: str, value: object) -> str:
+        control = _control(name, display.played)
+        labels = {each[1]: each[0] for each in getattr(control, "options", ()) if isinstance(each, tuple)}
+        number = f"{value:,g}" if isinstance(value, int | float) else value
+        words = ("off", "on")[value] if isinstance(value, bool) else labels.get(value, number)
+        return f"{getattr(control, 'description', '') or name}: {words}"
+
+    return ", ".join(describe(*each) for each in values.items())
 
 
 def _is_on_a_step(control) -> bool:
@@ -42,23 +50,8 @@ def _is_on_a_step(control) -> bool:
 
 def _control(name: str, controls: Mapping):
     first, *rest = name.split(".")
-    if first not in controls:
+    try:
+        return reduce(getattr, rest, controls[first])
+    except (AttributeError, KeyError):
         names = ", ".join(controls) or "none"
-        raise CourseError(f"The figure has no control {first!r}; its controls are: {names}.")
-    control = controls[first]
-    for part in rest:
-        if not hasattr(control, part):
-            raise CourseError(f"The control {first!r} has no part {part!r}; look where it is made.")
-        control = getattr(control, part)
-    return control
-
-
-def _describe(name: str, value: object) -> str:
-    control = _control(name, display.played)
-    options = [option for option in getattr(control, "options", ()) if isinstance(option, tuple)]
-    if isinstance(value, bool):
-        words = "on" if value else "off"
-    else:
-        plain = f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
-        words = {of: label for label, of in options}.get(value, plain)
-    return f"{getattr(control, 'description', '') or name}: {words}"
+        raise CourseError(f"The figure has no control {name!r}; its controls are: {names}.") from None

@@ -4,13 +4,10 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from course_utils.errors import CourseError
 from course_utils.files import some
 from course_utils.settings import SCALES
-
-FOLDER = "demos"
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def demos_in(notebooks: Path, names: Iterable[str] = ()) -> list[Path]:
 
     `3`, `03` and `03_adamw` are the same one. Raises `CourseError` on a name of none.
     """
-    every = sorted((notebooks / FOLDER).glob("*.toml"))
+    every = sorted((notebooks / "demos").glob("*.toml"))
     stems = [path.stem for path in every]
     return [every[stems.index(stem)] for name in names for stem in some(name, stems, "demo")] if names else every
 
@@ -97,10 +94,7 @@ def read_demo(path: Path) -> Demo:
     """The demo at `path`; raises `CourseError`, saying which step, where it is not one."""
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CourseError(f"{path.name} cannot be read as TOML ({error}); put that right.") from None
-    try:
-        steps = tuple(_step(number, **step) for number, step in enumerate(written.pop("steps", ()), start=1))
+        steps = tuple(_read_step(number, step) for number, step in enumerate(written.pop("steps", ()), start=1))
         demo = Demo(path, steps=steps, **written)
         total = sum(step.minutes for step in steps)
         if not steps:
@@ -109,18 +103,16 @@ def read_demo(path: Path) -> Demo:
             raise ValueError(f"its scale {demo.scale!r} is not one of {', '.join(SCALES)}")
         if abs(total - demo.minutes) > 1e-9:
             raise ValueError(f"its steps take {total:g} minutes together, but it says {demo.minutes:g}")
-    except (TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise CourseError(f"{path.name} is no demo ({error}); see docs/demos.md for what belongs in it.") from None
     return demo
 
 
-def _step(place: int, /, expect: Mapping = MappingProxyType({}), **written) -> Step:
+def _read_step(number: int, written: dict) -> Step:
     try:
-        numbers = [
-            Number(value=number["is"], **{k: number[k] for k in number if k != "is"})
-            for number in expect.get("numbers", ())
-        ]
+        expected = written.pop("expect", {})
+        numbers = [Number(value=each.pop("is"), **each) for each in expected.pop("numbers", ())]
         texts = {name: value.strip() if isinstance(value, str) else value for name, value in written.items()}
-        return Step(**texts, **{**expect, "numbers": numbers})
+        return Step(**texts, **expected, numbers=numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"step {place}: {error}") from None
+        raise ValueError(f"step {number}: {error}") from None

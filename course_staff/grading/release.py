@@ -14,7 +14,6 @@ from course_utils.files import exercises_of, replacing
 from course_utils.grading.oracles import packed, unpacked
 from course_utils.grading.prints import away, fingerprint
 from course_utils.grading.question import Question
-from course_utils.grading.timelines import Measured
 from course_utils.units import format_counted
 
 _METADATA = ("tags", "slideshow")
@@ -82,8 +81,6 @@ def digest_of(path: Path) -> str:
 def exercise_notebook(notebook: dict, authored: list[Authored]) -> dict:
     """The learner's notebook: no question cells, no solutions, no outputs; cell ids stay."""
     check_facts(authored)
-    for each in authored:
-        _compare_with_measured(each)
     stubs = {each.question.id: each.stub for each in authored}
     lines = {facts(each.question): allowed(each.question) for each in authored}
     cells = [
@@ -105,20 +102,6 @@ def check_facts(authored: list[Authored]) -> None:
                 f"minutes={question.minutes}, points={question.points}; change that cell, or write into the statement {line}"
             )
         raise CourseError(f"The statement of {question.id} lacks its facts; put this line below its heading: {line}")
-
-
-def _compare_with_measured(authored: Authored) -> None:
-    """Raises `CourseError` where a timeline's table or its right answer is not what its step gives when it is run."""
-    measured, question = authored.hidden.get("measured"), authored.question
-    if not isinstance(measured, Measured):
-        return
-    if measured.table() not in authored.statement:
-        raise CourseError(f"The statement of {question.id} lacks what was measured; put in:\n{measured.table()}")
-    right = measured.first_difference()
-    for case in question.cases():
-        for name, value in question.expected(case.inputs).items():
-            if value != right[name]:
-                raise CourseError(f"{question.id}: the fault's {name} is {right[name]!r} as measured, not {value!r}.")
 
 
 def facts(question: Question) -> str:

@@ -10,7 +10,6 @@ ROOMS = ("benchmarks", "course_staff", "course_utils")
 VAGUE = frozenset({"found", "said", "known", "asked", "kept", "told"})
 
 _STORED = {  # names that released sets or notebooks call
-    "course_utils/grading/kinds.py": "kept",
     "course_utils/lessons/c10_fsdp_and_zero.py": "kept",
     "course_utils/lessons/c11b_fewer_bits.py": "told",
     "course_utils/lessons/c12_scaling_out.py": "kept",

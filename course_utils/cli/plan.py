@@ -124,7 +124,7 @@ def _read(arguments: argparse.Namespace):
         return None
     from course_utils.memory.plan.reading import read
 
-    reading = read(arguments.model, arguments.launch).over(_flags(arguments))
+    reading = read(arguments.model, arguments.launch, arguments.ranks).over(_flags(arguments))
     arguments.model = reading.model
     if arguments.data:
         reading.unmodelled.pop("sequence", None)
@@ -170,10 +170,43 @@ def _key_of(arguments: argparse.Namespace) -> str:
 
 
 def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
-    """The text, the plain values, the exit code."""
+    """The text, the plain values, the exit code: of the one question that is asked, by default whether it fits."""
     from course_utils.memory.formulas.estimate import estimate
-    from course_utils.memory.plan.emit import NO_SETTING, emit, require_kind
     from course_utils.memory.plan.explain import explain, why
+
+    _require_flags_that_belong_together(arguments)
+    what, recipe, text = _model(arguments), _recipe(arguments), []
+    if arguments.data:
+        recipe, spread = _take_longest(arguments.data, recipe)
+        text.append(spread)
+    if arguments.why:
+        before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
+        return why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0
+    if arguments.explain:
+        answer = explain(arguments.explain, estimate(what, recipe))
+        return answer, answer.splitlines(), 0
+    if arguments.measure:
+        return _measure_here(what, recipe)
+    if recipe.compiled and (arguments.row or not arguments.emit):
+        return _say_unknown(arguments.model)
+    if arguments.emit:
+        answer = _emit(arguments, what, recipe)
+        return answer, answer.splitlines(), 0
+    plan, remark = _plan(arguments, what, recipe)
+    values, code = plan.json(), _EXIT[plan.verdict]
+    text.append(str(plan))
+    if arguments.read:
+        code = _say_sources(arguments.read, text, values, code)
+    text += remark
+    if arguments.beside:
+        values["beside"] = plan.estimate.aside()
+        beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in values["beside"].items())
+        text.append(f"Beside training: {beside}.")
+    return "\n".join(text), values, code
+
+
+def _require_flags_that_belong_together(arguments: argparse.Namespace) -> None:
+    from course_utils.memory.plan.emit import require_kind
 
     if arguments.nodes is not None and not arguments.emit:
         raise CourseError("--nodes says for how many machines to write a file; add --emit slurm, say.")
@@ -188,54 +221,49 @@ def _answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
             )
     if not (arguments.memory or arguments.why or arguments.explain or arguments.measure or arguments.emit):
         raise CourseError("How large is the card? Give --memory 24GB, or its name.")
-    what, recipe, text = _model(arguments), _recipe(arguments), []
-    if arguments.data:
-        from course_utils.memory.plan.guard import lengths_of
 
-        lengths = sorted(lengths_of(arguments.data))
-        recipe = replace(recipe, sequence=lengths[-1])
-        half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
-        spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
-        text.append(f"{len(lengths):,} examples of {spread}: planned for a batch of these.")
-    if arguments.why:
-        before, after = (estimate(what, _recipe(arguments, words)) for words in arguments.why)
-        return why(before, after), {"before": before.by_instant(), "after": after.by_instant()}, 0
-    if arguments.explain:
-        answer = explain(arguments.explain, estimate(what, recipe))
-        return answer, answer.splitlines(), 0
-    if arguments.measure:
-        from course_utils.memory.plan.guard import check
 
-        frame = check(estimate(what, replace(recipe, device="cpu")))
-        shown = frame.assign(**{name: frame[name].map(format_bytes) for name in ("predicted", "measured")})
-        text = f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak.\n"
-        return text + shown.to_string(), frame.reset_index().to_dict("records"), 0
-    if recipe.compiled and (arguments.row or not arguments.emit):
-        return _say_unknown(arguments.model)
-    if arguments.emit:
-        if arguments.row is not None:
-            recipe = _recipe_of_row(arguments)
-        elif arguments.memory and not recipe.compiled:
-            _refuse_what_does_not_fit(arguments, what, recipe)
-        nodes = 1 if arguments.nodes is None else arguments.nodes
-        answer = emit(arguments.emit, arguments.model, recipe, nodes)
-        if arguments.memory and arguments.emit == "trl" and answer.startswith(NO_SETTING):
-            left_out = answer.splitlines()[0].removeprefix(NO_SETTING)
-            raise CourseError(
-                f"TRL has no setting for all of this:{left_out} The rest alone may not fit; leave --memory out to have it "
-                "written all the same."
-            )
-        return answer, answer.splitlines(), 0
-    plan, remark = _plan(arguments, what, recipe)
-    values, code = plan.json(), _EXIT[plan.verdict]
-    text += [str(plan), *remark]
-    if arguments.read:
-        code = _say_sources(arguments.read, text, values, code)
-    if arguments.beside:
-        values["beside"] = plan.estimate.aside()
-        beside = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in values["beside"].items())
-        text.append(f"Beside training: {beside}.")
-    return "\n".join(text), values, code
+def _take_longest(data: Path, recipe: Recipe) -> tuple[Recipe, str]:
+    """The recipe for a batch of a data set's longest examples, and how long its examples are."""
+    from course_utils.memory.plan.guard import lengths_of
+
+    lengths = sorted(lengths_of(data))
+    half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
+    spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
+    return replace(
+        recipe, sequence=lengths[-1]
+    ), f"{len(lengths):,} examples of {spread}: planned for a batch of these."
+
+
+def _measure_here(what, recipe: Recipe) -> tuple[str, list[dict], int]:
+    """Each kind of bytes as it is predicted and as a few steps on this machine's CPU have it."""
+    from course_utils.memory.formulas.estimate import estimate
+    from course_utils.memory.plan.guard import check
+
+    frame = check(estimate(what, replace(recipe, device="cpu")))
+    shown = frame.assign(**{name: frame[name].map(format_bytes) for name in ("predicted", "measured")})
+    text = (
+        f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak.\n"
+    )
+    return text + shown.to_string(), frame.reset_index().to_dict("records"), 0
+
+
+def _emit(arguments: argparse.Namespace, what, recipe: Recipe) -> str:
+    """The recipe, or a row of its plan, as `--emit` asks for it; where a card is named, only if it may fit there."""
+    from course_utils.memory.plan.emit import NO_SETTING, emit
+
+    if arguments.row is not None:
+        recipe = _recipe_of_row(arguments)
+    elif arguments.memory and not recipe.compiled:
+        _refuse_what_does_not_fit(arguments, what, recipe)
+    answer = emit(arguments.emit, arguments.model, recipe, 1 if arguments.nodes is None else arguments.nodes)
+    if arguments.memory and arguments.emit == "trl" and answer.startswith(NO_SETTING):
+        left_out = answer.splitlines()[0].removeprefix(NO_SETTING)
+        raise CourseError(
+            f"TRL has no setting for all of this:{left_out} The rest alone may not fit; leave --memory out to have it written "
+            "all the same."
+        )
+    return answer
 
 
 def _say_sources(reading, text: list[str], values: dict, code: int) -> int:

@@ -2,7 +2,7 @@
 
 import gc
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, ModuleType
 from weakref import WeakSet
@@ -90,6 +90,20 @@ def reachable(root: object) -> Iterator[object]:
         waiting += gc.get_referents(each)
 
 
+def is_freed(make: Callable[[], torch.Tensor]) -> bool:
+    """Whether the memory of the tensor that `make` gives is free as soon as nobody outside holds it.
+
+    It is not where something inside keeps it, and where it is part of a circle, which waits for the garbage collector.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return StorageWeakRef(make().untyped_storage()).expired()
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class Waiting:
     """How many rows of a model's forward passes wait for their backward pass: those whose graph is still there.
 
@@ -122,6 +136,18 @@ class Waiting:
 class _Saved:
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor
+
+
+def tensors_held(root: object) -> list[torch.Tensor]:
+    """Tensors with fractions that `root` leads to, closures and objects of any class included."""
+    return [each for each in reachable(root) if isinstance(each, torch.Tensor) and each.is_floating_point()]
+
+
+def elements_kept(tensors: Iterable[torch.Tensor]) -> int:
+    """Elements in the memory behind `tensors`, what is shared counted once; on the device `meta` there is none."""
+    real = [tensor for tensor in tensors if not tensor.is_meta]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in real}
+    return sum(storages.values())
 
 
 def numbers_held(root: object) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from course_utils.grading.compare import Difference, compare
 from course_utils.grading.prints import diagnose
 from course_utils.grading.question import Case, Question, Values
+from course_utils.grading.values import conform
 
 KINDS = ("values", "untouched", "missing", "foreign", "signature", "exception", "timeout", "stuck", "died", "unsafe")
 ENDLESS = ("timeout", "stuck")
@@ -88,7 +89,7 @@ def judge(question: Question, case: Case, outcome: Outcome, expected: dict | Non
         sentences = [_cut(explain(question, each)) for each in (outcome, _without_words(outcome))]
         return Verdict(case.name, False, sentences[0], kind=outcome.kind, brief=sentences[1])
     expected = question.expected(case.inputs) if expected is None else expected
-    difference = compare(expected, outcome.values, question.tolerance)
+    difference = compare(expected, conform(expected, outcome.values), question.tolerance)
     sentences = [difference.sentence(question.reveal)] if difference else []
     if outcome.mutated:
         names = ", ".join(f"`{name}`" for name in outcome.mutated)
@@ -132,6 +133,9 @@ def grade(
     on the public cases. `tries` counts the failed checks up to this one; None where no other will follow.
     """
     expected = [question.expected(case.inputs) for case in cases]
+    outcomes = [
+        replace(each, values=conform(right, each.values)) for right, each in zip(expected, outcomes, strict=True)
+    ]
     verdicts = tuple(map(judge, [question] * len(cases), cases, outcomes, expected))
     name = "" if all(v.passed for v in verdicts) else _name_mistake(cases, outcomes, verdicts, entry or {})
     recognized = _recognize(question, verdicts, expected, outcomes)

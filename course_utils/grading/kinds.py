@@ -5,16 +5,15 @@ A bug hunt is a `function` or a `stream` whose stub holds the bug.
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from math import inf
 
 from torch.optim import Optimizer
 
-from course_utils.grading.compare import Rule, at_most
+from course_utils.grading.compare import Rule
 from course_utils.grading.question import Case, Question, Tolerance
-from course_utils.grading.values import DEEPEST, UnfitError, plain
+from course_utils.grading.values import DEEPEST, UnfitError, folded, plain, spelled, whole
 
 ACCOUNT_TOLERANCE = Tolerance(relative=1e-3, absolute=0.0)
 _CONFUSIONS = {
@@ -27,22 +26,17 @@ _CONFUSIONS = {
     "the figure is off by a factor of 10⁹: bytes and GB are mixed up": 1e9,
 }
 _BITS = {"the figure is off by a factor of 8: bits and bytes are mixed up": 8.0}
-_PHASES = ("forward", "backward", "update")
-_KINDS = ("parameters", "optimizer state", "gradients", "inputs", "activations")
 
 
-def function(oracle: Callable, *, in_place: tuple[str, ...] = (), **fields) -> Question:
+def function(oracle: Callable, **fields) -> Question:
     """A function against `oracle`; both are called with a case's inputs by name.
 
-    Values: `result` (a tuple as a list), or the names of a dict that is returned. Inputs named in `in_place` are to be
-    changed: the function gets copies of them, and what it leaves there is compared too.
+    Values: `result` (a tuple as a list), or the names of a dict that is returned.
     """
 
     def call(answer, inputs):
-        given = {name: copy.deepcopy(value) if name in in_place else value for name, value in inputs.items()}
-        result = answer(**given)
-        values = result if type(result) is dict else {"result": result}
-        return {**values, **{name: given[name] for name in in_place}}
+        result = answer(**inputs)
+        return result if type(result) is dict else {"result": result}
 
     return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_replacing(oracle, **fields))
 
@@ -67,79 +61,6 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
     return Question(run=streams.drive, expected=expected, **{**given, **_replacing(oracle, **fields)})
 
 
-def scaler(**fields) -> Question:
-    """A loss scaler over streams of gradients that overflow now and then, against `torch.amp.GradScaler("cpu")`.
-
-    The answer is made with `init_scale`, `growth_factor`, `backoff_factor` and `growth_interval`, or with nothing before a
-    state is loaded; it has `scale`, `unscale_`, `step`, `update`, `get_scale`, `state_dict` and `load_state_dict`. Values:
-    per step the scale, whether the optimizer stepped, the parameters. Without `public` and `hidden` the cases are those of
-    `scaling.cases`.
-    """
-    import torch
-
-    from course_utils.grading import scaling
-
-    def expected(inputs):
-        return plain(scaling.drive(lambda **options: torch.amp.GradScaler("cpu", **options), inputs))
-
-    given = {"public": scaling.cases, "hidden": scaling.cases, "tolerance": scaling.TOLERANCE}
-    return Question(run=scaling.drive, expected=expected, **{**given, **_replacing(torch.amp.GradScaler, **fields)})
-
-
-def sharded(
-    *,
-    world_size: int = 2,
-    kept: Callable[[int, int], float] | None = None,
-    sent: Callable[[int, int], float] | None = None,
-    collectives: float = inf,
-    begins: Callable[[dict, int, int], dict] | None = None,
-    **fields,
-) -> Question:
-    """A wrapper of modules, `answer(module)`, trained on `world_size` real processes, against one process on whole batches.
-
-    `kept(elements, world_size)` is the most elements that a rank may keep between steps, in parameters and whatever else the
-    wrapper holds, for a module of so many; without it they may all stay. `sent(bytes, world_size)` is the most that a rank
-    may send for one forward and backward of a module of so many bytes, in at most so many `collectives`. `begins(state of
-    rank 0, rank, world_size)` gives the parameters by name that a wrapper has when it is made; without it they may be any. A
-    case may have `ranks` of its own in place of `world_size`. Values: on every rank what it began with, the full state after
-    each step (from `full_state_dict()`, or from `.module`), and what is counted, where there is a limit. Without `public` and
-    `hidden` the cases are those of `sharding.cases`.
-    """
-    from course_utils.grading import ranks, sharding
-
-    replaces = (*sharding.WRAPPERS, *fields.pop("replaces", ()))
-
-    def count(inputs):
-        return inputs.get("ranks", world_size)
-
-    def most(inputs):
-        elements = sum(value.numel() for value in inputs["state"].values())
-        size = sum(value.nbytes for value in inputs["state"].values())
-        every = {
-            sharding.KEPT: kept and kept(elements, count(inputs)),
-            sharding.SENT: sent and sent(size, count(inputs)),
-            sharding.COLLECTIVES: None if collectives == inf else collectives,
-        }
-        return {name: float(limit) for name, limit in every.items() if limit is not None}
-
-    def run(answer, inputs):
-        limits = most(inputs) | ({sharding.BEGUN: ...} if begins else {})
-        on_ranks = sharding.together(answer, inputs, count(inputs), replaces)
-        return {rank: ranks.asked_for(values, limits, sharding.COUNTED) for rank, values in on_ranks.items()}
-
-    def expected(inputs):
-        right, limits = plain(sharding.alone(inputs)), ranks.limits(most(inputs))
-
-        def first(rank):
-            return {sharding.BEGUN: plain(begins(inputs["state"], rank, count(inputs)))} if begins else {}
-
-        return {f"rank {rank}": {**first(rank), **right, **limits} for rank in range(count(inputs))}
-
-    fixed = {"public": sharding.cases, "hidden": sharding.cases, "tolerance": sharding.TOLERANCE}
-    given = {**fixed, "counted": (sharding.KEPT,), **fields}
-    return Question(run=run, expected=expected, replaces=replaces, ranks=True, **given)
-
-
 def collective(
     oracle: Callable[[int, list[dict]], object],
     *,
@@ -155,8 +76,8 @@ def collective(
     `in_place` are to be changed, all others must stay. `use(answer, **inputs)` is what a rank does with the answer: calls it,
     unless told otherwise.
     `sends(rank, inputs of all ranks)` says how much a rank may send, by the names `ranks.MESSAGES`, `BYTES`, `PARTNERS` and
-    `COLLECTIVES`: a float is the most that is allowed, anything else must be met. Values: by call and rank, of the counts
-    those that `sends` names.
+    `COLLECTIVES`, or by names of what `use` counts itself: a float is the most that is allowed, anything else must be met.
+    Values: by call and rank, of the counts those that `sends` names.
     """
     from course_utils.grading import ranks
 
@@ -211,7 +132,7 @@ def account(
     def run(answer, inputs):
         if type(answer) is not dict and len(names) > 1:
             raise UnfitError(f"`{called}` is no dict; give one with the keys {', '.join(map(repr, names))}.")
-        given = answer if type(answer) is dict else {names[0]: answer}
+        given = _spell_as_known(answer, names) if type(answer) is dict else {names[0]: answer}
         return {name: _number(given[name]) for name in [inputs["number"]] if name in given}
 
     def expected(inputs):
@@ -229,21 +150,6 @@ def account(
 
     fixed = {"parts": True, "reveal": False, "recognize": recognize, "tolerance": tolerance}
     return Question(run=run, expected=expected, public=public, **{**fixed, **fields})
-
-
-def cost(
-    count: Callable[[object, dict], dict], right: Callable[[dict], dict], *, limited: tuple[str, ...] = (), **fields
-) -> Question:
-    """What an answer costs, counted where it runs: `count(answer, inputs)` gives results and counts by name.
-
-    Counts are bytes saved, forwards recomputed, collectives, bytes sent, bytes of state; never seconds. `right(inputs)` gives
-    the same names; those in `limited` are the most that is allowed, all others are compared.
-    """
-
-    def expected(inputs):
-        return {name: at_most(value) if name in limited else value for name, value in right(inputs).items()}
-
-    return Question(run=count, expected=expected, **{"counted": limited, **fields})
 
 
 def choice(
@@ -271,7 +177,10 @@ def choice(
         return dict(zip(("choice", "reason"), [*keys, None, None], strict=False))
 
     def recognize(_, got: dict) -> str | None:
-        chosen, because = got.get("choice"), got.get("reason")
+        chosen, because = (
+            next((key for key in allowed if type(given) is str and folded(given) == key), given)
+            for allowed, given in ((options, got.get("choice")), (reasons, got.get("reason")))
+        )
         for what, key, allowed in (("choice", chosen, options), ("reason", because, reasons)):
             if key is None:
                 return f"The {what} is missing: answer with a pair of strings, the choice and the reason."
@@ -288,19 +197,20 @@ def choice(
     return Question(run=run, expected=expected, **{**fixed, **fields})
 
 
-def design(rules: Mapping[str, Callable[[object], str | None]], **fields) -> Question:
+def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collection[str] = (), **fields) -> Question:
     """A free design, scored by rule: every rule gives a sentence on what is wrong, or None, and earns its share.
 
-    A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number) and runs at the
-    judge's. The sentence reads on after the answer's name: "`my_design` …".
+    A rule gets the answer as plain values (numbers, strings, lists, dicts; a tensor of one number is that number, 7.0 is 7) and
+    runs at the judge's. The sentence reads on after the answer's name: "`my_design` …". `words` are the names and strings that
+    the rules know; the answer may have them in other letter case.
     """
-    called = fields["answer"]
+    called, words = fields["answer"], tuple(words)
 
     def public(_):
         return [Case(name, {"rule": name}) for name in rules]
 
     return Question(
-        run=lambda answer, inputs: {called: _numbers(answer)},
+        run=lambda answer, inputs: {called: _numbers(answer, words)},
         expected=lambda inputs: {called: Rule(rules[inputs["rule"]])},
         **{"public": public, "parts": True, **fields},
     )
@@ -333,32 +243,6 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
     )
 
 
-def timeline(right: Mapping[str, str | int], *, why_not: Mapping[str | int, str] | None = None, **fields) -> Question:
-    """The fault behind a measured timeline: a dict of its `"phase"`, `"kind"` and `"line"`, each of which earns its share.
-
-    `right` has these names; `why_not` says of a wrong phase, kind or line why it is wrong. The statement shows the table of a
-    `Measured`, which the question's hidden part calls `measured`: a release compares both with what is measured then.
-    """
-    called = fields["answer"]
-
-    def run(answer, inputs):
-        if type(answer) is not dict:
-            raise UnfitError(f'`{called}` is no dict; give one with the keys "phase", "kind" and "line".')
-        name = inputs["name"]
-        return {name: _number(answer[name])} if name in answer else {}
-
-    def recognize(right: dict, got: dict) -> str | None:
-        ((name, value),) = got.items()
-        choices = {"phase": _PHASES, "kind": _KINDS}.get(name)
-        if choices and value not in choices:
-            return f"The {name} is none of {', '.join(map(repr, choices))}: give one of these strings."
-        return (why_not or {}).get(value)
-
-    fixed = {"public": lambda _: [Case(name, {"name": name}) for name in ("phase", "kind", "line")]}
-    fixed |= {"parts": True, "reveal": False, "recognize": recognize}
-    return Question(run=run, expected=lambda inputs: {inputs["name"]: right[inputs["name"]]}, **{**fixed, **fields})
-
-
 def _replacing(oracle: object, **fields) -> dict:
     """What is asked, with the oracle among what is replaced where it is torch's, with what it inherits, by public names."""
     kinds = oracle.__mro__ if isinstance(oracle, type) else [oracle]
@@ -380,15 +264,21 @@ def _number(value):
     return value.item() if single else value
 
 
-def _numbers(value, depth: int = 0):
-    """As `_number`, inside of dicts and lists too."""
+def _numbers(value, words: Collection[str], depth: int = 0):
+    """As `_number`, inside of dicts and lists too, whole numbers as ints; strings spelled as `words` are."""
     if depth > DEEPEST:
         return value
     if type(value) is dict:
-        return {name: _numbers(item, depth + 1) for name, item in value.items()}
+        return {name: _numbers(item, words, depth + 1) for name, item in _spell_as_known(value, words).items()}
     if type(value) in (list, tuple):
-        return [_numbers(item, depth + 1) for item in value]
-    return _number(value)
+        return [_numbers(item, words, depth + 1) for item in value]
+    if type(value) is str:
+        return next((word for word in words if folded(word) == folded(value)), value)
+    return whole(_number(value))
+
+
+def _spell_as_known(given: dict, names: Collection[str]) -> dict:
+    return spelled(given, names) if all(type(name) is str for name in given) else given
 
 
 def _recognize(name, unit, right, got, summands, confusions, tolerance) -> str | None:

@@ -6,7 +6,7 @@ Values alone cannot tell a ring from a rank that collects everything, so sends a
 import copy
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 import torch.distributed as dist
@@ -64,11 +64,11 @@ def limits(exact_or_most: Mapping) -> dict:
     return {name: at_most(value) if type(value) is float else value for name, value in exact_or_most.items()}
 
 
-def asked_for(values: dict, exact_or_most: Mapping, counted: Collection[str] = _COUNTED) -> dict:
-    """`values` without those of `counted` that nobody asks for. What keeps within its limit stands as the limit, since how far
+def asked_for(values: dict, exact_or_most: Mapping) -> dict:
+    """`values` without the counts that nobody asks for. What keeps within its limit stands as the limit, since how far
     below it an answer stays is a matter of style, and one mistake in two styles should look the same.
     """
-    wanted = {name: value for name, value in values.items() if name in exact_or_most or name not in counted}
+    wanted = {name: value for name, value in values.items() if name in exact_or_most or name not in _COUNTED}
     most = {name: limit for name, limit in exact_or_most.items() if type(limit) is float and name in wanted}
     return {**wanted, **{name: max(wanted[name], limit) for name, limit in most.items()}}
 

@@ -29,11 +29,13 @@ ADAM = {
 SHAPES = {"weight": (3, 4), "bias": (4,), "scale": (2, 2, 2), "shift": (5,), "twin": (3, 4), "number": ()}
 UNTOUCHED_GRADIENTS = "p.grad is left as it was"
 TRAINABLE = "gradients can be computed as before"
+IN_PLACE = "parameters are changed in place"
 MEMORY = "bytes of memory behind its tensors, slices counted whole"
 
 
 _GRADIENTS = {"missing": 0.0, "zero": 0.0, "decades": 0.0, "steady": False, "empty_steps": 0, "never": ()}
 _TRAITS = {"reload_after": [], "back_after": [], "scheduled": "", "count_state": False, "names": [], "transposed": []}
+_TRAITS["gradients_stay"] = False
 
 
 def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
@@ -44,8 +46,9 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     fresh parameters and a fresh optimizer; `count_state`; and, optional, `names` of hyper-parameters to be read from a new
     optimizer's first group, `scheduled`, what `rates` changes in place of the lr, `back_after`, steps after which the
     optimizer goes astray and back, `transposed`, names of matrices that do not lie row by row in memory, `counted_on`, how
-    many steps a reload adds to what the state counts, as after a long run, and `added_after`, steps after which the groups
-    beyond the first are added.
+    many steps a reload adds to what the state counts, as after a long run, `added_after`, steps after which the groups beyond
+    the first are added, and `gradients_stay`, whether every gradient is written into the memory of the one before, as after
+    `zero_grad(set_to_none=False)`.
     """
     draw = _Draw(random, hyper)
     case, one, two = draw.case, draw.one_group, draw.two_groups
@@ -53,7 +56,7 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
     defaults, small = "default hyper-parameters", "default hyper-parameters, small gradients"
     shapes, twins = "a single number, two tensors of one shape, a transposed matrix", ["weight", "twin", "number"]
     every = {"missing": 0.2, "zero": 0.1, "decades": 6, "never": ("shift",)}
-    return [
+    drawn = [
         case(defaults, [draw.group(["weight", "bias"], {})], 60, {"decades": 9}, count_state=True, names=list(hyper)),
         case(small, [draw.group(["weight"], {})], 30, {"decades": -8, "steady": True}),
         case("one group, twelve steps", [one()], 12, count_state=True),
@@ -71,6 +74,11 @@ def cases(random: Random, hyper: Mapping[str, tuple]) -> list[Case]:
         case("a reload in the middle", two(), 10, {"missing": 0.2}, reload_after=[4], count_state=True),
         case("everything at once", two(), 40, every, reload_after=[7, 23], scheduled="lr"),
     ]
+    undecayed = two()
+    if "weight_decay" in hyper:  # where nothing is added to a gradient, an answer may take it for a tensor of its own
+        undecayed[0]["options"]["weight_decay"] = 0.0
+    stay = case("gradients in the memory of those before", undecayed, 5, gradients_stay=True)
+    return [*drawn[:-1], stay, drawn[-1]]
 
 
 @torch.enable_grad()
@@ -99,7 +107,7 @@ def drive(answer, inputs: dict) -> dict:
                 optimizer.param_groups, inputs["groups"], inputs["rates"][number], strict=True
             ):
                 group[name] = given["options"][name] * factor
-        steps.append(_step(optimizer, groups, _lay_out(gradients, inputs)))
+        steps.append(_step(optimizer, groups, _lay_out(gradients, inputs), inputs.get("gradients_stay", False)))
         if number in inputs["reload_after"]:
             groups, optimizer = _reload(answer, groups, optimizer, inputs.get("counted_on", 0))
         if number == inputs.get("added_after"):
@@ -203,14 +211,19 @@ def _lay_out(gradients: dict, inputs: dict) -> dict:
     }
 
 
-def _step(optimizer, groups: list[dict], gradients: dict) -> dict:
+def _step(optimizer, groups: list[dict], gradients: dict, gradients_stay: bool) -> dict:
     parameters = {name: p for group in groups for name, p in group.items()}
     for name, parameter in parameters.items():
-        parameter.grad = None if gradients[name] is None else gradients[name].clone()
+        if gradients_stay and parameter.grad is not None and gradients[name] is not None:
+            parameter.grad.copy_(gradients[name])
+        else:
+            parameter.grad = None if gradients[name] is None else gradients[name].clone()
+    places = {name: p.data_ptr() for name, p in parameters.items()}
     optimizer.step()
     values = {name: p.detach().clone() for name, p in parameters.items()}
     values[TRAINABLE] = torch.is_grad_enabled() and all(p.requires_grad for p in parameters.values())
     values[UNTOUCHED_GRADIENTS] = all(same(p.grad, gradients[name]) for name, p in parameters.items())
+    values[IN_PLACE] = all(p.data_ptr() == places[name] for name, p in parameters.items())
     return values
 
 

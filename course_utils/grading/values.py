@@ -1,5 +1,10 @@
 """Values that may be judged: turned into plain types by their exact type, so that no object of a learner's is ever asked."""
 
+from collections.abc import Collection
+from decimal import Decimal
+from fractions import Fraction
+from math import inf
+
 import torch
 
 from course_utils.errors import CourseError
@@ -7,6 +12,8 @@ from course_utils.errors import CourseError
 DEEPEST = 20
 _EXACT = (bool, int, float, str, type(None))
 _ALLOWED = "numbers, strings, truth values, None, tensors, and lists and dicts of these"
+_EXACT_WHOLE = 2**53
+"""Up to here every whole number is a float too."""
 
 
 class UnfitError(CourseError):
@@ -18,7 +25,8 @@ class UnansweredError(CourseError):
 
 
 def plain(value, where: str = "", depth: int = 0):
-    """`value` in exact built-in types and strided CPU tensors, copied; tuples become lists, NumPy's scalars numbers.
+    """`value` in exact built-in types and strided CPU tensors, copied; tuples become lists, NumPy's scalars, fractions and
+    decimals numbers.
 
     Raises `UnfitError` for anything else, and `UnansweredError` for an `...`; `where` is what the message calls the value.
     """
@@ -38,13 +46,69 @@ def plain(value, where: str = "", depth: int = 0):
             raise UnfitError(f"{_name_place(where)} has a key of type {odd[0]}; only strings can be keys.")
         return {key: plain(item, f"{where}[{key!r}]" if where else key, depth + 1) for key, item in value.items()}
     kind = type(value)
-    if kind.__module__ == "numpy" and hasattr(kind, "item") and not hasattr(kind, "__len__"):
+    if kind in (Fraction, Decimal):
+        return _float(value, where)
+    is_scalar = hasattr(kind, "item") and (not hasattr(kind, "__len__") or kind.ndim.__get__(value) == 0)
+    if kind.__module__ == "numpy" and is_scalar:
         number = kind.item(value)
         if type(number) in _EXACT:
             return number
     is_known = kind.__module__ in ("builtins", "__main__")
     name = kind.__name__ if is_known else f"{kind.__module__}.{kind.__name__}"
     raise UnfitError(f"{_name_place(where)} is of type {name}; the check takes {_ALLOWED} only.")
+
+
+def conform(expected, got):
+    """Plain values `got` in the form of those `expected`, where another form says the same.
+
+    This is the one rule on forms, for every question. Where a number is expected, a tensor of one element is that number, and
+    where a truth value is, that truth value; a tensor is a list where a list is expected; strings and the names of a dict may
+    differ from what is right in upper and lower case and in the spaces around them. A number is no tensor, because a tensor
+    also has a dtype, a shape and a graph. Where a rule stands in the place of a value, `got` stays as it is.
+    """
+    if isinstance(got, torch.Tensor) and type(expected) in (bool, int, float, list):
+        if type(expected) is list:
+            got = got.tolist() if got.ndim else got
+        elif got.numel() == 1 and (got.dtype == torch.bool) == (type(expected) is bool):
+            return got.item()
+    if type(expected) is str and type(got) is str:
+        return expected if folded(got) == folded(expected) else got
+    if type(expected) is list and type(got) is list:
+        rest = got[len(expected) :]
+        return [*map(conform, expected, got), *rest]
+    if type(expected) is dict and type(got) is dict:
+        named = spelled(got, expected)
+        return {name: conform(expected[name], value) if name in expected else value for name, value in named.items()}
+    return got
+
+
+def spelled(given: dict, names: Collection[str]) -> dict:
+    """`given` with its names spelled as in `names`, where they differ only in case and in spaces around, and no two are alike."""
+    by_fold = {folded(name): name for name in names}
+    if len(by_fold) < len(names) or len({folded(name) for name in given}) < len(given):
+        return given
+    return {by_fold.get(folded(name), name): value for name, value in given.items()}
+
+
+def folded(text: str) -> str:
+    """What is left of a string when neither case nor the spaces around it count."""
+    return text.strip().casefold()
+
+
+def whole(value):
+    """A float that is a whole number as an int; anything else as it is."""
+    is_whole = type(value) is float and value.is_integer() and abs(value) <= _EXACT_WHOLE
+    return int(value) if is_whole else value
+
+
+def _float(value: Fraction | Decimal, where: str) -> float | int:
+    try:
+        number = float(value)
+    except (OverflowError, ValueError):
+        number = inf
+    if type(number) is not float or number in (inf, -inf):
+        raise UnfitError(f"{_name_place(where)} is beyond every float; give a smaller number.")
+    return number
 
 
 def _name_place(where: str) -> str:

@@ -71,8 +71,8 @@ class Accumulate(Callback):
     """One update from `k` micro-batches, or from as many as are left at the end of an epoch or of the run.
 
     Each loss is multiplied by Tᵢ/T₁, and the summed gradients are divided once, before the update, by Σ Tᵢ/T₁: exact without
-    knowing the later micro-batches. Dividing by T₁ keeps the gradients as large as those of a mean, which matters in half
-    precision. What needs the finished gradient, such as `ClipGradients`, comes after this callback in the list.
+    knowing the later micro-batches. Dividing by T₁ keeps the sum near that of `k` means, which matters in half precision.
+    What needs the finished gradient, such as `ClipGradients`, comes after this callback in the list.
     """
 
     rescales = True

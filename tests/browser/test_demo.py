@@ -7,8 +7,8 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
-import psutil
 import pytest
 from real import DEMO, ROOT, save_picture, served
 
@@ -22,52 +22,13 @@ pytest.importorskip("voila")
 DEMOS = {path.stem: path for path in demos_in(find_place(ROOT).notebooks)}
 PAGED = "03_adamw"
 TOUCHED = "09_local_sgd"  # its figure has sliders and a checkbox
-SIZES = [(800, 700), (1024, 768), (1400, 900)]
 ROOMS = [(1280, 720), (1920, 1080)]
-LETTERS = """
-import json
-import sys
-from pathlib import Path
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-from matplotlib.figure import Figure
-from matplotlib.text import Text
-from course_staff.demos import read_demo
-from course_staff.demos.controls import press
-from course_staff.demos.presentation import presentation
-from course_utils.viz import display
-
-points, last = {}, []
-
-
-def note(figure, *arguments, save=Figure.savefig, **options):
-    texts = [each for each in figure.findobj(Text) if each.get_visible() and each.get_text().strip()]
-    last[:] = [min(each.get_fontsize() for each in texts)]
-    return save(figure, *arguments, **options)
-
-
-def described(figure, alt, picture=display.picture):
-    shown = picture(figure, alt)
-    points[alt] = min(last[0], points.get(alt, last[0]))
-    return shown
-
-
-Figure.savefig, display.picture = note, described
-demo = read_demo(Path(sys.argv[1]))
-shell, clicks = InteractiveShell.instance(), [step.click for step in demo.steps if step.click]
-for cell in presentation(demo).cells:
-    if cell.cell_type == "code":
-        with capture_output():
-            shell.run_cell(cell.source).raise_error()
-            if cell.metadata["demo"]["role"] == "click":
-                press(clicks.pop(0))
-print(json.dumps(points))
-"""
+SMALLER = (1024, 768)
+SEEN = {"show": ".output:not(.controls)", "explain": ".answer", "code": ".source", "controls": ".controls"}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Where all servers of this file keep what they showed."""
     return tmp_path_factory.mktemp("demos")
 
 
@@ -84,24 +45,27 @@ def _demo(name, home):
 
 @pytest.fixture
 def open_page(browser):
-    """Opens the presentation at an address, and gives the page when its kernel is through."""
+    """Opens the presentation at an address, and gives the page when its kernel is through and its figures move."""
     contexts = []
 
-    def open_page(address, scheme="light", asked=None, until="body[data-ready]"):
-        context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
+    def open_page(address, scheme="light", asked=None):
+        context = browser.new_context(viewport={"width": 1280, "height": 720}, color_scheme=scheme)
         contexts.append(context)
         if asked is not None:
             context.on("request", lambda request: asked.append(request.url))
         page = context.new_page()
         page.goto(address, wait_until="commit", timeout=120_000)
-        page.wait_for_selector(until, timeout=300_000)
-        if "ready" in until:
-            page.wait_for_selector(".step .jupyter-widgets", state="attached", timeout=60_000)
+        wait_until_ready(page)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
+
+
+def wait_until_ready(page):
+    page.wait_for_selector("body[data-ready]", timeout=300_000)
+    page.wait_for_selector("#preparing", state="hidden", timeout=60_000)
 
 
 def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):
@@ -113,7 +77,7 @@ def test_a_demo_is_paged_through_and_its_figure_moves(address, open_page):
     for number, step in enumerate(demo.steps, start=1):
         expect(page.locator("#where")).to_have_text(f"Step {number} of {count}")
         expect(page.locator(".step:visible h2")).to_have_text(step.title)
-        possible = {"uncover": step.covered, "explain": step.then, "code": step.cell, "controls": step.click}
+        possible = {"show": step.covered, "explain": step.then, "code": step.cell, "controls": step.click}
         assert {name: page.locator(f"#{name}").is_visible() for name in possible} == {
             name: bool(there) for name, there in possible.items()
         }
@@ -142,7 +106,7 @@ def uncover(page):
     output = page.locator(".step:visible .output").first
     assert not output.is_visible()
     page.keyboard.press("s")
-    assert output.is_visible()
+    assert output.is_visible() or page.locator(".step:visible .shown img").first.is_visible()
 
 
 def move_by_keyboard(page):
@@ -166,17 +130,17 @@ def move_by_keyboard(page):
 
 def explain(page):
     """By the key the answer takes the place of the question; then by the button, back."""
-    say, explained = page.locator(".step:visible .say"), page.locator(".step:visible .explained")
-    assert (say.is_visible(), explained.is_visible()) == (True, False)
+    say, answer = page.locator(".step:visible .say"), page.locator(".step:visible .answer")
+    assert (say.is_visible(), answer.is_visible()) == (True, False)
     page.keyboard.press("e")
-    assert (say.is_visible(), explained.is_visible()) == (False, True)
+    assert (say.is_visible(), answer.is_visible()) == (False, True)
     page.get_by_role("button", name="Explain").click()
-    assert (say.is_visible(), explained.is_visible()) == (True, False)
+    assert (say.is_visible(), answer.is_visible()) == (True, False)
 
 
 def open_code(page):
     """By the key and back by the button."""
-    code = page.locator(".step:visible .code")
+    code = page.locator(".step:visible .source")
     page.keyboard.press("c")
     assert code.is_visible()
     page.get_by_role("button", name="Code").click()
@@ -189,8 +153,10 @@ def test_the_keys_are_the_pages_whatever_the_mouse_has_touched(home, open_page):
 
     steps = [number for number, step in enumerate(read_demo(DEMOS[TOUCHED]).steps, start=1) if step.click]
     with _demo(TOUCHED, home) as address:
-        page = open_page(f"{address}#{steps[0]}")
-        where, here = page.locator("#where"), page.locator(f"#step-{steps[0]}")
+        page = open_page(address)
+        where, here = page.locator("#where"), page.locator(".step:visible")
+        for _ in range(steps[0] - 1):
+            page.keyboard.press("PageDown")
         page.keyboard.press("f")
         slider, readout = here.get_by_role("slider").first, here.locator(".widget-readout").first
         _drag(page, slider)
@@ -210,7 +176,7 @@ def test_the_keys_are_the_pages_whatever_the_mouse_has_touched(home, open_page):
         for leave in ("Enter", "Escape"):
             readout.click()
             page.keyboard.press("e")
-            assert not here.locator(".explained").is_visible(), "a letter that is typed in a field turned the page"
+            assert not here.locator(".answer").is_visible(), "a letter that is typed in a field turned the page"
             page.keyboard.press("Backspace")
             page.keyboard.press(leave)
             expect(readout).not_to_be_focused()
@@ -226,21 +192,18 @@ def _drag(page, slider):
 
 
 def _assert_the_page_takes_its_keys(page, here):
-    for key, selector in {"e": ".explained", "c": ".code"}.items():
+    for key, selector in {"e": ".answer", "c": ".source"}.items():
         for is_open in (True, False):
             page.keyboard.press(key)
             assert here.locator(selector).is_visible() == is_open, (key, is_open)
 
 
 def test_two_windows_stay_in_step_and_either_drives(address, open_page):
-    """Every button of the presenter's window; each window is loaded again, and the class's is closed and opened again."""
+    """Every button of the presenter's window; then the class's is loaded again, and both are where they were."""
     from playwright.sync_api import expect
 
     demo = read_demo(DEMOS[PAGED])
     the_class = open_page(address)
-    secret = [step.notes for step in demo.steps if step.notes]
-    assert secret
-    assert not [note for note in secret if note in the_class.content()]
     with the_class.expect_popup() as popup:
         the_class.get_by_role("button", name="Presenter").click()
     presenter = popup.value
@@ -248,110 +211,49 @@ def test_two_windows_stay_in_step_and_either_drives(address, open_page):
         for window in (the_class, presenter):
             expect(window.locator("#where")).to_have_text(f"Step {number} of {len(demo.steps)}")
             expect(window.locator("h2:visible")).to_have_text(step.title)
-        here = presenter.locator("section:visible")
         following = demo.steps[number].title if number < len(demo.steps) else "the last step"
-        expect(here.locator(".next")).to_contain_text(following)
-        if step.notes:
-            expect(here.locator(".notes")).to_have_text(step.notes)
-        seen = {"uncover": ".output:not(.controls)", "explain": ".explained", "code": ".code", "controls": ".controls"}
-        for name, selector in seen.items():
+        expect(presenter.locator(".next")).to_contain_text(following)
+        assert presenter.locator(".notes").all_inner_texts() == ([step.notes] if step.notes else [])
+        for words in [*step.notes.splitlines(), *step.text, *step.picture]:
+            assert words in presenter.locator("main").inner_text()
+        assert step.notes == "" or step.notes not in the_class.locator("body").inner_text()
+        for name, selector in SEEN.items():
             button = presenter.locator(f"#{name}")
             assert button.is_visible() == the_class.locator(f"#{name}").is_visible(), (number, name)
             if button.is_visible():
                 button.click()
-                expect(the_class.locator(f".step:visible {selector}").first).to_be_visible()
+                seen = the_class.locator(f".step:visible :is({selector}, {selector} img)").locator("visible=true")
+                expect(seen.first).to_be_visible()
                 expect(button).to_have_attribute("aria-pressed", "true")
         assert presenter.locator("#move").is_visible() == bool(step.click)
         if step.click:
-            presenter.locator("#move").click()
-            expect(the_class.locator(".step:visible .shown .widget-html img")).to_have_attribute(
-                "alt", re.compile(re.escape(step.picture[0])), timeout=30_000
-            )
-            expect(presenter.locator("#to")).to_have_text(": back to where it began")
+            press_the_button(presenter, the_class, step)
+            expect(presenter.locator("#move")).to_have_attribute("aria-pressed", "true")
         driver = (the_class, presenter)[number % 2]
         driver.get_by_role("button", name="Next").click(force=number == len(demo.steps))
     presenter.keyboard.press("ArrowLeft")
     last = f"Step {len(demo.steps) - 1} of {len(demo.steps)}"
+    the_class.reload(wait_until="commit")
+    wait_until_ready(the_class)
     for window in (the_class, presenter):
-        window.reload()
         expect(window.locator("#where")).to_have_text(last, timeout=30_000)
         expect(window.locator("#code")).to_have_attribute("aria-pressed", "true")
     expect(presenter.locator("#clock")).not_to_have_text("0:00")
-    presenter.get_by_role("button", name="Previous").click()
-    the_class.close()
-    with presenter.expect_popup() as popup:
-        presenter.get_by_role("button", name="Open it again").click()
-    expect(popup.value.locator("#where")).to_have_text(last.replace("6", "5"), timeout=30_000)
-    expect(presenter.locator("#gone")).to_be_hidden()
     presenter.locator("#clock").click()
     expect(presenter.locator("#clock")).to_have_text("0:00")
-
-
-def test_a_window_loaded_again_beside_a_slow_kernel_says_so_and_keeps_a_press(address, open_page):
-    """A stopped kernel stands for a slow one."""
-    from playwright.sync_api import expect
-
-    (number, *_) = [number for number, step in enumerate(read_demo(DEMOS[PAGED]).steps, start=1) if step.click]
-    page = open_page(f"{address}#{number}")
-    here, button = page.locator(f"#step-{number}"), page.locator(f"#step-{number} .click button")
-    expect(button).to_be_visible(timeout=60_000)
-    asked = button.inner_text()
-    kernels = [each for each in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(each.cmdline())]
-    assert kernels
-    for kernel in kernels:
-        kernel.suspend()
-    try:
-        page.reload(wait_until="commit")
-        page.get_by_text("Loading widget").first.wait_for(state="attached", timeout=60_000)
-        expect(page.locator("#preparing")).to_be_visible()
-        assert not here.get_by_text("Loading widget").locator("visible=true").count()
-        assert float(here.locator(".picture > img").evaluate("each => getComputedStyle(each).opacity")) < 0.5
-        page.keyboard.press("m")
-    finally:
-        for kernel in kernels:
-            kernel.resume()
-    expect(button).to_be_visible(timeout=60_000)
-    expect(button).not_to_have_text(asked, timeout=30_000)
-    expect(page.locator("#preparing")).to_be_hidden()
-
-
-def test_the_next_start_shows_every_step_before_a_kernel_has_run_it(home, open_page):
-    """And when the kernel is through, the same step stands there, and its figure moves."""
-    from playwright.sync_api import expect
-
-    demo = read_demo(DEMOS[PAGED])
-    for until in ("body[data-ready]", "body[data-recalled]"):
-        with _demo(PAGED, home) as address:
-            page = open_page(address, until=until)
-            if "ready" in until:
-                continue  # what it showed is kept now, if no test before has seen to that
-            for step in demo.steps:
-                expect(page.locator(".step:visible h2")).to_have_text(step.title)
-                page.keyboard.press("s")
-                expect(page.locator(".step:visible .output:not(.controls)").first).to_be_visible()
-                page.keyboard.press("ArrowRight")
-            page.wait_for_selector("body[data-ready]", timeout=300_000)
-            expect(page.locator("#where")).to_have_text(f"Step {len(demo.steps)} of {len(demo.steps)}")
-            page.keyboard.press("ArrowLeft")
-            page.locator(".step:visible .jupyter-widgets").first.wait_for(state="attached", timeout=60_000)
-            move_by_keyboard(page)
+    presenter.get_by_role("button", name="Previous").click()
+    expect(the_class.locator("#where")).to_have_text(last.replace("6", "5"))
 
 
 @pytest.mark.parametrize("name", DEMOS)
 @pytest.mark.timeout(900)
 def test_a_room_can_read_every_figure_and_every_button_moves_its_own(home, open_page, name):
-    """It has half of the screen, and its smallest letters 14 pixels, also while its controls are unfolded: matplotlib knows
+    """A figure has half of the screen, and its smallest letters 14 pixels, also while its controls are unfolded: matplotlib knows
     their points, the picture its dots. A covered question is large, code leaves all in place, and nobody's bet is shown. Buttons
-    are pressed in the class's window and in the presenter's by turns; what they show fits into small windows, too."""
+    are pressed in the class's window and in the presenter's by turns; what they show fits into a smaller window, too."""
     from playwright.sync_api import expect
 
-    command = [sys.executable, "-c", LETTERS, str(DEMOS[name])]
-    environment = environment_for_child(**SETTINGS, COURSE_HOME=str(home / "home"), MPLBACKEND="agg")
-    printed = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=400).stdout
-    points = {}
-    for alt, size in json.loads(printed).items():
-        points[_beginning(alt)] = min(size, points.get(_beginning(alt), size))
-    assert points
+    points = letters_of(DEMOS[name], home)
     with _demo(name, home) as address:
         page = open_page(address)
         assert not re.search("your bet:|you bet", page.locator("main").inner_html(), re.IGNORECASE)
@@ -363,24 +265,33 @@ def test_a_room_can_read_every_figure_and_every_button_moves_its_own(home, open_
             if step.covered:
                 assert_the_question_is_large(page, f"{name}-{number}")
                 driver.keyboard.press("s")
-            for size in ROOMS:
+            for size in (*ROOMS, SMALLER):
                 page.set_viewport_size({"width": size[0], "height": size[1]})
                 for opened in ("", "e" * bool(step.then), "f" * bool(step.click)):
                     page.keyboard.press(opened) if opened else None
-                    assert_readable(
-                        page, points, f"{name}-{number}-{size[1]}{opened}", size, 0.3 if opened == "f" else 0.5
-                    )
+                    share = 0.3 if opened == "f" else 0.5
+                    assert_readable(page, points, f"{name}-{number}-{size[1]}{opened}", size, share)
                     page.keyboard.press(opened) if opened else None
                 if step.cell:
                     assert_code_leaves_all_in_place(page, f"{name}-{number}-{size[1]}c")
             if step.click:
                 press_the_button(driver, page, step)
                 driver, other = other, driver
-            for size in SIZES:
-                assert_fits(page, size, f"{name}-{number}")
             driver.keyboard.press("ArrowRight")
             for window in (driver, other):
                 expect(window.locator("#where")).to_have_text(f"Step {min(number + 1, len(steps))} of {len(steps)}")
+
+
+def letters_of(demo, home):
+    """Points of the smallest letters in each of a demo's figures, by the beginning of its description."""
+    command = [sys.executable, str(Path(__file__).with_name("letters.py")), str(demo)]
+    environment = environment_for_child(**SETTINGS, COURSE_HOME=str(home / "home"), MPLBACKEND="agg")
+    printed = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=400).stdout
+    points = {}
+    for alt, size in json.loads(printed).items():
+        points[_beginning(alt)] = min(size, points.get(_beginning(alt), size))
+    assert points
+    return points
 
 
 def assert_the_question_is_large(page, where):
@@ -395,15 +306,14 @@ def assert_the_question_is_large(page, where):
 
 
 def assert_code_leaves_all_in_place(page, where):
-    """Unfolded, it lies over the step within the window, as high as its lines or as all there is; it breaks long lines, and only
-    it is scrolled."""
+    """Unfolded, it lies over the step within the window, as high as its lines or as all there is, and only it is scrolled."""
     places = "() => [...document.querySelectorAll('.step:not([hidden]) :is(.words, .output)')].map("
     places += "(each) => JSON.stringify(each.getBoundingClientRect()))"
     before = page.evaluate(places)
     page.keyboard.press("c")
     page.wait_for_timeout(150)
     save_picture(page, f"room-{where}")
-    code, main = page.locator(".step:visible .code"), page.locator("main").bounding_box()
+    code, main = page.locator(".step:visible .source"), page.locator("main").bounding_box()
     box = code.bounding_box()
     assert page.evaluate(places) == before, where
     assert _cut_off(page) <= 1, where
@@ -419,7 +329,7 @@ def assert_code_leaves_all_in_place(page, where):
 def assert_readable(page, points, where, size, share):
     page.wait_for_timeout(150)
     save_picture(page, f"room-{where}")
-    assert _cut_off(page) <= 1, where
+    assert _cut_off(page) <= 1, f"{where}: {_cut_off(page)} pixels are cut off"
     cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
     assert page.locator(".step:visible .controls .widget-label:visible").evaluate_all(cut) == [], (
         f"{where}: a label is cut"
@@ -432,8 +342,8 @@ def assert_readable(page, points, where, size, share):
         scale = min(box["width"] / wide, box["height"] / high)
         covered += scale * wide * scale * high / (size[0] * size[1])
         smallest = points[_beginning(alt)] / 72 * dots * scale
-        assert smallest >= 14, f"{where}: letters of {smallest:.1f} pixels"
-    assert not pictures or covered >= share, f"{where}: {covered:.0%} of the screen"
+        assert smallest >= 14 or size == SMALLER, f"{where}: letters of {smallest:.1f} pixels"
+    assert not pictures or covered >= share or size == SMALLER, f"{where}: {covered:.0%} of the screen"
 
 
 def _beginning(alt):
@@ -453,24 +363,11 @@ def press_the_button(driver, the_class, step):
 
     picture = the_class.locator(".step:visible .shown .widget-html img").first
     before, described = picture.get_attribute("src"), picture.get_attribute("alt")
-    driver.locator(".step:visible .click button, #move:visible").click()
+    driver.locator("#move").click()
     for words in step.picture:
         expect(picture).to_have_attribute("alt", re.compile(re.escape(words)), timeout=30_000)
     expect(picture).not_to_have_attribute("src", before, timeout=30_000)
     assert picture.get_attribute("alt") != described
-
-
-def assert_fits(page, size, name):
-    """No picture, table or line is cut off, with the words or with the explanation; only the code may have to be scrolled."""
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    for key in ("", "e"):
-        if key:
-            page.keyboard.press(key)
-        page.wait_for_timeout(100)
-        save_picture(page, f"demo-{name}-{size[0]}{key}")
-        over = _cut_off(page)
-        assert over <= 1, f"{name} at {size} {key}: {over} pixels are cut off"
-    page.keyboard.press("e")
 
 
 def _cut_off(page):

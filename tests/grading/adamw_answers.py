@@ -29,6 +29,7 @@ HALF = "p.sub_(lr * m_hat / (v_hat.sqrt() + eps))"
 FIRST, SECOND = "m.mul_(beta1).add_(g, alpha=1 - beta1)", "v.mul_(beta2).addcmul_(g, g, value=1 - beta2)"
 NEW = 'state["t"], state["m"], state["v"] = 0, torch.zeros_like(p), torch.zeros_like(p)'
 WRONG = {
+    "new memory for the parameter": (HALF, "p.data = p.data - lr * m_hat / (v_hat.sqrt() + eps)"),
     "L2 inside the gradient": ("p.mul_(1 - lr * decay)", "g = g + decay * p"),
     "L2 in p.grad itself": ("p.mul_(1 - lr * decay)", "g.add_(p, alpha=decay)"),
     "decay without lr": ("1 - lr * decay", "1 - decay"),
@@ -148,7 +149,6 @@ RIGHT = {
         'v = state["v"] = beta2 * v + (1 - beta2) * g**2',
     ),
     "p.data": ("p.mul_(1 - lr * decay)", "p.data -= lr * decay * p.data"),
-    "new p.data": (HALF, "p.data = p.data - lr * m_hat / (v_hat.sqrt() + eps)"),
     "decay subtracted": ("p.mul_(1 - lr * decay)", "p.sub_(lr * decay * p)"),
     "decay and update at once": (
         "p.mul_(1 - lr * decay)",

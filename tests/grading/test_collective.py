@@ -1,16 +1,14 @@
 """Functions that all ranks call at once: judged by their values and by what is counted, with a sentence for each way to fail."""
 
 import re
-from random import Random
 
 import pytest
 import torch
 from collective_answers import RIGHT_RINGS, RING, WRONG_RINGS
 from sample_question import FIELDS, define, grade_answer, patch, sentences
-from wrapper_answers import SHARDED
 
-from course_utils.grading import ranks, sharding
-from course_utils.grading.kinds import collective, sharded
+from course_utils.grading import ranks
+from course_utils.grading.kinds import collective
 
 
 def gathered(rank, given):
@@ -109,6 +107,27 @@ def test_an_answer_may_be_used_in_steps():
     assert sentence == "After step 1, `call · rank 1` is 6 where 8 is right."
 
 
+def test_what_a_use_counts_itself_may_be_limited_too():
+    question = collective(
+        lambda rank, given: {"doubled": 2 * given[rank]["x"]},
+        use=lambda answer, x: {"doubled": (results := answer(x))[-1], "results": len(results)},
+        sends=lambda rank, given: {"results": 2.0},
+        public=lambda _: [ranks.case("two", {"call": [{"x": torch.ones(2)} for _ in range(2)]})],
+        **FIELDS,
+    )
+    assert grade_answer(question, define("def answer(x): return [2 * x]")).passed
+    [verdict] = grade_answer(question, define("def answer(x): return [x, x, 2 * x]")).verdicts
+    assert verdict.sentence == "`call · rank 0 · results` is 3 where at most 2 is allowed."
+
+
+def test_a_collective_that_one_rank_never_calls_is_told():
+    lonely = define(
+        "import torch.distributed as d\ndef answer(piece):\n    d.get_rank() or d.barrier()\n    return piece"
+    )
+    found = grade_answer(ring(2), lonely).verdicts[0].sentence
+    assert "it still waited in a collective when another rank had ended" in found
+
+
 def test_a_rank_that_waits_for_nothing_is_named_with_its_line(monkeypatch):
     lonely = define(
         "import torch.distributed as d\ndef answer(piece):\n    d.recv(piece, 1 - d.get_rank())\n    return piece"
@@ -140,20 +159,6 @@ def test_a_call_that_does_not_fit_is_told():
     assert verdict.kind == "signature"
 
 
-def test_a_wrapper_may_be_held_to_bytes_and_collectives():
-    def asked(**limits):
-        return sharded(public=lambda random: sharding.cases(random)[:1], **limits, **FIELDS)
-
-    # 2 ranks: an all-gather of half the bytes and an all-reduce of all, for each of the four parameters
-    assert grade_answer(asked(sent=lambda size, n: 1.5 * size, collectives=8), define(SHARDED)).passed
-    [verdict] = grade_answer(asked(sent=lambda size, n: size), define(SHARDED)).verdicts
-    assert (
-        "`rank 0 · bytes sent for a forward and backward` is 2,544 where at most 1,696 is allowed." in verdict.sentence
-    )
-    [verdict] = grade_answer(asked(collectives=3), define(SHARDED)).verdicts
-    assert "`rank 0 · collectives of a forward and backward` is 8 where at most 3 is allowed." in verdict.sentence
-
-
 def test_a_collective_that_cannot_be_counted_is_told_with_those_that_can():
     everyone = define(
         "import torch.distributed as d\ndef answer(piece):\n"
@@ -162,23 +167,3 @@ def test_a_collective_that_cannot_be_counted_is_told_with_those_that_can():
     [verdict] = grade_answer(ring(2), everyone).verdicts
     assert verdict.kind == "unsafe"
     assert re.search(r"does not know what torch.distributed's gather sends\. Use .*`all_gather`", verdict.sentence)
-
-
-def test_a_wrapper_may_be_held_to_what_it_begins_with_and_a_case_has_ranks_of_its_own():
-    def begins(state, rank, count):
-        assert count == 3
-        return {
-            name.replace(".", "_"): torch.nn.functional.pad(value.flatten(), (0, -value.numel() % 3)).chunk(3)[rank]
-            for name, value in state.items()
-        }
-
-    def asked(begins):
-        cases = [sharding.on(3, sharding.cases(Random(0))[0])]
-        return sharded(begins=begins, kept=lambda elements, n: elements / n + 8, public=lambda _: cases, **FIELDS)
-
-    assert sentences(asked(begins), define(SHARDED)) == []
-    ones = SHARDED.replace("torch.zeros(size * self.ranks", "torch.ones(size * self.ranks")
-    [verdict] = grade_answer(asked(begins), define(ones)).verdicts
-    assert "`rank 2 · parameters to begin with · 0_weight[42]` is 1 where 0 is right" in verdict.sentence
-    [verdict] = grade_answer(asked(lambda *_: {}), define(SHARDED)).verdicts
-    assert "`rank 0 · parameters to begin with · 0_weight` is there, but was not asked for" in verdict.sentence

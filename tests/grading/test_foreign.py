@@ -12,7 +12,7 @@ from course_utils import optim
 from course_utils.errors import CourseError
 from course_utils.grading import function
 from course_utils.grading.foreign import ForeignError, without
-from course_utils.grading.kinds import scaler, stream
+from course_utils.grading.kinds import stream
 from course_utils.grading.question import Case
 
 NAMES = ("torch.optim.AdamW", "torch.optim.Adam", "course_utils.optim", "bitsandbytes")
@@ -177,7 +177,6 @@ def test_builders_know_what_their_oracle_replaces():
     assert stream(torch.optim.AdamW, **FIELDS).replaces == ("torch.optim.AdamW", "torch.optim.Adam")
     assert stream(torch.optim.Adafactor, replaces=("x",), **FIELDS).replaces == ("torch.optim.Adafactor", "x")
     assert stream(optim.AdamW, **FIELDS).replaces == ()
-    assert scaler(**FIELDS).replaces == ("torch.amp.GradScaler",)
     softmin = function(torch.nn.functional.softmin, public=lambda _: [], **FIELDS)
     assert softmin.replaces == ("torch.nn.functional.softmin",)
 

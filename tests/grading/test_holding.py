@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.grading.holding import Born, Peak, Waiting, numbers_held, reachable
+from course_utils.grading.holding import (
+    Born,
+    Peak,
+    Waiting,
+    elements_kept,
+    is_freed,
+    numbers_held,
+    reachable,
+    tensors_held,
+)
 
 PLACES = """
 import functools, torch
@@ -36,6 +45,13 @@ def test_a_tensor_is_reached_wherever_a_notebook_hides_it(notebook):
     for place in notebook["keeps"](kept):
         assert any(each is kept for each in reachable(place)), place
     assert not [each for each in reachable(notebook["empty"]()) if isinstance(each, torch.Tensor)]
+
+
+def test_a_slice_and_its_neighbor_count_as_the_memory_behind_both():
+    whole = torch.ones(10, dtype=torch.float64)
+    box = {"slice": whole[:3], "others": [whole[5:], torch.ones(4, dtype=torch.int64), torch.ones(2, device="meta")]}
+    assert len(tensors_held(box)) == 3
+    assert elements_kept(tensors_held(box)) == 10
 
 
 def test_numbers_outside_of_tensors_count():
@@ -107,3 +123,27 @@ def test_rows_wait_as_long_as_their_graph_is_there(keep, most):
                 loss.backward(retain_graph=keep == "graphs")
         del loss
     assert waiting.most == most
+
+
+class Kept(torch.autograd.Function):
+    """Keeps its output, `by_torch` or by an attribute of the context."""
+
+    @staticmethod
+    def forward(ctx, x, by_torch):
+        y = x.exp()
+        if by_torch:
+            ctx.save_for_backward(y)
+        else:
+            ctx.y = y
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.y, None
+
+
+def test_an_output_that_hangs_on_its_own_context_is_not_freed():
+    x, held = torch.ones(3, requires_grad=True), []
+    assert is_freed(lambda: Kept.apply(x, True))
+    assert not is_freed(lambda: Kept.apply(x, False))
+    assert not is_freed(lambda: held.append(x.exp()) or held[0])

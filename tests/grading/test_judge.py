@@ -13,6 +13,7 @@ from course_utils.grading.compare import Rule, at_most, compare
 from course_utils.grading.judge import KINDS, Outcome, explain, grade, judge
 from course_utils.grading.prints import diagnose, fingerprint, outcome_print
 from course_utils.grading.question import Case, Tolerance
+from course_utils.grading.values import conform
 
 TIGHT = Tolerance(1e-9, 1e-12)
 
@@ -267,3 +268,52 @@ def test_values_of_another_form_than_the_authors_are_recognized_as_nothing():
     cases = question.cases()
     result = grade(question, cases, [Outcome("values", {"result": {"shallow": 1}}), Outcome("values", {})])
     assert (result.points, result.diagnosis) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [
+        (3, torch.tensor(3)),
+        (3, torch.tensor([3.0])),
+        (0.5, torch.tensor(0.5, dtype=torch.float64)),
+        (True, torch.tensor(True)),
+        ("bf16", " BF16 "),
+        ([1, 2.5], torch.tensor([1.0, 2.5])),
+        ([{"a": {"b": [1, "x"]}}], [{"A ": {"b": [torch.tensor(1), "X"]}}]),
+    ],
+)
+def test_another_form_of_what_is_right_is_right(expected, got):
+    question = doubling(lambda x: expected)
+    case = question.cases()[0]
+    assert judge(question, case, Outcome("values", {"result": got})).passed
+    assert grade(question, [case], [Outcome("values", {"result": got})]).passed
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [
+        (3, "3"),
+        (1, torch.tensor(True)),
+        (True, torch.tensor(1)),
+        (1.0, torch.ones(2)),
+        (torch.tensor(1.0), 1.0),
+        ([1], torch.tensor(1)),
+        (3, torch.tensor(4)),
+        ("b", "c"),
+        ([1, 2], torch.tensor([1, 2, 3])),
+        ({"p": 1, "P": 2}, {"p": 2, "P": 1}),
+        ({"a": 1}, {"a": 2, "A": 1}),
+    ],
+)
+def test_another_value_stays_wrong_in_every_form(expected, got):
+    assert compare({"y": expected}, conform({"y": expected}, {"y": got}), TIGHT)
+
+
+def test_a_known_mistake_is_named_in_another_form_too():
+    entry = {"mistakes": {"thrice": {"sentence": "S", "hint": 0, "prints": {"x = 1.0": outcome_print(of(3.0))}}}}
+    found = grade(doubling(inputs=(1.0,)), doubling(inputs=(1.0,)).cases(), [of(torch.tensor(3.0))], entry)
+    assert found.mistake == "thrice"
+
+
+def of(result):
+    return Outcome("values", {"result": result})

@@ -1,16 +1,14 @@
-"""Tests that learners write, put to right and wrong answers; and a fault that is found in what a step's lines hold."""
+"""Tests that learners write, put to right and wrong answers."""
 
 import pytest
-import torch
 from sample_question import FIELDS
 
 from course_utils.errors import CourseError
 from course_utils.grading.judge import grade
-from course_utils.grading.kinds import kills, timeline
+from course_utils.grading.kinds import kills
 from course_utils.grading.prints import outcome_print
 from course_utils.grading.run import run_cases
 from course_utils.grading.subjects import Zoo, meeting
-from course_utils.grading.timelines import Measured
 
 RIGHT = {"a product": "def double(x):\n    '''Right.'''\n    return 2 * x", "a sum": "def double(x): return x + x"}
 WRONG = {"a square": "def double(x): return x * x", "two more": "def double(x): return x + 2", "none": "double = abs"}
@@ -123,39 +121,3 @@ def test_the_hidden_zoo_is_another_and_each_case_holds_a_source_alone():
     with pytest.raises(CourseError, match="right and to be wrong"):
         meeting(question, RIGHT, {"twice": RIGHT["a sum"]})
     assert Zoo().of == ""
-
-
-STEP = """loss = model(x).sum()
-loss.backward()
-optimizer.step()
-optimizer.zero_grad()"""
-
-
-def names():
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "x": torch.ones(32, 64)}
-
-
-def test_a_fault_is_found_at_the_line_where_bytes_part():
-    kept = Measured(STEP, ("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"), names)
-    assert kept.first_difference() == {"phase": "update", "kind": "gradients", "line": 4}
-    sizes = [row.bytes for row in kept.rows()]
-    parameters = 4 * 2 * (64 * 64 + 64)
-    assert sizes[0] == parameters + 4 * 32 * 64
-    assert sizes[-1] - sizes[0] in range(parameters, parameters + 600), "gradients, and the loss"
-    assert kept.table().count("\n") == 6
-    for broken in (("optimizer.zero_grad()", "optimizer.zero_grad( )"), ("nowhere", "x")):
-        with pytest.raises(CourseError):
-            Measured(STEP, broken, names).first_difference()
-
-
-def test_each_of_phase_kind_and_line_earns_its_share():
-    question = timeline(
-        {"phase": "update", "kind": "gradients", "line": 4}, why_not={"activations": "They are gone."}, **FIELDS
-    )
-    cases = question.cases()
-    given = {"phase": "update", "kind": "activations", "line": 4}
-    result = grade(question, cases, run_cases(question, given, cases))
-    assert [verdict.passed for verdict in result.verdicts] == [True, False, True]
-    assert result.diagnosis == "They are gone."

@@ -31,7 +31,7 @@ REFUSED = {
 def parameters_in(found: Estimate) -> int:
     """Bytes of parameters before the step, without the allocator's rounding."""
     log = found.log
-    resident = zip(log.changes[: log.resident].tolist(), log.labels, strict=False)
+    resident = zip(log.changes[: log.before_step].tolist(), log.labels, strict=False)
     return sum(size for size, (_, kind, _, _) in resident if kind == "parameters")
 
 

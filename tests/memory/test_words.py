@@ -18,8 +18,10 @@ from transformers import TrainingArguments as Arguments
 from course_utils import memory
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
+from course_utils.memory.formulas.trial import run_whole
 from course_utils.memory.plan.changes import CHANGES
 from course_utils.memory.step import trl_head
+from course_utils.memory.step.model import source_of
 from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import LOOPS
 from course_utils.memory.step.recipe import OPTIMIZERS as NAMES
@@ -94,6 +96,15 @@ def test_adapters_are_pefts_own(options):
     recipe = replace(recipe, modules_to_save=tuple(options.get("modules_to_save", ())))
     theirs = peft.get_peft_model(AutoModelForCausalLM.from_config(LLAMA), peft.LoraConfig(r=4, **options))
     assert _parameters(Workload(LLAMA, recipe).make_model()) == _parameters(theirs)
+
+
+def test_dropout_before_adapters_keeps_what_it_keeps_in_peft():
+    recipe = replace(SMALL, lora=4, lora_dropout=0.1)
+    options = {"target_modules": "all-linear", "lora_dropout": 0.1}
+    theirs = peft.get_peft_model(AutoModelForCausalLM.from_config(LLAMA), peft.LoraConfig(r=4, **options)).train()
+    ours = run_whole(source_of(LLAMA), recipe).log.peak
+    assert ours == run_whole(source_of(theirs), replace(recipe, lora=0, lora_dropout=0.0)).log.peak
+    assert ours > run_whole(source_of(LLAMA), replace(recipe, lora_dropout=0.0)).log.peak
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def run_once(source: Source, recipe: Recipe, machine: Machine | None = None, tra
     if more <= 0:
         return _run_kept(source, recipe, machine)
     second = _run_kept(source, replace(recipe, accumulation=2), machine)
-    inputs = second.log.by_kind(second.log.resident - 1)["inputs"] // 2
+    inputs = second.log.by_kind(second.log.before_step - 1)["inputs"] // 2
     log = second.log.with_event(0, inputs * more, ("", "inputs", "", ""))
     if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
         return replace(second, recipe=recipe, log=log)

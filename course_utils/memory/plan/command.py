@@ -30,6 +30,7 @@ OWN_LOOP = {
     "saved_on_disk": "techniques.SavedOnDisk",
     "lora_targets": "peft.LoraConfig(target_modules=…)",
     "modules_to_save": "peft.LoraConfig(modules_to_save=…)",
+    "lora_dropout": "peft.LoraConfig(lora_dropout=…)",
     "frozen": "requires_grad_(False)",
     "quantized": "bitsandbytes.nn.Linear4bit",
     "galore": "optim.GaLore",
@@ -39,7 +40,7 @@ OWN_LOOP = {
 }
 TRL = (  # of these, what TRL has settings for
     *("attention", "offload_activations", "quantized", "galore", "label_smoothing", "trl_loss", "eval_batch"),
-    *("lora_targets", "modules_to_save"),
+    *("lora_targets", "modules_to_save", "lora_dropout"),
 )
 # Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
 _REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}

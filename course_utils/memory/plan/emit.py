@@ -22,7 +22,13 @@ _OPTIMIZERS = {  # names of Transformers' TrainingArguments
     "sgd": "sgd",
 }
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
-_TOGETHER = {"lora", "lora_targets", "quantized", "double_quantization"}  # with others that have no fields
+_TOGETHER = {
+    "lora",
+    "lora_targets",
+    "lora_dropout",
+    "quantized",
+    "double_quantization",
+}  # with others that have no fields
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -170,7 +176,10 @@ def _trl(model: str, recipe: Recipe) -> str:
         settings |= {"optim_args": f"rank={recipe.galore}, update_proj_gap=200, scale=0.25"}
     if recipe.lora:
         settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
-        settings |= {"lora_target_modules": list(recipe.lora_targets) or "all-linear"}
+        settings |= {
+            "lora_target_modules": list(recipe.lora_targets) or "all-linear",
+            "lora_dropout": recipe.lora_dropout,
+        }
     if recipe.quantized:
         settings |= {"load_in_4bit": True, **_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
     pieces = (

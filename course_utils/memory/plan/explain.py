@@ -112,7 +112,7 @@ def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterato
     births = [
         (abs(change - size), place)
         for place, change in enumerate(log.changes.tolist())
-        if change > 0 and place >= log.resident and phase in (None, log.labels[place][0])
+        if change > 0 and place >= log.before_step and phase in (None, log.labels[place][0])
     ]
     off, place = min(births, default=(inf, 0))
     if off < 0.01 * size + 2**20:

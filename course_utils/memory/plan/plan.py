@@ -250,20 +250,18 @@ def _promising(
 
 
 def _guess(base: dict, alone: list[dict]) -> float:
-    """The peak of several changes together, from bytes by phase and kind: each kind falls to the product of the shares to which
-    it falls by each change alone. One that is in a phase only by a change falls by the others as its largest does."""
+    """The peak of several changes together, from bytes by phase and kind: where a change alone has most of a kind, the others
+    lower that as they lower the most there ever is of it."""
 
     def most(one: dict, kind: str) -> int:
         return max(kinds.get(kind, 0) for kinds in one.values())
 
     def size(phase: str, kind: str) -> float:
-        if before := base[phase].get(kind, 0):
-            return before * prod(one.get(phase, {}).get(kind, 0) / before for one in alone)
-        new = max(alone, key=lambda one: one.get(phase, {}).get(kind, 0))
-        others = [one for one in alone if one is not new and most(base, kind)]
-        return new.get(phase, {}).get(kind, 0) * prod(min(1, most(one, kind) / most(base, kind)) for one in others)
+        largest = max(alone, key=lambda one: one.get(phase, {}).get(kind, 0))
+        others = [one for one in alone if one is not largest and most(base, kind)]
+        return largest.get(phase, {}).get(kind, 0) * prod(min(1, most(one, kind) / most(base, kind)) for one in others)
 
-    kinds = {kind for one in (base, *alone) for of_phase in one.values() for kind in of_phase}
+    kinds = {kind for one in alone for of_phase in one.values() for kind in of_phase}
     return max(sum(size(phase, kind) for kind in kinds) for phase in base)
 
 

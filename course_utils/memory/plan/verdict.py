@@ -197,7 +197,7 @@ def _list_fields(recipe: Recipe) -> Iterator[str]:
     """What is mostly taken as usual, and all else that is not; the device is said by the rest of the answer."""
     for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
         value = getattr(recipe, name)
-        if name != "device":
+        if name != "device" and (recipe.quantized or name not in ("double_quantization", "upcast")):
             yield name if value is True else f"{name}={getattr(value, '__name__', value)}"
 
 

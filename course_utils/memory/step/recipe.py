@@ -134,6 +134,7 @@ class Recipe:
     lora: int = _asks(0, "train adapters of this rank only", unit="rank", trl="lora_r")
     lora_targets: tuple[str, ...] = _asks((), "layers that get adapters: q_proj,v_proj", trl="lora_target_modules")
     modules_to_save: tuple[str, ...] = _asks((), "modules trained whole beside them", trl="lora_modules_to_save")
+    lora_dropout: float = _asks(0.0, "dropout before each of them", trl="lora_dropout")
     frozen: tuple[str, ...] = _asks((), "what names of parameters begin with that are not trained")
     quantized: str = _asks("", "nf4: frozen weights in 4 bits", ("", "nf4"), trl="bnb_4bit_quant_type")
     double_quantization: bool = _asks(True, "with nf4: its scales in 8 bits", trl="use_bnb_nested_quant")
@@ -160,12 +161,10 @@ class Recipe:
             value = getattr(self, name)
             if not (isinstance(value, tuple) and all(isinstance(one, str) and one for one in value)):
                 raise CourseError(f"{name}={value!r} are no names; give a tuple of {what}.")
-        if type(self.label_smoothing) not in (int, float) or not 0 <= self.label_smoothing < 1:
-            raise CourseError(
-                f"label_smoothing={self.label_smoothing!r} is no share of a label; give a number from 0 to below 1."
-            )
         for one in fields(self):
             name, value, least = one.name, getattr(self, one.name), one.metadata["least"]
+            if one.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
+                raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
             choices = one.metadata["choices"] if not callable(value) else ()
             # True is no stage, though it equals 1
             if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
@@ -213,8 +212,8 @@ class Recipe:
                 f"zero_grad={self.zero_grad!r} keeps gradients that an update within backward, or on the host, has already "
                 "dropped; take zero_grad='after-update'."
             )
-        if (self.lora_targets or self.modules_to_save) and not self.lora:
-            yield "lora_targets and modules_to_save are about adapters; add lora=16, say, or leave them out."
+        if (self.lora_targets or self.modules_to_save or self.lora_dropout) and not self.lora:
+            yield "lora_targets, modules_to_save and lora_dropout are about adapters; add lora=16, say, or leave them out."
         if self.eval_logits and not self.eval_batch:
             yield f"eval_logits={self.eval_logits} are kept during an evaluation; add eval_batch=8, say."
         if self.trl_loss and (self.chunked_loss or self.teacher or self.context_parallel > 1):

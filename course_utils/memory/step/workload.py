@@ -249,6 +249,7 @@ class Workload:
             lora_alpha=2 * recipe.lora,
             target_modules=list(recipe.lora_targets) or "all-linear",
             modules_to_save=list(recipe.modules_to_save) or None,
+            lora_dropout=recipe.lora_dropout,
         )
         with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)

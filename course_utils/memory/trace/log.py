@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from course_utils.memory.trace.allocation import reserved
+from course_utils.memory.trace.caching_allocator import reserved
 from course_utils.memory.trace.usage import Usage
 
 Label = tuple[str, str, str, str]
@@ -70,21 +70,21 @@ class Log:
         return self.rounded.cumsum()
 
     @property
-    def resident(self) -> int:
+    def before_step(self) -> int:
         """How many of the events were before the step."""
         return next((place for place, label in enumerate(self.labels) if label[0]), len(self.labels))
 
     @property
     def peak(self) -> int:
         """The largest total within the step."""
-        return int(self.totals[max(self.resident - 1, 0) :].max())
+        return int(self.totals[max(self.before_step - 1, 0) :].max())
 
     @cached_property
     def reserved(self) -> int:
         """Bytes that CUDA's caching allocator takes from the device for it."""
         names = {label: sign(label)[1:] for label in set(self.labels)}
         pieces = (names[label] for label in self.labels)
-        return reserved(list(zip(self.changes.tolist(), pieces, strict=True)), self.resident)
+        return reserved(list(zip(self.changes.tolist(), pieces, strict=True)), self.before_step)
 
     def by_kind(self, place: int) -> dict[str, int]:
         """Bytes in use of each kind after the event at `place`."""
@@ -105,7 +105,7 @@ class Log:
     def fullest(self) -> dict[str, int]:
         """For each phase, in order, the place of the event after which most is in use."""
         places: dict[str, int] = {}
-        for place in range(self.resident, len(self.labels)):
+        for place in range(self.before_step, len(self.labels)):
             phase = self.labels[place][0]
             if phase not in places or self.totals[place] > self.totals[places[phase]]:
                 places[phase] = place

@@ -1,20 +1,18 @@
 """The demos: each fits its chapter and keeps its word; one that is broken says so."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from ipywidgets import Checkbox, FloatSlider, IntSlider
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_notebook
 
-from course_staff.demos import demos_in, kept, read_demo, stage
+from course_staff.demos import demos_in, read_demo, stage
 from course_staff.demos.controls import instructions
 from course_staff.demos.needs import plan, uses_and_binds
-from course_staff.demos.presentation import presentation, presenter_page
-from course_staff.demos.rehearse import rehearse
-from course_staff.notebooks.files import notebook_text, write_notebook
+from course_staff.demos.presentation import presentation
+from course_staff.notebooks.files import write_notebook
 from course_utils import bets, viz
 from course_utils.cli import main
 from course_utils.errors import CourseError
@@ -93,12 +91,20 @@ def test_a_demo_fits_its_chapter_and_a_lecture(path):
     assert any(step.notes for step in demo.steps)
 
 
+def rehearse(folder, *names):
+    """What `course demo --check` answers in `folder`: its exit code, and its lines."""
+    command = [sys.executable, "-P", "-m", "course_utils.cli", "demo", *names, "--check"]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=590, check=False)
+    return done.returncode, done.stdout.splitlines()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_all_demos_keep_their_word(capfd):
-    assert rehearse(DEMOS) == 0, "\n".join(
-        line for line in capfd.readouterr().out.splitlines() if "as expected" not in line
-    )
+def test_all_demos_keep_their_word():
+    code, lines = rehearse(ROOT)
+    assert [line for line in lines if not line.endswith(": as expected")] == []
+    assert len(lines) == sum(len(read_demo(path).steps) for path in DEMOS)
+    assert code == 0
 
 
 def test_a_class_is_shown_no_bet_that_it_has_not_made(monkeypatch, capsys):
@@ -167,23 +173,25 @@ BREAKING = (
 
 
 @pytest.mark.slow
-def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_printed(write, capfd):
+def test_a_demo_keeps_its_word_and_what_is_not_as_expected_is_printed(write, tmp_path):
     """Right ones, with code and scales of their own, and one wrong in every way: in one process for the sake of time."""
-    right = write(("minutes = 3\n", "minutes = 5\n"), text=DEMO + OWN_CODE, name="00_right")
-    smoke, laptop = (write(text=BEGINNING.replace("SCALE", scale), name=f"00_{scale}") for scale in ("smoke", "laptop"))
-    wrong = write(*BREAKING, text=DEMO + BROKEN, name="00_wrong")
-    assert rehearse([right, laptop, smoke, laptop, wrong], seconds=100) == 1
-    output = capfd.readouterr().out.splitlines()
-    well, output = output[:-5], output[-5:]
+    write(("minutes = 3\n", "minutes = 5\n"), text=DEMO + OWN_CODE, name="00_right")
+    for name, scale in {"01_large": "laptop", "02_small": "smoke", "03_large": "laptop"}.items():
+        write(text=BEGINNING.replace("SCALE", scale), name=name)
+    write(*BREAKING, text=DEMO + BROKEN, name="04_wrong")
+    (tmp_path / "course_utils").mkdir()
+    code, lines = rehearse(tmp_path)
+    assert code == 1
+    well, wrong = lines[:-5], lines[-5:]
     assert len(well) == 4 + 3
     assert all(line.endswith(": as expected") for line in well), well
-    assert output[0].endswith(
+    assert wrong[0].endswith(
         "step 1 of 5, A number: 'x is 3' does not stand in the output. x + 0.1 is 2.1, expected 2 within 0%."
     )
-    assert output[1].endswith("The picture is not described with 'a bar of 8', but: a bar of 7")
-    assert output[2].endswith("The clicks change nothing in the picture.")
-    assert "The figure has no control 'depth'; its controls are: height, width." in output[3]
-    assert output[4].endswith("Cell 'broken' failed: ZeroDivisionError: division by zero.")
+    assert wrong[1].endswith("The picture is not described with 'a bar of 8', but: a bar of 7")
+    assert wrong[2].endswith("The clicks change nothing in the picture.")
+    assert "The figure has no control 'depth'; its controls are: height, width." in wrong[3]
+    assert wrong[4].endswith("Cell 'broken' failed: ZeroDivisionError: division by zero.")
 
 
 WRONG = {
@@ -196,7 +204,7 @@ WRONG = {
         [("minutes = 3", 'scale = "large"\nminutes = 3')],
         "its scale 'large' is not one of smoke, laptop, gpu",
     ),
-    "no TOML": ([("title", "[title")], "cannot be read as TOML"),
+    "no TOML": ([("title", "[title")], "is no demo .*line 2"),
     "covered and not answered": (
         [('cell = "number"', 'cell = "number"\ncovered = true')],
         "step 1: it is covered, and 'then' is empty; answer there what 'say' asks",
@@ -235,7 +243,7 @@ def test_a_demo_that_does_not_fit_is_found_by_lint(name, write, monkeypatch, cap
 def test_a_step_gets_the_cells_that_bind_what_it_uses_once_and_in_order(write):
     demo = read_demo(write())
     steps = [([cell.id for cell in unseen], cell.id) for _, unseen, cell in plan(demo)]
-    assert steps == [([], "number"), (["begin", "draw"], "play")]
+    assert steps == [([], "number"), (["begin", "begin", "begin", "draw"], "play")], "three imports of one cell"
 
 
 def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write):
@@ -252,7 +260,7 @@ def test_of_a_cell_that_is_needed_for_its_definitions_nothing_else_is_run(write)
     )
     demo = read_demo(path)
     first, then = (unseen for _, unseen, _ in plan(demo))
-    assert [cell.source for cell in first] == ["import math\ndef half(x):\n    return math.floor(x / 2)"]
+    assert [cell.source for cell in first] == ["import math", "def half(x):\n    return math.floor(x / 2)"]
     assert [cell.source for cell in then] == [cells["train"]]
 
 
@@ -280,31 +288,10 @@ def test_names_used_and_bound(source, uses, binds):
 def test_the_presentation_holds_each_step_s_cells(write):
     cells = presentation(read_demo(write())).cells
     roles = [cell.metadata["demo"]["role"] for cell in cells]
-    assert roles == ["step", "unseen", "shown", "step", "unseen", "unseen", "shown", "click"]
+    assert roles == ["step", "unseen", "shown", "step", *["unseen"] * 4, "shown", "click"]
     assert "live('smoke')" in cells[1].source
     at_laptop = presentation(read_demo(write(("minutes = 3", 'scale = "laptop"\nminutes = 3'))))
     assert "live('laptop')" in at_laptop.cells[1].source
-
-
-def test_what_is_the_presenters_alone_stands_in_the_presenters_window(write):
-    """Notes, what to expect and the minutes; the class's notebook has none of it."""
-    demo = read_demo(
-        write(('say = "How large is x?"', 'say = "How large is x?"\nnotes = "Ask Bo *first*."\nthen = "Two."'))
-    )
-    page, shown = presenter_page(demo), notebook_text(presentation(demo))
-    assert "How large is x?" in shown
-    assert "Two." in shown
-    for words in (
-        "Ask Bo <em>first</em>.",
-        "Two.",
-        "nearly two",
-        "Checked at rehearsal",
-        "In the description of the picture: a bar of 7",
-        "Next: <strong>A bar</strong>, 2 min",
-    ):
-        assert words in page
-    for words in ("Ask Bo", "nearly two", "a bar of 7"):
-        assert words not in shown
 
 
 def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
@@ -320,23 +307,16 @@ def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_
     monkeypatch.setattr(stage, "display", shown.append)
     monkeypatch.setattr(viz.display, "played", controls)
     stage.offer({"height": 7})
+    (button,) = shown
 
-    def pressed():
-        shown[0].click()
+    def press():
+        button.value = not button.value
         return controls["height"].value, controls["width"].value
 
+    assert button.description == "height: 7"
     controls["width"].value = 8  # a question from the room
-    forth = shown[0].description
-    assert pressed() == (7, 3)
-    assert shown[0].description == "back to where it began"
-    assert pressed() == (2, 3), "as before the bet"
-    assert shown[0].description == forth
-    pressed()
-    controls["height"].value = 5
-    assert shown[0].description == forth
-    assert pressed() == (7, 3)
-    controls["width"].value = 4
-    assert pressed() == (7, 3)
+    assert press() == (7, 3)
+    assert press() == (2, 3), "as before the bet"
 
 
 def test_a_button_says_what_it_sets_as_people_write_it(monkeypatch):
@@ -354,83 +334,6 @@ def test_continuous_integration_fails_where_the_tests_or_a_demo_fail(tmp_path, f
     environment = environment_for_child(PATH=f"{tmp_path}:/usr/bin:/bin")
     assert subprocess.run([ROOT / ".ci" / "run"], env=environment, timeout=20, check=False).returncode == 1
     assert (tmp_path / "typed").read_text().split() == typed
-
-
-def test_a_class_s_window_may_be_loaded_again_before_all_of_it_is_there(caplog):
-    """The first connection is closed in the midst of the page; nothing is said of it, and the second gets all."""
-    pytest.importorskip("voila")
-    from tornado.httpclient import AsyncHTTPClient
-    from tornado.httpserver import HTTPServer
-    from tornado.tcpclient import TCPClient
-    from tornado.testing import bind_unused_port
-    from tornado.web import Application
-
-    from course_staff.demos.performance import _ClassPage
-
-    begun, ended = [], []
-
-    class Performance:
-        async def page(self):
-            begun.append(self)
-            try:
-                yield "a step, "
-                while len(begun) == 1:  # has no end but that nobody is there
-                    await asyncio.sleep(0)
-                    yield "another, "
-                yield "the last"
-            finally:
-                ended.append(self)
-
-    async def load_twice():
-        listener, port = bind_unused_port()
-        server = HTTPServer(Application([("/", _ClassPage, {"performance": Performance()})]))
-        server.add_socket(listener)
-        first = await TCPClient().connect("127.0.0.1", port)
-        await first.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-        await first.read_until(b"a step, ")
-        first.close()
-        while not ended:
-            await asyncio.sleep(0)
-        again = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/")
-        server.stop()
-        return again.body.decode()
-
-    assert asyncio.run(load_twice()) == "a step, the last"
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
-
-
-PNG = {"image/png": "AA", "text/plain": "a bar"}
-VIEW = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
-
-
-def test_what_a_demo_showed_is_kept_until_something_changes(write, tmp_path):
-    """Pictures and text, but nothing that would need the kernel; a demo with other words finds nothing."""
-    notebook, path = presentation(read_demo(write())), tmp_path / "kept.json"
-    outputs = {
-        1: [new_output("stream", text="x is 2")],
-        6: [
-            new_output("display_data", VIEW | {"text/plain": "controls"}),
-            new_output("display_data", PNG | VIEW, metadata={"demo": "picture"}),
-        ],
-    }
-    played = [{**cell, "outputs": outputs.get(place, [])} for place, cell in enumerate(notebook.cells)]
-    kept.keep(path, kept.digest(notebook), played)
-    again = presentation(read_demo(write()))
-    recalled = kept.recall(path, kept.digest(again), again)
-    assert [output.text for output in recalled.cells[2].outputs] == []
-    assert recalled.cells[1].outputs == outputs[1]
-    assert [output.data for output in recalled.cells[6].outputs] == [PNG]
-    assert [cell.get("outputs") for cell in again.cells if cell.get("outputs")] == []
-    other = presentation(read_demo(write(("How large", "How small"))))
-    assert kept.recall(path, kept.digest(other), other) is None
-    assert path.exists()
-
-
-def test_a_demo_that_failed_is_not_kept(write, tmp_path):
-    notebook, path = presentation(read_demo(write())), tmp_path / "kept.json"
-    failed = new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])
-    kept.keep(path, kept.digest(notebook), [{**cell, "outputs": [failed]} for cell in notebook.cells])
-    assert kept.recall(path, kept.digest(notebook), notebook) is None
 
 
 def test_the_list_and_unknown_names(capsys):

@@ -25,7 +25,6 @@ from tiny_set import (
     submission,
     write_class,
 )
-from wrapper_answers import DDP
 
 from course_staff.grading import asking, grade, isolate, sandbox
 from course_staff.grading.report import Results, file_name
@@ -196,12 +195,24 @@ def test_what_a_family_computed_is_what_the_system_says():
 
 
 RANKS = """# QUESTION q1
-from course_utils.grading import sharded, sharding
+import torch
+from course_utils.grading import collective, ranks
 
-question = sharded(
-    id="q1", title="Ranks", points=2, difficulty=3, minutes=9, hints=("h1", "h2", "h3"), answer="wrap",
-    public=lambda random: sharding.cases(random)[:2],
+question = collective(
+    lambda rank, given: sum(inputs["x"] for inputs in given) / len(given),
+    id="q1", title="Ranks", points=2, difficulty=3, minutes=9, hints=("h1", "h2", "h3"), answer="mean",
+    public=lambda random: [ranks.case("two", {"a mean": [{"x": torch.ones(3) * rank} for rank in (1, 2)]})],
 )
+"""
+MEAN = """# EXERCISE q1
+### BEGIN SOLUTION
+import torch.distributed as dist
+
+def mean(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+### END SOLUTION
 """
 
 
@@ -210,10 +221,9 @@ question = sharded(
 def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
     need_sandbox(kind)
-    right = "# EXERCISE q1\n### BEGIN SOLUTION\n" + DDP.replace("answer", "wrap") + "### END SOLUTION\n"
-    solutions = release(notebook(SETUP, RANKS, right))
-    wrong = right.replace("fresh / dist.get_world_size()", "fresh")
-    submissions = write_class(tmp_path / "class", {"right": notebook(right), "wrong": notebook(wrong)})
+    solutions = release(notebook(SETUP, RANKS, MEAN))
+    wrong = MEAN.replace(" / dist.get_world_size()", "")
+    submissions = write_class(tmp_path / "class", {"right": notebook(MEAN), "wrong": notebook(wrong)})
     records = grade_class(submissions, grade.prepare(SET, solutions, SEED), kind)
     assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
 

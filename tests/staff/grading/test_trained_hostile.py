@@ -1,22 +1,19 @@
 """Strangers who would rather not train within limits: they get nothing, and the next honest submission is graded rightly."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tiny_set import SEED, SET, SETUP, grade_class, notebook, points, write_class
 
 from course_staff.grading import grade
 from course_staff.grading.report import Results, file_name
+from course_staff.grading.source import load_solutions
 from course_utils.data.functions import FILE
 from course_utils.grading.judge import Outcome
 
-QUESTION = """# QUESTION q1
-from course_utils.capstone import draw
-from course_utils.grading import trained
-
-question = trained(draw, bytes=16 * 2**20, operations=20 * 10**9, target=0.35, id="q1", title="Train", points=2, difficulty=1,
-    minutes=1, hints=("h1", "h2", "h3"), answer="train", seconds=120.0)
-"""
+SOLUTIONS = Path(__file__).parents[3] / "solutions"
+CHANGES = {"q4": "q1", "10 * MiB, 200 * 10**9, 0.6": "16 * MiB, 20 * 10**9, 0.35", "points=10": "points=2"}
 HONEST = """    optimizer = torch.optim.AdamW(model.parameters(), 2e-3, foreach=False)
     for rows in torch.randperm(800).split(16):
         model(ids[rows], attention_mask=ids[rows] != 0, labels=labels[rows]).loss.backward()
@@ -63,8 +60,13 @@ def handed_in(body):
 
 @pytest.fixture
 def papers(release):
+    """The capstone's training with smaller limits."""
+    question = next(each.code for each in load_solutions(SOLUTIONS / "13_capstone.ipynb") if each.question.id == "q4")
+    for old, new in CHANGES.items():
+        assert old in question
+        question = question.replace(old, new)
     solved = f"import torch\n\ndef train(model, ids, labels):\n    ### BEGIN SOLUTION\n{HONEST}    ### END SOLUTION\n"
-    return grade.prepare(SET, release(notebook(SETUP, QUESTION, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
+    return grade.prepare(SET, release(notebook(SETUP, question, f"# EXERCISE q1\n{solved}")), SEED, seconds=5)
 
 
 @pytest.mark.parametrize("names", [FAST, pytest.param(tuple(BODIES), marks=pytest.mark.slow)], ids=["some", "all"])

@@ -103,6 +103,22 @@ def test_what_is_told_by_the_values_alone_needs_no_known_mistake(question, patch
     assert not result.mistake
 
 
+POPPED = (
+    "    for start in range(0, len(batches), k):\n        group = batches[start : start + k]\n",
+    "    while batches:\n        group = [batches.pop(0) for _ in range(min(k, len(batches)))]\n",
+)
+
+
+def test_a_pass_that_uses_its_batches_up_is_refused():
+    name = "06_gradient_accumulation"
+    authored = next(each for each in SETS[name][0] if each.question.id == "q1")
+    popped = mistaken(authored.solution, Mistake("", "", (POPPED,)))
+    found = CaseRunner(authored).result(popped, entry(name, authored))
+    assert {verdict.sentence for verdict in found.verdicts} == {
+        "`batches are left as they were` is False where True is right."
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "authored", "variant"),
     slow_where(lambda name, authored: name in RANKS or takes_long(name, authored), VARIANTS),

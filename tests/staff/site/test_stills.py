@@ -98,7 +98,7 @@ def test_the_still_of_the_start_says_what_the_stored_picture_says(chapter):
         ("heterogeneity = 0.55", "heterogeneity"),  # between two steps
         ('ranks = "three"', "ranks"),
         ("speed = 3", "speed"),
-        ('"every.least" = 1', "every"),
+        ('"every.least" = 1', "every.least"),
     ],
 )
 def test_a_value_that_the_control_cannot_have_is_refused_in_a_sentence(tmp_path, write, values, control):

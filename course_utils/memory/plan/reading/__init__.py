@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.plan.reading.fields import AT_LEAST, UNKNOWN, Found
@@ -28,8 +29,10 @@ from course_utils.memory.step.recipe import flag_of
 _FILES = (".yaml", ".yml", ".json", ".py", ".bin", ".pt", ".pkl")
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
+_OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
+"""What a script hands over to its trainer; the last two by an older TRL's words."""
 _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
-_OF_ADAPTERS = ("lora_targets", "modules_to_save", "quantized", "double_quantization", "upcast")
+_OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
 
 
 @dataclass(frozen=True)
@@ -62,54 +65,71 @@ class Reading:
         if fields.get("zero_stage") and fields.get("ranks") == 1 and "zero_stage" not in flags:
             where = provenance["zero_stage"]
             remarks.append(f"One rank has nothing to share: stage {fields.pop('zero_stage')} ({where}) is left out.")
+        if fields.get("zero_stage") and "ranks" not in fields:
+            where = provenance["zero_stage"]
+            raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
         if not fields.get("lora"):
             fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
         unmodelled = {key: why for key, why in self.unmodelled.items() if key not in flags}
         return replace(self, fields=fields, provenance=provenance, unmodelled=unmodelled, remarks=tuple(remarks))
 
     def table(self) -> list[str]:
-        """A line for each value: what it is and where it stands."""
+        """A line for each value that is written down, with its place; then what each tool takes where nothing is."""
         values = {"model": self.model, **self.fields}
         rows = [(f"{name}={_write(values[name])}", where) for name, where in self.provenance.items() if name in values]
-        width = max((len(row[0]) for row in rows), default=0)
-        return [f"  {value:<{width}}  {where}" for value, where in rows]
+        usual: dict[str, list[str]] = {}
+        for value, where in rows:
+            if where.startswith(("default of ", "loop of ")):
+                usual.setdefault(where, []).append(value)
+        width = max((len(value) for value, where in rows if where not in usual), default=0)
+        written = [f"  {value:<{width}}  {where}" for value, where in rows if where not in usual]
+        return written + [
+            fill(
+                f"{where}: {', '.join(of_tool)}",
+                120,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+            for where, of_tool in usual.items()
+        ]
 
 
 def _write(value: object) -> str:
     return ",".join(value) or "all-linear" if isinstance(value, tuple) else str(value)
 
 
-def read(words: Iterable[str], launch: Iterable[str] | None = None) -> Reading:
+def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
     """What `course plan` is asked about: `words` are a model and files in any order, `launch` is the line after `--`.
 
-    A later file counts before an earlier one, and the launch line before all. No script is run and no pickle opened. Raises
-    `CourseError` for what is none of these, and for a file that says it leaves something out.
+    A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
+    values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
+    that says it leaves something out.
     """
-    words, settings, tools, problems = list(words), {}, [], {}
+    words, settings, problems = list(words), {}, {}
     files = [word for word in words if _is_file(word)]
     models = [word for word in words if word not in files]
     if len(models) > 1:
         raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
-    for word in files:
-        tool, inner = _read_file(Path(word), problems)
-        tools.append(tool)
-        settings |= inner
+    parts = [_read_file(Path(word), problems) for word in files]
     if launch is not None:
-        tool, inner = _read_launch(list(launch), problems)
-        tools.append(tool)
-        settings |= inner
+        launched, settings = _read_launch(list(launch), problems)
+        parts += launched
+    settings |= _translate(parts)
     settings |= _beside(settings, problems)
+    if ranks is not None:
+        settings["ranks"] = Value(ranks, flag_of("ranks"))
     named = settings.get("model_name_or_path")
     if models:
-        model = models[0]
+        model = find_model(models[0])
     elif named is not None and isinstance(named.value, str) and named.value.strip():
-        model = named.value
+        model = find_model({"gpt2": "gpt2-small"}.get(named.value, named.value))  # not the course's toy of that name
     else:
         why = f"{named.where} does not write it down" if named is not None else "Nothing names it"
         raise CourseError(
             f"Which model is it? {why}; name it first: course plan llama-3.1-8b {' '.join(words)} --memory 24GB."
         )
-    model = find_model(model)
+    tools = [tool for tool, _ in parts]
     tool = next((one for one in tools if one.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
@@ -124,6 +144,15 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None) -> Reading:
         tool.loop,
         result.head,
     )
+
+
+def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
+    """All keys in TRL's words: those of one tool together, since one decides what another means; a launcher's count last."""
+    merged: dict[str, tuple[Tool, Settings]] = {}
+    for tool, settings in sorted(parts, key=lambda part: bool(part[0].loop)):
+        first, others = merged.get(tool.key, (tool, {}))
+        merged[tool.key] = first, others | settings
+    return {key: value for tool, settings in merged.values() for key, value in tool.translate(settings).items()}
 
 
 def _is_file(word: str) -> bool:
@@ -161,43 +190,50 @@ def _read_file(path: Path, problems: dict[str, str]) -> tuple[Tool, Settings]:
     if tool.key == "trainer" and path.suffix.lower() != ".json":  # Trainer itself reads no YAML
         tool = tables().tools["trl"]
     if tool.key == "llama-factory" and not settings.get("do_train", Value(False, "")).value:
-        raise CourseError(f"{path} does not train, since do_train is not true; give the file that does.")
+        by = ", ".join(key for key in settings if key in tool.known_by)
+        raise CourseError(
+            f"{path} is LLaMA-Factory's, by the key {by}, and does not train, since do_train is not true; give the file "
+            "that does."
+        )
     _refuse_misspelled(settings, tool)
-    return tool, tool.translate(settings)
+    return tool, settings
 
 
 def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
     """A key that nearly spells one that counts would leave that one at its default, unsaid."""
-    keys = {*tool.defaults, *tool.rename, "model_name_or_path", "lora_target_modules", "attn_implementation"}
+    keys = {*tool.defaults, *tool.rename, *tables().unmodelled}
+    keys |= {"model_name_or_path", "lora_target_modules", "attn_implementation"}
     for key, value in settings.items():
-        near = get_close_matches(key, keys, 1, cutoff=0.92) if key not in keys and len(key) > 5 else []
+        near = get_close_matches(key, keys, 1, cutoff=0.9) if key not in keys and len(key) > 5 else []
         if near and near[0] not in settings:
             raise CourseError(f"{value.where}: {tool.name} has no key {key!r}; do you mean {near[0]}?")
 
 
-def _read_script(path: Path, problems: dict[str, str]) -> tuple[Tool, Settings]:
-    script = read_script(path)
+def _read_script(path: Path, problems: dict[str, str], given: Settings | None = None) -> tuple[Tool, Settings]:
+    """What a script says; `given` is what its launch line hands over, of which its own parser takes what it knows."""
+    script = read_script(path, given or {})
     is_trl = any(name.startswith("SFT") for name in script.names)
     takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
     if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
         raise CourseError(
             f"{path} makes no TrainingArguments and no SFTConfig; for a module of your own write {path}:FUNCTION."
         )
+    tool = tables().tools["trl" if is_trl else "trainer"]
     settings: Settings = {}
     for function, calls in script.calls.items():
         owner, _, last = function.rpartition(".")
         for call in calls:
             if last in _ARGUMENTS:
                 settings |= {key: value for key, value in call.items() if key.isidentifier()}
-                if "**" in call:
-                    problems["**"] = f"{UNKNOWN}: {call['**'].where} hands over arguments by ** that are computed"
+                _refuse_misspelled(settings, tool)
+                _say_computed(call, problems)
             elif last in _TRAINERS:
-                settings |= {key: call[key] for key in ("compute_metrics", "optimizers") if key in call}
+                settings |= {key: call[key] for key in _OF_TRAINERS if key in call}
                 if (model := call.get("model") or call.get("0")) and isinstance(model.value, str):
                     settings["model_name_or_path"] = model
             elif "tokenizer" in last.lower() and "max_length" in call:
                 settings["max_length"] = call["max_length"]
-    settings |= _model_of(script)
+    settings |= _model_of(script, problems)
     if "optimizers" in settings:
         where = settings["optimizers"].where
         problems["optimizer"] = f"{UNKNOWN}: {where} hands over an optimizer; say it with --optimizer"
@@ -205,10 +241,16 @@ def _read_script(path: Path, problems: dict[str, str]) -> tuple[Tool, Settings]:
         effect, _, why = tables().unmodelled[name].partition(": ")
         key = "frozen" if name.startswith("requires_grad") else name
         problems[key] = f"{effect}: {name} ({path.name}): {why}"
-    tool = tables().tools["trl" if is_trl else "trainer"]
     if is_trl and any(function.endswith("from_pretrained") for function in _loads(script)):
         tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
-    return tool, tool.translate(settings)
+    if takes_flags or not script.options:
+        return tool, settings | (given or {})
+    return tool, settings
+
+
+def _say_computed(call: Settings, problems: dict[str, str]) -> None:
+    if "**" in call:
+        problems["**"] = f"{UNKNOWN}: {call['**'].where} hands over arguments by ** that are computed"
 
 
 def _loads(script: Script) -> list[str]:
@@ -217,7 +259,7 @@ def _loads(script: Script) -> list[str]:
     return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
 
 
-def _model_of(script: Script) -> Settings:
+def _model_of(script: Script, problems: dict[str, str]) -> Settings:
     """The model that a script loads, with its dtype, its attention, its adapters and its 4 bits."""
     settings: Settings = {}
 
@@ -231,26 +273,39 @@ def _model_of(script: Script) -> Settings:
             take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
             take(call, **{key: key for key in ("attn_implementation", "load_in_8bit", "load_in_4bit")})
     for call in script.calls.get("BitsAndBytesConfig", []):
+        _say_computed(call, problems)
         take(call, load_in_4bit="load_in_4bit", load_in_8bit="load_in_8bit")
         take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant")
     for call in script.calls.get("LoraConfig", []):
+        _say_computed(call, problems)
         settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
+        settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
         take(call, r="lora_r", target_modules="lora_target_modules", modules_to_save="lora_modules_to_save")
-        take(call, task_type="task_type", use_dora="use_dora", target_parameters="lora_target_parameters")
+        take(
+            call,
+            task_type="task_type",
+            lora_dropout="lora_dropout",
+            use_dora="use_dora",
+            target_parameters="lora_target_parameters",
+        )
     for call in script.calls.get("prepare_model_for_kbit_training", []):
         settings["upcast"] = Value(True, call["()"].where)
     return settings
 
 
-def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[Tool, Settings]:
+def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
+    """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
     line = read_launch(words)
-    settings, tool = _launcher_of(line.launcher, line.flags, problems), None
     files = [word for word in (line.target, *line.files) if word.lower().endswith(_FILES)]
     config = line.arguments.get("config")
+    parts = []
     for word in [*files, *([str(config.value)] if config else [])]:
-        _require(Path(word))
-        own, inner = _read_file(Path(word), problems)
-        tool, settings = tool or own, settings | inner
+        path = Path(word)
+        _require(path)
+        parts.append(
+            _read_script(path, problems, line.arguments) if path.suffix == ".py" else _read_file(path, problems)
+        )
+    tool = parts[0][0] if parts else None
     if line.launcher == "trl":
         tool = tables().tools["trl"]
         if line.target != "sft":
@@ -259,8 +314,10 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[Tool, Sett
         raise CourseError(
             f"{line.target} is a module that is not read; give its script or its file of settings in place of it."
         )
-    _refuse_misspelled(line.arguments, tool)
-    return tool, settings | tool.translate(line.arguments)
+    if not line.target.endswith(".py"):
+        _refuse_misspelled(line.arguments, tool)
+        parts.append((tool, line.arguments))
+    return parts, _launcher_of(line.launcher, line.flags, problems)
 
 
 def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Settings:

@@ -126,6 +126,16 @@ class Found:
     def _read_adapters(self) -> None:
         use = self._get("use_peft", "lora")
         if use is None or not _switch("use_peft", use):
+            four, rank = self.settings.get("load_in_4bit"), self.settings.get("lora_r")
+            if four is not None and not isinstance(four.value, Computed) and _switch("load_in_4bit", four):
+                why = (
+                    "quantizes weights, and nothing says that adapters are trained beside them, as use_peft: true does"
+                )
+                self.unmodelled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
+            elif rank is not None:
+                self.remarks.append(
+                    f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.where})."
+                )
             return
         rank = self._get("lora_r", "lora") or Value(8, "default of peft 0.21")
         self._put("lora", _count("lora_r", rank), rank.where)
@@ -185,7 +195,7 @@ class Found:
             self._put("precision", "bf16", where)
             if width == "float16":
                 self._say_unmodelled("float16_weights", Value(width, where))
-            if self.fields.get("lora") and not (self.fields.get("quantized") and self.tool.loop == "trl"):
+            if self.fields.get("quantized") and not self.fields.get("upcast") and self.tool.loop != "trl":
                 self._say_unmodelled("float32_adapters", Value(width, where))
             if is_bf16 or is_fp16:
                 self.remarks.append(

@@ -37,7 +37,9 @@ def find_model(name: str) -> str:
         return name
     if (cached := _find_in_cache(name)) is not None:
         return str(cached)
-    near = get_close_matches(name.lower(), (public.hub.lower() for public in PUBLIC.values()), 1, _LEAST_ALIKE)
+    hubs = [public.hub.lower() for public in PUBLIC.values()]
+    plain = re.sub(r"-(instruct|chat|it|base)(?=-|$)", "", name.lower())  # what is tuned has the same sizes
+    near = get_close_matches(name.lower(), hubs, 1, _LEAST_ALIKE) or get_close_matches(plain, hubs, 1, _LEAST_ALIKE)
     otherwise = "give the path of its config.json, or of a folder that has one"
     otherwise += f"; or do you mean {known_as(near[0])}?" if near else "."
     if variables("HF_HUB_OFFLINE").get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):

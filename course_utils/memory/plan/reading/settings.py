@@ -80,20 +80,23 @@ def read_keys(path: Path) -> Settings:
 
 @dataclass(frozen=True)
 class Script:
-    """What a Python script writes down: `calls`, by the function's name, with their arguments, and the `names` it mentions."""
+    """What a Python script writes down: `calls`, by the function's name, with their arguments, the `names` it mentions, and the
+    `options` that a parser of its own takes."""
 
     calls: dict[str, list[Settings]]
     names: frozenset[str]
+    options: frozenset[str] = frozenset()
 
 
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
-def read_script(path: Path) -> Script:
+def read_script(path: Path, given: Settings | None = None) -> Script:
     """A script by its syntax tree; it is not run.
 
-    A value counts where it is written down, also by the name of a constant or as the sum or product of two numbers; anything
-    else is `Computed`. Raises `CourseError` where it is no Python.
+    A value counts where it is written down, also by the name of a constant, as the sum or product of two numbers, or as an option
+    of an `argparse` parser, which is what is `given` for it or else its default; anything else is `Computed`. Raises
+    `CourseError` where it is no Python.
     """
     try:
         tree = ast.parse(text_of(path))
@@ -111,10 +114,24 @@ def read_script(path: Path) -> Script:
         if isinstance(target, ast.Name) and stores.count(target.id) == 1
     }
 
+    options = _options_in(nodes)
+    parsed = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Name) and ast.unparse(node.value.func).endswith(".parse_args")
+    }
+
     def value_of(node: ast.expr, depth: int = 0) -> object:
         """What an expression says; raises `ValueError` where it is computed."""
         if isinstance(node, ast.Constant):
             return node.value
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parsed:
+            if given and node.attr in given and node.attr in options:
+                return given[node.attr].value
+            if options.get(node.attr) is not None:
+                return value_of(options[node.attr], depth + 1)
         if isinstance(node, ast.Name) and node.id in constants and depth < 20:
             return value_of(constants[node.id], depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
@@ -151,7 +168,20 @@ def read_script(path: Path) -> Script:
     names = {
         getattr(node, "id", getattr(node, "attr", None)) for node in nodes if isinstance(node, ast.Name | ast.Attribute)
     }
-    return Script(calls, frozenset(names))
+    return Script(calls, frozenset(names), frozenset(options))
+
+
+def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
+    """By name the options of a parser of `argparse`, each with its default, None where it has none."""
+    options = {}
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            flags = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+            is_switch = ast.unparse(keywords.get("action", ast.Constant(""))) == "'store_true'"
+            default = keywords.get("default", ast.Constant(False) if is_switch else None)
+            options |= {flag.lstrip("-").replace("-", "_"): default for flag in flags}
+    return options
 
 
 @dataclass(frozen=True)
@@ -187,6 +217,8 @@ def read_launch(words: list[str]) -> Launch:
         re.match(r"[A-Za-z_]\w*=", words[0]) or words[0] in ("uv", "run", "srun")
     ):  # what stands before a command
         words = words[1:]
+    if words and words[0].endswith(".py"):  # as `uv run` starts a script
+        words = ["python", *words]
     launcher = re.sub(r"^python[\d.]+$", "python", Path(words[0]).name) if words else ""
     if launcher == "python" and len(words) > 2 and words[1] == "-m" and words[2] in _AS_MODULE:
         words = [*_AS_MODULE[words[2]], *words[3:]]

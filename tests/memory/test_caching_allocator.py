@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.memory.trace.allocation import Cache
+from course_utils.memory.trace.caching_allocator import Cache
 from course_utils.memory.trace.log import Log
 from course_utils.units import MiB
 

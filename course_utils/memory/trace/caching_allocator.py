@@ -66,14 +66,15 @@ class Cache:
         return block
 
 
-def reserved(events: Sequence[tuple[int, Hashable]], resident: int) -> int:
-    """Bytes reserved after some steps, whose `events` are changes in bytes and what is born or dies, `resident` of them before.
+def reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
+    """Bytes reserved after some steps, whose `events` are changes in bytes and what is born or dies; the first `before_step` come
+    once, before them.
 
     They do not say which of several equal blocks dies; here the youngest does.
     """
     cache, alive = Cache(), {}
     for step in range(_STEPS):
-        for change, piece in events[resident if step else 0 :]:
+        for change, piece in events[before_step if step else 0 :]:
             small = max(_GRAIN, -(-abs(change) // _GRAIN) * _GRAIN) <= _SMALL
             blocks = alive.setdefault((abs(change), piece), [])
             if change > 0:

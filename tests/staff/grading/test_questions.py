@@ -1,0 +1,285 @@
+"""What single questions count, measure and say in their own cells."""
+
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import torch
+from scaler_answers import SCALER, WRONG_SCALERS
+from torch import nn
+from torch.utils._pytree import tree_iter
+
+from course_staff.grading.source import Authored, load_solutions, mistaken
+from course_staff.grading.zoo import outcomes
+from course_utils.grading import Mistake, Question
+from course_utils.grading.judge import Result, grade
+from course_utils.grading.released import run_question
+from course_utils.grading.run import run_cases
+from course_utils.memory import Meter
+from course_utils.memory.trace.phases import announced_to
+from course_utils.memory.trace.usage import KINDS
+
+SOLUTIONS = Path(__file__).parents[3] / "solutions"
+MIB = 2**20
+
+
+@cache
+def authored(name: str, question: str) -> Authored:
+    return next(each for each in load_solutions(SOLUTIONS / f"{name}.ipynb") if each.question.id == question)
+
+
+def judged(asked: Authored, source: str, seed: int | None = None, only: str = "") -> Result:
+    """The result on the public cases, or on a seed's hidden ones, whose names begin with `only`."""
+    cases = [case for case in asked.question.cases(seed) if case.name.startswith(only)]
+    return grade(asked.question, cases, outcomes(asked, source, cases))
+
+
+# 08_mixed_precision, q3: a loss scaler
+
+
+def scaler(*change: str) -> str:
+    return mistaken(SCALER, Mistake("", "", (change,) if change else ()))
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_scaler_of_another_style_is_right_on_any_draw(seed):
+    assert judged(authored("08_mixed_precision", "q3"), scaler(), seed=seed).passed
+
+
+@pytest.mark.parametrize("name", WRONG_SCALERS)
+def test_wrong_scalers_are_rejected_on_any_draw(name):
+    asked, wrong = authored("08_mixed_precision", "q3"), scaler(*WRONG_SCALERS[name])
+    assert not any(judged(asked, wrong, seed=seed).passed for seed in (None, 1, 2))
+
+
+def test_the_step_at_which_a_scaler_decides_wrongly_is_said():
+    late = scaler(*WRONG_SCALERS["grows one step late"])
+    verdict = judged(authored("08_mixed_precision", "q3"), late).verdicts[0]
+    assert verdict.sentence.startswith("After step 3, `scale after it` is ")
+
+
+# 10_fsdp_and_zero, q3: a wrapper of modules
+
+
+def wrapper(*changes: tuple[str, str]) -> str:
+    return mistaken(authored("10_fsdp_and_zero", "q3").solution, Mistake("", "", changes))
+
+
+REDUCE = "        dist.reduce_scatter(shard, shards)\n"
+BROADCAST = "        dist.broadcast(flat, 0)\n"
+
+
+# What a thread of gloo does for a moment, and what a thread of an answer's own must not do for good.
+@pytest.mark.parametrize(("seconds", "right"), [(0.3, True), (60, False)])
+def test_a_thread_may_hold_what_was_sent_a_moment_longer(seconds, right):
+    held = f"import threading, time\ndef hold(tensors): time.sleep({seconds})\n"
+    thread = f"{REDUCE}        threading.Thread(target=hold, args=(shards,), daemon=True).start()\n"
+    assert judged(authored("10_fsdp_and_zero", "q3"), held + wrapper((REDUCE, thread)), only="sizes").passed is right
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            (BROADCAST, f"{BROADCAST}        self.whole = lambda: flat\n"),
+            "elements kept between steps` is 171 where at most 57",
+        ),
+        (
+            (REDUCE, f"{REDUCE}        dist.all_reduce(shard.clone())\n"),
+            "bytes sent for a forward and backward` is 1,368 where",
+        ),
+        ((BROADCAST, BROADCAST.replace("0)", "1)")), "parameters to begin with · shard[0]` is"),
+    ],
+    ids=["in a closure", "an all-reduce more", "another rank's weights"],
+)
+def test_what_a_wrapper_keeps_sends_and_begins_with_is_said(change, told):
+    found = judged(authored("10_fsdp_and_zero", "q3"), wrapper(change), only="ranks that begin")
+    assert found.verdicts[0].sentence.startswith("`training · rank 0 · ")
+    assert told in found.verdicts[0].sentence
+
+
+def test_a_wrapper_may_send_as_it_likes_before_the_first_step():
+    """What is counted is a forward and backward alone: also a collective that the ledger does not know."""
+    scattered = (
+        BROADCAST,
+        "        copies = [flat.clone() for _ in range(ranks)] if dist.get_rank() == 0 else None\n"
+        "        dist.scatter(flat, copies, 0)\n",
+    )
+    assert judged(authored("10_fsdp_and_zero", "q3"), wrapper(scattered), only="sizes").passed
+
+
+# 13_capstone, q4: a training within limits
+
+BIAS = "classifier.bias"
+
+
+def training(bytes: str = "20 * MiB", operations: str = "10**10", target: str = "0.0") -> dict:
+    """The names of the question's cell with other limits."""
+    code, limits = authored("13_capstone", "q4").code, "10 * MiB, 200 * 10**9, 0.6"
+    assert code.count(limits) == 1
+    return run_question(code.replace(limits, f"{bytes}, {operations}, {target}"), "q4")
+
+
+def loop(model, ids, labels, steps=2, size=8):
+    """AdamW, one tensor at a time."""
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for step in range(steps):
+        rows = slice(step * size, step * size + size)
+        model(ids[rows], attention_mask=ids[rows] != 0, labels=labels[rows]).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def trained(question: Question, train=loop) -> Result:
+    cases = question.cases()
+    return grade(question, cases, run_cases(question, train, cases))
+
+
+def test_an_endless_training_ends_at_twice_its_operations():
+    def endless(model, ids, labels):
+        loop(model, ids, labels, steps=10**9, size=1)
+
+    found = trained(training(operations="10**8")["question"], endless)
+    assert "2 times the 0.1 billion that are allowed, and the training was stopped there" in found.verdicts[0].sentence
+
+
+def test_a_broken_limit_says_by_how_much():
+    assert trained(training()["question"]).passed
+    sentence = trained(training(bytes="10 * MiB")["question"]).verdicts[0].sentence
+    assert sentence.startswith("`bytes` is ")
+    assert "where 10.0 MiB is allowed" in sentence
+    assert sentence.endswith("% too much.")
+
+
+def test_the_judge_says_how_far_the_target_is():
+    sentence = trained(training(target="0.9")["question"]).verdicts[0].sentence
+    assert sentence.startswith("`weights` reach ")
+    assert sentence.endswith("on files never seen; the target is 90%.")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({BIAS: None}, "lack `classifier.bias`"),
+        ({"lora": torch.ones(2)}, "have `lora` beside"),
+        ({BIAS: torch.ones(6)}, "of the shape (6,)"),
+        ({BIAS: torch.ones(5, dtype=torch.int64)}, "in another form"),
+        ({BIAS: 3}, "in another form"),
+        ({BIAS: torch.full((5,), torch.nan)}, "NaN or infinity"),
+    ],
+)
+def test_weights_that_are_none_of_this_model_are_distinguished(change, told):
+    names = training()
+    model = names["fresh_model"](7)
+    given = {**{name: p.detach() for name, p in model.named_parameters()}, **change}
+    assert told in names["misfit"]({name: value for name, value in given.items() if value is not None}, model)
+    assert names["misfit"]([1], model) == "are no weights by name"
+
+
+def test_no_measurement_passes_that_no_training_can_have():
+    question = training()["question"]
+    (case,) = question.cases()
+    right = question.expected(case.inputs)
+    assert "the measurement was lost" in right["bytes"].broken(0)
+    assert "the measurement was lost" in right["operations"].broken(0)
+    assert "no whole number" in right["bytes"].broken(1.5)
+
+
+def test_figures_are_bytes_operations_and_percent():
+    question = training()["question"]
+    cases = question.cases()
+    (outcome,) = run_cases(question, loop, cases)
+    figures = question.figures(question.expected(cases[0].inputs), outcome.values)
+    assert figures["bytes"] == outcome.values["bytes"]
+    assert figures["operations"] == outcome.values["operations"]
+    assert 0 <= figures["accuracy"] <= 100
+
+
+def test_a_training_has_a_time_limit_of_its_own_that_follows_that_of_all():
+    question = authored("13_capstone", "q4").question
+    assert (question.limit(), question.limit(10)) == (120, 60)
+
+
+def test_what_goes_to_the_learners_process_holds_nothing_held_out():
+    question = training()["question"]
+    question.cases()
+    assert len(cloudpickle.dumps(question.for_learners())) < 10_000
+
+
+# 06_gradient_accumulation, q10, and 07_gradient_checkpointing, q8: the fault behind a measured timeline
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is in use after a line: its number, 0 for the beginning, its phase, and bytes by kind."""
+
+    line: int
+    phase: str
+    kinds: dict[str, int]
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.kinds.values())
+
+
+def measure_by_line(source: str, names: dict) -> list[Row]:
+    """A row for the beginning and for each line that is run, in order; a line that opens a block has none."""
+    lines, rows, at, phase = source.splitlines(), [], [0], ["forward"]
+    models = [each for each in names.values() if isinstance(each, nn.Module)]
+    optimizers = [each for each in names.values() if isinstance(each, torch.optim.Optimizer)]
+    tensors = [each for each in tree_iter(list(names.values())) if isinstance(each, torch.Tensor)]
+    meter = Meter(models, optimizers, tensors=tensors, look_inside=False)
+
+    def in_use() -> dict[str, int]:
+        usage = meter.usage()
+        if usage.events:
+            return {kind: int(usage.timeline.iloc[-1][kind]) for kind in KINDS}
+        return {kind: sum(piece.bytes for piece in usage.pieces if piece.kind == kind) for kind in KINDS}
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != "<the step>":
+            return None
+        if event in ("line", "return"):
+            if not (at[0] and lines[at[0] - 1].endswith(":")):
+                rows.append(Row(at[0], phase[0], in_use()))
+            at[0] = frame.f_lineno
+        return trace
+
+    def begin(name: str | None) -> None:
+        phase[0] = name or phase[0]
+
+    code, before = compile(source, "<the step>", "exec"), sys.gettrace()
+    with announced_to(begin, models, optimizers), meter:
+        sys.settrace(trace)
+        try:
+            exec(code, {**names, "__name__": "step"})
+        finally:
+            sys.settrace(before)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "question"), [("06_gradient_accumulation", "q10"), ("07_gradient_checkpointing", "q8")]
+)
+def test_a_timeline_and_its_fault_are_what_is_measured(name, question):
+    asked = authored(name, question)
+    step, names, (old, new) = (asked.hidden[each] for each in ("STEP", "names", "FAULT"))
+    assert step.count(old) == 1
+    faulty, sound = measure_by_line(step.replace(old, new), names()), measure_by_line(step, names())
+    cells = re.findall(r"^\| (\d*) +\|.*\| ([\d.]+) \|$", asked.statement, re.MULTILINE)
+    assert cells == [(str(row.line or ""), f"{row.bytes / MIB:.2f}") for row in faulty]
+    row, right = next((a, b) for a, b in zip(faulty, sound, strict=True) if a.bytes != b.bytes)
+    kind = max(KINDS, key=lambda kind: abs(row.kinds[kind] - right.kinds[kind]))
+    assert asked.hidden["RIGHT"] == {"phase": row.phase, "kind": kind, "line": row.line}
+
+
+def test_each_of_phase_kind_and_line_earns_its_share_and_a_wrong_one_is_explained():
+    question = authored("07_gradient_checkpointing", "q8").question
+    cases, given = question.cases(), {"phase": "forward", "kind": "inputs", "line": 2}
+    found = grade(question, cases, run_cases(question, given, cases))
+    assert [verdict.passed for verdict in found.verdicts] == [True, False, True]
+    assert found.diagnosis == "The batch is 2 MiB from the beginning to the end."
