@@ -139,11 +139,6 @@ class FSDP(nn.Module):
                 tensors |= {name: tensor.clone() for name in names}
         return tensors
 
-    def shard_by_name(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The reverse: this rank's shard of each unit."""
-        rows = [unit.flatten([tensors[names[0]] for names in unit.names]) for unit in self.units]
-        return [row.chunk(unit.ranks)[dist.get_rank()] for unit, row in zip(self.units, rows, strict=True)]
-
 
 def in_backward() -> bool:
     """Whether backward is under way: a forward pass inside it computes again what a checkpoint did not keep."""

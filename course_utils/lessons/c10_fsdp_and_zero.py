@@ -4,21 +4,19 @@ Each way is measured: bytes at the peak, bytes on the wire, the parameters after
 """
 
 import logging
-import statistics
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from io import StringIO
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import nn
@@ -26,16 +24,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from course_utils import models
 from course_utils.distributed import DDP, FSDP, ShardedOptimizer, Traffic, counted
-from course_utils.distributed.fsdp import all_gather
 from course_utils.distributed.torchrun import announce
-from course_utils.hardware import Machine
-from course_utils.memory import Recipe, Workload, distinct_bytes, estimate, predict_seconds
-from course_utils.memory.plan.plan import most
+from course_utils.memory import Recipe, distinct_bytes, estimate
 from course_utils.memory.step.sharded import units_of
-from course_utils.memory.trace.allocator import allocator_of, quiet
-from course_utils.settings import set_variable, settings
+from course_utils.memory.trace.allocator import Account, allocator_of, quiet
+from course_utils.settings import set_variable
 from course_utils.training.profile import PHASES
-from course_utils.units import format_bytes, format_counted, format_seconds
+from course_utils.units import MiB, format_bytes, format_counted, format_seconds
 from course_utils.viz.parts import byte_unit, patches, second_unit, subplots
 from course_utils.viz.style import COLORS, writing
 
@@ -73,16 +68,19 @@ def ddp(model: nn.Module) -> Setup:
     return Setup(wrapped, adamw(wrapped.parameters()), model.state_dict)
 
 
-def torch_ddp(model: nn.Module, **options) -> Setup:
-    """PyTorch's own DDP."""
-    wrapped = nn.parallel.DistributedDataParallel(model, **options)
-    return Setup(wrapped, adamw(wrapped.parameters()), model.state_dict)
-
-
 def zero1(model: nn.Module) -> Setup:
     """The optimizer's state is sharded; each gradient goes to the owner of its state only."""
     optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, foreach=False)
     return Setup(model, optimizer, model.state_dict)
+
+
+def torch_zero1(model: nn.Module) -> Setup:
+    """PyTorch's own: `ZeroRedundancyOptimizer` beside its DDP."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=1e-3, foreach=False)
+    return Setup(wrapped, optimizer, model.state_dict)
 
 
 def zero2(model: nn.Module) -> Setup:
@@ -115,7 +113,7 @@ def fsdp2(model: nn.Module, mesh: Sequence[int] | None = None, prefetch: bool = 
     return Setup(model, adamw(model.parameters()), full)
 
 
-WAYS = {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "ZeRO-3": zero3, "FSDP2": fsdp2}
+WAYS = {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "ZeRO-3": zero3, "FSDP2": fsdp2, "torch's ZeRO-1": torch_zero1}
 
 
 def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module], int]:
@@ -135,14 +133,17 @@ def modules_of_at_least(module: nn.Module, least: int) -> tuple[list[nn.Module],
 
 @dataclass
 class Seen:
-    """What one rank saw: `peak` bytes of a step, all that it keeps included; `traffic` of a step.
+    """What one rank saw: `peak` bytes of the highest of `RECORDED` steps, all that it keeps included; `traffic` of a step.
 
-    `peak` is that of the lowest of `RECORDED` steps, `highest` that of the highest. `kept` are elements of parameters and of
-    optimizer state between steps; `full` the parameters at the end.
+    Steps count whose books balance: where a thread of gloo's releases a tensor last, the profiler does not see it.
+
+    `carried` bytes went over the loopback device in the quietest of these steps, shared out over the ranks; None where the
+    system does not count them. `kept` are elements of parameters and of optimizer state between steps; `full` the parameters
+    at the end.
     """
 
     peak: int
-    highest: int
+    carried: float | None
     kept: dict[str, int]
     kinds: tuple[str, ...]
     traffic: Traffic
@@ -153,9 +154,7 @@ class Seen:
 STEPS = 5
 """Of training, the same for every way; after them one is counted."""
 RECORDED = 8
-"""Steps whose allocations are recorded; the lowest peak counts."""
-TIMED = 3 if settings().scale.name == "smoke" else 12
-"""Steps that are timed; the quickest counts."""
+"""Steps whose allocations are recorded."""
 
 
 def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
@@ -170,20 +169,14 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     trained = {name: tensor.detach().clone() for name, tensor in setup.full().items()}
     with counted() as traffic:
         setup.step(batch)
-    above = []
-    for _ in range(RECORDED):
-        allocator = allocator_of(torch.device("cpu"))
-        with allocator.recording(), allocator.measured():
-            setup.step(batch)
-        above.append(allocator.account().above_start)
-    inner = setup.optimizer.optimizer if way == "ZeRO-1" else setup.optimizer
-    state = [v for values in inner.state.values() for v in values.values() if torch.is_tensor(v)]
+    above, carried = record(lambda: setup.step(batch))
+    inner = {"ZeRO-1": "optimizer", "torch's ZeRO-1": "optim"}.get(way)
+    optimizer = getattr(setup.optimizer, inner) if inner else setup.optimizer
+    state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v)]
     tensors = [*setup.model.parameters(), *setup.model.buffers(), *state, *batch.values()]
-    held = distinct_bytes(map(local_part, tensors))
     return Seen(
-        # The lowest is what the step needs; in others a thread of gloo's holds a row of gradients a moment longer.
-        held + min(above),
-        held + max(above),
+        distinct_bytes(map(local_part, tensors)) + above,
+        carried,
         {"parameters": _elements(setup.model.parameters()), "optimizer state": _elements(s for s in state if s.dim())},
         tuple(sorted({type(p).__name__ for p in setup.model.parameters()})),
         traffic,
@@ -192,71 +185,84 @@ def measure_way(way: str, config, recipe: Recipe, **options) -> Seen:
     )
 
 
-def time_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe, times: int = TIMED) -> dict[str, float]:
-    """To be launched: seconds of a step in each way, a name of `WAYS` and its options; the quickest of `times`.
+def bytes_carried(work: Callable[[], object]) -> int | None:
+    """What the loopback device sends while all ranks do `work`, headers and other programs' bytes included."""
+    dist.barrier()
+    before = loopback_sent()
+    dist.barrier()
+    work()
+    dist.barrier()
+    after = loopback_sent()
+    return None if before is None else after - before
 
-    The ways take turns, so that whatever else the machine does meets all of them alike. A step is timed from the moment when
-    all ranks are ready.
+
+def loopback_sent() -> int | None:
+    """Bytes that Linux's loopback device has sent so far, the tenth column of the kernel's table; None elsewhere."""
+    try:
+        lines = Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:")), None)
+
+
+def accumulate(config, recipe: Recipe, micro_batches: int, sync: bool = True, reshard: bool = True) -> tuple:
+    """To be launched: an update of FSDP2 from so many micro-batches. Returns calls, MiB sent on a ring, and MiB at the peak.
+
+    Without `sync` gradients are only sent with the last micro-batch, without `reshard` parameters stay gathered until then.
     """
-    setups = {name: WAYS[way](models.from_configuration(config), **options) for name, (way, options) in ways.items()}
-    batch, by_way = batch_of(config, recipe, dist.get_rank()), {name: [] for name in ways}
-    for _ in range(times):
-        for name, setup in setups.items():
-            dist.barrier()
-            begin = time.perf_counter()
-            setup.step(batch)
-            by_way[name].append(time.perf_counter() - begin)
-    return {name: min(seconds) for name, seconds in by_way.items()}
+    setup, batch = fsdp2(models.from_configuration(config)), batch_of(config, recipe, dist.get_rank())
+    setup.step(batch)
+
+    def update() -> None:
+        for number in range(1, micro_batches + 1):
+            setup.model.set_requires_gradient_sync(sync or number == micro_batches)
+            setup.model.set_reshard_after_backward(reshard or number == micro_batches)
+            setup.model(**batch).loss.backward()
+        setup.optimizer.step()
+        setup.optimizer.zero_grad()
+
+    with counted() as traffic:
+        update()
+    calls, (above, _) = traffic.frame()["calls"], record(update)
+    return calls["all-gather"], calls["reduce-scatter"], round(traffic.sent / MiB, 2), round(above / MiB, 2)
 
 
-def computing_seconds(config, recipe: Recipe, machine: Machine) -> tuple[float, float]:
-    """Predicted of a step on `machine`: the seconds of forward and backward, and those of the update of all parameters."""
-    work = Workload(config, recipe)
+def record(step: Callable[[], object]) -> tuple[int, float | None]:
+    """`step` on all ranks at once, `RECORDED` times and on until each has a step whose books balance, or five times as often.
 
-    def build() -> tuple:
-        model, _, batches = work.build()
-        return model, batches
-
-    def passes(model: nn.Module, batches: list) -> None:
-        for batch in batches:
-            model(**batch).loss.backward()
-        model.zero_grad()
-
-    of_passes = predict_seconds(build, passes, machine).seconds
-    return of_passes, predict_seconds(work.build, work.step, machine).seconds - of_passes
-
-
-def seconds_of_message(times: int = 200) -> float:
-    """To be launched on two ranks: what the smallest all-gather takes, one message each way; the median."""
-    mine, both, seconds = torch.ones(1), torch.empty(dist.get_world_size()), []
-    for _ in range(times):
-        begin = time.perf_counter()
-        all_gather(both, mine)
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
-
-
-def peaks_of_torch_ddp(config, recipe: Recipe) -> dict[str, int]:
-    """To be launched: the peak of a step under PyTorch's DDP by `gradient_as_bucket_view`, the buckets that it keeps included.
-
-    The lowest of `RECORDED` steps, as in `measure_way`.
+    Returns the bytes at the highest peak, above the start, and `bytes_carried` in the quietest step, for each rank.
     """
-    peaks = {}
-    for name, view in {"default": False, "bucket view": True}.items():
+    accounts, carried, done = [], [], torch.zeros(())
+    while len(accounts) < RECORDED or (not done and len(accounts) < 5 * RECORDED):
         allocator = allocator_of(torch.device("cpu"))
-        with allocator.recording():  # from before the model is made: the buckets live as long as it does
-            setup = torch_ddp(models.from_configuration(config), gradient_as_bucket_view=view)
-            batch = batch_of(config, recipe, dist.get_rank())
-            for _ in range(2):
-                setup.step(batch)
-            with allocator.measured():
-                for number in range(RECORDED):
-                    allocator.begin_phase(str(number))
-                    setup.step(batch)
-        account = allocator.account()
-        peaks[name] = account.at_start + min(account.by_phase.values())
-        del setup
-    return peaks
+        with allocator.recording(), allocator.measured():
+            carried.append(bytes_carried(step))
+        accounts.append(allocator.account())
+        done = torch.tensor(float(any(account.left == 0 for account in accounts)))
+        dist.all_reduce(done, dist.ReduceOp.MIN)
+    return highest(accounts), None if None in carried else min(carried) / dist.get_world_size()
+
+
+def highest(accounts: Sequence[Account]) -> int:
+    """The highest peak of steps whose books balance: the profiler does not see what a thread of gloo's releases last."""
+    balanced = min(account.left for account in accounts)
+    return max(account.above_start for account in accounts if account.left == balanced)
+
+
+def built(config, device: str) -> tuple[Setup, int]:
+    """To be launched: FSDP2 of a model that was built on `device`; on "meta", its shards get memory and are not filled yet.
+
+    Also returns the bytes at the peak of building it.
+    """
+    allocator = allocator_of(torch.device("cpu"))
+    with allocator.recording(), allocator.measured():
+        with torch.device(device):
+            model = models.from_configuration(config)
+        setup = fsdp2(model)
+        if device == "meta":
+            model.to_empty(device="cpu")  # each rank's shards only
+            model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are in no checkpoint
+    return setup, allocator.account().above_start
 
 
 def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]:
@@ -264,17 +270,42 @@ def measure_each(ways: Sequence[str], config, recipe: Recipe) -> dict[str, Seen]
     return {way: measure_way(way, config, recipe) for way in ways}
 
 
-def peak_of_rank(ranks: int, parameters: int, blocks: int, block: int, head: int, waiting: float) -> float:
-    """Bytes at the peak of a rank under `FSDP` with AdamW in 32 bits, where gloo reduces: it makes the third copy of gradients.
+@dataclass(frozen=True)
+class Sizes:
+    """`P` parameters: `u` in each of `B` blocks, `h` in the output layer. A block saves `a` bytes, the loss takes `loss`."""
 
-    Of all `parameters` there are `block` in each of so many `blocks`, and `head` in the output layer, which is in the root unit.
-    `waiting` bytes wait for each block until backward reaches it: its activations, and under ZeRO-2 its parameters too.
+    P: int
+    B: int
+    u: int
+    h: int
+    a: int
+    loss: int
+
+    @classmethod
+    def of(cls, config, recipe: Recipe) -> "Sizes":
+        """Of a model of Transformers and a step of `recipe`, in 32 bits."""
+        network = models.from_configuration(config)
+        blocks, head = units_of(network), network.lm_head.weight.numel()
+        # The logits' log-probabilities, the gradient of these, and that of the logits.
+        loss = 12 * recipe.batch * recipe.sequence * config.vocab_size
+        sizes = models.parameter_count(network), len(blocks), models.parameter_count(blocks[0]), head
+        return cls(*sizes, block_activations(config, recipe), loss)
+
+
+def two_moments(way: str, s: Sizes, N: int) -> dict[str, float]:  # noqa: N803
+    """Bytes of a rank of N at its two fullest moments, with AdamW in 32 bits and gloo, which copies what it sums.
+
+    "loss": backward begins, and all activations wait. "gradients": the gradients of all, or of one unit, are summed.
     """
-    root, shard = parameters - blocks * block, 4 * block / ranks
-    last_block, first_block = blocks * shard, shard + (blocks - 1) * waiting  # that backward reaches
-    in_a_block = 12 * parameters / ranks + 4 * root + 4 * head + 12 * block + max(last_block, first_block)
-    in_the_root = 16 * parameters / ranks + 12 * root
-    return max(in_a_block, in_the_root)
+    kept = {"DDP": 12 * s.P, "ZeRO-1": 4 * s.P + 8 * s.P / N}.get(way, 12 * s.P / N)
+    if way in ("DDP", "ZeRO-1"):
+        gradients = (8 if way == "DDP" else 4) * s.P
+        return {"loss": kept + s.B * s.a + s.loss, "gradients": kept + gradients}
+    root, shard, waits = s.P - s.B * s.u, 4 * s.u / N, s.a + 4 * s.u * (way == "ZeRO-2")
+    first, last = shard + (s.B - 1) * waits, s.B * shard
+    in_block = 4 * root + 4 * s.h + 12 * s.u + max(first, last)
+    in_root = 4 * s.P / N + 12 * root
+    return {"loss": kept + 4 * root + s.B * waits + s.loss, "gradients": kept + max(in_block, in_root)}
 
 
 def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
@@ -283,25 +314,17 @@ def train_alone(config, recipe: Recipe, ranks: int) -> dict[str, torch.Tensor]:
     It has a rank's share of the threads, since kernels add in another order with more of them.
     """
     model = models.from_configuration(config)
-    optimizer = adamw(model.parameters())
-    with threads_of_a_rank(ranks):
+    optimizer, threads = adamw(model.parameters()), torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // ranks))
+    try:
         for _ in range(STEPS):
             for rank in range(ranks):
                 (model(**batch_of(config, recipe, rank)).loss / ranks).backward()
             optimizer.step()
             optimizer.zero_grad()
-    return model.state_dict()
-
-
-@contextmanager
-def threads_of_a_rank(ranks: int) -> Iterator[None]:
-    """Within, torch has the threads that `launch` gives to each of `ranks`."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads // ranks))
-    try:
-        yield
     finally:
         torch.set_num_threads(threads)
+    return model.state_dict()
 
 
 def batch_of(config, recipe: Recipe, rank: int) -> dict[str, torch.Tensor]:
@@ -362,7 +385,10 @@ def trace_each(ways: dict[str, tuple[str, dict]], config, recipe: Recipe) -> dic
         with quiet():
             profiler.stop()
         events = profiler.profiler.kineto_results.events()
-        activities[name] = read_activities([(e.name(), e.start_ns() / 1e9, e.end_ns() / 1e9) for e in events])
+        (computing,) = {e.start_thread_id() for e in events if e.name() in PHASES}
+        # gloo's own thread copies in its collectives: that is no computing of the step.
+        own = (e for e in events if e.start_thread_id() == computing or not e.name().startswith("aten::"))
+        activities[name] = read_activities([(e.name(), e.start_ns() / 1e9, e.end_ns() / 1e9) for e in own])
     return activities
 
 
@@ -464,43 +490,6 @@ def deepspeed_on_rank(config, recipe: Recipe, stage: int, **zero) -> Found:
             engine.step()
     kind = type(engine.optimizer).__name__
     return Found(kind, type(engine).__name__, models.parameter_count(engine), loss.item(), sent)
-
-
-# A published table of largest batches does not say how long its sequences were. Worked out backwards:
-
-
-def consistent_lengths(config, recipe: Recipe, largest: int, budget: float) -> tuple[int, int] | None:
-    """The shortest and the longest sequence with which `largest` examples fit into `budget` bytes and one more does not.
-
-    By formulas that dry runs of smaller sizes gave. None where there is no such length.
-    """
-    limit = config.max_position_embeddings
-    start = min(128, limit)
-    finder = estimate(config, replace(recipe, batch=largest, sequence=start)).finder
-
-    def longest_of(batch: int) -> int:
-        return most(lambda length: finder.guess(batch, length).peak <= budget, start, limit) or 0
-
-    longest, too_long = longest_of(largest), longest_of(largest + 1)
-    return (too_long + 1, longest) if longest > too_long else None
-
-
-def largest_batch(config, recipe: Recipe, length: int, budget: float) -> int:
-    """How many sequences of `length` tokens fit into `budget` bytes, by dry runs; 0 where not even one does.
-
-    Where activations decide, bytes grow in proportion to the batch: two runs of many sequences give a first guess.
-    """
-
-    def peak(batch: int) -> int:
-        return estimate(config, replace(recipe, batch=batch, sequence=length)).peak
-
-    many, twice = peak(100), peak(200)
-    batch = max(0, 100 + int(100 * (budget - many) / (twice - many)))
-    while batch and peak(batch) > budget:
-        batch -= 1
-    while peak(batch + 1) <= budget:
-        batch += 1
-    return batch
 
 
 def block_activations(config, recipe: Recipe) -> int:
@@ -651,171 +640,95 @@ def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], r
     )
 
 
-def bucket_figure(peaks: Mapping[str, int]) -> tuple[Figure, str]:
-    """Gradients beside DDP's bucket, and as views into it; `peaks` of a rank with the first way and with the second."""
-    figure, axes = subplots(figsize=(7.6, 2.7), layout="constrained")
-    widths, (before, after) = (1.4, 0.8, 2.2, 1.1), (format_bytes(peak) for peak in peaks.values())
-    left = bucket = 2.6
-    for number, width in enumerate(widths):
-        _draw_box(axes, left, 0, width, f"grad {number}", "gradients")
-        _draw_box(axes, bucket, 0.97, width, "", "communication")
-        _draw_box(axes, bucket, 1.9, width, f"grad {number}", "gradients")
-        arrow = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2}
-        axes.annotate("", (bucket + width / 2, 0.95), (left + width / 2, 0.52), arrowprops=arrow)
-        left, bucket = left + width + 0.12, bucket + width
-    for middle, words, peak in (
-        (0.75, "default:\ngradients, and copies", before),
-        (2.15, "as bucket views:\nonly the bucket", after),
-    ):
-        axes.text(2.4, middle, words, ha="right", va="center", fontsize=9)
-        axes.text(8.7, middle, f"peak {peak}", va="center", weight="bold")
-    axes.text(2.6, 1.52, "bucket, which is sent", va="top", fontsize=8, color=writing("communication"))
-    axes.set(xlim=(0, 10.6), ylim=(2.6, -0.2))
-    axes.axis("off")
-    axes.set_title("Gradients that are windows into the bucket save one copy of all of them")
-    by_default = f"DDP copies each gradient into a bucket and sends that: peak {before}."
-    return figure, f"{by_default} As views the gradients are the bucket: peak {after}."
-
-
-def _draw_box(axes, x: float, y: float, width: float, text: str, color: str) -> None:
-    axes.add_patch(Rectangle((x, y), width, 0.5, facecolor=COLORS[color], edgecolor=COLORS["paper"], linewidth=1.5))
-    axes.text(x + width / 2, y + 0.25, text, ha="center", va="center", fontsize=8)
-
-
-def number_units(activities: Sequence[Activity], blocks: int) -> list[str]:
-    """For which unit each activity is, by the order of the calls: "R" for the root, then blocks from 1; "" for a phase.
-
-    A step gathers root and blocks, in backward root and blocks from the last on, and reduces blocks and root. Where other
-    numbers of collectives are found, none is named.
-    """
-    forward, back = [str(block + 1) for block in range(blocks)], [str(blocks - block) for block in range(blocks)]
-    orders = {"all-gather": ["R", *forward, "R", *back], "reduce-scatter": [*back, "R"]}
-    counts = Counter(activity.what for activity in activities)
-    units = {what: iter(order) for what, order in orders.items() if counts[what] == len(order)}
-    return [next(units[activity.what], "") if activity.what in units else "" for activity in activities]
-
-
-def lanes_figure(runs: Mapping[str, Sequence[Activity]], blocks: int) -> tuple[Figure, str]:
+def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
     jobs, by_run, end = [], [], 0.0
-    for row, lane in enumerate(runs.values()):
+    for row, (name, lane) in enumerate(runs.items()):
         zero = min(activity.start for activity in lane)
         end = max(end, max(activity.end for activity in lane) - zero)
-        numbers = number_units(lane, blocks)
-        jobs += [(row, a.what, a.start - zero, a.end - zero, unit) for a, unit in zip(lane, numbers, strict=True)]
-    unit_name, size = second_unit(end)
-    jobs = [(row, what, start / size, stop / size, unit) for row, what, start, stop, unit in jobs]
-    figure, axes = subplots(figsize=(7.6, 1.2 + 0.95 * len(runs)), layout="constrained")
-    _draw_lanes(figure, axes, jobs, [name for run in runs for name in (f"{run}: computes", "sends, receives")])
-    axes.set(xlim=(0, end / size), xlabel=f"time of a step of rank 0, {unit_name}; numbers are blocks, R the root")
-    shares = " and ".join(f"{overlap(lane):.0%} ({name})" for name, lane in runs.items())
-    axes.set_title(f"Rank 0 also computes in {shares} of the time of its collectives", fontsize=10)
-    for name, lane in runs.items():
+        jobs += [(row, a.what, a.start - zero, a.end - zero) for a in lane]
         sent = ", ".join(f"{count} {what}" for what, count in Counter(a.what for a in lane if not a.computes).items())
         computed = format_seconds(sum(a.end - a.start for a in lane if a.computes))
-        by_run.append(
-            f"{name}: computes {computed} and takes part in {sent}, {overlap(lane):.0%} of their time while it computes"
-        )
+        by_run.append(f"{name}: computes {computed} and takes part in {sent}")
+    unit_name, size = second_unit(end)
+    jobs = [(row, what, start / size, stop / size) for row, what, start, stop in jobs]
+    figure, axes = subplots(figsize=(7.6, 1.2 + 0.95 * len(runs)), layout="constrained")
+    _draw_lanes(figure, axes, jobs, [name for run in runs for name in (f"{run}: computes", "sends, receives")])
+    axes.set(xlim=(0, end / size), xlabel=f"time of a step of rank 0, {unit_name}")
+    axes.set_title("By hand a rank computes or sends; with prefetch it can do both", fontsize=11)
     return figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
 
 
 def _draw_lanes(figure: Figure, axes, jobs: Sequence[tuple], names: Sequence[str]) -> None:
-    """`jobs` are (pair of lanes from the top, what, start, end, unit or ""); `names` those of the lanes."""
-    shades = sorted({job[4] for job in jobs} - {""}, key=lambda unit: (unit != "R", unit.zfill(3)))
-    for row, what, start, end, unit in jobs:
+    """`jobs` are (pair of lanes from the top, what, start, end); `names` those of the lanes."""
+    for row, what, start, end in jobs:
         color, hatch = LOOKS[what]
-        face = _SHADES((shades.index(unit) + 0.5) / len(shades)) if unit else COLORS[color]
-        hatch = hatch if what == "reduce-scatter" or not unit else ""
-        look = {"facecolor": face, "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.3}
-        place = 2 * row + (what not in PHASES)
-        axes.add_patch(Rectangle((start, place - 0.38), end - start, 0.76, **look))
-        if unit and end - start > 0.012 * max(job[3] for job in jobs):
-            look = {"color": _ink_on(face), "fontsize": 7, "weight": "bold"}
-            axes.text((start + end) / 2, place, unit, ha="center", va="center", **look)
+        look = {"facecolor": COLORS[color], "edgecolor": COLORS["paper"], "hatch": hatch, "linewidth": 0.3}
+        axes.add_patch(Rectangle((start, 2 * row + (what not in PHASES) - 0.38), end - start, 0.76, **look))
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
     axes.grid(axis="y", visible=False)
     used = {what: look for what, look in LOOKS.items() if any(job[1] == what for job in jobs)}
-    handles = [
-        Patch(facecolor=_SHADES(0.5) if shades and what not in PHASES else COLORS[color],
-              hatch="" if shades and what == "all-gather" else hatch, edgecolor=COLORS["paper"])
-        for what, (color, hatch) in used.items()
-    ]  # fmt: skip
+    looks = ({"facecolor": COLORS[color], "hatch": hatch} for color, hatch in used.values())
+    handles = [Patch(**look, edgecolor=COLORS["paper"]) for look in looks]
     figure.legend(handles, list(used), loc="outside upper center", ncols=len(used))
 
 
-_SHADES = colormaps["viridis"]
-
-
-def _ink_on(color: tuple) -> str:
-    """Black or white, whichever is read more easily on `color` (WCAG 2.2: by relative luminance)."""
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color[:3])
-    return COLORS["buffers" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "paper"]
-
-
 def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
-    """Peak and predicted seconds against the number of units: `table` has columns `units`, `peak`, `gathered` (bytes) and
-    one of seconds for each network. `shards` are the bytes that stay however small the units."""
-    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.4), layout="constrained")
+    """Peak and largest unit against the number of units: `table` has columns `units`, `peak`, `gathered` (bytes).
+
+    `shards` are the bytes that stay however small the units."""
+    figure, axes = subplots(figsize=(7.6, 3.3), layout="constrained")
     unit, size = byte_unit(table["peak"].max())
-    units, peaks, gathered = table["units"], table["peak"] / size, table["gathered"] / size
-    left.plot(units, peaks, "o-", color=COLORS["measured"])
-    left.plot(units, gathered, "s--", color=COLORS["temporaries"])
-    left.axhline(shards / size, color=COLORS["ink"], linestyle=":")
-    left.text(units.iloc[0], shards / size, "all shards", va="top", fontsize=9)
-    look = {"va": "bottom", "ha": "right", "fontsize": 9}
-    left.text(units.iloc[-1], 1.08 * peaks.iloc[-1] + 1, "peak, measured", color=writing("measured"), **look)
-    left.text(units.iloc[-1], gathered.iloc[-1] + 1.2, "largest unit", color=writing("temporaries"), **look)
-    left.set(xlabel="units", ylabel=f"{unit} of a rank", ylim=(0, None), xscale="log")
-    left.set_title(f"Memory falls from {peaks.iloc[0]:.0f} to {peaks.iloc[-1]:.0f} {unit} …", fontsize=10)
-    networks = [name for name in table if name not in ("units", "peak", "gathered")]
-    for name, marker, color in zip(networks, "ovD", ("first", "second", "third"), strict=False):
-        right.plot(units, 1e3 * table[name], f"{marker}-", color=COLORS[color])
-        right.text(units.iloc[-1], 1.4e3 * table[name].iloc[-1], name, color=writing(color), **look)
-    right.set(xlabel="units", ylabel="milliseconds on the wire, predicted", yscale="log", xscale="log")
-    right.set_ylim(None, 5e3 * table[networks].to_numpy().max())
-    more = " and ".join(f"{table[name].iloc[-1] / table[name].iloc[0]:.2g}" for name in networks)
-    right.set_title(f"… seconds grow {more} times", fontsize=10)
-    for axes in (left, right):
-        axes.set_xticks(units, [f"{count}" for count in units])
-        axes.minorticks_off()
+    units = table["units"]
+    lines = {"peak": ("o-", "measured", "peak, measured"), "gathered": ("s--", "temporaries", "largest unit")}
+    for column, (style, color, label) in lines.items():
+        axes.plot(units, table[column] / size, style, color=COLORS[color])
+        place = units.iloc[-1], table[column].iloc[-1] / size
+        axes.annotate(label, place, (0, 6), textcoords="offset points", ha="right", color=writing(color))
+    axes.axhline(shards / size, color=COLORS["ink"], linestyle=":")
+    axes.annotate("all shards", (units.iloc[0], shards / size), (0, -4), textcoords="offset points", va="top")
+    axes.set(xlabel="units", ylabel=f"{unit} of a rank", ylim=(0, None), xscale="log")
+    axes.set_title("Smaller units save memory until the largest is one matrix", fontsize=11)
+    axes.set_xticks(units, [f"{count}" for count in units])
+    axes.minorticks_off()
     by_count = "; ".join(
-        f"{format_counted(row.units, 'unit')}: peak {format_bytes(row.peak)}, largest unit {format_bytes(row.gathered)}, "
-        + ", ".join(f"{name} {format_seconds(table.loc[row.Index, name])}" for name in networks)
+        f"{format_counted(row.units, 'unit')}: peak {format_bytes(row.peak)}, largest unit {format_bytes(row.gathered)}"
         for row in table.itertuples()
     )
-    started = (
-        f"Peak of a rank and seconds on the wire against the number of units; all shards take {format_bytes(shards)}"
-    )
-    return figure, f"{started}. {by_count}."
+    return figure, f"Peak of a rank against the number of units; all shards take {format_bytes(shards)}. {by_count}."
 
 
-def lengths_figure(consistent: Mapping[str, tuple[int, int] | None], marked: Mapping[int, str]) -> tuple[Figure, str]:
-    """For each row of a table of largest batches, the lengths of a sequence (shortest, longest) that agree with it, or None.
+def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame) -> tuple[Figure, str]:
+    """A panel for each way: its two moments against tokens of a rank, as lines, and measured peaks, as dots.
 
-    `marked` are lengths drawn as lines, with what is to be said about them.
+    `on_paper` has columns `way`, `tokens`, `loss` and `gradients`; `measured` has `way`, `tokens` and `peak`, all in bytes.
     """
-    figure, axes = subplots(figsize=(7.6, 1.6 + 0.36 * len(consistent)), layout="constrained")
-    words = {name: f"{lengths[0]} to {lengths[1]}" if lengths else "none" for name, lengths in consistent.items()}
-    for row, (name, lengths) in enumerate(consistent.items()):
-        start, end = lengths or (0, 0)
-        axes.barh(row, end - start + bool(lengths), left=start, height=0.6, color=COLORS["measured"])
-        axes.text(1.04 * (end or 20), row, words[name], va="center", fontsize=9)
-    for length, remark in marked.items():
-        axes.axvline(length, color=COLORS["warning"], linestyle="--", linewidth=1.4)
-        look = {"color": writing("warning"), "fontsize": 9, "va": "bottom"}
-        axes.text(length, -0.8, f" {remark} ", ha="left" if length < 100 else "right", **look)
-    axes.set(yticks=range(len(consistent)), yticklabels=list(consistent), ylim=(len(consistent) - 0.5, -1.7))
-    axes.set(xscale="log", xlim=(8, 1500), xlabel="tokens of a sequence that agree with the row, by our estimate")
-    ticks = (10, 30, 100, 300, 1000)
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    axes.minorticks_off()
-    axes.grid(axis="y", visible=False)
-    ranges = list(consistent.values())
-    shared = all(ranges) and max(start for start, _ in ranges) <= min(end for _, end in ranges)
-    axes.set_title("One length agrees with every row" if shared else "No one length agrees with every row")
-    by_row = "; ".join(f"{name}: {length}" for name, length in words.items())
-    lines = "; ".join(f"{length} tokens: {remark}" for length, remark in marked.items())
-    return figure, f"Lengths of the sequence that agree with each row. {by_row}. Marked: {lines}."
+    ways = list(dict.fromkeys(on_paper["way"]))
+    figure, panels = subplots(1, len(ways), figsize=(7.6, 3.3), layout="constrained", sharey=True)
+    unit, size = byte_unit(measured["peak"].max())
+    looks = {"gradients": ("gradients", "--"), "loss": ("activations", "-")}
+    for axes, way in zip(panels, ways, strict=True):
+        lines = on_paper[on_paper["way"] == way]
+        for moment, (color, style) in looks.items():
+            axes.plot(lines["tokens"], lines[moment] / size, style, color=COLORS[color], label=f"on paper: {moment}")
+        dots = measured[measured["way"] == way]
+        axes.plot(dots["tokens"], dots["peak"] / size, "o", color=COLORS["measured"], label="measured, highest step")
+        axes.set(xscale="log", ylim=(0, None), title=way, xlabel="tokens")
+        axes.set_xticks([32, 256], ["32", "256"])
+        axes.minorticks_off()
+    panels[0].set_ylabel(f"{unit} of a rank")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    figure.suptitle(
+        "With few tokens gradients decide the peak, with many the activations", x=0.01, ha="left", fontsize=11
+    )
+    peaks = "; ".join(f"{row.way}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
+    crossed = []
+    for way in ways:
+        lines = on_paper[on_paper["way"] == way]
+        above = lines["tokens"][lines["loss"] > lines["gradients"]]
+        crossed.append(f"{way} {above.min()}" if len(above) else f"{way} none drawn")
+    at = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(crossed)}"
+    return figure, f"Two moments on paper against tokens of a rank, rising and level. {at}. Measured peaks: {peaks}."
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
@@ -952,7 +865,7 @@ def play_sharding(
         2, figsize=size, layout="constrained", sharex=True, height_ratios=(0.75 * len(followed), 2.0)
     )
     names = [name for rank in followed for name in (f"rank {rank} computes", "sends, receives")]
-    _draw_lanes(figure, above, [(*job, "") for job in plan.jobs], names)
+    _draw_lanes(figure, above, plan.jobs, names)
     low, times = np.zeros(len(plan.times) + 1), [*plan.times, plan.end]
     for kind, sizes in plan.held.items():
         high = low + np.array([*sizes, sizes[-1]])

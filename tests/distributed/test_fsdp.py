@@ -164,42 +164,6 @@ def test_all_forms_of_units_and_checkpoints_have_the_right_gradients(reshards):
                 torch.testing.assert_close(state[name], right, rtol=1e-5, atol=1e-6, msg=f"{case}, {name}")
 
 
-KINDS = ("exp_avg", "exp_avg_sq")
-
-
-def runs_on(saved, steps):
-    """Some steps from what another number of ranks saved, over four shares of the data."""
-    net = Net()
-    if saved is not None:
-        net.load_state_dict(saved[0])
-    model = FSDP(net, parts(net))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    if saved is not None:
-        shards = {kind: model.shard_by_name(saved[1][kind]) for kind in KINDS}
-        for i, shard in enumerate(model.shards):
-            state = {kind: shards[kind][i].clone() for kind in KINDS}
-            optimizer.state[shard] = {"step": torch.tensor(float(steps[0])), **state}
-    train(model, range(dist.get_rank(), 4, dist.get_world_size()), optimizer, steps)
-    state = {kind: model.gather_by_name([optimizer.state[shard][kind] for shard in model.shards]) for kind in KINDS}
-    return model.full_state_dict(), state, sum(p.numel() for p in model.parameters())
-
-
-def test_a_run_goes_on_with_another_number_of_ranks():
-    saved, kept = None, []
-    for start, ranks in ((0, 2), (3, 4), (6, 1)):
-        *saved, elements = launch(runs_on, ranks, saved, range(start, start + 3))[0]
-        kept.append(elements)
-    assert kept[1] < kept[0] < kept[2]
-    plain = Net()
-    truth = torch.optim.AdamW(plain.parameters(), lr=1e-2)
-    expected = train(plain, range(4), truth, range(9))[-1]
-    for name, right in expected.items():
-        torch.testing.assert_close(saved[0][name], right, rtol=1e-4, atol=1e-5, msg=name)
-    for name, parameter in plain.named_parameters():
-        for kind in KINDS:
-            torch.testing.assert_close(saved[1][kind][name], truth.state[parameter][kind], rtol=1e-4, atol=1e-6)
-
-
 def in_halves(dtype):
     """Gradients of ours and of torch's in `dtype`, both as whole tensors by name; the bytes that travelled."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

@@ -6,15 +6,15 @@ from importlib.util import find_spec
 
 import pandas as pd
 import pytest
-from figures import title
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils import hardware, models
+from course_utils import models
 from course_utils.distributed import communication, launch
 from course_utils.lessons import c10_fsdp_and_zero as lesson
 from course_utils.lessons.c10_fsdp_and_zero import PHASES, Activity, overlap, read_activities, step_on_paper
-from course_utils.memory import Recipe, Workload, dry_run, predict_seconds
+from course_utils.memory import Recipe, dry_run
+from course_utils.memory.trace.allocator import Account
 
 WIDTH = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4}
 LLAMA = models.configuration("llama", **WIDTH, vocab_size=1000, num_hidden_layers=3)
@@ -24,7 +24,7 @@ P = models.parameter_count(models.from_configuration(LLAMA))
 
 
 def all_ways() -> tuple[dict, dict]:
-    seen = lesson.measure_each([*METHODS, "FSDP2"], LLAMA, RECIPE)
+    seen = lesson.measure_each([*METHODS, "FSDP2", "torch's ZeRO-1"], LLAMA, RECIPE)
     runs = {"ours": ("ZeRO-3", {}), "torch's": ("FSDP2", {})}
     return seen, lesson.trace_each(runs, LLAMA, RECIPE)
 
@@ -67,34 +67,100 @@ def peak_of_dry_run(way, config, recipe, ranks):
 
 
 @pytest.mark.parametrize("way", METHODS)
-def test_the_peak_of_a_rank_is_the_predicted_one(ranks, way):
-    measured = max(seen[way].peak for seen, _ in ranks)
-    assert measured == pytest.approx(peak_of_dry_run(way, LLAMA, RECIPE, 2), rel=0.05)
-    assert all(seen[way].peak <= seen[way].highest for seen, _ in ranks)
+def test_the_highest_peak_of_a_rank_is_that_of_a_dry_run(ranks, way):
+    highest = max(seen[way].peak for seen, _ in ranks)
+    assert highest == pytest.approx(peak_of_dry_run(way, LLAMA, RECIPE, 2), rel=0.02)
 
 
-def by_formula(way, config, recipe, ranks):
-    network = models.from_configuration(config)
-    blocks = lesson.units_of(network)
-    whole, block = models.parameter_count(network), models.parameter_count(blocks[0])
-    waiting = lesson.block_activations(config, recipe) + 4 * block * (way == "ZeRO-2")
-    return lesson.peak_of_rank(ranks, whole, len(blocks), block, network.lm_head.weight.numel(), waiting)
+@pytest.mark.skipif(lesson.loopback_sent() is None, reason="needs Linux, which counts what its loopback device sends")
+@pytest.mark.parametrize(
+    ("way", "more"), [("DDP", 1), ("ZeRO-1", 5 / 4), ("ZeRO-2", 3 / 2), ("ZeRO-3", 4 / 3), ("torch's ZeRO-1", 1)]
+)
+def test_the_loopback_device_carries_what_gloo_makes_of_the_collectives(ranks, way, more):
+    """At least: another program's bytes may come on top."""
+    for seen, _ in ranks:
+        assert seen[way].carried > 0.995 * more * communication_of(way)
+
+
+def communication_of(way):
+    return {"torch's ZeRO-1": 1.5}.get(way, 1) * communication(METHODS.get(way, "ddp"), P, 2).bytes
+
+
+def test_a_step_with_a_release_that_the_profiler_missed_is_left_out():
+    def account(above, left):
+        return Account(above, 0, {}, "a witness", left=left)
+
+    assert lesson.highest([account(10, 0), account(14, 4), account(11, 0)]) == 11
+
+
+def larger_moment(way, config, recipe, ranks):
+    return max(lesson.two_moments(way, lesson.Sizes.of(config, recipe), ranks).values())
+
+
+WHERE = [  # tokens, vocabulary, ranks, blocks
+    (32, 1000, 2, 4),
+    (256, 1000, 2, 4),
+    (32, 8000, 2, 8),
+    (256, 8000, 4, 8),
+]
 
 
 @pytest.mark.parametrize(
-    ("way", "ranks", "changed"),
+    ("way", "where"),
     [
-        ("ZeRO-3", 2, {}),
-        pytest.param("ZeRO-2", 2, {}, marks=pytest.mark.slow),
-        ("ZeRO-3", 3, {"num_hidden_layers": 2, "vocab_size": 8000}),  # the root is the largest unit
+        ("ZeRO-3", WHERE[0]),
+        ("ZeRO-3", WHERE[1]),
+        ("DDP", WHERE[1]),
+        ("ZeRO-1", WHERE[1]),
+        pytest.param("ZeRO-3", (32, 8000, 3, 2), marks=pytest.mark.slow),  # the root is the largest unit
+        *(
+            pytest.param(way, where, marks=pytest.mark.slow)
+            for way in METHODS
+            for where in WHERE
+            if (way, where) != ("ZeRO-3", WHERE[0]) and where != WHERE[1]
+        ),
+        pytest.param("ZeRO-2", WHERE[1], marks=pytest.mark.slow),
     ],
 )
-def test_the_formula_gives_the_peak_of_a_dry_run(way, ranks, changed):
-    config = models.configuration("llama", **{**WIDTH, "vocab_size": 1000, "num_hidden_layers": 4, **changed})
-    recipe = Recipe(batch=1, sequence=32, keeps_outputs=False)
-    assert by_formula(way, config, recipe, ranks) == pytest.approx(
-        peak_of_dry_run(way, config, recipe, ranks), rel=0.015
-    )
+def test_the_larger_moment_is_the_peak_of_a_dry_run(way, where):
+    tokens, vocabulary, ranks, blocks = where
+    config = models.configuration("llama", **{**WIDTH, "vocab_size": vocabulary, "num_hidden_layers": blocks})
+    recipe = Recipe(batch=tokens // 32, sequence=32, keeps_outputs=False)
+    expected = peak_of_dry_run(way, config, recipe, ranks)
+    assert larger_moment(way, config, recipe, ranks) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [32, 256])
+@pytest.mark.parametrize("vocabulary", [1000, 8000])
+def test_the_larger_moment_is_the_highest_step_of_real_ranks(tokens, vocabulary):
+    config = models.configuration("llama", **WIDTH, vocab_size=vocabulary, num_hidden_layers=8)
+    recipe = Recipe(batch=tokens // 32, sequence=32, keeps_outputs=False)
+    seen = launch(lesson.measure_each, 2, list(METHODS), config, recipe)
+    for way in METHODS:
+        highest = max(rank[way].peak for rank in seen)
+        assert larger_moment(way, config, recipe, 2) == pytest.approx(highest, rel=0.02), way
+
+
+def accumulations():
+    return [lesson.accumulate(LLAMA, RECIPE, 4, **options) for options in ({}, {"sync": False})]
+
+
+def builds():
+    return {device: lesson.built(LLAMA, device)[1] for device in ("cpu", "meta")}
+
+
+def test_every_micro_batch_gathers_twice_and_scatters_once_unless_told_not_to():
+    default, once = launch(accumulations, 2)[0]
+    units, gathers = 4, 2 * 4 - 1  # the root stays gathered between forward and backward
+    assert default[:2] == (4 * gathers, 4 * units)
+    assert once[:2] == (4 * gathers, units)
+    assert once[3] > default[3]
+
+
+def test_a_model_built_on_meta_needs_memory_for_its_shards_only():
+    for device, size in launch(builds, 2)[0].items():
+        assert size == pytest.approx(4 * P / 2, rel=0.05) if device == "meta" else size > 4 * P
 
 
 def test_what_stays_gathered_is_seen(ranks):
@@ -253,32 +319,19 @@ def test_no_unit_is_computed_before_it_is_there():
     assert all(start >= arrived for start, arrived in zip(begun, arrivals, strict=True))
 
 
-def test_runs_share_one_time_axis_and_collectives_bear_their_unit():
-    one_block = [
-        "all-gather",
-        "all-gather",
-        "forward",
-        "all-gather",
-        "all-gather",
-        "backward",
-        "reduce-scatter",
-        "reduce-scatter",
-    ]
-    by_hand = [Activity(what, 5 + i, 6 + i) for i, what in enumerate(one_block)]
+def test_runs_share_one_time_axis():
+    by_hand = [Activity("all-gather", 5, 6), Activity("forward", 6, 8), Activity("reduce-scatter", 8, 9)]
     other = [Activity("forward", 70.0, 70.5), Activity("all-gather", 70.1, 70.2)]
-    figure, alt = lesson.lanes_figure({"by hand": by_hand, "other": other}, blocks=1)
-    assert [text.get_text() for text in figure.axes[0].texts] == ["R", "1", "R", "1", "1", "R"]
-    assert [round(patch.get_x(), 6) for patch in figure.axes[0].patches] == [*range(8), 0, 0.1]
-    assert "by hand: computes 2.00 s and takes part in 4 all-gather, 2 reduce-scatter, 0% of their time" in alt
-    assert "other: computes 500 ms and takes part in 1 all-gather, 100% of their time" in alt
+    figure, alt = lesson.lanes_figure({"by hand": by_hand, "other": other})
+    assert [round(patch.get_x(), 6) for patch in figure.axes[0].patches] == [0, 1, 3, 0, 0.1]
+    assert "by hand: computes 2.00 s and takes part in 1 all-gather, 1 reduce-scatter" in alt
+    assert "other: computes 500 ms and takes part in 1 all-gather" in alt
 
 
-def test_units_of_a_real_run_are_known(ranks):
-    for name in ("ours", "torch's"):
-        lane = ranks[0][1][name]
-        units = lesson.number_units(lane, blocks=3)
-        reduced = [unit for unit, a in zip(units, lane, strict=True) if a.what == "reduce-scatter"]
-        assert reduced == ["3", "2", "1", "R"]
+def test_by_hand_no_operator_runs_while_a_collective_does(ranks):
+    """gloo's own thread copies meanwhile, which is no computing of the step."""
+    for _, traced in ranks:
+        assert overlap(traced["ours"]) < 0.01
 
 
 def test_a_unit_is_whole_twice_and_its_gradient_three_times():
@@ -295,24 +348,6 @@ def test_a_gather_and_a_product_take_equally_long_at_the_tokens_that_hide():
     assert 2 * parameters * tokens / flops == pytest.approx(7 / 8 * 2 * parameters / bandwidth)
     _, alt = lesson.hiding_figure(parameters, flops, {"a network": bandwidth, "NVLink": 300e9}, ranks)
     assert alt.endswith("They cross at 10,920 (a network), 455 (NVLink) tokens.")
-
-
-@pytest.mark.slow
-def test_bucket_views_save_a_copy_of_the_gradients():
-    seen = launch(lesson.peaks_of_torch_ddp, 2, LLAMA, RECIPE)
-    default, view = (min(rank[name] for rank in seen) for name in ("default", "bucket view"))
-    assert default == pytest.approx(20 * P, rel=0.05)
-    assert 16 * P < view < 0.92 * default
-    _, alt = lesson.bucket_figure({"default": 20 * 2**20, "bucket view": 16 * 2**20})
-    assert "sends that: peak 20.0 MiB. As views the gradients are the bucket: peak 16.0 MiB." in alt
-
-
-def test_computing_is_the_passes_and_the_update():
-    machine = hardware.machine("A100-40GB")
-    work, (passes, update) = Workload(SMALL, SHORT), lesson.computing_seconds(SMALL, SHORT, machine)
-    assert passes > 0
-    assert update > 0
-    assert passes + update == pytest.approx(predict_seconds(work.build, work.step, machine).seconds)
 
 
 @pytest.fixture(scope="module")
@@ -333,13 +368,20 @@ def test_one_rank_sends_nothing():
     assert all(what in PHASES for _, what, *_ in step_on_paper(3, ranks=1, units=4).jobs)
 
 
-def test_units_and_networks_are_said():
-    table = pd.DataFrame({"units": [1, 8], "peak": [4e6, 2e6], "gathered": [2e6, 1e6], "slow": [0.1, 0.2]})
-    figure, alt = lesson.units_figure(table, shards=1e6)
-    assert list(figure.axes[1].lines[0].get_ydata()) == [100, 200]
-    assert "seconds grow 2 times" in title(figure.axes[1])
+def test_units_and_shards_are_said():
+    table = pd.DataFrame({"units": [1, 8], "peak": [4e6, 2e6], "gathered": [2e6, 1e6]})
+    _, alt = lesson.units_figure(table, shards=1e6)
     assert "all shards take 977 KiB. 1 unit:" in alt
-    assert "8 units: peak 1.91 MiB, largest unit 977 KiB, slow 200 ms" in alt
+    assert "8 units: peak 1.91 MiB, largest unit 977 KiB" in alt
+
+
+def test_where_the_moments_cross_is_said():
+    lines = {"way": ["DDP"] * 2, "tokens": [32, 64], "loss": [1e6, 4e6], "gradients": [2e6, 2e6]}
+    dots = pd.DataFrame({"way": ["DDP"], "tokens": [64], "peak": [4e6]})
+    one = pd.DataFrame(lines)
+    _, alt = lesson.moments_figure(pd.concat([one, one.assign(way="ZeRO-1", gradients=5e6)]), dots)
+    assert "needs more than the gradients: DDP 64, ZeRO-1 none drawn." in alt
+    assert alt.endswith("Measured peaks: DDP, 64 tokens: 3.81 MiB.")
 
 
 def test_the_peak_on_paper_has_every_kind():
@@ -349,39 +391,3 @@ def test_the_peak_on_paper_has_every_kind():
     assert there["communication"] == pytest.approx(2 / 4)  # a unit's flat row, and the sum that arrives
     assert there["parameters"] == pytest.approx(1 / 4)
     assert "the memory peaks at" in lesson.play_sharding()[1]
-
-
-SMALL_GPT2 = models.configuration("gpt2", n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=12)
-
-
-@pytest.mark.slow
-def test_the_ends_of_the_lengths_are_where_dry_runs_begin_and_cease_to_fit():
-    def peak(batch, length):
-        work = Workload(SMALL_GPT2, Recipe(batch=batch, sequence=length))
-        return dry_run(work.build, work.step).peak
-
-    budget = peak(2, 8) + 100
-    shortest, longest = lesson.consistent_lengths(SMALL_GPT2, Recipe(), 2, budget)
-    assert shortest <= 8 <= longest
-    assert peak(2, longest) <= budget < peak(2, longest + 1)
-    assert peak(3, shortest - 1) <= budget < peak(3, shortest)
-
-
-def test_so_many_texts_fit_and_not_one_more():
-    def peak(batch):
-        work = Workload(SMALL_GPT2, Recipe(batch=batch, sequence=8))
-        return dry_run(work.build, work.step).peak
-
-    assert lesson.largest_batch(SMALL_GPT2, Recipe(), 8, peak(5) + 10) == 5
-
-
-@pytest.mark.parametrize("budget", [1, 1e12])
-def test_where_nothing_fits_or_everything_does_no_length_agrees(budget):
-    assert lesson.consistent_lengths(SMALL_GPT2, Recipe(), 2, budget) is None
-
-
-def test_lengths_are_said_and_none_is_none():
-    figure, alt = lesson.lengths_figure({"a: 7": (100, 120), "b: 9": None}, {12: "printed"})
-    assert [patch.get_width() for patch in figure.axes[0].patches] == [21, 0]
-    assert title(figure.axes[0]) == "No one length agrees with every row"
-    assert alt.endswith("a: 7: 100 to 120; b: 9: none. Marked: 12 tokens: printed.")

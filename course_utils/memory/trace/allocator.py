@@ -24,7 +24,8 @@ class Account:
     """Bytes above what was in use when the measured run began: the peak, and the peak inside each phase.
 
     `at_start` is what was in use then of all that was allocated since the recording began.
-    `operator` is the one at work at the peak, where the witness knows it.
+    `operator` is the one at work at the peak, where the witness knows it. `left` is what was in use at the end on top of
+    `at_start`; the profiler does not see what a thread of gloo's releases, and then it is too much.
     """
 
     above_start: int
@@ -32,6 +33,7 @@ class Account:
     by_phase: dict[str, int]
     witness: str
     operator: str = ""
+    left: int = 0
 
 
 class CudaAllocator:
@@ -134,7 +136,8 @@ class CpuAllocator:
         for begin, finish, name in self._find_marked(_MARK):
             if start <= begin <= end:
                 by_phase[name] = max(by_phase.get(name, 0), highest(begin, finish)[0] - at_start)
-        return Account(peak - at_start, at_start, by_phase, self.witness, self._operator_at(when))
+        left = highest(end, end)[0] - at_start
+        return Account(peak - at_start, at_start, by_phase, self.witness, self._operator_at(when), left)
 
     def _find_marked(self, mark: str) -> list[tuple[int, int, str]]:
         spans = (span for span in self._spans if span[2].startswith(mark))
