@@ -147,7 +147,8 @@ def accumulations():
 
 
 def builds():
-    return {device: lesson.built(LLAMA, device)[1] for device in ("cpu", "meta")}
+    """By device the median of three, since the profiler may miss what gloo's own thread takes and frees."""
+    return {device: sorted(lesson.built(LLAMA, device)[1] for _ in range(3))[1] for device in ("cpu", "meta")}
 
 
 def test_every_micro_batch_gathers_twice_and_scatters_once_unless_told_not_to():
