@@ -133,7 +133,7 @@ def _read(arguments: argparse.Namespace):
 
 
 def _find_answer(arguments: argparse.Namespace) -> tuple[str, object, int]:
-    """The answer as it is kept, or else worked out and kept: the text, the plain values, the exit code."""
+    """The answer as it is stored, or else worked out and stored: the text, the plain values, the exit code."""
     if _CODE in arguments.model:  # code may call other files, of which nothing is known
         return _answer(arguments)
     key = _key_of(arguments)
@@ -159,7 +159,8 @@ def _key_of(arguments: argparse.Namespace) -> str:
             words[name] = room.known_as(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
     files = [(path / "config.json" if path.is_dir() else path) for path in files]
-    files += sorted(_PACKAGE.rglob("*.py"))  # a later version of the course may answer otherwise
+    # A later version of the course may answer otherwise, also by its tables of tools, models and formulas.
+    files += sorted(path for kind in ("py", "yaml", "txt", "zip") for path in _PACKAGE.rglob(f"*.{kind}"))
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
     versions = []
     for package in ("torch", "transformers", "peft", "bitsandbytes"):

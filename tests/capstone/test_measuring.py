@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
+from trainings import loop
 
 from course_utils.capstone import draw, fresh_model
 from course_utils.capstone.measuring import measured
@@ -18,16 +19,6 @@ from course_utils.errors import CourseError
 from course_utils.memory.trace.allocator import CpuAllocator
 
 TASK = draw(Random(5))
-
-
-def loop(model, ids, labels, steps=2, size=8):
-    """AdamW, one tensor at a time."""
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    for step in range(steps):
-        rows = slice(step * size, step * size + size)
-        model(ids[rows], attention_mask=ids[rows] != 0, labels=labels[rows]).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def of(train, most=10**12):

@@ -12,6 +12,7 @@ import torch
 from scaler_answers import SCALER, WRONG_SCALERS
 from torch import nn
 from torch.utils._pytree import tree_iter
+from trainings import loop
 
 from course_staff.grading.source import Authored, load_solutions, mistaken
 from course_staff.grading.zoo import outcomes
@@ -122,16 +123,6 @@ def training(bytes: str = "20 * MiB", operations: str = "10**10", target: str = 
     code, limits = authored("13_capstone", "q4").code, "10 * MiB, 200 * 10**9, 0.6"
     assert code.count(limits) == 1
     return run_question(code.replace(limits, f"{bytes}, {operations}, {target}"), "q4")
-
-
-def loop(model, ids, labels, steps=2, size=8):
-    """AdamW, one tensor at a time."""
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    for step in range(steps):
-        rows = slice(step * size, step * size + size)
-        model(ids[rows], attention_mask=ids[rows] != 0, labels=labels[rows]).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def trained(question: Question, train=loop) -> Result:

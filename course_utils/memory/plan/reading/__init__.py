@@ -147,7 +147,7 @@ def read(words: Iterable[str], launch: Iterable[str] | None = None, ranks: int |
 
 
 def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
-    """All keys in TRL's words: those of one tool together, since one decides what another means; a launcher's count last."""
+    """All keys in TRL's words: those of one tool together, since one decides what another means; a launcher's give way."""
     merged: dict[str, tuple[Tool, Settings]] = {}
     for tool, settings in sorted(parts, key=lambda part: bool(part[0].loop)):
         first, others = merged.get(tool.key, (tool, {}))
