@@ -149,31 +149,21 @@ def _describe(plan, submitted: Mapping, folder: Path, name: str) -> None:
 
 
 def _grade(planned, papers, kind: str, results, jobs: int, private: list[Path]) -> list[dict]:
-    """The records of what is to be graded, each written as its public cases are through, and when it is finished."""
+    """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
 
     from course_staff.grading.grade import grade_all
 
-    todo, records, begun = planned.todo, [], set(planned.begun)
+    todo, records = planned.todo, []
     with tqdm(total=len(todo), unit="notebook", desc=papers.name, file=sys.stderr, disable=not todo) as bar:
 
-        def say_round() -> None:
-            is_first = len(begun) < len(todo)
-            bar.set_postfix_str(f"public cases of {len(begun)}" if is_first else "hidden cases")
-
         def done(student: str, record: dict) -> None:
-            begun.add(student)
             one = todo[student]
-            saved = results.save(student, {**record, "key": one.key, "file": one.digest, "seed": papers.seed})
-            if not record.get("open"):
-                records.append(saved)
-                bar.update()
-            say_round()
+            records.append(results.save(student, {**record, "key": one.key, "file": one.digest, "seed": papers.seed}))
+            bar.update()
 
         if todo:
-            say_round()
-            paths = {student: one.path for student, one in todo.items()}
-            grade_all(paths, papers, kind, jobs, done, private, planned.begun)
+            grade_all({student: one.path for student, one in todo.items()}, papers, kind, jobs, done, private)
     return records
 
 

@@ -18,14 +18,16 @@ import pickle
 import select
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from importlib import import_module
 from multiprocessing import resource_tracker
 
-from course_staff.grading import isolate, syscalls
+from course_staff.grading import isolate
 from course_staff.grading.encoding import EncodingError, TornError, dump, receive, send
 from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parsed
@@ -48,7 +50,7 @@ def main() -> None:
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
-        converse(read, write, "once")
+        converse(read, write)
     return None
 
 
@@ -80,10 +82,10 @@ def silence() -> None:
 
 def serve(control: socket.socket, kind: str) -> None:
     """Run a question for each message on `control`, and answer with 0 or why it was ended; ends when the socket is closed."""
-    if kind == "namespaces":
-        isolate.become_first()  # before anything is imported that starts a thread
+    isolate.keep_no_keys()
+    if kind in SAFE:
+        isolate.refuse_uncounted_memory()
     preload()
-    isolate.hide_memory()
     isolate.adopt_orphans()
     silence()
     gc.collect()
@@ -98,45 +100,52 @@ def serve(control: socket.socket, kind: str) -> None:
 
 def run_watched(control: socket.socket, read: int, write: int, lifeline: int, kind: str) -> int:
     """Run one question in a child; returns when it has ended, with nothing left of it, 0 or why it was ended."""
-    namespaces = kind == "namespaces"
-    with contextlib.nullcontext() if namespaces else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        first = isolate.fork_first() if namespaces else os.fork()
+    with empty_folder(kind) as folder:
+        first = os.fork()
         if not first:
             control.close()
             os.close(lifeline)
             isolate.end_with_parent()
-            _and_exit(question, read, write, kind, folder)
+            _and_exit(question, read, write, folder)
         os.close(read)
         os.close(write)
-        code = _watch(first, lifeline, seconds=0.1 if namespaces else 1.0)  # without them it sees the whole machine
+        code = _watch(first, lifeline, kind)
         os.close(lifeline)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(first, signal.SIGKILL)
             os.waitpid(first, 0)
-        if not namespaces:
-            isolate.kill_descendants()
+        isolate.kill_descendants()
     return code
 
 
-def question(read: int, write: int, kind: str, folder: str | None) -> int:
-    """The process of one question, from its limits to its last outcome; in `folder`, where it has none of its own."""
-    if folder:
-        os.chdir(folder)
+@contextlib.contextmanager
+def empty_folder(kind: str) -> Iterator[str]:
+    """A folder for one question; when the block ends, and with it all that ran there, nothing is left that was written."""
+    if kind not in SAFE:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            yield folder
+        return
+    yield isolate.BOX
+    if any(
+        map(os.listdir, isolate.FOLDERS)
+    ):  # by a program, since Python's own cannot follow folders as deep as some are
+        subprocess.run(["find", *isolate.FOLDERS, "-mindepth", "1", "-delete"], check=False)
+
+
+def question(read: int, write: int, folder: str) -> int:
+    """The process of one question, from its limits to its last outcome."""
+    os.chdir(folder)
     os.setsid()
-    isolate.hide_memory(False)
-    isolate.keep_no_keys()
     isolate.die_first()
-    if kind == "namespaces":
-        isolate.furnish(isolate.LIMITS["folder"])
-    elif isolate.in_own_user_namespace():  # there root could make writable what the sandbox shows for reading
-        isolate.give_up_capabilities()
-    converse(read, write, kind)
+    converse(read, write)
     return 0
 
 
-def _watch(first: int, lifeline: int, seconds: float) -> int:
-    """Look every `seconds` until process `first` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
-    process, family = os.pidfd_open(first), isolate.Family(isolate.own_number())
+def _watch(first: int, lifeline: int, kind: str) -> int:
+    """Look until process `first` has ended, the lifeline is closed or a limit is passed; 0 or its exit code."""
+    process = os.pidfd_open(first)
+    family = isolate.Family(os.getpid(), isolate.FOLDERS if kind in SAFE else ())
+    seconds = 0.1 if kind in SAFE else 1.0  # outside of a sandbox it looks through all processes of the machine
     try:
         while not select.select([process, lifeline], [], [], seconds)[0]:
             if code := family.excess(**isolate.LIMITS):
@@ -160,23 +169,18 @@ def _and_exit(work, *arguments) -> None:
 # ---- one question
 
 
-def converse(read: int, write: int, kind: str) -> None:
+def converse(read: int, write: int) -> None:
     """Parse the job's sources; or run its cells, then each case as it comes, until the other side has heard enough."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
     question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
     ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
-    if kind in SAFE:
-        if ranks:
-            resource_tracker.ensure_running()  # a program
-        # A fresh Python would have what is replaced in this one.
-        syscalls.restrict(programs=not replaces)
+    isolate.limit(**job["limits"])
     if not question:
-        isolate.limit(**job["limits"])
         cells = [parsed(source) for source in job["sources"]]
         names = ("defines", "gives", "uses", "changes")
         return send(write, dump([[p.is_check, p.opaque, *(sorted(getattr(p, name)) for name in names)] for p in cells]))
-    isolate.limit(**job["limits"])
     if ranks:
+        resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()
     forbid(replaces)
     notebook, here = Notebook(job, question), os.getpid()

@@ -19,13 +19,12 @@ class Submitted:
 @dataclass(frozen=True)
 class Worklist:
     """`todo`, student to what is graded now; `saved`, the records that stay; `waiting`, students that are new or changed and are
-    not graded now, because another one was requested; `begun`, records of `todo` whose hidden cases are to be run yet;
-    `outdated`, students of `todo` who handed in the same file before, which was graded by other questions or limits."""
+    not graded now, because another one was requested; `outdated`, students of `todo` who handed in the same file before, which
+    was graded by other questions or limits."""
 
     todo: Mapping[str, Submitted]
     saved: tuple[dict, ...]
     waiting: tuple[str, ...]
-    begun: Mapping[str, dict]
     outdated: tuple[str, ...] = ()
 
 
@@ -46,12 +45,13 @@ def plan(
             f"This class was graded {was}: do so again, or grade the whole folder anew with --again, "
             "or name another folder with --out."
         )
-    open_ = [student for student, one in submitted.items() if student in anew or not _holds(earlier.get(student), one)]
-    todo = {student: submitted[student] for student in open_ if not only or student == only}
-    saved = tuple(record for student, record in earlier.items() if student not in todo and not record.get("open"))
-    begun = {name: earlier[name] for name, one in todo.items() if name not in anew and _is_of(earlier.get(name), one)}
+    missing = [
+        student for student, one in submitted.items() if student in anew or not _is_of(earlier.get(student), one)
+    ]
+    todo = {student: submitted[student] for student in missing if not only or student == only}
+    saved = tuple(record for student, record in earlier.items() if student not in todo)
     outdated = tuple(name for name, one in todo.items() if name not in anew and _is_outdated(earlier.get(name), one))
-    return Worklist(todo, saved, tuple(student for student in open_ if student not in todo), begun, outdated)
+    return Worklist(todo, saved, tuple(student for student in missing if student not in todo), outdated)
 
 
 def check_place(student: str, one: Submitted, earlier: Mapping[str, dict]) -> None:
@@ -67,11 +67,6 @@ def check_set(earlier: Mapping[str, dict], name: str, folder: Path) -> None:
     """Raises `CourseError` where the results in `folder` are of another set than `name`."""
     for other in {record["set"] for record in earlier.values()} - {name}:
         raise CourseError(f"{folder} holds results of the set {other}; name another folder with --out.")
-
-
-def _holds(record: Mapping | None, one: Submitted) -> bool:
-    """Whether the record is whole, and of this very file."""
-    return _is_of(record, one) and not record.get("open")
 
 
 def _is_of(record: Mapping | None, one: Submitted) -> bool:

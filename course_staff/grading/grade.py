@@ -1,9 +1,8 @@
 """Grading many notebooks: learners' code runs elsewhere and gives values; here alone is what is right.
 
-A question of a submission is independent of everything else: it has a process of its own, gets its cases one by one, and its
-verdict depends neither on the order of the files nor on the other questions. Everybody's public cases are run before anybody's
-hidden ones, so that no hidden input can reach what a student is shown; what ran out of time without having computed for half of
-it is run once more when nothing else runs.
+A submission has a sandbox for itself, and each of its questions a process, which gets the cases one by one. All its public cases
+are judged before its first hidden input goes in, so that none can reach what its student is shown. What ran out of time without
+having computed for half of it is run once more when nothing else runs.
 """
 
 import hashlib
@@ -13,12 +12,12 @@ import json
 import os
 import queue
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Semaphore
 
 from course_staff.grading import encoding
 from course_staff.grading.asking import ask, parse
@@ -43,7 +42,7 @@ from course_utils.grading.run import SECONDS
 
 _ALONE = 3.0  # times its limit is what a question gets that is run once more, alone
 _LONGEST_RECORD = 100_000  # characters, as a page would hold them
-_VERSION = 4  # of a student's record
+_VERSION = 5  # of a student's record
 _NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)
 
 
@@ -176,43 +175,35 @@ def grade_all(
     jobs: int,
     done: Callable[[str, dict], None],
     private: Iterable[Path] = (),
-    begun: Mapping[str, dict] | None = None,
 ) -> None:
-    """Grade in `jobs` lanes of the sandbox's `kind`; `done(student, record)` is called in this thread, first when a student's
-    public cases are through, then, where hidden ones are `open` in the record, when those are.
+    """Grade in `jobs` lanes of the sandbox's `kind`; `done(student, record)` is called in this thread for each that is through.
 
-    `begun` are records with open questions of an earlier run, which go on from there. No submission sees another, nor the
-    folders that are `private`. Whatever happens to one submission, the others are graded; when this is interrupted nothing is
-    left running. Raises `CourseError`, before anything is graded, where no process can be started.
+    No submission sees another, nor the folders that are `private`. Whatever happens to one submission, the others are graded;
+    when this is interrupted nothing is left running. Raises `CourseError`, before anything is graded, where no process can be
+    started.
     """
     hidden = {*private, *(path.absolute().parent for path in submissions.values())}
-    begun = begun or {}
-    works = {student: Work(path, papers, begun.get(student)) for student, path in submissions.items()}
-
-    def go_through(students: list[str], step: Callable[[Work, Lane], None]) -> None:
-        late = []
-        for student in lanes.each(students, lambda student, lane: works[student].guarded(step, lane)):
-            late += [student] if works[student].late else []
-            if student not in late:
-                done(student, works[student].record)
-        for student in late:
-            works[student].guarded(Work.again, lanes.first)
-            done(student, works[student].record)
-
+    works = {student: Work(path, papers) for student, path in submissions.items()}
     with closing(_Lanes([Lane(kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
-        go_through([student for student in works if student not in begun], Work.begin)
-        go_through([student for student, work in works.items() if work.record.get("open")], Work.finish)
+        late = []
+        for student in lanes.each(works, lambda student, lane: works[student].guarded(Work.grade, lane)):
+            if works[student].late:
+                late.append(student)
+            else:
+                done(student, works[student].record)
+        for student in lanes.each(late, lambda student, lane: works[student].guarded(Work.grade_late, lane), at_once=1):
+            done(student, works[student].record)
 
 
 @dataclass
 class Work:
-    """A submission on its way. `record` is what is known so far, as JSON holds it; `open` in it are the positions of questions
-    whose hidden cases are still to be run. `late` are those of questions that are to be run again, alone."""
+    """A submission on its way. `record` is what is known so far, as JSON holds it. `late` are the positions of questions that are
+    to be run again, alone."""
 
     path: Path
     papers: Papers
-    record: dict | None = None
+    record: dict = field(default_factory=dict)
     late: set[int] = field(default_factory=set)
     _answers: list[Answer] = field(default_factory=list)
 
@@ -228,34 +219,26 @@ class Work:
                 "of": self.papers.points,
                 "notes": [why[:_LONGEST_NOTE]],
                 "questions": [],
-                "open": [],
                 "failed": True,
             }
 
-    def begin(self, lane: Lane) -> None:
-        """Every question on its public cases."""
-        self.record = {"of": self.papers.points, "questions": [], "open": []}
+    def grade(self, lane: Lane) -> None:
+        """Every question on its public cases, then those that may go on, on their hidden ones."""
+        self.record = {"of": self.papers.points, "questions": [{} for _ in self.papers.papers]}
         self.record["notes"] = self._read(lane)
-        for position in range(len(self.papers.papers)):
-            self.record["questions"].append({})
-            self._grade_public(position, lane)
-        self._sum_up()
+        self._grade(range(len(self.papers.papers)), lane)
 
-    def finish(self, lane: Lane) -> None:
-        """What is open, on the hidden cases."""
-        if not self._answers:
-            self._read(lane)
-        for position in self.record["open"]:
-            self._grade_hidden(position, lane)
-        self.record["open"] = []
-        self._sum_up()
-
-    def again(self, lane: Lane) -> None:
-        """What was late, in the lane that alone is in use, with more time; that counts."""
+    def grade_late(self, lane: Lane) -> None:
+        """What was late, in the only lane that is in use, with more time; that counts."""
         late, self.late = sorted(self.late), set()
-        for position in late:
-            step = self._grade_hidden if self.record["questions"][position]["hidden"] else self._grade_public
-            step(position, lane, _ALONE)
+        self._grade(late, lane, _ALONE)
+
+    def _grade(self, positions: Sequence[int], lane: Lane, patience: float = 1.0) -> None:
+        for position in positions:
+            self._grade_public(position, lane, patience)
+        for position in positions:
+            if position not in self.late and self._may_go_on(position):
+                self._grade_hidden(position, lane, patience)
         self._sum_up()
 
     def _read(self, lane: Lane) -> list[str]:
@@ -278,10 +261,12 @@ class Work:
                 self.late.add(position)
         else:
             record = _public_part(paper, [Outcome(answer.state)] * paper.public, list(answer.notes))
-        passed = _passes(record["public"])
-        is_open = passed and (record["parts"] or passed == paper.public) and len(paper.cases) > paper.public
-        self.record["open"] = sorted({*self.record["open"]} - {position} | ({position} if is_open else set()))
         self.record["questions"][position] = record
+
+    def _may_go_on(self, position: int) -> bool:
+        paper, record = self.papers.papers[position], self.record["questions"][position]
+        passed = _passes(record["public"])
+        return passed and (record["parts"] or passed == paper.public) and len(paper.cases) > paper.public
 
     def _ask_public(self, paper: Paper, answer: Answer, whole: bool, lane: Lane, patience: float) -> tuple[dict, bool]:
         inputs, cells = paper.inputs[: paper.public], answer.whole if whole else answer.cells
@@ -400,15 +385,21 @@ class _Lanes:
         """Start the first one; raises `CourseError` with the cause where that fails."""
         self._threads.submit(self.first.try_out).result()
 
-    def each(self, students: list[str], step: Callable[[str, Lane], None]) -> Iterator[str]:
-        """Take the step for each student, as many at once as there are lanes; gives those that are through, as they are."""
+    def each(
+        self, students: Iterable[str], step: Callable[[str, Lane], None], at_once: int | None = None
+    ) -> Iterator[str]:
+        """Take the step for each student, `at_once`, by default as many as there are lanes; gives those that are through, as they
+        are."""
+        turn = Semaphore(at_once or len(self.all))
 
         def take(student: str) -> None:
-            lane = self._free.get()
-            try:
-                step(student, lane)
-            finally:
-                self._free.put(lane)
+            with turn:
+                lane = self._free.get()
+                try:
+                    step(student, lane)
+                finally:
+                    lane.clear()
+                    self._free.put(lane)
 
         pending = {self._threads.submit(take, student): student for student in students}
         for through in as_completed(pending):

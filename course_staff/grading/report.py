@@ -84,14 +84,11 @@ class Results:
         return {record["student"]: record for record in records}
 
     def save(self, student: str, record: Mapping) -> dict:
-        """Write the record, whole or not at all, and once nothing of it is open the student's page; returns it with the name and
-        the set.
-        """
+        """Write the record, whole or not at all, and the student's page; returns the record with the name and the set."""
         now = datetime.now().astimezone().isoformat(timespec="minutes")
         whole = {"student": student, "set": self.set_name, "graded": now, **record}
         _write(self.folder / "records" / f"{file_name(student)}.json", _json(whole))
-        if not record.get("open"):
-            _write(self._page(student), page(whole, title=self.title))
+        _write(self._page(student), page(whole, title=self.title))
         return whole
 
     def finish(self, records: list[dict], others: list[str], remarks: Sequence[str] = ()) -> str:

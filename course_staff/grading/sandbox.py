@@ -2,8 +2,7 @@
 
 | kind | where | a question is |
 |---|---|---|
-| `namespaces` | Linux with `bwrap` and nested namespaces | a fork, within namespaces of its own, in a sandbox that stays |
-| `bwrap` | Linux with `bwrap` | a fork in a sandbox of its own |
+| `bwrap` | Linux with `bwrap` | a fork, in a sandbox that its submission has for itself |
 | `fork` | Linux without `bwrap`: not safe from strangers | a fork |
 | `fresh` | elsewhere: not safe from strangers | a new process |
 """
@@ -31,10 +30,10 @@ from course_utils.desk.doctor import HOW_TO_INSTALL
 from course_utils.errors import CourseError
 from course_utils.settings import environment_for_child
 
-KINDS = ("namespaces", "bwrap", "fork", "fresh")
+KINDS = ("bwrap", "fork", "fresh")
 """From the safest down; a machine that has one has those after it too."""
 
-SAFE = KINDS[:2]
+SAFE = KINDS[:1]
 """The kinds that strangers' code can be run in."""
 
 UNSAFE = "Without a sandbox for strangers' code these grades assume honest students."
@@ -72,14 +71,13 @@ def _find_kind() -> tuple[str, str]:
     """The kind that works, found by doing it, and why it is no safe one: a machine may have `bwrap` and not allow it."""
     if not shutil.which("bwrap"):
         return "fork", _NO_BWRAP
-    command = [*_bwrap(), sys.executable, "-m", "course_staff.grading.isolate"]
+    command = [*_bwrap(), sys.executable, "-c", ""]
     with tempfile.TemporaryFile() as errors:
         try:
             done = subprocess.run(command, stderr=errors, timeout=_START_SECONDS, env=_environment(True), check=False)
         except (subprocess.TimeoutExpired, OSError) as error:
             return "fork", f"bubblewrap fails ({error})"
-        kind = {0: "namespaces", 3: "bwrap"}.get(done.returncode, "fork")
-        return kind, f"bubblewrap fails{_last_words(errors)}"
+        return "fork" if done.returncode else "bwrap", f"bubblewrap fails{_last_words(errors)}"
 
 
 class NotStartedError(SandboxError):
@@ -159,7 +157,10 @@ class Lane:
         except SandboxError:
             self.close()
             raise
-        if self.kind == "bwrap":
+
+    def clear(self) -> None:
+        """After a submission: where strangers are kept apart, the next one begins in a sandbox that nobody has used."""
+        if self.kind in SAFE:
             self.close()
 
     def try_out(self) -> None:
@@ -308,14 +309,16 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _bwrap(private: Iterable[Path] = ()) -> list[str]:
-    """The sandbox: no network, no other process; Python, its packages and the course, for reading; one small empty folder."""
+    """The sandbox: no network, no other process, no rights; Python, its packages and the course, for reading; small empty folders
+    to write to."""
     size = str(isolate.LIMITS["folder"])
     visible = _visible({*map(Path.resolve, map(Path, private)), *_own_secrets()})
     return [
-        *("bwrap", "--unshare-all", "--die-with-parent", "--new-session"),
+        *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
+        *("--die-with-parent", "--new-session"),
         *visible,
         *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-        *("--size", size, "--tmpfs", isolate.BOX, "--dir", isolate.STAGE),
+        *("--size", size, "--tmpfs", isolate.BOX),
         *(() if any(place.startswith("/tmp/") for place in visible) else ("--symlink", isolate.BOX, "/tmp")),
         *("--remount-ro", "/", "--chdir", isolate.BOX),
     ]

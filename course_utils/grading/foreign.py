@@ -31,6 +31,8 @@ _COMPILED = {
     "torch.amp.grad_scaler": ("_amp_update_scale_", "_amp_foreach_non_finite_check_and_unscale_"),
 }
 """Operators that do by themselves what a module is for."""
+_PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system")
+"""Python's own names of what starts one."""
 
 
 class ForeignError(Exception):
@@ -57,8 +59,8 @@ def without(names: Iterable[str], answer: object = None) -> Iterator[None]:
 
 def forbid(names: Iterable[str]) -> None:
     """The same in this whole process from now on, for good: nothing of it is kept, and neither its source nor a module's `FILE`
-    can be read by Python. What is not loaded
-    yet can be imported and named, since a cell may do so that holds other imports, but not used.
+    can be read by Python. What is not loaded yet can be imported and named, since a cell may do so that holds other imports, but
+    not used. No program can be started: in a fresh Python it would all be there.
 
     For a process that ends with the answer: Python has no way to take back a hook that watches files.
     """
@@ -66,12 +68,14 @@ def forbid(names: Iterable[str]) -> None:
     paths = {
         str(path) for m in modules for name in ("__file__", "__cached__", "FILE") if (path := getattr(m, name, None))
     }
-    files = {_identity(path) for path in paths} - {None}
+    files, programs = {_identity(path) for path in paths} - {None}, _PROGRAMS if names else ()
     _take_away(names, ExitStack(), for_good=True)
 
     def watch(event, arguments):
         if event == "open" and files and _identity(arguments[0]) in files:
             raise _ForeignFileError(str(arguments[0]))
+        if event in programs:
+            raise ForeignError(f"another program ({event})")
 
     sys.addaudithook(watch)
 

@@ -139,7 +139,7 @@ for folder in ('.', '/dev/shm'):
     for i in range(60): open(f'{folder}/{i}', 'wb').write(bytes(10**7))
 return x * factor
 === many small files | 0
-for i in range(50_000): open(f'{i}', 'w').close()
+for i in range(10**7): open(f'{i}', 'w').close()
 return x * factor
 === deep folders | 2
 import os
@@ -307,11 +307,11 @@ FORGED = {
 
 # ---- channels between questions: whoever finds a note has wrong answers
 
-SPY = """import ctypes, fcntl, glob, os, socket, time
+SPY = """import ctypes, glob, os, socket, time
 NOTE = "note-of-a-stranger"
 libc = ctypes.CDLL(None)
 def look():
-    for place in ("/tmp", "/dev/shm", "/var/tmp", "/run", "/box", os.environ["HOME"], "/dev/mqueue", "/stage"):
+    for place in ("/tmp", "/dev/shm", "/var/tmp", "/run", "/box", os.environ["HOME"], "/dev/mqueue"):
         yield glob.glob(f"{place}/{NOTE}*")
     for number in filter(str.isdigit, os.listdir("/proc")):
         try: yield NOTE in open(f"/proc/{number}/cmdline").read()
@@ -319,14 +319,12 @@ def look():
     yield libc.shmget(4711, 0, 0) != -1 or libc.semget(4711, 0, 0) != -1 or libc.msgget(4711, 0) != -1
 kept = []
 def leave():
-    for place in ("/tmp", "/dev/shm", "/var/tmp", "/run", "/box", "/dev/mqueue", "/stage", os.path.dirname(os.__file__)):
+    for place in ("/tmp", "/dev/shm", "/var/tmp", "/run", "/box", "/dev/mqueue", os.path.dirname(os.__file__)):
         try: open(f"{place}/{NOTE}", "w").close()
-        except OSError: pass
-    for lock in (fcntl.flock, fcntl.lockf):
-        try: kept.append((file := open(os.__file__), lock(file, fcntl.LOCK_SH))); yield "a lock can be had"
         except OSError: pass
     for name, kind in (("\\0" + NOTE, socket.AF_UNIX), (("127.0.0.1", 47110), socket.AF_INET)):
         server = socket.socket(kind)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection that has ended rests for a minute
         try:
             server.bind(name)
             server.listen()

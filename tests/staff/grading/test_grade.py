@@ -217,7 +217,7 @@ def mean(x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["namespaces", "bwrap", "fork", "fresh"])
+@pytest.mark.parametrize("kind", ["bwrap", "fork", "fresh"])
 def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release, tmp_path, kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
     need_sandbox(kind)
@@ -241,7 +241,7 @@ def test_another_wording_grades_nobody_anew_and_other_code_does(tiny):
     assert grade.prepare(SET, tiny, SEED).fingerprint != before
 
 
-@pytest.mark.parametrize("kind", ["namespaces", "fork", "fresh"])
+@pytest.mark.parametrize("kind", ["bwrap", "fork", "fresh"])
 def test_where_no_process_starts_nothing_is_graded_and_the_cause_is_said(tiny, tmp_path, monkeypatch, kind):
     need_sandbox(kind)
     monkeypatch.setattr(sandbox, "_CHILD", "there_is_none.here")
@@ -309,7 +309,7 @@ def test_git_takes_no_result_even_where_everything_is_added_unless_the_instructo
     out = tmp_path / "class-results"
 
     def added():
-        Results(out, SET).save("ann", {"open": True})
+        Results(out, SET).save("ann", {"points": 0, "of": 1, "notes": [], "questions": []})
         subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
         return subprocess.check_output(["git", "ls-files"], cwd=tmp_path, text=True).split()
 
@@ -339,8 +339,8 @@ def test_the_command_writes_results_and_takes_up_what_is_done(tiny, tmp_path, ca
     before = (out / "results.csv").read_bytes()
     write_class(tmp_path / "class", {"late": HONEST["right"][0]})
     run_on = []
-    begin = grade.Work.begin
-    monkeypatch.setattr(grade.Work, "begin", lambda work, lane: run_on.append(work.path.stem) or begin(work, lane))
+    whole = grade.Work.grade
+    monkeypatch.setattr(grade.Work, "grade", lambda work, lane: run_on.append(work.path.stem) or whole(work, lane))
     assert run_command(tmp_path, tiny) == 0
     assert run_on == ["late"]
     assert "5 of 6 were graded before" in capsys.readouterr().err
@@ -386,8 +386,8 @@ def test_without_a_sandbox_the_command_asks_for_trust(tiny, tmp_path, capsys, mo
 
 def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(tiny, tmp_path):
     papers, path = grade.prepare(SET, tiny, SEED), write_class(tmp_path / "class", {"right": ""})["right"]
-    keys = {kind: grade.identify(path, papers, kind).key for kind in ("namespaces", "bwrap", "fork", "fresh")}
-    assert keys["namespaces"] == keys["bwrap"] != keys["fork"] == keys["fresh"]
+    keys = {kind: grade.identify(path, papers, kind).key for kind in ("bwrap", "fork", "fresh")}
+    assert keys["bwrap"] != keys["fork"] == keys["fresh"]
 
 
 @pytest.mark.slow

@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tiny_set
 import torch
-from tiny_set import SEED, SET, answer_with, grade_class, kinds, points, submission, write_class
+from hostile_class import SPY
+from tiny_set import SEED, SET, SETUP, answer_with, grade_class, kinds, notebook, points, submission, write_class
 
 import course_utils
 from course_staff.grading import asking, encoding, grade, isolate, sandbox
@@ -156,6 +158,7 @@ def bodies(private, results, port):
         "liar in a list": ("return [Liar(0), Liar(1)]", LIAR, 0, {"unsafe"}),
         "patches": ("return x * 0", PATCH, 0, {"unsafe"}),
         "patches the encoding": ("return x * 0", wire, 0, {"unsafe"}),
+        "stops its parent": (STOPS, "", 0, {"died"}),
         "kills its parent": (parent, "", 0, {"died", "exception"}),
         "kills every neighbor": (NEIGHBOURS, "", 0, {"died"}),
         "reads the solutions": (steal, "", 0, {"exception"}),
@@ -179,7 +182,10 @@ def bodies(private, results, port):
     }
 
 
-def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe):
+def test_hostile_submissions_cost_nobody_but_themselves(tiny, tmp_path, safe, monkeypatch):
+    """In two sandboxes for all of them, where each stands in the way of many."""
+    monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
+    monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
     results, heard = tmp_path / "class-results", []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: heard.append(server.accept()), daemon=True).start()
@@ -348,14 +354,29 @@ def test_a_fault_of_the_judge_costs_one_question(tiny, tmp_path, monkeypatch):
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
 
 
-@pytest.mark.slow
-def test_in_the_plain_sandbox_a_stopped_watcher_is_noticed_and_root_has_no_rights(tiny, tmp_path, safe, monkeypatch):
-    monkeypatch.setattr(sandbox, "_END_SECONDS", 1.0)
-    bodies = {"stops": STOPS, "remounts": REMOUNT}
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_question_finds_nothing_that_another_of_the_submission_left_in_any_order(tiny, tmp_path, safe, order):
+    """Each leaves files, a port, a process, and looks for the other's."""
+    papers = grade.prepare(SET, tiny, SEED)
+    first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
+    second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
+    submissions = write_class(tmp_path / "class", {"spy": notebook(SETUP, first, second)})
+    (record,) = grade_class(submissions, replace(papers, papers=papers.papers[::order]), safe).values()
+    assert points(record) == [2, 1][::order], json.dumps(record)
+
+
+MEMORY = """import ctypes, os
+libc = ctypes.CDLL(None)
+gained = libc.memfd_create(b"m", 0), libc.shmget(4711, 2**30, 0o1666), libc.msgget(4711, 0o1666)
+assert gained == (-1, -1, -1), gained
+return x * factor"""
+
+
+def test_memory_that_no_limit_counts_is_refused_and_the_machine_is_shown_for_reading_only(tiny, tmp_path, safe):
+    bodies = {"memory": MEMORY, "remounts": REMOUNT}
     submissions = write_class(tmp_path / "class", {name: answer_with(body) for name, body in bodies.items()})
-    records = grade_class(submissions, grade.prepare(SET, tiny, SEED, seconds=1), "bwrap")
-    assert [points(records[name]) for name in bodies] == [[0, 1], [0, 1]]
-    assert kinds(records["stops"]) == {"died", "values"}
+    records = grade_class(submissions, grade.prepare(SET, tiny, SEED), safe)
+    assert {name: points(record) for name, record in records.items()} == {"memory": [2, 1], "remounts": [0, 1]}
     assert not Path(sys.prefix, "written by a stranger").exists()
 
 
@@ -390,13 +411,15 @@ def test_files_beyond_all_size_or_with_one_name_cost_nobody(tiny, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
-def test_too_many_processes_and_too_much_memory_or_time_are_seen():
-    family, enough = isolate.Family(os.getpid()), {"memory": 2**40, "processes": 10**6, "ahead": 10.0**6}
+def test_too_many_processes_or_files_and_too_much_memory_or_time_are_seen():
+    family = isolate.Family(os.getpid(), ["/dev/shm"])
+    enough = {"memory": 2**40, "processes": 10**6, "ahead": 10.0**6, "files": 10**9}
     assert family.excess(**enough) == 0
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert child.pid in {each.number for each in isolate.descendants(os.getpid())}
         assert family.excess(**enough | {"processes": 0}) == isolate.TOO_MANY_PROCESSES
+        assert family.excess(**enough | {"files": 0}) == isolate.TOO_MANY_FILES
         assert family.excess(**enough | {"memory": 0}) == isolate.TOO_MUCH_MEMORY
         assert family.excess(**enough | {"ahead": -(10.0**6)}) == isolate.TOO_MUCH_TIME
     finally:

@@ -41,14 +41,11 @@ def started(folder):
 
 
 def records(folder):
-    """Those with every case of the public round, and of them those with every hidden one too."""
-    paths = (folder.with_name(f"{folder.name}-results") / "records").glob("*.json")
-    found = [json.loads(path.read_text("utf-8")) for path in paths]
-    return len(found), sum(not record.get("open") for record in found)
+    return len(list((folder.with_name(f"{folder.name}-results") / "records").glob("*.json")))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("finished", [(0, 0), (1, 0), (4, 0), (6, 1), (6, 2)])
+@pytest.mark.parametrize("finished", [0, 1, 3])
 def test_a_killed_grader_loses_what_was_in_work_and_leaves_nothing_running(tmp_path, finished):
     folder = tmp_path / "class"
     folder.mkdir()
@@ -63,13 +60,11 @@ def test_a_killed_grader_loses_what_was_in_work_and_leaves_nothing_running(tmp_p
     grader.wait()
     _, running = psutil.wait_procs(family, timeout=20)
     assert not running
-    public, whole = records(folder)
-    assert (public, whole) >= finished
-    assert whole < SIZE
+    assert finished <= (whole := records(folder)) < SIZE
     again = started(folder)
     output = again.communicate(timeout=120)[0]
     assert again.returncode == 0, output
     assert (f"{whole} of {SIZE} were graded before" in output) == (whole > 0), output
-    assert records(folder) == (SIZE, SIZE)
+    assert records(folder) == SIZE
     results = json.loads((tmp_path / "class-results" / "results.json").read_text("utf-8"))
     assert {record["points"] for record in results} == {30}
