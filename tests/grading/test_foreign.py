@@ -127,8 +127,9 @@ except ForeignError as error:
     assert done.stdout.strip() == "torch.optim.adamw.AdamW", done.stderr
 
 
-def test_for_good_a_modules_file_cannot_be_read_either():
+def test_for_good_a_modules_file_cannot_be_read_and_no_program_be_started():
     source = """
+import os, subprocess, sys
 from course_utils.data import functions
 from course_utils.grading.foreign import ForeignError, forbid
 
@@ -138,9 +139,21 @@ for path in (functions.FILE, functions.__file__):
         open(path, "rb").read()
     except ForeignError as error:
         print(str(error).rpartition("/")[2])
+program = [sys.executable, "-c", ""]
+for start in (
+    lambda: subprocess.run(program),
+    lambda: os.system("true"),
+    lambda: os.popen("true"),
+    lambda: os.execv(program[0], program),
+    lambda: os.posix_spawn(program[0], program, {}),
+):
+    try:
+        start()
+    except ForeignError:
+        print("refused")
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["functions.jsonl.gz", "functions.py"], done.stderr
+    assert done.stdout.split() == ["functions.jsonl.gz", "functions.py", *["refused"] * 5], done.stderr
 
 
 def test_for_good_what_is_not_loaded_can_be_imported_but_neither_called_nor_inherited_from():
