@@ -169,10 +169,10 @@ def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, s
             axes.add_patch(Rectangle((place + 0.05, y), 0.85, 0.6, color=color))
         axes.text(-0.5, y + 0.3, f"micro-batch {row + 1}", ha="right", va="center")
         axes.text(widest + 0.4, y + 0.3, f"$T_{row + 1}$ = {count}", va="center")
-        _draw_line(axes, (widest + 2.5, y + 0.3), (widest + 4.2, middle))
-        axes.text(widest + 1.95, y + 0.3, f"$g_{row + 1}$", ha="center", va="center")
+        _draw_line(axes, (widest + 3.6, y + 0.3), (widest + 5.4, middle))
+        axes.text(widest + 3, y + 0.3, f"$g_{row + 1}$", ha="center", va="center")
     stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
-    x = widest + 5.9
+    x = widest + 7.1
     for place, (text, color) in enumerate(stations):
         box(axes, x + 4.1 * place, middle, text, color, letters="ink")
         if place:
