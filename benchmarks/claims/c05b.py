@@ -37,8 +37,8 @@ def muon_ends_below_the_others_at_their_own_rates(seed):
 
 
 @claim("05b-files")
-def files_explain_most_of_the_held_out_gap(seed):
-    """AdamW and Muon: functions held back from the training files are nearer to the training loss than those of other files."""
+def other_files_make_the_gap(seed):
+    """AdamW and Muon: on functions held back from the training files the loss is about that of training, and not on others."""
     task = _task()
     split = task.rows["train"].train_test_split(len(task.rows["train"]) // 6, seed=seed)
     held_out = [data.batches(split["test"], 64), data.batches(task.rows["test"], 64)]
@@ -46,6 +46,6 @@ def files_explain_most_of_the_held_out_gap(seed):
         model = task.model(seed)
         history = contenders()[name].train(model, data.batches(split["train"], task.scale.batch_size, seed=seed), seed)
         unseen, files = (evaluate(model, batches)["loss"] for batches in held_out)
-        if not abs(unseen - final_loss(history)) < 0.5 * (files - final_loss(history)):
+        if not (unseen < final_loss(history) + 0.1 and unseen + 0.2 < files):
             return False
     return True

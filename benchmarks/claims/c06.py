@@ -38,7 +38,7 @@ def the_mean_over_texts_is_lower_and_held_out_tokens_are_predicted_alike(seed):
 def clipping_hides_a_factor_of_four_under_sgd_and_worsens_adamw_later(seed):
     """Trainer's path from the right one, as a share of it, without clipping and with its default; the seed makes the weights."""
     off = {
-        (kind, updates, norm): _off(seed, kind, updates, norm)
+        (kind, updates, norm): _measure_error(seed, kind, updates, norm)
         for kind in KINDS
         for updates in (3, 12)
         for norm in (0.0, 1.0)
@@ -51,27 +51,27 @@ def clipping_hides_a_factor_of_four_under_sgd_and_worsens_adamw_later(seed):
 @claim("06-noise")
 def noise_falls_as_one_over_k_and_grows_with_training(seed):
     """The simple noise scale of the blocks' gradient, fresh and after 20 updates."""
-    rows, labels = _classified()
+    rows, labels = _load_rows()
     model = models.build("distilbert", labels=labels, seed=seed, scale=SCALE, **NO_DROPOUT)
     shuffled = data.batches(rows.select(range(256)), 4, seed=seed)
-    fresh = _noise(model, shuffled)
+    fresh = _measure_noise(model, shuffled)
     others = data.batches(rows.select(range(256, 896)), 32, seed=seed)
     training.train(model, optim.AdamW(model.parameters(), lr=1e-3), others, progress=False)
-    return 0.3 < fresh[1] / fresh[0] < 0.75 and _noise(model, shuffled)[0] > fresh[0]
+    return 0.3 < fresh[1] / fresh[0] < 0.75 and _measure_noise(model, shuffled)[0] > fresh[0]
 
 
 KINDS = torch.optim.SGD, torch.optim.AdamW
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
 
 
-def _classified() -> tuple:
+def _load_rows() -> tuple:
     functions = data.load_functions()
     rows = data.tokenize(functions, data.tokenizer_for(functions, SCALE.vocabulary), SCALE.sequence)["train"]
     return rows, functions["train"].features["label"].num_classes
 
 
-def _off(seed: int, kind: type, updates: int, norm: float) -> float:
-    rows, labels = _classified()
+def _measure_error(seed: int, kind: type, updates: int, norm: float) -> float:
+    rows, labels = _load_rows()
     batches = data.batches(rows.select(range(16 * updates)), 4)
     ends = []
     for by_trainer in (False, True):
@@ -89,7 +89,7 @@ def _off(seed: int, kind: type, updates: int, norm: float) -> float:
     return relative_error(other, right)
 
 
-def _noise(model: torch.nn.Module, batches) -> list[float]:
+def _measure_noise(model: torch.nn.Module, batches) -> list[float]:
     layers, gradients = list(model.distilbert.transformer.parameters()), []
     for batch in batches:
         by_parameter = torch.autograd.grad(model(**batch).loss, layers)
