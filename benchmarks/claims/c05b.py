@@ -5,8 +5,10 @@ from functools import cache
 
 from benchmarks.claims import claim
 from benchmarks.learning_rates import Task
-from course_utils.lessons.c05b_choosing import contenders
+from course_utils import data
+from course_utils.lessons.c05b_choosing import contenders, final_loss
 from course_utils.settings import SCALES
+from course_utils.training import evaluate
 
 ADAMS = ("Adam", "AdamW")
 
@@ -32,3 +34,18 @@ def the_schedule_moves_the_loss_and_the_optimizer_hardly(seed):
 def muon_ends_below_the_others_at_their_own_rates(seed):
     """The two that come nearest, and AdamW."""
     return _loss("Muon", seed) < min(_loss(name, seed) for name in ("Adafactor", "AdamW", "AdamW, 8 bits"))
+
+
+@claim("05b-files")
+def other_files_make_the_gap(seed):
+    """AdamW and Muon: on functions held back from the training files the loss is about that of training, and not on others."""
+    task = _task()
+    split = task.rows["train"].train_test_split(len(task.rows["train"]) // 6, seed=seed)
+    held_out = [data.batches(split["test"], 64), data.batches(task.rows["test"], 64)]
+    for name in ("AdamW", "Muon"):
+        model = task.model(seed)
+        history = contenders()[name].train(model, data.batches(split["train"], task.scale.batch_size, seed=seed), seed)
+        unseen, files = (evaluate(model, batches)["loss"] for batches in held_out)
+        if not (unseen < final_loss(history) + 0.1 and unseen + 0.2 < files):
+            return False
+    return True

@@ -1,11 +1,12 @@
-"""Chapter 06: the two runs of *Does it matter?* with a seed of their own, at the scale that the chapter is stored at."""
+"""Chapter 06: two means of one loss, clipping over a wrong factor, and noise, with seeds of their own, at laptop scale."""
 
 import torch
 
 from benchmarks.claims import claim
-from course_utils import data, models
-from course_utils.lessons.c06_gradient_accumulation import train_on_texts
+from course_utils import data, models, optim, training
+from course_utils.lessons.c06_gradient_accumulation import noise_by_groups, train_on_texts
 from course_utils.settings import SCALES
+from course_utils.training.gradients import relative_error
 
 SCALE = SCALES["laptop"]
 
@@ -29,4 +30,68 @@ def the_mean_over_texts_is_lower_and_held_out_tokens_are_predicted_alike(seed):
         all(run["by text"][-1] < run["by token"][-1] for run in runs)
         and runs[1]["reported"][-1] < runs[0]["reported"][-1]
     )
-    return lower and abs(runs[0]["by token"][-1] - runs[1]["by token"][-1]) < 0.1
+    same = all(run["training, by text"][-1] < run["training, by token"][-1] for run in runs)
+    return same and lower and abs(runs[0]["by token"][-1] - runs[1]["by token"][-1]) < 0.1
+
+
+@claim("06-clip")
+def clipping_hides_a_factor_of_four_under_sgd_and_worsens_adamw_later(seed):
+    """Trainer's path from the right one, as a share of it, without clipping and with its default; the seed makes the weights."""
+    off = {
+        (kind, updates, norm): _measure_error(seed, kind, updates, norm)
+        for kind in KINDS
+        for updates in (3, 12)
+        for norm in (0.0, 1.0)
+    }
+    sgd, adamw = KINDS
+    hidden = all(off[sgd, updates, 1.0] < 0.2 < 2 < off[sgd, updates, 0.0] for updates in (3, 12))
+    return hidden and off[adamw, 3, 1.0] < off[adamw, 3, 0.0] and off[adamw, 12, 1.0] > 2 * off[adamw, 12, 0.0]
+
+
+@claim("06-noise")
+def noise_falls_as_one_over_k_and_grows_with_training(seed):
+    """The simple noise scale of the blocks' gradient, fresh and after 20 updates."""
+    rows, labels = _load_rows()
+    model = models.build("distilbert", labels=labels, seed=seed, scale=SCALE, **NO_DROPOUT)
+    shuffled = data.batches(rows.select(range(256)), 4, seed=seed)
+    fresh = _measure_noise(model, shuffled)
+    others = data.batches(rows.select(range(256, 896)), 32, seed=seed)
+    training.train(model, optim.AdamW(model.parameters(), lr=1e-3), others, progress=False)
+    return 0.3 < fresh[1] / fresh[0] < 0.75 and _measure_noise(model, shuffled)[0] > fresh[0]
+
+
+KINDS = torch.optim.SGD, torch.optim.AdamW
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+
+
+def _load_rows() -> tuple:
+    functions = data.load_functions()
+    rows = data.tokenize(functions, data.tokenizer_for(functions, SCALE.vocabulary), SCALE.sequence)["train"]
+    return rows, functions["train"].features["label"].num_classes
+
+
+def _measure_error(seed: int, kind: type, updates: int, norm: float) -> float:
+    rows, labels = _load_rows()
+    batches = data.batches(rows.select(range(16 * updates)), 4)
+    ends = []
+    for by_trainer in (False, True):
+        model = models.build("distilbert", labels=labels, seed=seed, scale=SCALE, **NO_DROPOUT).double()
+        start = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        optimizer = kind(model.parameters(), lr=1e-3)
+        if by_trainer:
+            options = {"gradient_accumulation_steps": 4, "max_grad_norm": norm}
+            training.train_with_trainer(model, optimizer, batches, **options)
+        else:
+            clipping = [training.ClipGradients(norm)] if norm else []
+            training.train(model, optimizer, batches, callbacks=[training.Accumulate(4), *clipping], progress=False)
+        ends.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach() - start)
+    right, other = ends
+    return relative_error(other, right)
+
+
+def _measure_noise(model: torch.nn.Module, batches) -> list[float]:
+    layers, gradients = list(model.distilbert.transformer.parameters()), []
+    for batch in batches:
+        by_parameter = torch.autograd.grad(model(**batch).loss, layers)
+        gradients.append(torch.cat([gradient.flatten() for gradient in by_parameter]))
+    return noise_by_groups(torch.stack(gradients), (1, 2))

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils.errors import CourseError
-from course_utils.optim.adafactor import rank_one
+from course_utils.optim.adafactor import rank_one, rms
 from course_utils.viz.memory import instants_figure
 from course_utils.viz.parts import subplots
 from course_utils.viz.style import COLORS, LINES, SERIES
@@ -76,6 +76,37 @@ def change_at_scales(optimizer: Callable, scales: Sequence[float], steps: int = 
     return [((way - reference).norm() / reference.norm()).item() for way in ways]
 
 
+def first_step(optimizer: Callable, size: float, dtype: torch.dtype) -> float:
+    """How long the first step of a matrix of zeros is, in units of α = 0.01 ε₂, for normal gradients of `size` (RMS)."""
+    theta = torch.zeros(64, 32, dtype=dtype, requires_grad=True)
+    theta.grad = (size * torch.randn(64, 32, generator=torch.Generator().manual_seed(0))).to(dtype)
+    optimizer([theta]).step()
+    return rms(theta.detach().float()) / 1e-5
+
+
+def watched(kind: type) -> type:
+    """`kind` of Adafactor, which notes of each matrix and step RMS(U) before clipping (`lengths`) and mean(R) (`means`)."""
+
+    class Watched(kind):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.lengths, self.means = [], []
+
+        def normalize(self, gradient, state, group):
+            update = super().normalize(gradient, state, group)
+            if "row_var" in state:
+                self.lengths.append(rms(update))
+                self.means.append(state["row_var"].mean().item())
+            return update
+
+    return Watched
+
+
+def last_ten(histories: Sequence) -> list[float]:
+    """The mean loss of the last ten steps of each run."""
+    return [sum(history.losses[-10:]) / len(history.losses[-10:]) for history in histories]
+
+
 def _displacement(optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
     theta = torch.zeros(gradients.shape[1:], requires_grad=True)
     stepping = optimizer([theta])
@@ -102,6 +133,17 @@ def outer_products(model: torch.nn.Module, layer: torch.nn.Linear, batch: Mappin
         hook.remove()
     delta, x = (seen[name].detach().double().cpu() for name in ("delta", "x"))
     return (delta, x) if delta.ndim == 3 else (delta[:, None], x[:, None])
+
+
+def mixed_terms_raise(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> list[bool]:
+    """For each linear layer of `model`, whether the estimate of g² is worse with the mixed terms than without."""
+    raised = []
+    for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
+        factors = outer_products(model, layer, batch)
+        squares = [squared_sum(*factors, mixed=mixed) for mixed in (True, False)]
+        with_mixed, without = (relative_error(each, estimate(each)) for each in squares)
+        raised.append(with_mixed > without)
+    return raised
 
 
 def squared_sum(delta: torch.Tensor, x: torch.Tensor, mixed: bool = True) -> torch.Tensor:
@@ -147,7 +189,7 @@ def growing_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
     return figure, f"The first {_DRAWN} rows and columns of g², and V̂ / V below. Error of the whole matrix: {by_name}."
 
 
-_DECADES = 1.5  # how far the ratio's color scale reaches to each side
+_DECADES = 0.6  # how far the ratio's color scale reaches to each side
 _DRAWN = 64  # rows and columns of a large matrix that a panel has room for
 
 
@@ -220,25 +262,19 @@ def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: in
     return estimate_figure(squares, f"rank {rank}, noise {noise:.2g}")
 
 
-def adafactor_schedules_figure(steps: int = 100_000, lr: float = 1e-2, beta2: float = 0.999) -> tuple[Figure, str]:
-    """What share a new g² has in the average, in Adafactor and in Adam; and the relative step size."""
+def adafactor_schedules_figure(steps: int = 100_000, beta2: float = 0.999) -> tuple[Figure, str]:
+    """What share a new g² has in the average, in Adafactor and in Adam."""
     t = torch.logspace(0, torch.tensor(float(steps)).log10().item(), 200, dtype=torch.float64)
-    figure, (left, right) = subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
+    figure, axes = subplots(figsize=(7.6, 3.0), layout="constrained")
     share, adam = t**-0.8, (1 - beta2) / (1 - beta2**t)
-    left.plot(t, share, color=COLORS["first"], label="Adafactor: 1 − β₂ₜ = t⁻⁰·⁸")
-    left.plot(t, adam, color=COLORS["second"], linestyle="--", label=f"Adam, β₂ = {beta2}, corrected")
-    left.set(ylabel="1 − β₂ₜ, share of the newest g²", title="Adafactor forgets ever more slowly")
-    right.plot(t, torch.minimum(torch.full_like(t, lr), t**-0.5), color=COLORS["first"], label=f"min({lr:g}, 1/√t)")
-    right.set(ylabel="relative step size ρ", ylim=(1e-3, 0.05), title=f"ρ falls from step {lr**-2:,.0f} on")
-    for axes in (left, right):
-        axes.set(xscale="log", yscale="log", xlabel="step t")
-        axes.legend(loc="upper right")
-    right.set_yticks([0.001, 0.003, 0.01, 0.03], ["0.001", "0.003", "0.01", "0.03"])
-    right.minorticks_off()
+    axes.plot(t, share, color=COLORS["first"], label="Adafactor: 1 − β₂ₜ = t⁻⁰·⁸")
+    axes.plot(t, adam, color=COLORS["second"], linestyle="--", label=f"Adam, β₂ = {beta2}, corrected")
+    axes.set(xscale="log", yscale="log", xlabel="step t", ylabel="share of the newest g²")
+    axes.set_title("Both begin with the first g² alone; Adafactor's share goes on falling")
+    axes.legend(loc="upper right")
     return figure, (
-        f"Left: the share of the newest squared gradient in the average falls from {share[0]:.0f} at step 1 to {share[-1]:.1e} "
-        f"at step {steps} in Adafactor, and from {adam[0]:.0f} to {adam[-1]:.1e} in Adam. Right: the relative step size is "
-        f"{lr:g} up to step {lr**-2:.0f} and then falls as one over the root of the step."
+        f"The share of the newest squared gradient in the average falls from {share[0]:.0f} at step 1 to {share[-1]:.1e} "
+        f"at step {steps} in Adafactor, and from {adam[0]:.0f} to {adam[-1]:.1e} in Adam."
     )
 
 
@@ -258,6 +294,27 @@ def small_gradients_figure(lost: Mapping[str, Sequence[float]], scales: Sequence
     return figure, f"Relative change of the steps against the scale of the gradients. {ends}."
 
 
+def rates_figure(ends: Mapping[str, Mapping[float, Sequence[float]]], title: str) -> tuple[Figure, str]:
+    """Losses at the end against the learning rate: by name and rate one of each seed. Mean and range are drawn."""
+    figure, axes = subplots(figsize=(7.6, 3.4), layout="constrained")
+    described = []
+    for (name, by_rate), color, style in zip(ends.items(), SERIES, LINES, strict=False):
+        rates, losses = list(by_rate), torch.tensor(list(by_rate.values()))
+        low, mean, high = losses.amin(1), losses.mean(1), losses.amax(1)
+        axes.fill_between(rates, low, high, color=COLORS[color], alpha=0.2, linewidth=0)
+        axes.plot(rates, mean, color=COLORS[color], linestyle=style, marker="o", label=name)
+        parts = zip(rates, mean, low, high, strict=True)
+        line = "; ".join(f"{m:.2f} ({a:.2f} to {b:.2f}) at {rate:g}" for rate, m, a, b in parts)
+        described.append(f"{name}: {line}")
+    every = sorted({rate for by_rate in ends.values() for rate in by_rate})
+    axes.set(xscale="log", ylim=(0, None), xlabel="lr", ylabel="loss, mean of the last ten steps", title=title)
+    axes.set_xticks(every, [f"{rate:g}" for rate in every])
+    axes.minorticks_off()
+    axes.legend()
+    seeds = len(next(iter(next(iter(ends.values())).values())))
+    return figure, f"Loss at the end against lr, mean and range over seeds ({seeds}). {'. '.join(described)}."
+
+
 def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[Figure, str]:
     """The bytes of each optimizer's fullest instant, one bar each: `plans` holds what `memory.instants` gave."""
     fullest = {}
@@ -265,7 +322,7 @@ def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[
         instant, parts = max(plan.items(), key=lambda one: sum(one[1].values()))
         fullest[f"{name}: {instant}"] = parts
     (before, after) = (sum(parts.values()) for parts in fullest.values())
-    return instants_figure(fullest, f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's")
+    return instants_figure(fullest, f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's", mark=False)
 
 
 def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:

@@ -133,13 +133,16 @@ def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """Loss against learning rate for two optimizers, each with a constant rate and with the cosine: four lines."""
+    """Loss against learning rate for two optimizers, each with a constant rate and with the cosine: four lines, and bars from the
+    lowest to the highest seed."""
     figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
     by_line = []
     for number, ((schedule, name), of_both) in enumerate(runs.groupby(["schedule", "name"])):
         losses = losses_by_rate(of_both)
-        line, ring = ("-", {}) if number % 2 else ("--", {"markersize": 8, "markerfacecolor": "none"})
-        _draw_curve(axes, losses, SERIES[number // 2], line, label=f"{name}, {schedule}", **ring)
+        shift, look = (1.03, {"fmt": "D--", "markerfacecolor": "none"}) if number % 2 else (0.97, {"fmt": "o-"})
+        reach = losses["mean"] - losses["min"], losses["max"] - losses["mean"]
+        look |= {"color": COLORS[SERIES[number // 2]], "capsize": 3, "label": f"{name}, {schedule}"}
+        axes.errorbar(losses.index * shift, losses["mean"], reach, **look)
         by_line.append(f"{name}, {schedule}: {rates_in_words(losses)}")
     axes.set(xscale="log", xlabel="learning rate α (logarithmic)", ylabel="training loss, last 20 steps", ylim=(0, 2.6))
     rates = sorted(runs["lr"].unique())
@@ -164,7 +167,7 @@ def rates_in_words(losses: pd.DataFrame) -> str:
 
 
 def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Figure, str]:
-    """A row for each optimizer, two marks for each seed: training and held-out loss. `state_bytes` by name."""
+    """A row for each optimizer, two marks for each seed: training and held-out loss. `state_bytes` by name, where known."""
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
     rows = race.groupby("name")["loss"].mean().sort_values().index
     by_optimizer = []
@@ -181,8 +184,10 @@ def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Fig
         )
         if lost := of_name["loss"].isna().sum():
             axes.text(2.58, row, f"{lost} of {len(of_name)} diverged", ha="right", va="center", fontsize=9)
-        by_optimizer.append(f"{name} with {format_bytes(state_bytes[name])}: {ends}")
-    axes.set_yticks(range(len(rows)), [f"{name}\n{format_bytes(state_bytes[name])}" for name in rows])
+        size = f" with {format_bytes(state_bytes[name])}" if name in state_bytes else ""
+        by_optimizer.append(f"{name}{size}: {ends}")
+    sizes = {name: f"\n{format_bytes(size)}" for name, size in state_bytes.items()}
+    axes.set_yticks(range(len(rows)), [f"{name}{sizes.get(name, '')}" for name in rows])
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 2.6), xlabel="loss at the end, a mark for each seed")
     axes.set_title("Muon ends lowest, and a smaller state does not mean a higher loss")
     axes.legend()

@@ -169,16 +169,17 @@ def accumulation_figure(counts: Sequence[int] = (3, 8, 5, 2)) -> tuple[Figure, s
             axes.add_patch(Rectangle((place + 0.05, y), 0.85, 0.6, color=color))
         axes.text(-0.5, y + 0.3, f"micro-batch {row + 1}", ha="right", va="center")
         axes.text(widest + 0.4, y + 0.3, f"$T_{row + 1}$ = {count}", va="center")
-        _draw_line(axes, (widest + 2.3, y + 0.3), (widest + 4.2, middle))
-        axes.text(widest + 2.5, y + 0.62, f"$g_{row + 1}$", ha="center", va="center")
+        _draw_line(axes, (widest + 3.6, y + 0.3), (widest + 5.4, middle))
+        axes.text(widest + 3, y + 0.3, f"$g_{row + 1}$", ha="center", va="center")
     stations = (("G\nadd $T_i g_i$", "gradients"), ("÷ Σ$T_i$", "ink"), ("clip,\nthen step", "ink"))
-    x = widest + 5.9
+    x = widest + 7.1
     for place, (text, color) in enumerate(stations):
         box(axes, x + 4.1 * place, middle, text, color, letters="ink")
         if place:
             _draw_line(axes, (x - 2.4 + 4.1 * place, middle), (x - 1.5 + 4.1 * place, middle))
     axes.set(xlim=(-4.6, x + 10), ylim=(-0.4, len(counts) + 0.1))
     axes.axis("off")
+    axes.set_title("Each micro-batch counts by its tokens; G is divided once", loc="left")
     handles, labels = patches(("token that counts", "first"), ("padding", "grid"))
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     listed = ", ".join(map(str, counts))
@@ -252,31 +253,33 @@ def train_on_texts(
 ) -> dict[str, list[float]]:
     """One pass in updates from 32 texts; what it reports and what `held_out` texts say, after each `every` updates.
 
-    A token weighs as any other, or `by_text` as in a mean of means over micro-batches of one text: 1 / (32 T). `reported` is the
-    mean of the losses that were minimized; `by token` and `by text` are the two means of the held-out loss.
+    A token weighs as any other, or `by_text` as in a mean of means over micro-batches of one text: 1 / (32 T). Both means are
+    taken of the last `every` updates' losses (`reported` is the one that was minimized) and of the held-out loss.
     """
     optimizer, losses = AdamW(model.parameters(), lr=1e-3), []
-    curves = {"reported": [], "by token": [], "by text": []}
+    names = "training, by token", "training, by text", "by token", "by text"
+    curves = {name: [] for name in ("reported", *names)}
     for rows in torch.arange(len(ids)).split(32):
-        loss = _mean_loss(model, ids[rows], mask[rows], by_text)
-        loss.backward()
+        means = _mean_losses(model, ids[rows], mask[rows])
+        means[by_text].backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
+        losses.append(torch.stack(means).detach())
         if len(losses) % every == 0:
-            curves["reported"].append(sum(losses[-every:]) / every)
             with torch.no_grad():
-                curves["by token"].append(_mean_loss(model, *held_out, by_text=False).item())
-                curves["by text"].append(_mean_loss(model, *held_out, by_text=True).item())
+                both = *(sum(losses[-every:]) / every), *_mean_losses(model, *held_out)
+            for name, value in zip(names, both, strict=True):
+                curves[name].append(value.item())
+            curves["reported"].append(both[by_text].item())
     return curves
 
 
-def _mean_loss(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor, by_text: bool) -> torch.Tensor:
-    """Of predicting each next token that is no padding: the mean over all tokens, or over the texts' own means."""
+def _mean_losses(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of predicting each next token that is no padding: the mean over all tokens, and that over the texts' own means."""
     logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
     losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
     sums, terms = (losses * mask[:, 1:]).sum(1), mask[:, 1:].sum(1)
-    return (sums / terms).mean() if by_text else sums.sum() / terms.sum()
+    return sums.sum() / terms.sum(), (sums / terms).mean()
 
 
 def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], every: int = 10) -> tuple[Figure, str]:
@@ -315,7 +318,7 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
             edge += size
     *_, (name, sizes) = updates.items()
     lost = batches - sum(sizes)
-    axes.set_title(f"{name}: {', '.join(map(str, sizes))} micro-batches in an update, and {lost} left over", loc="left")
+    axes.set_title(f"{name}: the first update has {sizes[0]}, and {lost} is left over", loc="left")
     axes.set(xlim=(0, batches), ylim=(len(updates) - 0.4, -0.5), xlabel="micro-batch, counted from 0")
     axes.set_xticks([i + 0.5 for i in range(batches)], range(batches))
     axes.set_yticks(range(len(updates)), list(updates))
@@ -330,22 +333,37 @@ def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[F
     )
 
 
-def accumulated_noise_figure(ks: Sequence[int], measured: Sequence[float]) -> tuple[Figure, str]:
-    """The gradient's noise against the micro-batches of an update, measured points over the line 1/k from the first."""
+def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
+    """The variance of the mean of k gradients over the squared length of the true one, for each k of `ks`.
+
+    `gradients` are those of independent micro-batches, a row each. Of the squared length of their mean, what noise adds to it
+    is taken off.
+    """
+    squared = gradients.mean(0).square().sum() - gradients.var(0).sum() / len(gradients)
+    groups = {k: gradients.view(-1, k, gradients.shape[1]).mean(1) for k in ks}
+    return [(group.var(0).sum() / squared).item() for group in groups.values()]
+
+
+def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Figure, str]:
+    """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
     figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
-    expected = [measured[0] * ks[0] / k for k in ks]
-    axes.loglog(ks, expected, color=COLORS["predicted"], label="1/k")
-    axes.loglog(ks, measured, "o", color=COLORS["measured"], label="measured")
-    axes.set_title("Twice the micro-batches, half the noise")
+    described = []
+    for (name, measured), color, mark in zip(noise.items(), ("first", "second"), "oD", strict=False):
+        values = np.asarray(measured)
+        mean = values.mean(0)
+        reach = mean - values.min(0), values.max(0) - mean
+        axes.errorbar(ks, mean, reach, fmt=mark, color=COLORS[color], capsize=4, label=name)
+        axes.loglog(ks, [mean[0] * ks[0] / k for k in ks], color=COLORS[color], linewidth=1)
+        described.append(f"{name}: {', '.join(f'{m:.3g} at k = {k}' for k, m in zip(ks, mean, strict=True))}")
+    axes.plot([], [], color=COLORS["ink"], linewidth=1, label="1/k")
+    axes.set_title("Twice the micro-batches, half the noise; and training raises it")
     axes.set(
         xlabel="k, micro-batches of an update (log)", ylabel="variance of the gradient\n/ its squared length (log)"
     )
     axes.set_xticks(list(ks), [str(k) for k in ks])
-    axes.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
     axes.minorticks_off()
     axes.legend()
-    pairs = ", ".join(f"k = {k}: {value:.3g}" for k, value in zip(ks, measured, strict=True))
-    return figure, f"Variance of the gradient over its squared length against k, beside a line falling as 1/k. {pairs}."
+    return figure, f"Variance of the gradient over its squared length, falling about as 1/k. {'; '.join(described)}."
 
 
 def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:

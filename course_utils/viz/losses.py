@@ -58,7 +58,7 @@ def losses_over_seeds(
         place = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 9}
         axes.annotate(f"{at}: {height:.2f}", (1, height), xycoords=axes.get_yaxis_transform(), **place)
         ends.append(f"{at} is at {height:.2f}")
-    axes.set(xlabel="step", ylabel=what)
+    axes.set(xlabel="step", ylabel=what + (f", mean of {window} steps" if window > 1 else ""))
     figure.legend(loc="outside upper center", ncols=min(len(runs), 3), title=title)
     seeds = format_counted(max(map(len, runs.values())), "seed")
     return figure, f"{what[0].upper() + what[1:]}, mean and range over {seeds}: {'; '.join(ends)}."

@@ -17,11 +17,11 @@ _VISIBLE = 0.002  # the least share of a figure's height or width that a reader 
 
 
 def instants_figure(
-    by_instant: Mapping[str, Mapping[str, int]], title: str = "", card: int | None = None
+    by_instant: Mapping[str, Mapping[str, int]], title: str = "", card: int | None = None, mark: bool = True
 ) -> tuple[Figure, str]:
     """Stacked bars, one per instant: bytes by kind, as `memory.instants` gives them; the fullest instant is marked.
 
-    `card` are the bytes that a card has, drawn as a line.
+    `card` are the bytes that a card has, drawn as a line. Without `mark` no bar is: each may be the peak of a run of its own.
     """
     totals = {instant: sum(parts.values()) for instant, parts in by_instant.items()}
     unit, size = byte_unit(max(totals.values()))
@@ -29,7 +29,7 @@ def instants_figure(
     for row, parts in enumerate(by_instant.values()):
         stack(axes, row, parts, size)
     for row, total in enumerate(totals.values()):
-        note = "  ← peak" if total == max(totals.values()) else ""
+        note = "  ← peak" if mark and total == max(totals.values()) else ""
         axes.text(total / size, row, f"  {three_digits(total / size)} {unit}{note}", va="center")
     axes.set(yticks=range(len(totals)), yticklabels=list(totals), xlabel=f"memory in use, {unit}", title=title)
     axes.set_xlim(0, _ROOM * max(max(totals.values()), card or 0) / size)

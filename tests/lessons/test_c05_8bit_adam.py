@@ -10,7 +10,6 @@ from course_utils.hardware import Machine, OperatorWatch
 from course_utils.lessons import c05_8bit_adam as lesson
 from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import nearest
-from course_utils.training import History
 
 
 def test_the_journey_of_four_values_is_computed():
@@ -127,6 +126,15 @@ def test_a_path_ends_where_adamw_s_does_if_nothing_is_rounded():
     assert not torch.equal(lesson.end_of_path(optim.AdamW, 3, seed=1)[0], right)
 
 
+def test_a_path_is_off_by_its_share_and_zeros_of_v_are_counted():
+    right, end = (lesson.end_of_path(kind, 4, seed=1)[0] for kind in (optim.AdamW, optim.AdamW8bit))
+    share, zeros = lesson.off_by(optim.AdamW8bit, 4, seed=1)
+    assert share == pytest.approx(((end - right).norm() / right.norm()).item())
+    assert zeros > 0
+    assert lesson.off_by(lesson.DynamicWithoutZero, 4, seed=1)[1] == 0
+    assert lesson.off_by(optim.AdamW8bit, 4, min_8bit_size=10_000) == (0, 0)
+
+
 def test_the_library_s_seconds_are_its_bytes_over_the_rate():
     assert sum(moved for moved, _ in lesson.LIBRARY_UPDATE.values()) == 120
     machine = Machine("a machine", "", 2**30, 1e9, {}, 1e9, "", 1e9)
@@ -157,17 +165,6 @@ def test_the_update_is_timed_on_a_tensor_that_has_state():
     lesson.step(module, optimizer, gradient)
     assert optimizer.state[module[0]]["state1"].dtype == torch.uint8
     assert lesson.seconds_of_update(optim.AdamW, (8, 8)) > 0
-
-
-def test_the_run_that_explodes_is_named_at_its_end():
-    runs = {}
-    for name, last in (("dynamic", 2.0), ("linear", 80.0), ("linear without 0", 2.1)):
-        losses = (2.3, 2.2, last, last, last)
-        steps = [{"step": i + 1, "loss": loss, "tokens": 1, "seconds": i} for i, loss in enumerate(losses)]
-        runs[name] = History(steps=steps)
-    figure, alt = lesson.zero_figure(runs)
-    assert figure.axes[0].get_yscale() == "log"
-    assert "linear from 2.30 to 80.00" in alt
 
 
 @pytest.mark.parametrize("changed", [{"kind": "linear"}, {"total_bits": 4}, {"exponent_bits": 2}, {"block_size": 2048}])

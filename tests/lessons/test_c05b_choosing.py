@@ -101,7 +101,7 @@ def test_the_figures_draw_every_stored_run():
     assert [title(axes).partition(":")[0] for axes in figure.axes] == list(contenders())
     assert alt.count(" at 0.001") == 6
     of_both = sweep[sweep["name"].isin(["Adam", "AdamW"])]
-    assert len(lesson.crossed_figure(of_both)[0].axes[0].lines) == 4
+    assert len(lesson.crossed_figure(of_both)[0].axes[0].containers) == 4
     with_cosine = race[race["schedule"] == "cosine"]
     figure, _ = lesson.race_figure(with_cosine, dict.fromkeys(contenders(), MiB))
     assert sum(len(line.get_xdata()) for line in figure.axes[0].lines) == 2 * len(with_cosine) == 36

@@ -275,6 +275,17 @@ def test_weighing_by_text_is_the_same_where_all_texts_are_equally_long():
     assert "reported, right" in lesson.two_curves_figure({"right": by_token, "mean of means": by_text}, 1)[1]
 
 
+def test_noise_falls_with_the_micro_batches_of_a_group():
+    draw = torch.Generator().manual_seed(0)
+    gradients = 3.0 + torch.randn(512, 40, generator=draw, dtype=torch.float64)
+    one, four = lesson.noise_by_groups(gradients, (1, 4))
+    assert one == pytest.approx(1 / 9, rel=0.05)
+    assert four == pytest.approx(one / 4, rel=0.15)
+    figure, alt = lesson.accumulated_noise_figure([1, 4], {"fresh": [[one, four], [2 * one, 2 * four]]})
+    assert len(figure.axes[0].containers) == 1
+    assert f"fresh: {1.5 * one:.3g} at k = 1" in alt
+
+
 def test_groups_show_what_is_left_over():
     figure, alt = lesson.groups_figure({"right": [4, 2], "wrong": [1, 4]}, 6)
     assert len(figure.axes[0].patches) == 12

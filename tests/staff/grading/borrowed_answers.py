@@ -134,9 +134,9 @@ def worked_gradient(w, x, b, y):
     "05_8bit_adam": {
         "q1": ["def code_book(bits, signed): return dynamic_codebook(signed, bits).double()"],
         "q2": [
-            """def round_trip(values, codes, block):
-    places, scales = quantize(values, codes, block)
-    return places, scales.to(values.dtype), dequantize(places, scales, codes, block, values.dtype)
+            """def round_trip(values, codebook, block):
+    codes, scales = quantize(values, codebook, block)
+    return codes, scales.to(values.dtype), dequantize(codes, scales, codebook, block, values.dtype)
 """,
         ],
         "q3": [
