@@ -543,7 +543,8 @@ def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -
     axes.set_title(title, fontsize=11)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    return figure, f"{title}. A dot for each seed, a line at the mean. {_ranges(runs)}."
+    said = title.replace("\n", ". ")
+    return figure, f"{said}. A dot for each seed, a line at the mean. {_ranges(runs)}."
 
 
 def _draw_dots(axes: Axes, rows: Iterable[Sequence[float]]) -> None:
@@ -583,7 +584,7 @@ def race_title(differences: Mapping[str, Sequence[float]]) -> str:
         for way, names in (("below", below), ("above", above))
         if names
     ]
-    return ". ".join(one[0].upper() + one[1:] for one in said)
+    return "\n".join(one[0].upper() + one[1:] for one in said)
 
 
 def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.DataFrame:
@@ -591,7 +592,11 @@ def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.D
     rows = {}
     for name, one in low_states(shapes).items():
         rates = sorted(runs[(runs["name"] == name) & runs["seed"].isin(SWEEP_SEEDS)]["lr"].unique())
-        rows[name] = [format_bytes(one.state(shapes)), ", ".join(f"{rate:g}" for rate in rates) or "AdamW's", one.contender.lr]
+        rows[name] = [
+            format_bytes(one.state(shapes)),
+            ", ".join(f"{rate:g}" for rate in rates) or "AdamW's",
+            one.contender.lr,
+        ]
     return pd.DataFrame(rows, ["state", "rates tried", "best"]).T
 
 
@@ -617,19 +622,22 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried], ends: Mapping[str, S
     peaks.set(
         yticks=range(len(ways)), yticklabels=list(ways), xlabel=f"peak, {unit}", xlim=(0, 1.08 * base.peak / size)
     )
-    clocks.set(xlabel="an epoch here, × as it is", xlim=(0, 1.1 * max(times.values())))
-    losses.set(xlabel="held-out loss minus as it is")
+    clocks.set(xlabel="epoch, × as it is", xlim=(0, 1.1 * max(times.values())))
+    losses.set(xlabel="loss minus as it is")
     for axes in (peaks, clocks, losses):
         axes.grid(axis="y", visible=False)
     peaks.set_ylim(len(ways) - 0.4, -1.1)
-    low, few = next(iter(ways)), min((name for name in shown if shown[name]), key=lambda name: sum(shown[name]))
-    title = f"Lowest peak: {low}; lowest mean loss: {few}. Lines: as it is"
+    low, above = next(iter(ways)), [name for name, values in shown.items() if values and min(values) > 0]
+    title = f"Lowest peak: {low}. Lines: as it is" + (
+        f"\nEnd higher with every seed: {', '.join(above)}" if above else ""
+    )
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     rows = "; ".join(
         f"{name} {format_bytes(one.peak)}, {times[name]:.2f} times the seconds" for name, one in ways.items()
     )
     about = f"As it is: {format_bytes(base.peak)}. {rows}. Loss minus that of as it is, three seeds: {_ranges(shown)}"
-    return figure, f"{title}. {about}; not fine-tuned: mean {mean:.2f}."
+    said = title.replace("\n", ". ")
+    return figure, f"{said}. {about}; not fine-tuned: mean {mean:.2f}."
 
 
 STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}

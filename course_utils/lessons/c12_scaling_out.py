@@ -361,7 +361,7 @@ KINDS = {
 }
 
 
-_RANK_COLORS = ("first", "third")
+_RANK_COLORS = ("activations", "gradients")
 
 
 def width_figure() -> tuple[Figure, str]:
@@ -384,7 +384,7 @@ def width_figure() -> tuple[Figure, str]:
             axes.set_title(cuts[row, column], loc="center", fontsize=10)
             axes.axis("off")
         panels[row, 0].text(-0.9, 0.9, way, rotation=90, ha="center", va="center", fontsize=9)
-    figure.legend(*patches(("rank 0", "first"), ("rank 1", "third")), loc="outside lower center", ncols=2)
+    figure.legend(*patches(("rank 0", "activations"), ("rank 1", "gradients")), loc="outside lower center", ncols=2)
     figure.suptitle("Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", x=0.01, ha="left", fontsize=11)
     listed = "; ".join(cuts.values())
     return figure, f"Two matrices of two numbers, one for rank 0 and one for rank 1. {listed}."

@@ -109,7 +109,7 @@ def test_the_race_is_paired_by_seed():
     differences = lesson.raced(lesson.stored())
     assert all(len(values) == len(lesson.RACE_SEEDS) for values in differences.values())
     said = lesson.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
-    assert said == "Below AdamW with every seed: a. Above AdamW with every seed: c"
+    assert said == "Below AdamW with every seed: a\nAbove AdamW with every seed: c"
     assert "GaLore, a half" in lesson.race_title(differences).partition("Above")[0]
 
 
