@@ -1,15 +1,18 @@
-"""Loss after one epoch for each optimizer of chapter 11b, and for students with and without a teacher; `--save` stores them.
+"""Loss after one epoch for each optimizer of chapter 11b, for students with and without a teacher, and for each way to fine-tune.
 
-Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -m benchmarks.fewer_bits`. A run takes ten to
-fifteen seconds on one thread, all of them about half an hour.
+Run at the scale that the comparison is stored at: `COURSE_SCALE=laptop python -m benchmarks.fewer_bits`; `--save` stores them. A
+run takes five to fifteen seconds on one thread, all of them about three quarters of an hour.
 """
 
 import argparse
 import json
+from dataclasses import replace
 from math import inf
 
 from benchmarks.learning_rates import Task
+from course_utils import memory
 from course_utils.lessons import c11b_fewer_bits as lesson
+from course_utils.settings import settings
 
 RATES = {
     "SGD": (1.0, 3.0, 10.0),
@@ -18,7 +21,20 @@ RATES = {
     "APOLLO": (2e-3, 5e-3, 1e-2, 2e-2),
     "LoRA": (1e-3, 3e-3, 1e-2, 3e-2),
 }
-"""Of each kind; AdamW's on fewer bits take AdamW's best."""
+"""Of each kind of optimizer."""
+ADAMWS = (1e-3, 2e-3, 4e-3)
+TUNING = {
+    "SGD": (1e-2, 3e-2, 1e-1),
+    "Adafactor": (1e-2, 3e-2, 1e-1),
+    "GaLore, a quarter": (2e-3, 5e-3, 1e-2),
+    "LoRA on q v": (3e-3, 1e-2, 3e-2),
+    "LoRA on q k v o": (3e-3, 1e-2, 3e-2),
+    "LoRA of rank 16": (1e-3, 3e-3, 1e-2),
+    "QLoRA of rank 16": (1e-3, 3e-3, 1e-2),
+}
+"""Of ways to fine-tune; the others are `ADAMWS`."""
+TUNED = (lesson.AS_IT_IS, "half the width", "8-bit AdamW", "4-bit AdamW", *TUNING)
+TUNING_SEEDS = (10, 11, 12)
 
 
 def main():
@@ -31,28 +47,54 @@ def main():
         runs.append(row)
         print(json.dumps(row), flush=True)
 
-    best = {}
     for name, low in lesson.low_states(lesson.hidden_shapes(task.model(0))).items():
-        kind = name.split(",")[0]
-        if kind != "AdamW" or kind == name:
-            losses = {}
-            for lr in RATES[kind]:
-                for seed in lesson.SWEEP_SEEDS:
-                    scores = task.run(low.contender.at(lr), seed)
-                    losses[lr] = losses.get(lr, 0) + (inf if scores["loss"] is None else scores["loss"])
-                    note(name=name, lr=lr, seed=seed, **scores)
-            best[kind] = min(losses, key=losses.get)
+        losses = {}
+        for lr in RATES[name.split(",")[0]]:
+            for seed in lesson.SWEEP_SEEDS:
+                scores = task.run(low.contender.at(lr), seed)
+                losses[lr] = losses.get(lr, 0) + (inf if scores["loss"] is None else scores["loss"])
+                note(name=name, lr=lr, seed=seed, **scores)
+        best = min(losses, key=losses.get)
         for seed in lesson.RACE_SEEDS:
-            note(name=name, lr=best[kind], seed=seed, **task.run(low.contender.at(best[kind]), seed))
+            note(name=name, lr=best, seed=seed, **task.run(low.contender.at(best), seed))
     master = lesson.teacher()
     note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.told(master), 4))
     ways = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(master, t)} for t in (1.0, 2.0, 4.0)}
     for name, options in ({"alone": {}, "alone, twice as long": {"epochs": 2}} | ways).items():
         for seed in lesson.RACE_SEEDS:
             note(name=name, seed=seed, test=round(lesson.told(lesson.student(seed, **options)), 4))
+    tuned = fine_tune()
     if save:
-        lines = ",\n".join(map(json.dumps, runs))
-        lesson.RUNS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        _store(lesson.RUNS, runs)
+        _store(lesson.TUNED, tuned)
+
+
+def fine_tune() -> list[dict]:
+    """Of each way that is stored the held-out loss at three rates and with three seeds, and what they started from."""
+    scale, runs, begun = settings().scale, [], {}
+    recipe = memory.Recipe(batch=16, sequence=scale.sequence, device=settings().device.type)
+    narrow = replace(scale, width=scale.width // 2)
+
+    def note(**row) -> None:
+        runs.append(row)
+        print(json.dumps(row), flush=True)
+
+    for seed in TUNING_SEEDS:
+        begun[seed], begun[seed, "half"] = lesson.begun(scale, seed), lesson.begun(narrow, seed)
+        note(name="start", lr=None, seed=seed, test=round(lesson.held_out(begun[seed], scale), 4))
+    recipes = {name: one for name, (_, one) in lesson.ways(begun[TUNING_SEEDS[0]], recipe, scale).items()}
+    for name in TUNED:
+        for lr in TUNING.get(name, ADAMWS):
+            for seed in TUNING_SEEDS:
+                model = begun[(seed, "half") if name == "half the width" else seed]
+                ended = lesson.fine_tuned(model, recipes.get(name, recipe), scale, lr, seed)
+                note(name=name, lr=lr, seed=seed, test=round(lesson.held_out(ended, scale), 4))
+    return runs
+
+
+def _store(path, runs: list[dict]) -> None:
+    lines = ",\n".join(map(json.dumps, runs))
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

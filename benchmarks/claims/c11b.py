@@ -4,6 +4,7 @@ from functools import cache
 
 from benchmarks.claims import claim
 from benchmarks.learning_rates import Task
+from course_utils import memory
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import SCALES
 
@@ -31,6 +32,26 @@ def _loss_with_teacher(seed: int, temperature: float) -> float:
 @cache
 def _teacher():
     return lesson.teacher()
+
+
+@cache
+def _tuned(seed: int, name: str, **fields) -> float:
+    """Held-out loss after fine-tuning, at the best rate of the stored sweep."""
+    scale = SCALES["laptop"]
+    recipe = memory.Recipe(batch=16, sequence=scale.sequence, **fields)
+    return lesson.held_out(lesson.fine_tuned(_begun(seed), recipe, scale, lesson.best_rate(name), seed), scale)
+
+
+@cache
+def _begun(seed: int):
+    return lesson.begun(SCALES["laptop"], seed)
+
+
+@claim("11b-behind")
+def adapters_end_above_adamw(seed):
+    places = {"LoRA of rank 16": lesson.PLACES["all-linear"], "LoRA on q v": lesson.PLACES["q v"]}
+    plain = _tuned(seed, lesson.AS_IT_IS)
+    return all(_tuned(seed, name, lora=16, lora_targets=layers) > plain for name, layers in places.items())
 
 
 @claim("11b-adapters")

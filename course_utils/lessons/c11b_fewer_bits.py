@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import torch
 from datasets import Dataset
-from matplotlib.colors import Normalize
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
@@ -30,19 +29,20 @@ from course_utils.optim.galore import APOLLO, GaLore
 from course_utils.optim.low_bit import AdamW4bit, AdamW16bit
 from course_utils.optim.quantization import nearest
 from course_utils.settings import Scale, settings
-from course_utils.techniques import checkpoint_blocks, distillation_loss
+from course_utils.techniques import distillation_loss
 from course_utils.techniques.lora import LoRA, adapt
+from course_utils.techniques.nf4 import NF4
 from course_utils.training import evaluate
-from course_utils.units import format_bytes, format_seconds
+from course_utils.units import format_bytes
 from course_utils.viz.memory import legend_of_kinds, stack
-from course_utils.viz.parts import byte_unit, second_unit, subplots
+from course_utils.viz.parts import byte_unit, subplots
 from course_utils.viz.style import COLORS
 
 # A small classifier, and its fine-tuning.
 
-RATE = {"sgd": 0.03, "adafactor": 0.03}
-"""Of fine-tuning, by optimizer; AdamW's, and adapters', below."""
-ADAMW_RATE, ADAPTER_RATE = 2e-3, 3e-3
+TUNED = Path(__file__).with_name("c11b_tuned_runs.json")
+AS_IT_IS = "as it is"
+"""AdamW in float32 on all weights, which every other way is compared with."""
 
 
 @cache
@@ -56,16 +56,18 @@ def functions(scale: Scale, split: str) -> Dataset:
     return tokens["train"].select(places[: scale.train_rows // 2])
 
 
-def classifier(scale: Scale) -> nn.Module:
+def classifier(scale: Scale, seed: int | None = None) -> nn.Module:
     """A DistilBERT that tells the ten packages, without dropout, so that runs differ by what is done alone."""
     off = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
-    return models.build("distilbert", labels=10, scale=scale, **off).to(settings().device)
+    return models.build("distilbert", labels=10, scale=scale, seed=seed, **off).to(settings().device)
 
 
-def begun(scale: Scale) -> nn.Module:
-    """A classifier after an epoch on the first half of the functions: what a download would be elsewhere."""
-    model, batches = classifier(scale), data.batches(functions(scale, "first"), 16, seed=settings().seed)
-    Contender(lambda net, lr: optim.AdamW(net.parameters(), lr=lr), 2e-3).train(model, batches, settings().seed)
+def begun(scale: Scale, seed: int | None = None) -> nn.Module:
+    """A classifier after an epoch on the first half of the functions: what a download would be elsewhere. `seed` decides weights
+    and order, by default the settings'."""
+    seed = settings().seed if seed is None else seed
+    model, batches = classifier(scale, seed), data.batches(functions(scale, "first"), 16, seed=seed)
+    Contender(lambda net, lr: optim.AdamW(net.parameters(), lr=lr), 2e-3).train(model, batches, seed)
     return model
 
 
@@ -85,33 +87,80 @@ class Tried:
     loss: float
 
 
-def tried(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> Tried:
-    """Fine-tune a copy of `model` for one epoch by `recipe`, after its step was predicted and measured."""
-
-    def make() -> nn.Module:
-        return deepcopy(model).to(torch.get_default_dtype())
-
-    predicted, device = memory.estimate(make, recipe).peak, settings().device
-    if recipe.optimizer == "adamw4bit":  # of which the planner knows the bytes alone, since torchao may be missing
-        recipe = replace(recipe, optimizer=AdamW4bit)
-    work = Workload(make, recipe)
+def tried(model: nn.Module, recipe: memory.Recipe, scale: Scale, name: str = "") -> Tried:
+    """Fine-tune a copy of `model` for one epoch by `recipe`, after its step was predicted and measured, at the best rate of the
+    way called `name`."""
+    predicted, work = memory.estimate(_copies(model), recipe).peak, _workload(model, recipe)
     peak = memory.measure(work.build, work.step, timed=0).peak
+    started = time.perf_counter()
+    tuned = fine_tuned(model, recipe, scale, best_rate(name))
+    return Tried(predicted, peak, time.perf_counter() - started, held_out(tuned, scale))
+
+
+def fine_tuned(
+    model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float, seed: int | None = None
+) -> nn.Module:
+    """A copy of `model` after one epoch on the second half of the functions, in float32. `seed` decides order and adapters."""
+    seed = settings().seed if seed is None else seed
+    torch.manual_seed(seed)
+    work, device = _workload(model, recipe), settings().device
     copied, optimizer, _ = work.build()
-    rate = ADAPTER_RATE if recipe.lora else RATE.get(recipe.optimizer, ADAMW_RATE)
-    loader = data.batches(functions(scale, "second"), recipe.batch, settings().seed)
+    loader = data.batches(functions(scale, "second"), recipe.batch, seed)
     batches = [{name: tensor.to(device) for name, tensor in batch.items()} for batch in loader]
-    updates, started = -(-len(batches) // recipe.accumulation), time.perf_counter()
+    updates = -(-len(batches) // recipe.accumulation)
     for number in range(updates):
         for group in optimizer.param_groups:
             group["lr"] = rate * schedules.cosine(number + 1, updates + 1, warmup=updates // 10)
         work.step(copied, optimizer, batches[number * recipe.accumulation :][: recipe.accumulation])
     next(copied.parameters()).sum().item()  # a GPU is done only when its numbers are there
-    seconds = time.perf_counter() - started
-    return Tried(predicted, peak, seconds, held_out(copied.float(), scale))
+    return copied.float()
 
 
-OWN = ("4-bit AdamW", "GaLore, a quarter", "LoRA of rank 16", "QLoRA of rank 16")
-"""The rungs that are this chapter's; the others have rows in theirs."""
+def _copies(model: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: deepcopy(model).to(torch.get_default_dtype())
+
+
+def _workload(model: nn.Module, recipe: memory.Recipe) -> Workload:
+    if recipe.optimizer == "adamw4bit":  # of which the planner knows the bytes alone, since torchao may be missing
+        recipe = replace(recipe, optimizer=AdamW4bit)
+    return Workload(_copies(model), recipe)
+
+
+OWN = ("half the batch", "half the width", "4-bit AdamW", "GaLore, a quarter", "LoRA of rank 16", "QLoRA of rank 16")
+OWN += ("LoRA on q k v o", "LoRA on q v")
+"""The ways that are this chapter's; the others have rows in theirs."""
+
+
+def ways(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tuple[nn.Module, memory.Recipe]]:
+    """A model and a recipe by name: two first resorts, the rungs of the ladder, and adapters on fewer layers."""
+    narrow = begun(replace(scale, width=scale.width // 2))
+    plain = {"half the batch": (model, replace(recipe, batch=recipe.batch // 2)), "half the width": (narrow, recipe)}
+    changed = rungs(model, recipe)
+    for place in ("q k v o", "q v"):
+        changed[f"LoRA on {place}"] = replace(recipe, lora=16, lora_targets=PLACES[place])
+    return plain | {name: (model, one) for name, one in changed.items()}
+
+
+@cache
+def tuned() -> pd.DataFrame:
+    """Fine-tuning at laptop scale, a row each: `name`, `lr`, `seed`, `test` (held-out loss), each way at three rates and three
+    seeds; "start" has no rate. `python -m benchmarks.fewer_bits` made them."""
+    return pd.DataFrame(json.loads(TUNED.read_text(encoding="utf-8")))
+
+
+def best_rate(name: str) -> float:
+    """The rate with the lowest mean loss in `tuned`; a way that is not there has AdamW's."""
+    runs = tuned()
+    return runs[runs["name"] == (name if name in set(runs["name"]) else AS_IT_IS)].groupby("lr")["test"].mean().idxmin()
+
+
+def tuned_ends() -> dict[str, list[float]]:
+    """By way, at its best rate, the held-out loss minus that of `AS_IT_IS` with the same seed; "start" is before all tuning."""
+    ends = {}
+    for name, runs in tuned().groupby("name", sort=False):
+        best = runs if name == "start" else runs[runs["lr"] == best_rate(name)]
+        ends[name] = best.set_index("seed")["test"]
+    return {name: (losses - ends[AS_IT_IS]).tolist() for name, losses in ends.items()}
 
 
 def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
@@ -135,6 +184,40 @@ def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
 # Adapters.
 
 LINEAR = ("q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
+PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")}
+"""Where adapters sit, as `Recipe.lora_targets` says it."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A step: numbers that are `trained`, bytes `saved` for backward, what backward holds `for_a_moment` at the peak, and the
+    peak as `planned` and as `measured`."""
+
+    trained: int
+    saved: int
+    for_a_moment: int
+    planned: int
+    measured: int
+
+
+def placed(model: nn.Module, recipe: memory.Recipe) -> Placed:
+    """What `recipe` makes of `model`."""
+    work, planned = _workload(model, recipe), memory.estimate(_copies(model), recipe).peak
+    made, _, (batch,) = work.build()
+    trained = sum(p.numel() for p in made.parameters() if p.requires_grad)
+    saved = memory.saved_bytes(lambda: made(**batch).loss, made)
+    seen = memory.measure(work.build, work.step, timed=0)
+    return Placed(trained, saved, seen.split.get("backward temporaries", 0), planned, seen.peak)
+
+
+def table_of_places(steps: Mapping[tuple[int, str], Placed]) -> pd.DataFrame:
+    """A row for each step, by rows of the batch and place of the adapters."""
+    rows = {}
+    for key, one in steps.items():
+        sizes = map(format_bytes, (one.saved, one.for_a_moment, one.planned, one.measured))
+        rows[key] = [f"{one.trained:,}", *sizes]
+    names = ["trained", "saved for backward", "for a moment", "peak, planned", "measured"]
+    return pd.DataFrame(rows, names).T.rename_axis(["rows", "adapters on"])
 
 
 def with_adapters(model: nn.Module, rank: int, names: Sequence[str] = LINEAR, first: int = 0) -> nn.Module:
@@ -169,17 +252,6 @@ def measured(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> m
     return memory.measure(build, step, timed=timed)
 
 
-def by_kind(measurements: Mapping[tuple, memory.Measurement]) -> pd.DataFrame:
-    """A row for each measured step: bytes at the peak of what stays, of what is there for a moment, and in all; and the operator
-    that the peak was inside."""
-    kinds, rows = ("parameters", "gradients", "optimizer state", "activations"), {}
-    for name, one in measurements.items():
-        sizes = {kind: one.split.get(kind, 0) for kind in kinds}
-        sizes |= {"for a moment": one.peak - sum(sizes.values()), "peak": one.peak}
-        rows[name] = {kind: format_bytes(size) for kind, size in sizes.items()} | {"inside": one.operator}
-    return pd.DataFrame(rows).T.rename_axis(["rows", "trained"])
-
-
 def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
     """Random B for all adapters of `ours`, and the same A and B for peft's in `theirs`."""
     import peft
@@ -194,18 +266,37 @@ def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
         other.lora_B["default"].weight.data.copy_(one.b.detach())
 
 
-def checkpointed(model: nn.Module, use_reentrant: bool) -> nn.Module:
-    """A copy whose blocks are each checkpointed by torch's function."""
-    copied = deepcopy(model).train()
-    checkpoint_blocks(copied, using=partial(checkpoint, use_reentrant=use_reentrant))
-    return copied
-
-
 def in_equal_steps(weight: Tensor) -> Tensor:
     """Each block of 64 rounded to 16 numbers of equal distance, from minus to plus its largest absolute value."""
     blocks, numbers = weight.reshape(-1, 64), torch.linspace(-1, 1, 16)
     scales = blocks.abs().amax(1, keepdim=True)
     return (numbers[nearest(blocks / scales, numbers).int()] * scales).view(weight.shape)
+
+
+def merged(model: nn.Module, adapted: nn.Module) -> tuple[float, dict[str, nn.Module]]:
+    """Adapters of peft that were trained beside NF4 weights, merged in three ways: how large they are beside the weights, by
+    norms, and the models. `model` has the weights as they were before they were rounded."""
+    import bitsandbytes
+    import peft
+
+    places = (
+        "the rounded weights, kept in 32 bits",
+        "the weights before rounding",
+        "the rounded weights, rounded again",
+    )
+    made, sizes = {place: deepcopy(model) for place in places}, []
+    for name, layer in adapted.base_model.model.named_modules():
+        if not isinstance(layer, peft.tuners.lora.LoraLayer):
+            continue
+        own, change = layer.get_base_layer().weight, layer.get_delta_weight("default").detach()
+        is_narrow = isinstance(own, bitsandbytes.nn.Params4bit)
+        wide = bitsandbytes.functional.dequantize_4bit(own.data, own.quant_state).float() if is_narrow else own.detach()
+        again = NF4.of((wide + change).cpu()).wide().to(wide.device) if is_narrow else wide + change
+        for place, weight in zip(places, (wide + change, None, again), strict=True):
+            parameter = made[place].get_submodule(name).weight
+            parameter.data = parameter.data + change if weight is None else weight
+        sizes.append((change.norm() / wide.norm()).item())
+    return sum(sizes) / len(sizes), made
 
 
 def bytes_of_torchao(shape: tuple[int, ...]) -> int:
@@ -402,7 +493,6 @@ def stored() -> pd.DataFrame:
 
 # Figures.
 
-TITLE = "Only APOLLO of rank 1, LoRA and SGD have higher means than AdamW"
 STUDENTS_TITLE = "A teacher helps at T = 1 and 2; a second epoch helps more"
 
 
@@ -437,7 +527,7 @@ def idea_figure() -> tuple[Figure, str]:
         stack(axes, row, parts, 1)
         axes.text(sum(parts.values()), row, f"  {sum(parts.values()):.2f}", va="center", fontsize=9)
     axes.set(yticks=range(len(ways)), yticklabels=list(ways), xlabel="bytes for each weight", xlim=(0, 18))
-    axes.set_title("Smaller states take from O; adapters from G and O; 4 bits from P", fontsize=11)
+    axes.set_title("Smaller states shrink O, adapters G and O, QLoRA P as well", fontsize=11)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     legend_of_kinds(figure, ways)
@@ -446,51 +536,108 @@ def idea_figure() -> tuple[Figure, str]:
 
 
 def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -> tuple[Figure, str]:
-    """A row by name, a dot for each seed, a line at the mean, and the first row's range shaded."""
+    """A row by name, a dot for each seed, a line at the mean; 0 is marked where it lies between the dots."""
     figure, axes = subplots(figsize=(7.6, 1.1 + 0.32 * len(runs)), layout="constrained")
-    first = next(iter(runs.values()))
-    axes.axvspan(min(first), max(first), color=COLORS["grid"], alpha=0.6, linewidth=0)
-    ranges = []
-    for row, (name, losses) in enumerate(runs.items()):
-        axes.plot(losses, [row] * len(losses), "o", color=COLORS["first"], markersize=4.5, alpha=0.8)
-        mean = sum(losses) / len(losses)
-        axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5)
-        ranges.append(f"{name}: {min(losses):.2f} to {max(losses):.2f}, mean {mean:.2f}")
+    _draw_dots(axes, runs.values())
     axes.set(yticks=range(len(runs)), yticklabels=list(runs), xlabel=xlabel)
     axes.set_title(title, fontsize=11)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    return figure, f"{title}. A dot for each seed, a line at the mean. {'; '.join(ranges)}."
+    said = title.replace("\n", ". ")
+    return figure, f"{said}. A dot for each seed, a line at the mean. {_ranges(runs)}."
 
 
-def choosing_figure(base: Tried, ways: Mapping[str, Tried]) -> tuple[Figure, str]:
-    """Bytes saved against seconds added for each way, colored by the loss, with a number that the key explains."""
-    figure, (axes, key) = subplots(1, 2, figsize=(7.8, 4.4), layout="constrained", width_ratios=[3, 2])
-    unit, size = byte_unit(max(base.peak - one.peak for one in ways.values()))
-    clock, second = second_unit(max(abs(one.seconds - base.seconds) for one in ways.values()))
-    losses = [base.loss, *(one.loss for one in ways.values())]
-    colors = {"c": losses, "cmap": "viridis", "norm": Normalize(min(losses), max(losses))}
-    saved = [0.0, *((base.peak - one.peak) / size for one in ways.values())]
-    added = [0.0, *((one.seconds - base.seconds) / second for one in ways.values())]
-    dots = axes.scatter(saved, added, s=90, edgecolor=COLORS["ink"], linewidth=0.6, **colors)
-    for number, place in enumerate(zip(saved, added, strict=True)):
-        axes.annotate(str(number), place, xytext=(6, 4), textcoords="offset points", fontsize=8.5)
-    axes.set(xlabel=f"bytes saved, {unit}", ylabel=f"seconds added to an epoch, {clock}")
-    axes.margins(0.12)
-    most = max(ways, key=lambda name: base.peak - ways[name].peak)
-    slowest = max(ways, key=lambda name: ways[name].seconds)
-    figure.suptitle(f"Most bytes saved: {most}; most seconds added: {slowest}", x=0.01, ha="left", fontsize=11)
-    figure.colorbar(dots, ax=axes, label="held-out loss", location="top", shrink=0.8)
-    key.set_axis_off()
-    lines = [f"{n}  {name}" for n, name in enumerate(["as it is", *ways])]
-    key.text(0, 0.98, "\n".join(lines), va="top", fontsize=9, linespacing=1.5, transform=key.transAxes)
-    rows = "; ".join(
-        f"{number} {name}: saves {format_bytes(base.peak - one.peak)}, adds {format_seconds(one.seconds - base.seconds)}, "
-        f"loss {one.loss:.2f}"
-        for number, (name, one) in enumerate(ways.items(), 1)
+def _draw_dots(axes: Axes, rows: Iterable[Sequence[float]]) -> None:
+    for row, values in enumerate(rows):
+        if not values:
+            continue
+        axes.plot(values, [row] * len(values), "o", color=COLORS["first"], markersize=4.5, alpha=0.8)
+        mean = sum(values) / len(values)
+        axes.plot([mean, mean], [row - 0.35, row + 0.35], color=COLORS["second"], linewidth=2.5)
+    left, right = axes.get_xlim()
+    if left < 0 < right:
+        axes.axvline(0, color=COLORS["ink"], linewidth=1, zorder=0)
+
+
+def _ranges(runs: Mapping[str, Sequence[float]]) -> str:
+    return "; ".join(
+        f"{name}: {min(values):.2f} to {max(values):.2f}, mean {sum(values) / len(values):.2f}"
+        for name, values in runs.items()
+        if values
     )
-    begins = f"Most bytes saved: {most}; most seconds added: {slowest}. As it is: {format_bytes(base.peak)}"
-    return figure, f"{begins}, loss {base.loss:.2f}. {rows}."
+
+
+def raced(runs: pd.DataFrame) -> dict[str, list[float]]:
+    """Of each optimizer in the stored `runs` the losses minus AdamW's with the same seed."""
+    runs = runs[runs["seed"].isin(RACE_SEEDS)].dropna(subset="loss")
+    by_name = {name: of_name.set_index("seed")["loss"] for name, of_name in runs.groupby("name", sort=False)}
+    return {name: (losses - by_name["AdamW"]).tolist() for name, losses in by_name.items() if name != "AdamW"}
+
+
+def race_title(differences: Mapping[str, Sequence[float]]) -> str:
+    """Which optimizers end below AdamW with every seed, and which above."""
+    below, above = (
+        [name for name, values in differences.items() if all(sign * value < 0 for value in values)] for sign in (1, -1)
+    )
+    said = [
+        f"{way} AdamW with every seed: {'; '.join(names)}"
+        for way, names in (("below", below), ("above", above))
+        if names
+    ]
+    return "\n".join(one[0].upper() + one[1:] for one in said)
+
+
+def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.DataFrame:
+    """For each optimizer the bytes that it keeps of the hidden matrices, the rates tried, and the best."""
+    rows = {}
+    for name, one in low_states(shapes).items():
+        rates = sorted(runs[(runs["name"] == name) & runs["seed"].isin(SWEEP_SEEDS)]["lr"].unique())
+        rows[name] = [
+            format_bytes(one.state(shapes)),
+            ", ".join(f"{rate:g}" for rate in rates) or "AdamW's",
+            one.contender.lr,
+        ]
+    return pd.DataFrame(rows, ["state", "rates tried", "best"]).T
+
+
+def choosing_figure(base: Tried, ways: Mapping[str, Tried], ends: Mapping[str, Sequence[float]]) -> tuple[Figure, str]:
+    """A row for each way, the lowest peak first: its peak, an epoch's seconds as a multiple, stored differences of loss."""
+    ways = dict(sorted(ways.items(), key=lambda item: item[1].peak))
+    figure, (peaks, clocks, losses) = subplots(
+        1, 3, figsize=(7.8, 1.5 + 0.27 * len(ways)), layout="constrained", sharey=True, width_ratios=[3, 2, 3]
+    )
+    unit, size = byte_unit(base.peak)
+    times = {name: one.seconds / base.seconds for name, one in ways.items()}
+    for row, one in enumerate(ways.values()):
+        peaks.barh(row, one.peak / size, color=COLORS["first"], height=0.65)
+    clocks.plot(list(times.values()), range(len(ways)), "o", color=COLORS["first"], markersize=5)
+    for axes, place in ((peaks, base.peak / size), (clocks, 1.0)):
+        axes.axvline(place, color=COLORS["ink"], linewidth=1)
+    shown = {name: ends.get(name, []) for name in ways}
+    _draw_dots(losses, shown.values())
+    losses.axvline(mean := sum(ends["start"]) / len(ends["start"]), color=COLORS["ink"], linewidth=1, linestyle=":")
+    losses.annotate(
+        "not tuned", (mean, -0.75), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=8
+    )
+    peaks.set(
+        yticks=range(len(ways)), yticklabels=list(ways), xlabel=f"peak, {unit}", xlim=(0, 1.08 * base.peak / size)
+    )
+    clocks.set(xlabel="epoch, × as it is", xlim=(0, 1.1 * max(times.values())))
+    losses.set(xlabel="loss minus as it is")
+    for axes in (peaks, clocks, losses):
+        axes.grid(axis="y", visible=False)
+    peaks.set_ylim(len(ways) - 0.4, -1.1)
+    low, above = next(iter(ways)), [name for name, values in shown.items() if values and min(values) > 0]
+    title = f"Lowest peak: {low}. Lines: as it is" + (
+        f"\nEnd higher with every seed: {', '.join(above)}" if above else ""
+    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    rows = "; ".join(
+        f"{name} {format_bytes(one.peak)}, {times[name]:.2f} times the seconds" for name, one in ways.items()
+    )
+    about = f"As it is: {format_bytes(base.peak)}. {rows}. Loss minus that of as it is, three seeds: {_ranges(shown)}"
+    said = title.replace("\n", ". ")
+    return figure, f"{said}. {about}; not fine-tuned: mean {mean:.2f}."
 
 
 STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}
@@ -504,15 +651,19 @@ def play_ways(
     tokens: int = 4096,
     weights: str = "32 bits",
     rank: int = 0,
+    beside: str = "all-linear",
     state: str = "32 bits",
     checkpointing: bool = False,
 ) -> tuple[Figure, str]:
-    """A transformer of 12h² weights a block: bytes by kind. Adapters of `rank` in 32 bits beside every matrix, or with 0 all is
-    trained; a weight in 4 bits is not trained itself, and gets adapters of rank 4 at least."""
+    """A transformer of 12h² weights a block: bytes by kind. Adapters of `rank` in 32 bits beside every matrix or q and v, or
+    with 0 all is trained; a weight in 4 bits is not trained itself, and gets adapters of rank 4 at least."""
     rank = rank or 4 * (weights == "NF4")
-    count, adapters = 12 * width**2 * blocks, 18 * rank * width * blocks
+    is_few = rank and beside == "q v"  # then the MLP's inputs, h and 4h wide, are not saved
+    count, adapters = 12 * width**2 * blocks, (4 if is_few else 18) * rank * width * blocks
     trained, itemsize = adapters or count, 4.0 if weights == "32 bits" else 2.0
-    per_block = 17 * itemsize * width * tokens  # without scores, which a fused function does not save
+    per_block = (
+        (12 if is_few else 17) * itemsize * width * tokens
+    )  # without scores, which a fused function does not save
     parts = {
         "parameters": count * STORED[weights] + 4 * adapters,
         "gradients": 4 * adapters or count * itemsize,
@@ -526,8 +677,8 @@ def play_ways(
         axes.text(value / size, row, f" {format_bytes(round(value))}", va="center", fontsize=9)
     most = max(parts, key=parts.get)
     axes.set(yticks=range(4), yticklabels=list(parts), xlabel=unit, xlim=(0, 1.25 * parts[most] / size))
-    beside = f"; adapters of rank {rank}" if rank else ""
-    axes.set_title(f"{format_bytes(round(total))} in all; the most: {most}{beside}", fontsize=11)
+    named = f"; adapters of rank {rank} on {beside}" if rank else ""
+    axes.set_title(f"{format_bytes(round(total))} in all; the most: {most}{named}", fontsize=11)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     listed = ", ".join(f"{kind} {format_bytes(round(value))}" for kind, value in parts.items())

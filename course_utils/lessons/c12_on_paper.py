@@ -12,38 +12,22 @@ from matplotlib.figure import Figure
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware.links import A100, LINKS, Cluster, Link, all_reduce_seconds
-from course_utils.lessons.c10_fsdp_and_zero import tokens_that_hide
 from course_utils.units import format_seconds
 from course_utils.viz.parts import patches, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, writing
 
-# Links.
-
-
-def links_figure(names: Sequence[str], ranks: int = 8) -> tuple[Figure, str]:
-    """Seconds of an all-reduce on `ranks` against its bytes, a line for each of `LINKS`; dots: half of it is latency."""
-    figure, axes = subplots(figsize=(7.6, 3.8), layout="constrained")
-    sizes, by_link = np.geomspace(1e3, 1e10, 60), []
-    for row, name in enumerate(names):
-        link, color = LINKS[name], SERIES[row]
-        seconds = [all_reduce_seconds(size, ranks, link) for size in sizes]
-        axes.plot(sizes, seconds, color=COLORS[color], linestyle=LINES[row % 4])
-        half = ranks * link.latency * link.bandwidth
-        axes.plot(half, all_reduce_seconds(half, ranks, link), MARKS[row], color=COLORS[color])
-        axes.text(1.3e10, seconds[-1], name, color=writing(color), va="center", fontsize=9)
-        by_link.append(
-            f"{name}: {half / 1e6:.2g} MB, a gigabyte in {format_seconds(all_reduce_seconds(1e9, ranks, link))}"
-        )
-    axes.set(xscale="log", yscale="log", xlabel="bytes of the all-reduce", ylabel="time, predicted", xlim=(1e3, 1.5e11))
-    axes.set_xticks([1e3, 1e6, 1e9], ["1 kB", "1 MB", "1 GB"])
-    ticks = [10.0**power for power in range(-4, 2)]
-    axes.set_yticks(ticks, [format_seconds(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.set_title("Left of its mark an all-reduce pays mostly latency, right of it bandwidth")
-    return figure, f"Seconds of an all-reduce on {ranks} ranks. Half of them are latency at: {'; '.join(by_link)}."
-
-
 # When does a cut pay? Seconds on the wire against seconds of computing.
+
+
+def tokens_that_pay(
+    flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25, itemsize: int = 2
+) -> float:
+    """From how many tokens on the wire of data parallelism takes at most `share` of the computing, whatever the model's size.
+
+    A parameter costs 6 operations a token, and on a ring `messages` times (N − 1)/N elements: 2 for gradients that are summed, 3
+    where parameters are gathered twice and gradients scattered.
+    """
+    return messages * (ranks - 1) / ranks * itemsize * flops / (6 * share * bandwidth)
 
 
 def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25, itemsize: int = 2) -> float:
@@ -62,42 +46,60 @@ def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25, itemsiz
     return itemsize * flops / (36 * share * bandwidth)
 
 
+def expert_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25, itemsize: int = 2) -> float:
+    """From which inner width of an expert on the wire takes at most `share` of what the experts compute.
+
+    A token goes to each of its experts and back, twice: 4h elements, of which (N − 1)/N leave the rank. An expert has three
+    matrices of h by its inner width and computes 18 h times that. Width, tokens and the number of experts cancel.
+    """
+    return 4 * (ranks - 1) / ranks * itemsize * flops / (18 * share * bandwidth)
+
+
 def cuts_figure(
-    flops: float, names: Sequence[str], tokens: int, width: int, blocks: int, ranks: int = 8, share: float = 0.25
+    flops: float, names: Sequence[str], has: Mapping[str, float], ranks: int = 8, share: float = 0.25
 ) -> tuple[Figure, str]:
-    """What each cut asks for on each of `LINKS`, beside what a model has: `tokens` a card, `width`, `blocks` of a stage."""
-    figure, panels = subplots(1, 3, figsize=(7.8, 2.9), layout="constrained", sharey=True)
-    cuts = {
-        "ZeRO-3: tokens a card": ([tokens_that_hide(flops, LINKS[n].bandwidth, ranks) for n in names], tokens),
-        "tensor: width": ([width_that_pays(flops, LINKS[n].bandwidth, ranks, share) for n in names], width),
-        "pipeline: width × blocks": (
-            [stage_that_pays(flops, LINKS[n].bandwidth, share) for n in names],
-            width * blocks,
-        ),
+    """What each cut asks for on each of `LINKS`, beside what a model `has`: "data", tokens of a card in an update; "ZeRO-3", in a
+    micro-batch; "tensor", its width; "pipeline", width times blocks of a stage; "experts", their inner width."""
+    asks = {
+        "data": ("tokens an update", lambda rate: tokens_that_pay(flops, rate, ranks, 2, share)),
+        "ZeRO-3": ("tokens a micro-batch", lambda rate: tokens_that_pay(flops, rate, ranks, 3, share)),
+        "tensor": ("width", lambda rate: width_that_pays(flops, rate, ranks, share)),
+        "pipeline": ("width × blocks", lambda rate: stage_that_pays(flops, rate, share)),
+        "experts": ("inner width", lambda rate: expert_that_pays(flops, rate, ranks, share)),
     }
-    by_cut = []
-    for axes, (title, (needs, has)) in zip(panels, cuts.items(), strict=True):
+    figure, panels = subplots(2, 3, figsize=(7.8, 5.2), layout="constrained", sharey=True)
+    by_cut, between = [], []
+    for axes, (name, (unit, ask)) in zip(panels.flat, asks.items(), strict=False):
+        needs = [ask(LINKS[link].bandwidth) for link in names]
         for row, need in enumerate(needs):
-            color, mark = ("third", "o") if need <= has else ("warning", "X")
+            color, mark = ("third", "o") if need <= has[name] else ("warning", "X")
             axes.plot(need, row, mark, color=COLORS[color], markersize=7)
             frame = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
             look = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": frame}
             axes.annotate(f"{need:,.0f}", (need, row), (0, 6), **look)
-        axes.axvline(has, color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
-        axes.set(
-            xscale="log", title=title, xlim=(min(*needs, has) / 5, max(*needs, has) * 5), ylim=(len(names) - 0.5, -0.7)
+        axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
+        axes.annotate(
+            f"has {has[name]:,}", (has[name], len(names) - 0.1), (3, 0), textcoords="offset points", fontsize=8
         )
-        axes.title.set_fontsize(10)
-        axes.set_xlabel(f"has {has:,}", fontsize=9)
+        limits = min(*needs, has[name]) / 5, max(*needs, has[name]) * 15
+        axes.set(xscale="log", xlim=limits, ylim=(len(names) + 0.1, -0.7), xlabel=unit)
+        axes.set_title(name, fontsize=10)
         axes.minorticks_off()
-        enough = [name for name, need in zip(names, needs, strict=True) if need <= has]
-        listed = ", ".join(f"{name} {need:,.0f}" for name, need in zip(names, needs, strict=True))
-        by_cut.append(f"{title}: asked {listed}; the model has {has:,}, enough on {', '.join(enough) or 'none'}")
-    panels[0].set_yticks(range(len(names)), names)
-    pays = [sum(need <= has for need in needs) for needs, has in cuts.values()]
-    title = f"Of these {len(names)} links {pays[1]} will do for a cut by width, {pays[2]} for a pipeline"
+        enough = [link for link, need in zip(names, needs, strict=True) if need <= has[name]]
+        if "400 Gb/s" in enough:
+            between.append(name)
+        listed = ", ".join(f"{link} {need:,.0f}" for link, need in zip(names, needs, strict=True))
+        by_cut.append(f"{name}, {unit}: asked {listed}; has {has[name]:,}, enough on {', '.join(enough) or 'none'}")
+    panels[0, 0].set_yticks(range(len(names)), names)
+    key = panels.flat[len(asks)]
+    key.axis("off")
+    for row, (color, mark, words) in enumerate((("third", "o", "enough"), ("warning", "X", "too little"))):
+        key.plot([0.1], [row + 1], mark, color=COLORS[color], markersize=7)
+        key.text(0.18, row + 1, words, va="center", fontsize=9)
+    key.set_xlim(0, 1)
+    title = f"At 400 Gb/s this model has enough for a cut by {' and '.join(between)}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure, f"What a cut asks for on {ranks} cards. {'. '.join(by_cut)}."
+    return figure, f"{title}. What a cut asks for on {ranks} cards. {'. '.join(by_cut)}."
 
 
 # A step on a mesh.
@@ -254,31 +256,39 @@ def steps_on_meshes(model: Decoder, tokens: int, cluster: Cluster, cards: int, s
     return sorted(steps, key=lambda step: (not step.fits, step.total))
 
 
+def telling(steps: Sequence[Step], best: int = 5) -> list[Step]:
+    """The quickest `best` that fit, and of the others those with the most data, tensor and pipeline ranks."""
+    fit = [step for step in steps if step.fits]
+    rest = [max(fit[best:], key=lambda step: step.mesh[axis]) for axis in range(3) if fit[best:]]
+    return sorted({step.name: step for step in fit[:best] + rest}.values(), key=lambda step: step.total)
+
+
 def meshes_figure(by_model: Mapping[str, Sequence[Step]]) -> tuple[Figure, str]:
-    """For each model, steps from top to bottom with the parts of their seconds; those that do not fit are only named."""
-    most = max(map(len, by_model.values()))
-    figure, panels = subplots(1, len(by_model), figsize=(7.8, 1.2 + 0.18 * most), layout="constrained", squeeze=False)
+    """For each model the parts of the seconds of the steps that are `telling`."""
+    shown = {name: telling(steps) for name, steps in by_model.items()}
+    figure, panels = subplots(
+        1, len(shown), figsize=(7.8, 1.5 + 0.34 * max(map(len, shown.values()))), layout="constrained", squeeze=False
+    )
     rankings = []
-    for axes, (name, steps) in zip(panels[0], by_model.items(), strict=True):
-        best, fit = steps[0], [step for step in steps if step.fits]
-        longest = min(2.5 * best.total, max((step.total for step in fit), default=best.total))
+    for axes, (name, steps) in zip(panels[0], shown.items(), strict=True):
+        longest = 2.5 * steps[0].total
         for row, step in enumerate(steps):
             left = 0.0
-            for part, color in PARTS.items() if step.fits else ():
+            for part, color in PARTS.items():
                 seconds = min(step.seconds[part], longest - left)
                 axes.barh(row, seconds, 0.72, left, color=COLORS[color])
                 left += seconds
             cut = " → " if step.total > longest else " "
-            words = f"{cut}{step.total:.3g} s" if step.fits else f" does not fit: {step.held / 1e9:.0f} GB"
-            look = {"va": "center", "fontsize": 7, "color": writing("ink" if step.fits else "warning")}
-            axes.text(left, row, words, **look)
-        axes.set_yticks(range(len(steps)), [step.name for step in steps], fontsize=7)
-        axes.set(ylim=(len(steps) - 0.3, -0.7), xlim=(0, 1.3 * longest), xlabel="predicted seconds (→: longer)")
-        axes.set_title(f"{name}: {best.name.partition(',')[0]} is quickest", fontsize=9)
+            axes.text(left, row, f"{cut}{step.total:.3g} s", va="center", fontsize=8)
+        axes.set_yticks(range(len(steps)), [step.name.replace(", ", "\n", 1) for step in steps], fontsize=8)
+        axes.set(ylim=(len(steps) - 0.3, -0.7), xlim=(0, 1.35 * longest), xlabel="predicted seconds (→: longer)")
+        axes.set_title(f"{name}: {steps[0].name.partition(',')[0]} is quickest", fontsize=10)
         axes.grid(axis="y", visible=False)
-        listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in fit)
+        every = by_model[name]
+        listed = "; ".join(f"{step.name} {step.total:.3g} s" for step in steps)
         rankings.append(
-            f"{name}, {len(fit)} of {len(steps)} meshes fit, data × tensor × pipeline, quickest first: {listed}"
+            f"{name}, {sum(step.fits for step in every)} of {len(every)} meshes fit; data × tensor × pipeline, the quickest and "
+            f"the largest of each kind: {listed}"
         )
     figure.legend(*patches(*PARTS.items()), loc="outside upper center", ncols=3)
     return figure, f"{'. '.join(rankings)}."
@@ -329,35 +339,41 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
     return tokens * run.model.operations(run.model.blocks, recompute=True) / run.cards / step.total
 
 
-def published_figure(runs: Sequence[PublishedRun] = PUBLISHED) -> tuple[Figure, str]:
-    """Achieved and predicted FLOP/s a card against the number of parameters."""
+def published_figure(runs: Sequence[PublishedRun] = PUBLISHED, share: float = 0.5) -> tuple[Figure, str]:
+    """Achieved and predicted FLOP/s a card against the number of parameters, and `share` of the peak, which was assumed."""
     figure, axes = subplots(figsize=(7.6, 3.2), layout="constrained")
     sizes = [run.model.parameters for run in runs]
     achieved, predicted = [run.flops / 1e12 for run in runs], [predicted_flops(run) / 1e12 for run in runs]
-    off = [100 * (ours / theirs - 1) for ours, theirs in zip(predicted, achieved, strict=True)]
+    half = share * A100.flops["bfloat16"] / 1e12
+    errors = {
+        name: _root_mean_square(values, achieved)
+        for name, values in (("mesh", predicted), ("half", [half] * len(runs)))
+    }
     axes.plot(sizes, achieved, "o-", color=COLORS["measured"])
     axes.plot(sizes, predicted, "s--", color=COLORS["predicted"])
-    for name, values, color, shift in (
-        ("published", achieved, "measured", (6, 8 if achieved[-1] > predicted[-1] else -14)),
-        ("predicted", predicted, "predicted", (6, -14 if achieved[-1] > predicted[-1] else 8)),
-    ):
-        look = {"textcoords": "offset points", "color": writing(color), "ha": "right"}
-        axes.annotate(name, (sizes[-1], values[-1]), shift, **look)
+    axes.axhline(half, color=COLORS["ink"], linewidth=1, linestyle=":")
+    look = {"textcoords": "offset points", "ha": "right"}
+    axes.annotate("published", (sizes[-1], achieved[-1]), (6, 8), color=writing("measured"), **look)
+    axes.annotate("predicted, with the mesh", (sizes[-1], predicted[-1]), (6, -14), color=writing("predicted"), **look)
+    axes.annotate("half of the peak alone", (sizes[0], half), (0, 5), textcoords="offset points", fontsize=9)
     axes.set(xscale="log", xlabel="parameters", ylabel="teraFLOP/s a card", ylim=(0, 1.25 * max(*achieved, *predicted)))
     axes.set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
     axes.minorticks_off()
-    bounds = f"{min(off):+.0f} to {max(off):+.0f} %".replace("-", "−")
-    axes.set_title(f"The prediction is off by {bounds}, with nothing fitted")
+    title = (
+        f"Half of the peak is off by {errors['half']:.0%} (root mean square), our prediction by {errors['mesh']:.0%}"
+    )
+    axes.set_title(title)
     by_run = "; ".join(
         f"{run.model.parameters / 1e9:.1f} billion on {run.d} × {run.t} × {run.p}: {theirs:.0f}, predicted {ours:.0f}"
         for run, theirs, ours in zip(runs, achieved, predicted, strict=True)
     )
-    return figure, f"TeraFLOP/s a card against parameters, published and predicted, data × tensor × pipeline. {by_run}."
+    begins = f"{title}. TeraFLOP/s a card against parameters, published and predicted, data × tensor × pipeline"
+    return figure, f"{begins}; half of the peak is {half:.0f}. {by_run}."
 
 
-def days(parameters: float, tokens: float, cards: int, flops: float, operations: int = 8) -> float:
-    """Of training at `flops` a second a card; a token costs 8 `operations` a parameter where all is computed again, else 6."""
-    return operations * parameters * tokens / (cards * flops) / 86_400
+def _root_mean_square(predicted: Sequence[float], achieved: Sequence[float]) -> float:
+    off = [ours / theirs - 1 for ours, theirs in zip(predicted, achieved, strict=True)]
+    return math.sqrt(sum(one**2 for one in off) / len(off))
 
 
 # Failures.
@@ -418,12 +434,28 @@ def daly_interval(saving: float, between: float) -> float:
     return young_interval(saving, between) * (1 + math.sqrt(x) / 3 + x / 9) - saving
 
 
+def lost_asynchronously(writing: float, copying: float, restart: float, between: float) -> float:
+    """The expected share of time lost where training goes on while a checkpoint is written, one after the other.
+
+    Each stops training for the seconds of `copying` alone. A run goes on from the copy before the newest, since that is whole: of
+    n pieces between two failures n − 1 count, otherwise as in `daly_wall_clock`.
+    """
+    piece = (writing + copying) / between
+    return 1 - writing / between * math.exp(-restart / between - piece) / math.expm1(piece)
+
+
 def failures_figure(
-    cards: Sequence[int], saving: float, restart: float, card_between: float = CARD_BETWEEN, runs: int = 200
+    cards: Sequence[int],
+    saving: float,
+    restart: float,
+    copying: float,
+    card_between: float = CARD_BETWEEN,
+    runs: int = 200,
 ) -> tuple[Figure, str]:
-    """The share of time that is lost against the interval, for several numbers of cards: Daly's lines, simulated dots."""
+    """The share of time that is lost against the interval, for several numbers of cards: Daly's lines, simulated dots, and a star
+    where checkpoints are written while training goes on."""
     figure, axes = subplots(figsize=(7.6, 3.6), layout="constrained")
-    by_count, least = [], {}
+    by_count, least, beside = [], {}, {}
     for row, count in enumerate(cards):
         between, color = card_between / count, SERIES[row]
         best = daly_interval(saving, between)
@@ -440,14 +472,17 @@ def failures_figure(
         least[count] = 1 - best / daly_wall_clock(best, best, saving, restart, between)
         axes.plot(best / 60, 100 * least[count], "|", color=COLORS["ink"], markersize=16)
         axes.text(dots[-1] / 60, seen[-1] + 4, f"{count:,} cards", color=writing(color), ha="right", fontsize=9)
+        beside[count] = lost_asynchronously(saving, copying, restart, between)
+        axes.plot(saving / 60, 100 * beside[count], "*", color=COLORS[color], markersize=12)
         by_count.append(
-            f"{count:,} cards: {3600 / between:.2g} restarts an hour, best every {format_seconds(best)}, {least[count]:.0%} lost"
+            f"{count:,} cards: {3600 / between:.2g} restarts an hour, best every {format_seconds(best)}, "
+            f"{least[count]:.0%} lost, {beside[count]:.0%} where checkpoints are written meanwhile"
         )
-    axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(0, 105))
+    axes.set(xscale="log", xlabel="minutes of work between checkpoints", ylabel="% of time lost", ylim=(-4, 100))
     axes.set_xticks(ticks := [1, 3, 10, 30, 100, 300], [f"{tick}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_title(
-        f"At the best interval (|) {', '.join(f'{share:.0%}' for share in least.values())} of the time is lost"
-    )
-    begins = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
+    best, others = (", ".join(f"{share:.0%}" for share in shares.values()) for shares in (least, beside))
+    axes.set_title(f"At the best interval (|) {best} is lost; with asynchronous checkpoints (★) {others}", fontsize=11)
+    begins = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs, stars are "
+    begins += "asynchronous checkpoints"
     return figure, f"{begins}. {'; '.join(by_count)}."

@@ -8,6 +8,7 @@ from math import prod
 
 import torch
 import torch.distributed as dist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
@@ -356,8 +357,71 @@ def axes_figure() -> tuple[Figure, str]:
 KINDS = {
     "F": ("forward", "activations"),
     "B": ("backward", "gradients"),
-    "W": ("gradients of weights", "optimizer state"),
+    "W": ("W: gradients of weights", "optimizer state"),
 }
+
+
+_RANK_COLORS = ("activations", "gradients")
+
+
+def width_figure() -> tuple[Figure, str]:
+    """An MLP with one number in, two inside and one out, cut over two ranks; below, its matrices as PyTorch stores them."""
+    figure, panels = subplots(2, 2, figsize=(6.4, 3.6), layout="constrained")
+    rows = {"as written: x W": ([[2, -3]], [[5], [7]]), "as stored: W transposed": ([[2], [-3]], [[5, 7]])}
+    cuts = {(0, 0): "W₁, 1 × 2: by columns", (0, 1): "W₂, 2 × 1: by rows"}
+    cuts |= {(1, 0): "W₁, 2 × 1: dimension 0", (1, 1): "W₂, 1 × 2: dimension 1"}
+    for row, (way, matrices) in enumerate(rows.items()):
+        for column, matrix in enumerate(matrices):
+            axes = panels[row, column]
+            for i, numbers in enumerate(matrix):
+                for j, number in enumerate(numbers):
+                    rank = max(i, j)
+                    axes.add_patch(
+                        Rectangle((j, i), 0.94, 0.94, facecolor=COLORS[_RANK_COLORS[rank]], edgecolor="none")
+                    )
+                    axes.text(j + 0.47, i + 0.47, str(number).replace("-", "−"), ha="center", va="center", fontsize=13)
+            axes.set(xlim=(-0.6, 2.6), ylim=(2.1, -0.1), aspect="equal")
+            axes.set_title(cuts[row, column], loc="center", fontsize=10)
+            axes.axis("off")
+        panels[row, 0].text(-0.9, 0.9, way, rotation=90, ha="center", va="center", fontsize=9)
+    figure.legend(*patches(("rank 0", "activations"), ("rank 1", "gradients")), loc="outside lower center", ncols=2)
+    figure.suptitle("Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", x=0.01, ha="left", fontsize=11)
+    listed = "; ".join(cuts.values())
+    return figure, f"Two matrices of two numbers, one for rank 0 and one for rank 1. {listed}."
+
+
+def halves_figure(stages: int = 3, micro_batches: int = 2) -> tuple[Figure, str]:
+    """The same micro-batches under 1F1B and with backward cut in two."""
+    ways = {
+        "B whole": Schedule(one_f_one_b(stages, micro_batches)),
+        "B and W": Schedule(zero_bubble(stages, micro_batches)),
+    }
+    figure, panels = subplots(2, 1, figsize=(7.6, 3.6), layout="constrained", sharex=True)
+    for axes, (name, schedule) in zip(panels, ways.items(), strict=True):
+        draw_slots(axes, schedule, letters=True)
+        axes.set_title(f"{name}: {schedule.end} slots", fontsize=10)
+    panels[1].set_xlabel("slots")
+    panels[0].set_xlim(0, max(schedule.end for schedule in ways.values()) * 1.02)
+    ends = [schedule.end for schedule in ways.values()]
+    title = "Gradients reach the stage before a slot earlier, and W fills what would be idle"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return (
+        figure,
+        f"{title}. {stages} stages, {micro_batches} micro-batches: {ends[0]} slots with whole backward passes, {ends[1]} cut.",
+    )
+
+
+def draw_slots(axes: Axes, schedule: Schedule, letters: bool = False) -> None:
+    """A box for each action of each stage, with its micro-batch, and with `letters` its kind."""
+    for (stage, kind, i), (begin, end) in schedule.spans.items():
+        face = COLORS[KINDS[kind][1]]
+        axes.add_patch(Rectangle((begin, stage - 0.42), end - begin, 0.84, facecolor=face, edgecolor=COLORS["paper"]))
+        if schedule.end <= 70:
+            text = f"{kind}{i}" if letters else str(i)
+            axes.text((begin + end) / 2, stage, text, ha="center", va="center", fontsize=8)
+    stages = range(len(schedule.orders))
+    axes.set(yticks=stages, yticklabels=[f"stage {stage}" for stage in stages], ylim=(len(stages) - 0.4, -0.6))
+    axes.grid(axis="y", visible=False)
 
 
 class Drawn(Schedule):
@@ -371,22 +435,12 @@ class Drawn(Schedule):
         stages = len(self.orders)
         figure, axes = subplots(figsize=(7.6, 1.3 + 0.36 * stages), layout="constrained")
         used = [kind for kind in KINDS if (kind, 0) in self.orders[0]]
-        names = {kind: KINDS[kind][0] for kind in used} | ({"B": "gradients of inputs"} if "W" in used else {})
-        for (stage, kind, i), (begin, end) in self.spans.items():
-            box = Rectangle(
-                (begin, stage - 0.42), end - begin, 0.84, facecolor=COLORS[KINDS[kind][1]], edgecolor=COLORS["paper"]
-            )
-            axes.add_patch(box)
-            if self.end <= 70:
-                axes.text((begin + end) / 2, stage, str(i), ha="center", va="center", fontsize=8)
+        names = {kind: KINDS[kind][0] for kind in used} | ({"B": "B: gradients of inputs"} if "W" in used else {})
+        draw_slots(axes, self)
         held = self.in_flight
         for stage in range(stages):
             axes.text(self.end * 1.01, stage, f"holds {held[stage]}", va="center", fontsize=9)
-        axes.set(
-            yticks=range(stages), yticklabels=[f"stage {stage}" for stage in range(stages)], ylim=(stages - 0.4, -0.6)
-        )
         axes.set(xlim=(0, self.end * 1.11), xlabel="slots")
-        axes.grid(axis="y", visible=False)
         axes.set_title(
             f"{float(self.bubble):.0%} of the slots are empty ({self.bubble}); a stage holds up to {max(held)}"
         )

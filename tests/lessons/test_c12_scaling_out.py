@@ -127,3 +127,17 @@ def test_an_illegal_schedule_is_not_drawn():
         CourseError, match="stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
     ):
         lesson.Drawn([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
+
+
+def test_backward_cut_in_two_is_drawn_beside_the_whole():
+    figure, alt = lesson.halves_figure()
+    assert alt.endswith("3 stages, 2 micro-batches: 12 slots with whole backward passes, 9 cut.")
+    assert [title(axes) for axes in figure.axes] == ["B whole: 12 slots", "B and W: 9 slots"]
+    whole, cut = (Schedule(orders(3, 2)).spans[0, "B", 0][0] for orders in (one_f_one_b, lesson.zero_bubble))
+    assert whole - cut == 2
+
+
+def test_the_cut_by_width_is_drawn_as_written_and_as_stored():
+    figure, alt = lesson.width_figure()
+    assert [[text.get_text() for text in axes.texts][:2] for axes in figure.axes] == [["2", "−3"], ["5", "7"]] * 2
+    assert "W₁, 2 × 1: dimension 0; W₂, 1 × 2: dimension 1" in alt
