@@ -35,23 +35,23 @@ def _teacher():
 
 
 @cache
-def _tuned(seed: int, name: str, **fields) -> float:
+def _loss_of_tuning(seed: int, name: str, **fields) -> float:
     """Held-out loss after fine-tuning, at the best rate of the stored sweep."""
     scale = SCALES["laptop"]
     recipe = memory.Recipe(batch=16, sequence=scale.sequence, **fields)
-    return lesson.held_out(lesson.fine_tuned(_begun(seed), recipe, scale, lesson.best_rate(name), seed), scale)
+    return lesson.held_out(lesson.fine_tuned(_make_start(seed), recipe, scale, lesson.best_rate(name), seed), scale)
 
 
 @cache
-def _begun(seed: int):
+def _make_start(seed: int):
     return lesson.begun(SCALES["laptop"], seed)
 
 
 @claim("11b-behind")
 def adapters_end_above_adamw(seed):
     places = {"LoRA of rank 16": lesson.PLACES["all-linear"], "LoRA on q v": lesson.PLACES["q v"]}
-    plain = _tuned(seed, lesson.AS_IT_IS)
-    return all(_tuned(seed, name, lora=16, lora_targets=layers) > plain for name, layers in places.items())
+    plain = _loss_of_tuning(seed, lesson.AS_IT_IS)
+    return all(_loss_of_tuning(seed, name, lora=16, lora_targets=layers) > plain for name, layers in places.items())
 
 
 @claim("11b-adapters")

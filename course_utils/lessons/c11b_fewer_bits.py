@@ -543,8 +543,8 @@ def bands_figure(runs: Mapping[str, Sequence[float]], xlabel: str, title: str) -
     axes.set_title(title, fontsize=11)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    said = title.replace("\n", ". ")
-    return figure, f"{said}. A dot for each seed, a line at the mean. {_ranges(runs)}."
+    about_title = title.replace("\n", ". ")
+    return figure, f"{about_title}. A dot for each seed, a line at the mean. {_ranges(runs)}."
 
 
 def _draw_dots(axes: Axes, rows: Iterable[Sequence[float]]) -> None:
@@ -579,12 +579,12 @@ def race_title(differences: Mapping[str, Sequence[float]]) -> str:
     below, above = (
         [name for name, values in differences.items() if all(sign * value < 0 for value in values)] for sign in (1, -1)
     )
-    said = [
+    parts = [
         f"{way} AdamW with every seed: {'; '.join(names)}"
         for way, names in (("below", below), ("above", above))
         if names
     ]
-    return "\n".join(one[0].upper() + one[1:] for one in said)
+    return "\n".join(one[0].upper() + one[1:] for one in parts)
 
 
 def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.DataFrame:
@@ -636,8 +636,8 @@ def choosing_figure(base: Tried, ways: Mapping[str, Tried], ends: Mapping[str, S
         f"{name} {format_bytes(one.peak)}, {times[name]:.2f} times the seconds" for name, one in ways.items()
     )
     about = f"As it is: {format_bytes(base.peak)}. {rows}. Loss minus that of as it is, three seeds: {_ranges(shown)}"
-    said = title.replace("\n", ". ")
-    return figure, f"{said}. {about}; not fine-tuned: mean {mean:.2f}."
+    about_title = title.replace("\n", ". ")
+    return figure, f"{about_title}. {about}; not fine-tuned: mean {mean:.2f}."
 
 
 STORED = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}
