@@ -32,7 +32,6 @@ _FORMS = {  # by the type of a field what argparse asks for
     tuple[str, ...]: {"type": lambda text: tuple(text.split(",")), "metavar": "NAME,NAME"},
 }
 _CODE = ".py:"
-_OF_SETTINGS = (".yaml", ".yml", ".py", ".bin", ".pt", ".pkl")
 _ANSWERS = Section("plans")
 _WITHOUT_TORCH = """
 Without PyTorch only what shipped formulas know was looked at. For the rest: pip install "course-utils[course]"."""
@@ -76,13 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON")
     add("--again", action="store_true", help="work it out anew, whatever is stored")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
-    recipe.add_argument("--loop", metavar="NAME", help=_help_of_loops())
+    recipe.add_argument(
+        "--loop",
+        metavar="NAME",
+        help=f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})",
+    )
     for one in fields(Recipe):
         recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
-
-
-def _help_of_loops() -> str:
-    return f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
 
 
 def _help_of(one: Field) -> str:
@@ -116,10 +115,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace):
     """What files or a launch line say of the model and its training; None where there is a model alone, which takes no time."""
+    from course_utils.models import is_model
+
     word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
-    path = Path(word)
-    is_model = word and ("/" not in word or _CODE in word or path.exists()) and path.suffix not in _OF_SETTINGS
-    if is_model and (path.suffix != ".json" or not path.is_file() or b'"model_type"' in path.read_bytes()):
+    if word and is_model(word) and ("/" not in word or _CODE in word or Path(word).exists()):
         arguments.model = word
         return None
     from course_utils.memory.plan.reading import read
@@ -272,7 +271,7 @@ def _say_sources(reading, text: list[str], values: dict, code: int) -> int:
     from course_utils.memory.plan.reading import AT_LEAST
 
     reasons = sorted(reading.unmodelled.values(), reverse=True)  # what makes it unknown before what it takes at least
-    values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": list(reading.remarks)}
+    values |= {"provenance": reading.provenance, "unmodelled": reading.unmodelled, "remarks": reading.remarks}
     if reasons:
         first, _, rest = text[-1].partition("\n")
         others = [f"Not counted either: {reason}." for reason in reasons[1:]]
@@ -456,7 +455,7 @@ def _flags(arguments: argparse.Namespace) -> dict[str, object]:
 def _recipe(arguments: argparse.Namespace, words: str = ""):
     """From the options, and on top of them from words such as `checkpointing,batch=4`."""
     given = (arguments.read.fields if arguments.read else _flags(arguments)) | read_fields(words)
-    loop = arguments.loop or (arguments.read and arguments.read.loop) or _DEFAULT_LOOP
+    loop = arguments.loop or (arguments.read and arguments.read.tool.loop) or _DEFAULT_LOOP
     chosen = {**_usual(loop), **given}
     if chosen.get("in_backward") and "clipping" not in given:  # which looks at all gradients together
         chosen["clipping"] = False

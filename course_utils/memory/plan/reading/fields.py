@@ -1,7 +1,9 @@
 """From a tool's settings to the fields of a recipe."""
 
 import re
+from copy import copy
 from dataclasses import dataclass, field, fields
+from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.plan.reading.settings import Computed, Settings, Value
@@ -19,6 +21,7 @@ _TAKEN_APART = (
     "quantized",
     "double_quantization",
 )
+_OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
 _HERE = ("zero_stage", "offload", "ranks")  # keys of several files come to these
 _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
@@ -34,22 +37,28 @@ class Model:
 
 
 @dataclass
-class Found:
-    """Fields of a recipe with their sources, what the plan does not count by the key that says it, and remarks.
+class Reading:
+    """What was read: the `model` as `memory.estimate` takes it, fields of a recipe, and where each stands.
 
-    Raises `CourseError` for a value that its key cannot have.
+    They come from `settings` in TRL's words, and where these are silent from the defaults of `tool`. `unmodelled` has, by the
+    key that says it, what the plan does not count: `at least: …` or `unknown: …`, with the reason. `head` is the class of
+    Transformers, or the one that chooses it (`AutoModelForTokenClassification`), and the number of labels, where a script takes
+    another than the model's own. Raises `CourseError` for a value that its key cannot have.
     """
 
-    settings: Settings
-    tool: Tool
-    model: Model
-    fields: dict[str, object] = field(default_factory=dict)
+    model: str
+    settings: Settings = field(default_factory=dict, repr=False)
+    tool: Tool | None = None
+    about: Model = Model()
     provenance: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, object] = field(default_factory=dict)
     unmodelled: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     head: tuple[str, int | None] | None = None
 
     def __post_init__(self):
+        if self.tool is None:
+            return
         for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
@@ -76,6 +85,48 @@ class Found:
         self._read_precision()
         self._read_evaluation()
         self._read_unmodelled()
+
+    @property
+    def effect(self) -> str:
+        """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
+        effects = {reason.partition(":")[0] for reason in self.unmodelled.values()}
+        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
+
+    def over(self, flags: dict[str, object]) -> "Reading":
+        """The same with the fields that a command's flags say, which win; what was unknown of such a field is then known."""
+        changed, fields = copy(self), {**self.fields, **flags}
+        changed.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
+        where = changed.provenance.get("zero_stage")
+        if fields.get("zero_stage") and fields.get("ranks") == 1 and "zero_stage" not in flags:
+            left_out = f"One rank has nothing to share: stage {fields.pop('zero_stage')} ({where}) is left out."
+            changed.remarks = [*self.remarks, left_out]
+        if fields.get("zero_stage") and "ranks" not in fields:
+            raise CourseError(f"{where} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
+        if not fields.get("lora"):
+            fields = {name: value for name, value in fields.items() if name not in _OF_ADAPTERS or name in flags}
+        changed.fields, changed.unmodelled = fields, {k: why for k, why in self.unmodelled.items() if k not in flags}
+        return changed
+
+    def table(self) -> list[str]:
+        """A line for each value that is written down, with its place; then what each tool takes where nothing is."""
+        values = {"model": self.model, **self.fields}
+        rows = [(f"{name}={_write(values[name])}", where) for name, where in self.provenance.items() if name in values]
+        usual: dict[str, list[str]] = {}
+        for value, where in rows:
+            if where.startswith(("default of ", "loop of ")):
+                usual.setdefault(where, []).append(value)
+        width = max((len(value) for value, where in rows if where not in usual), default=0)
+        written = [f"  {value:<{width}}  {where}" for value, where in rows if where not in usual]
+        return written + [
+            fill(
+                f"{where}: {', '.join(of_tool)}",
+                120,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+            for where, of_tool in usual.items()
+        ]
 
     def _put(self, name: str, value: object, where: str) -> None:
         self.fields[name], self.provenance[name] = value, where
@@ -140,7 +191,7 @@ class Found:
         rank = self._get("lora_r", "lora") or Value(8, "default of peft 0.21")
         self._put("lora", _count("lora_r", rank), rank.where)
         targets = self._get("lora_target_modules", "lora_targets")
-        family = self.model.family
+        family = self.about.family
         if targets is not None and targets.value is not None:
             names = _names("lora_target_modules", targets)
             self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.where)
@@ -183,9 +234,9 @@ class Found:
         dtype = self._get("dtype", "precision") or Value("float32", half.where)
         width, where = str(dtype.value).removeprefix("torch."), dtype.where
         if width in ("auto", "None"):
-            width = self.model.dtype or "float32"
+            width = self.about.dtype or "float32"
             where = f"{where}, the weights' {width}"
-            if self.model.dtype is None:
+            if self.about.dtype is None:
                 self.unmodelled["precision"] = (
                     f"{_NO_FILE} in which dtype the weights are loaded; say it with --precision"
                 )
@@ -225,11 +276,11 @@ class Found:
             if key in tables().unmodelled and not is_off:
                 self._say_unmodelled(key, value)
         kind = self.settings.get("class")
-        if kind is not None and _head(kind.value) != _head(self.model.architecture or "ForCausalLM"):
+        if kind is not None and _head(kind.value) != _head(self.about.architecture or "ForCausalLM"):
             self._read_head(kind)
-        if self.model.quantized:
+        if self.about.quantized:
             self._say_unmodelled(
-                "other_quantization", Value(True, f"{self.model.quantized} in the model's config.json")
+                "other_quantization", Value(True, f"{self.about.quantized} in the model's config.json")
             )
         if self.fields.get("zero_stage") and "ranks" not in self.fields:
             self.unmodelled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
@@ -239,7 +290,7 @@ class Found:
 
     def _read_head(self, kind: Value) -> None:
         if not _head(kind.value):  # it has no loss of its own, so the script makes one
-            planned = self.model.architecture or "language model"
+            planned = self.about.architecture or "language model"
             self.unmodelled["class"] = (
                 f"{UNKNOWN}: {kind.value} ({kind.where}) has no head, and a {planned} is planned; for a module of your own "
                 "write FILE.py:FUNCTION"
@@ -258,6 +309,10 @@ class Found:
                 f"{AT_LEAST}: by task_type ({task.where}) peft trains the head whole beside the adapters; say its name with "
                 "--modules-to-save"
             )
+
+
+def _write(value: object) -> str:
+    return ",".join(value) or "all-linear" if isinstance(value, tuple) else str(value)
 
 
 def _plain_keys() -> dict[str, str]:

@@ -106,28 +106,22 @@ def read_script(path: Path, given: Settings | None = None) -> Script:
     nodes = list(ast.walk(tree))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
     stores += [node.arg for node in nodes if isinstance(node, ast.arg)]
-    constants = {
-        target.id: node.value
+    assigned = [
+        (target.id, node.value)
         for node in nodes
         if isinstance(node, ast.Assign)
         for target in node.targets
-        if isinstance(target, ast.Name) and stores.count(target.id) == 1
-    }
-
+        if isinstance(target, ast.Name)
+    ]
+    constants = {name: value for name, value in assigned if stores.count(name) == 1}
     options = _options_in(nodes)
-    parsed = {
-        target.id
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for target in node.targets
-        if isinstance(target, ast.Name) and ast.unparse(node.value.func).endswith(".parse_args")
-    }
+    parsers = {name for name, value in assigned if ast.unparse(getattr(value, "func", value)).endswith(".parse_args")}
 
     def value_of(node: ast.expr, depth: int = 0) -> object:
         """What an expression says; raises `ValueError` where it is computed."""
         if isinstance(node, ast.Constant):
             return node.value
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parsed:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parsers:
             if given and node.attr in given and node.attr in options:
                 return given[node.attr].value
             if options.get(node.attr) is not None:
