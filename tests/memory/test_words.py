@@ -26,7 +26,6 @@ from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import LOOPS
 from course_utils.memory.step.recipe import OPTIMIZERS as NAMES
 from course_utils.memory.trace.allocator import quiet
-from course_utils.memory.trace.dry_run import run_dry
 
 LLAMA = LlamaConfig(
     vocab_size=5000,
@@ -203,7 +202,7 @@ def test_adapters_on_two_layers_take_less_than_on_all_and_only_where_they_are():
 def test_paged_states_wait_on_the_host(bits, bytes_each):
     recipe = Recipe(f"paged_adamw_{bits}bit", batch=1, sequence=16, device="cuda")
     work = Workload(LLAMA, recipe)
-    usage = run_dry(work.build, work.step, "cuda", warm=work.prime)
+    usage = dry_run(work.build, work.step, "cuda", warm=work.prime)
     sizes = [parameter.numel() for parameter in work.make_model().parameters()]
     large, small = sum(n for n in sizes if n >= 1e5), sum(n for n in sizes if n < 1e5)
     assert usage.host.peak == pytest.approx(2 * large * bytes_each, rel=0.02)

@@ -99,12 +99,12 @@ class Estimate:
 
     def aside(self) -> dict[str, int]:
         """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
-        from course_utils.memory.trace.dry_run import run_dry
+        from course_utils.memory.trace.dry_run import dry_run
 
         work, device = self.workload, self.recipe.device
         actions = {"evaluation": work.evaluate, "saving": work.save, "loading": work.load}
         return {
-            name: run_dry(work.build, action, device, self.recipe.ranks, warm=work.prime).peak
+            name: dry_run(work.build, action, device, ranks=self.recipe.ranks, warm=work.prime).peak
             for name, action in actions.items()
         }
 

@@ -17,7 +17,7 @@ from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.as_cuda import HOST
-from course_utils.memory.trace.dry_run import run_dry
+from course_utils.memory.trace.dry_run import dry_run
 from course_utils.memory.trace.log import Log
 from course_utils.memory.trace.phases import observed_by
 
@@ -170,7 +170,7 @@ def run_whole(
                 entered.enter_context(observed_by(timed))
             yield
 
-    usage = run_dry(work.build, work.step, recipe.device, recipe.ranks, warm=work.prime, watch=watched)
+    usage = dry_run(work.build, work.step, recipe.device, ranks=recipe.ranks, warm=work.prime, watch=watched)
     if work.idle != idle:  # only a step tells
         return run_whole(source, recipe, machine, work.idle)
     host = Log.of(usage.host) if usage.host is not None else Log.nothing()

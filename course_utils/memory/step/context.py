@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from course_utils.distributed.ring_attention import RingAttention, two_ends
 from course_utils.errors import CourseError
-from course_utils.memory.step.chunked import causal_model
+from course_utils.memory.step.losses import causal_model
 from course_utils.techniques.chunked_loss import IGNORED
 
 

@@ -65,6 +65,8 @@ def dry_run(
     ranks: int = 1,
     rank: int = 0,
     seconds: float = 600.0,
+    warm: Callable[..., object] | None = None,
+    watch: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
 
@@ -72,25 +74,10 @@ def dry_run(
     With `like="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
     `ranks` the step is that of one `rank` of so many, in a process group whose other ranks are pretended. Where a step reads a
-    number that depends on values of floating tensors (`loss.item()`) it gets 1. Raises `CourseError`, naming the line,
-    where a step needs more of its values than that, where it never updates, where the model was not built inside, and
-    where it is not done after `seconds`.
+    number that depends on values of floating tensors (`loss.item()`) it gets 1. `warm` bears the optimizer's state in place of a
+    first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, where a step needs more of its
+    values than that, where it never updates, where the model was not built inside, and where it is not done after `seconds`.
     """
-    return run_dry(build, step, like, ranks, seconds, rank=rank)
-
-
-def run_dry(
-    build: Callable[[], tuple],
-    step: Callable[..., object],
-    like: str = "cpu",
-    ranks: int = 1,
-    seconds: float = 600.0,
-    *,
-    rank: int = 0,
-    warm: Callable[..., object] | None = None,
-    watch: Callable[[], AbstractContextManager] = nullcontext,
-) -> Usage:
-    """`dry_run`; `warm` bears the optimizer's state in place of a first step, `watch()` is entered around the second."""
     if like not in ("cpu", "cuda"):
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
     with ExitStack() as entered:
@@ -100,12 +87,10 @@ def run_dry(
         entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
         if like == "cuda":
             entered.enter_context(as_on_cuda())
-        entered.enter_context(explain_refusals())
+        entered.enter_context(_explain_refusals())
         built = build()
         models, optimizers = parts_of(built)
-        check_parts(models, optimizers)
-        if like == "cuda" and warm is None:
-            _refuse_a_model_on_the_host(models)
+        _check_parts(models, optimizers, on_gpu=like == "cuda" and warm is None)
         entered.enter_context(let_masks_have_values())  # build may have been the first to import Transformers
         if like == "cuda":
             for optimizer in optimizers:
@@ -128,7 +113,7 @@ def run_dry(
 def count_operators(build: Callable[[], tuple], step: Callable[..., object], like: str = "cpu") -> tuple[Operator, ...]:
     """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
     watch = OperatorWatch(HOST if like == "cuda" else None)
-    run_dry(build, step, like, watch=lambda: watch)
+    dry_run(build, step, like, watch=lambda: watch)
     return tuple(watch.operators)
 
 
@@ -172,19 +157,7 @@ def _refuse_to_compile(compile_really: Callable) -> Callable:
     return compile_or_refuse
 
 
-def _refuse_a_model_on_the_host(models: list[nn.Module]) -> None:
-    parameters = [parameter for model in models for parameter in model.parameters()]
-    is_offloaded = any(
-        hasattr(parameter, "_local_tensor") for parameter in parameters
-    )  # FSDP2 leaves shards on the host
-    if parameters and not is_offloaded and all(device_of(parameter) == HOST for parameter in parameters):
-        raise CourseError(
-            "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
-            "write device='cuda' in build, or leave the device out, or ask with like='cpu'."
-        )
-
-
-def check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], on_gpu: bool) -> None:
     """Raise `CourseError` for a model whose tensors are real, since a step would spoil them, and for what cannot be followed."""
     for model in models:
         if isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl is not None:
@@ -198,10 +171,17 @@ def check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
         raise CourseError(
             "How often LBFGS calls its closure depends on the values of the loss, which a dry run has not."
         )
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    # FSDP2 leaves shards on the host.
+    if on_gpu and parameters and all(device_of(p) == HOST and not hasattr(p, "_local_tensor") for p in parameters):
+        raise CourseError(
+            "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
+            "write device='cuda' in build, or leave the device out, or ask with like='cpu'."
+        )
 
 
 @contextmanager
-def explain_refusals() -> Iterator[None]:
+def _explain_refusals() -> Iterator[None]:
     """Turn what fake tensors refuse into a `CourseError` that names the caller's line."""
     try:
         yield

@@ -1,5 +1,6 @@
 """The analysis of a meter's log: peak, split, timeline."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -117,9 +118,10 @@ class Usage:
         """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
         import pandas as pd
 
-        sizes = {i: self._round(piece.bytes) for i, piece in enumerate(self.pieces) if piece.was_there}
-        for change, (_, index, _) in zip(self._changes[: self._top + 1], self.events, strict=False):
-            sizes[index] = sizes.get(index, 0) + int(change)
+        sizes = Counter({i: piece.bytes for i, piece in enumerate(self.pieces) if piece.was_there})
+        for change, index, _ in self.events[: self._top + 1]:
+            sizes[index] += change
+        sizes = {i: self._round(size) for i, size in sizes.items()}
         largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
         rows = [
             {**vars(self.pieces[i]), "bytes": sizes[i], "dtype": str(self.pieces[i].dtype).removeprefix("torch.")}
@@ -131,26 +133,18 @@ class Usage:
         return -(-size // self.grain) * self.grain
 
     @cached_property
-    def _changes(self) -> np.ndarray:
-        """Bytes by which each event changes what is in use, in whole grains."""
-        sizes = [piece.bytes * piece.was_there for piece in self.pieces]
-        changes = np.zeros(len(self.events), dtype=np.int64)
-        for row, (change, index, _) in enumerate(self.events):
-            if change:
-                changes[row] = self._round(sizes[index] + change) - self._round(sizes[index])
-                sizes[index] += change
-        return changes
-
-    @cached_property
     def _in_use(self) -> np.ndarray:
-        """Bytes by event (rows) and kind (columns)."""
-        kinds = np.array([KINDS.index(piece.kind) for piece in self.pieces], dtype=np.int64)
-        changes = np.zeros((len(self.events), len(KINDS)), dtype=np.int64)
-        for row, (_, index, _) in enumerate(self.events):
-            if index >= 0:
-                changes[row, kinds[index]] = self._changes[row]
-        start = [self._round(piece.bytes) * piece.was_there for piece in self.pieces]
-        return np.bincount(kinds, start, len(KINDS)).astype(np.int64) + changes.cumsum(axis=0)
+        """Bytes in whole grains, by event (rows) and kind (columns)."""
+        kinds = [KINDS.index(piece.kind) for piece in self.pieces]
+        sizes = [piece.bytes * piece.was_there for piece in self.pieces]
+        changes = np.zeros((1 + len(self.events), len(KINDS)), dtype=np.int64)
+        for kind, size in zip(kinds, sizes, strict=True):
+            changes[0, kind] += self._round(size)
+        for row, (change, index, _) in enumerate(self.events, 1):
+            if change:
+                changes[row, kinds[index]] = self._round(sizes[index] + change) - self._round(sizes[index])
+                sizes[index] += change
+        return changes.cumsum(axis=0)[1:]
 
     @cached_property
     def _totals(self) -> np.ndarray:
