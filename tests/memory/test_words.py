@@ -20,7 +20,7 @@ from course_utils.errors import CourseError
 from course_utils.memory import Recipe, Workload, dry_run, estimate, measure
 from course_utils.memory.formulas.trial import run_whole
 from course_utils.memory.plan.changes import CHANGES
-from course_utils.memory.step import trl_head
+from course_utils.memory.step import losses
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import LOOPS
@@ -183,7 +183,7 @@ def test_trls_loss_of_many_tokens_is_that_of_few_whose_labels_have_values(monkey
     work = Workload(LLAMA, recipe)
     found = dry_run(work.build, work.step, "cuda").peak
     assert estimate(LLAMA, replace(recipe, batch=200)).peak > found
-    monkeypatch.setattr(trl_head, "_EveryLabel", nullcontext)
+    monkeypatch.setattr(losses, "_EveryLabel", nullcontext)
     assert dry_run(work.build, work.step, "cuda").peak == pytest.approx(found, abs=4096)
 
 
