@@ -22,9 +22,7 @@ from course_utils.memory.formulas.trial import run_whole
 from course_utils.memory.plan.changes import CHANGES
 from course_utils.memory.step import losses
 from course_utils.memory.step.model import source_of
-from course_utils.memory.step.optimizers import OPTIMIZERS
 from course_utils.memory.step.recipe import LOOPS
-from course_utils.memory.step.recipe import OPTIMIZERS as NAMES
 from course_utils.memory.trace.allocator import quiet
 
 LLAMA = LlamaConfig(
@@ -65,10 +63,6 @@ QLORA = Recipe(batch=2, sequence=32, precision="bf16", lora=4, quantized="nf4")
 def test_a_recipe_that_contradicts_itself_says_what_to_change(fields, said):
     with pytest.raises(CourseError, match=said):
         Recipe(**fields)
-
-
-def test_a_recipe_and_the_optimizers_have_the_same_names():
-    assert tuple(OPTIMIZERS) == NAMES
 
 
 def test_a_layer_that_is_not_there_is_refused_with_one_that_is():

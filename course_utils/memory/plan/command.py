@@ -45,13 +45,7 @@ TRL = (  # of these, what TRL has settings for
 # Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
 _REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
-_SWITCHES = {
-    "clipping": "--clipping",
-    "checkpointing": "--checkpointing",
-    "packed": "--packed",
-    "compiled": "--compile",
-}
-_NUMBERS = {"chunked_loss": "--chunked-loss", "lora": "--lora"}
+_SWITCHES, _NUMBERS = ("clipping", "checkpointing", "packed", "compiled"), ("chunked_loss", "lora")
 
 
 def train_command(model: str, recipe: Recipe) -> str:
@@ -151,10 +145,10 @@ def _how(recipe: Recipe) -> list[str]:
     words += ["--batch", str(update), "--micro-batch", str(recipe.batch), "--sequence", str(recipe.sequence)]
     # Without checkpoints a restart would begin again.
     words += ["--steps", str(_STEPS), "--save-every", str(_STEPS // 10)]
-    for name, flag in _NUMBERS.items():
+    for name in _NUMBERS:
         if getattr(recipe, name):
-            words += [flag, str(getattr(recipe, name))]
-    return words + [flag for name, flag in _SWITCHES.items() if getattr(recipe, name)]
+            words += [flag_of(name), str(getattr(recipe, name))]
+    return words + ["--compile" if name == "compiled" else flag_of(name) for name in _SWITCHES if getattr(recipe, name)]
 
 
 def _strategy(recipe: Recipe) -> str:

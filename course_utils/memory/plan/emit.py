@@ -8,19 +8,8 @@ from pathlib import Path
 
 from course_utils.errors import CourseError, instead
 from course_utils.memory.plan.command import OWN_LOOP, TRL, slurm_file, torchrun_command, train_command, weights_of
-from course_utils.memory.step.recipe import Recipe
+from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
 
-_OPTIMIZERS = {  # names of Transformers' TrainingArguments
-    "adamw": "adamw_torch",
-    "adamw-foreach": "adamw_torch",
-    "adamw-fused": "adamw_torch_fused",
-    "adamw8bit": "adamw_bnb_8bit",
-    "adamw4bit": "adamw_torch_4bit",
-    "paged_adamw_8bit": "paged_adamw_8bit",
-    "paged_adamw_32bit": "paged_adamw_32bit",
-    "adafactor-transformers": "adafactor",
-    "sgd": "sgd",
-}
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
 _TOGETHER = {
     "lora",
@@ -147,9 +136,10 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
 
 
 def _trl(model: str, recipe: Recipe) -> str:
-    if recipe.optimizer not in _OPTIMIZERS:
+    names = {name: trainers for name, (_, _, trainers) in OPTIMIZERS.items() if trainers}
+    if recipe.optimizer not in names:
         raise CourseError(
-            f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}."
+            f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(names)}."
         )
     if recipe.quantized and recipe.precision == "fp16":
         raise CourseError(
@@ -161,7 +151,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         "model_name_or_path": weights_of(model) or (str(file.parent) if file.suffix == ".json" else model),
         "output_dir": "runs",
         **_keys(recipe, ("trainer", "trl"), _ALWAYS),
-        "optim": _OPTIMIZERS[recipe.optimizer],
+        "optim": names[recipe.optimizer],
         "bf16": recipe.precision == "autocast",
         "fp16": recipe.precision == "fp16",
         "dtype": "bfloat16" if recipe.precision.startswith("bf16") else "float32",

@@ -7,19 +7,25 @@ from typing import Any
 
 from course_utils.errors import CourseError, instead, require_count
 
-OPTIMIZERS = (
-    "sgd",
-    "momentum",
-    "adamw",
-    "adamw-foreach",
-    "adamw-fused",
-    "adafactor",
-    "adafactor-transformers",
-    "adamw8bit",
-    "adamw4bit",
-    "paged_adamw_8bit",
-    "paged_adamw_32bit",
-)
+_ONE_BY_ONE = {"foreach": False}
+OPTIMIZERS = {
+    "sgd": ("torch.optim.SGD", _ONE_BY_ONE, "sgd"),
+    "momentum": ("torch.optim.SGD", {"momentum": 0.9, "foreach": False}, ""),
+    "adamw": ("torch.optim.AdamW", _ONE_BY_ONE, "adamw_torch"),
+    "adamw-foreach": ("torch.optim.AdamW", {"foreach": True}, "adamw_torch"),
+    "adamw-fused": ("torch.optim.AdamW", {"fused": True}, "adamw_torch_fused"),
+    "adafactor": ("torch.optim.Adafactor", _ONE_BY_ONE, ""),
+    "adafactor-transformers": (
+        "transformers.Adafactor",
+        {"lr": 1e-3, "relative_step": False, "scale_parameter": False},
+        "adafactor",
+    ),
+    "adamw8bit": ("bitsandbytes.optim.AdamW8bit", {}, "adamw_bnb_8bit"),
+    "adamw4bit": ("course_utils.memory.step.optimizers.AdamW4bit", {}, "adamw_torch_4bit"),
+    "paged_adamw_8bit": ("bitsandbytes.optim.PagedAdamW8bit", {}, "paged_adamw_8bit"),
+    "paged_adamw_32bit": ("bitsandbytes.optim.PagedAdamW32bit", {}, "paged_adamw_32bit"),
+}
+"""By name: the library's class, its options, and what Transformers' `TrainingArguments` calls it, if it has it."""
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
@@ -100,7 +106,7 @@ class Recipe:
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
 
-    optimizer: str | Callable = _asks("adamw", "by name", OPTIMIZERS)
+    optimizer: str | Callable = _asks("adamw", "by name", tuple(OPTIMIZERS))
     precision: str = _asks("fp32", "autocast is Trainer's bf16=True, bf16 all of it", PRECISIONS)
     batch: int = _asks(8, "examples of a micro-batch", least=1, trainer="per_device_train_batch_size")
     sequence: int = _asks(128, "tokens of an example", least=1, trl="max_length")
@@ -195,7 +201,7 @@ class Recipe:
             yield "Offloading moves what lies on the device to the host, where device='cpu' has it; take device='cuda'."
         if self.in_backward and self.offload:
             yield "The host updates once all gradients are there, not within backward; leave in_backward or offload out."
-        if self.optimizer in _BITSANDBYTES and self.zero_stage:
+        if self.zero_stage and OPTIMIZERS.get(self.optimizer, ("",))[0].startswith("bitsandbytes"):
             yield "bitsandbytes' AdamW takes no shards; with a zero_stage take one of torch's optimizers."
         if self.in_backward and (self.clipping or self.accumulation > 1 or self.precision == "fp16" or self.ranks > 1):
             yield (
@@ -306,7 +312,6 @@ def read_fields(words: str) -> dict[str, Any]:
 
 
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
-_BITSANDBYTES = ("adamw8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
 _NAMES = {
     "frozen": "what names of parameters begin with",
