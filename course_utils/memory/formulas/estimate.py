@@ -1,6 +1,5 @@
 """The memory of a training step, predicted for any model: the first answer by a dry run, the next ones by formulas found."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import MEANINGS, Polynomial
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.trace.log import Log
+from course_utils.memory.trace.log import Log, block_of
 from course_utils.memory.trace.usage import KINDS
 from course_utils.units import format_bytes
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 """Terms of the printed answer."""
-_NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -249,8 +247,7 @@ def answer(finder: "Finder", recipe: Recipe) -> Estimate:
 
 def family(module: str) -> str:
     """A module's part of the model: of a block the list it is in, of all else its own name."""
-    number = _NUMBER.search(module)
-    return module[: number.start()] + ".*" if number else module
+    return block_of(module)[0]
 
 
 def _owner_of(where: str) -> str:

@@ -12,6 +12,7 @@ from course_utils.memory.trace.usage import Usage
 Label = tuple[str, str, str, str]
 """Phase, kind, module and operator of an event; the phase of what was there before the step is empty."""
 _NUMBERS = re.compile(r"\d+")
+_BLOCK = re.compile(r"(^|\.)(\d+)(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,15 @@ class Log:
     @cached_property
     def plain(self) -> "Log":
         """Without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
-        plain = [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
-        if len(plain) == len(self.labels):
+        places = self.plain_places
+        if len(places) == len(self.labels):
             return self
-        return Log(self.changes[plain], tuple(self.labels[place] for place in plain), self.grain)
+        return Log(self.changes[places], tuple(self.labels[place] for place in places), self.grain)
+
+    @property
+    def plain_places(self) -> list[int]:
+        """Which of the events those are."""
+        return [place for place, label in enumerate(self.labels) if not label[3].startswith("inside aten.")]
 
     def with_event(self, place: int, size: int, label: Label) -> "Log":
         """With one event more, before the one at `place`."""
@@ -116,3 +122,9 @@ def sign(label: Label) -> Label:
     """A label without the numbers of blocks."""
     phase, kind, module, operator = label
     return phase, kind, _NUMBERS.sub("*", module), operator
+
+
+def block_of(module: str) -> tuple[str, str]:
+    """Of a module within a block the list of blocks, such as `layers.*`, and the block's number; else itself, and no number."""
+    number = _BLOCK.search(module)
+    return (f"{module[: number.start()]}.*", number[2]) if number else (module, "")
