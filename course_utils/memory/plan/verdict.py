@@ -89,17 +89,17 @@ class Plan:
             f"The fullest instant is in {peak.name}{f', in {peak.module}' if peak.module else ''}: {format_bytes(peak.bytes)}.",
             *(f"  {format_bytes(term.bytes):>9s}  {term.name}" for term in peak.parts[:5]),
         ]
-        source = f"known from {self.estimate.how}."
         if self.recipe.device == "cuda":
             reserved, width = format_bytes(self.trial.log.reserved), self.need[1] / self.need[0] - 1
+            how = f"known from {self.estimate.how}"
             lines.append(
-                f"The allocator reserves {reserved} for it, and the most is {width:.0%} above the least; {source}"
+                f"The allocator reserves {reserved} for it, and the most is {width:.0%} above the least; {how}."
             )
             on = {verdict: self._name_cards(self.cards(verdict)) or "none" for verdict in (FITS, TIGHT)}
             lines.append(f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}.")
             lines.append(self._by_the_label())
         else:
-            lines.append(source.replace("known", "Known", 1))
+            lines.append(f"Known from {self.estimate.how}.")
         if self.why_no_seconds:
             lines.append(self.why_no_seconds)
         if not isnan(self.trial.seconds):
@@ -158,11 +158,10 @@ class Plan:
 
     def json(self) -> dict:
         """All of it as plain values; seconds are None without a machine."""
-
         instants = {}
-        for instant in self.estimate.instants:
-            terms = [{"name": term.name, "bytes": term.bytes} for term in instant.parts]
-            instants[instant.name] = {"bytes": instant.bytes, "by_kind": instant.by_kind, "terms": terms}
+        for one in self.estimate.instants:
+            terms = [{"name": term.name, "bytes": term.bytes} for term in one.parts]
+            instants[one.name] = {"bytes": one.bytes, "by_kind": one.by_kind, "terms": terms}
         return {
             "model": self.model,
             "memory": self.memory,
