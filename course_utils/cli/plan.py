@@ -95,7 +95,7 @@ def _help_of(one: Field) -> str:
 
 
 def _say(value) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value or "none")
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value or "none")
 
 
 def _usual(loop: str) -> dict:
@@ -152,8 +152,7 @@ def _key_of(arguments: argparse.Namespace) -> str:
     from course_utils import hardware, models
 
     words = {n: str(value) for n, value in sorted(vars(arguments).items()) if n not in ("run", "json", "again")}
-    spelled = {"model": models, "teacher": models, "memory": hardware, "machine": hardware}
-    for name, room in spelled.items():
+    for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
         if getattr(arguments, name) and not Path(words[name]).exists():
             words[name] = room.known_as(words[name])
     files = [Path(one) for one in (arguments.model, arguments.teacher, arguments.data, arguments.explain) if one]
@@ -230,9 +229,8 @@ def _take_longest(data: Path, recipe: Recipe) -> tuple[Recipe, str]:
     lengths = sorted(lengths_of(data))
     half, most = lengths[len(lengths) // 2], lengths[int(0.99 * len(lengths))]
     spread = f"{half:,} tokens at the median, {most:,} at 99 %, {lengths[-1]:,} at most"
-    return replace(
-        recipe, sequence=lengths[-1]
-    ), f"{len(lengths):,} examples of {spread}: planned for a batch of these."
+    text = f"{len(lengths):,} examples of {spread}: planned for a batch of these."
+    return replace(recipe, sequence=lengths[-1]), text
 
 
 def _measure_here(what, recipe: Recipe) -> tuple[str, list[dict], int]:
@@ -241,11 +239,9 @@ def _measure_here(what, recipe: Recipe) -> tuple[str, list[dict], int]:
     from course_utils.memory.plan.guard import check
 
     frame = check(estimate(what, replace(recipe, device="cpu")))
-    shown = frame.assign(**{name: frame[name].map(format_bytes) for name in ("predicted", "measured")})
-    text = (
-        f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak.\n"
-    )
-    return text + shown.to_string(), frame.reset_index().to_dict("records"), 0
+    table = frame.to_string(formatters={"predicted": format_bytes, "measured": format_bytes})
+    text = f"Measured here, on the CPU, in the {recipe.optimizer} step; a kind differs if it is off by 1 % of the peak."
+    return f"{text}\n{table}", frame.reset_index().to_dict("records"), 0
 
 
 def _emit(arguments: argparse.Namespace, what, recipe: Recipe) -> str:
@@ -326,7 +322,7 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
     """The bytes of the card, and the machine whose seconds are asked for."""
     from course_utils.hardware import MACHINES, known_as
 
-    card = known_as(arguments.memory)
+    card, given = known_as(arguments.memory), arguments.memory.strip()
     named = known_as(arguments.machine) if arguments.machine else card if card in MACHINES else None
     if named is not None and named not in MACHINES:
         raise CourseError(
@@ -334,21 +330,18 @@ def _card(arguments: argparse.Namespace) -> tuple[int, str | None]:
             "its memory bandwidth and its products a second."
         )
     if card in MACHINES:
-        memory = MACHINES[card].memory
-    else:
-        given = arguments.memory.strip()
-        if given.isdigit() and int(given) < _MOST_GB:
-            raise CourseError(f"--memory {given} has no unit; do you mean {given}GB?")
-        match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
-        if not match or match[2].upper() not in _UNITS:
-            within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
-            raise CourseError(
-                f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
-                f"{instead(next(within, given), MACHINES)} "
-                "Of another card give the memory, and for seconds one like it by --machine."
-            )
-        memory = int(float(match[1]) * _UNITS[match[2].upper()])
-    return memory, named
+        return MACHINES[card].memory, named
+    if given.isdigit() and int(given) < _MOST_GB:
+        raise CourseError(f"--memory {given} has no unit; do you mean {given}GB?")
+    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", given)
+    if not match or match[2].upper() not in _UNITS:
+        within = (name for name in MACHINES if re.search(rf"(?i)\b{re.escape(name)}\b", given))
+        raise CourseError(
+            f"{arguments.memory!r} is no size of memory, such as 24GB or 16000MiB, and no card that is known here; "
+            f"{instead(next(within, given), MACHINES)} "
+            "Of another card give the memory, and for seconds one like it by --machine."
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()]), named
 
 
 def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
@@ -364,23 +357,19 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
         nonlocal last_line
         passed = time.monotonic() - begun
         if is_terminal and passed > 1:
-            print(f"\r\033[K{passed:.0f} s: {what_now}", end="", file=sys.stderr, flush=True)
+            _note(f"\r\033[K{passed:.0f} s: {what_now}", end="")
         elif passed > _LONG and not last_line:
             last_line = passed
-            print(
-                "Working it out, which takes minutes for some models; the answer is then kept.",
-                file=sys.stderr,
-                flush=True,
-            )
+            _note("Working it out, which takes minutes for some models; the answer is then kept.")
         elif last_line and passed > last_line + _OFTEN:
             last_line = passed
-            print(f"{passed:.0f} s: {what_now}", file=sys.stderr, flush=True)
+            _note(f"{passed:.0f} s: {what_now}")
 
     def show(part) -> None:
         """To somebody who watches: the verdict, and each row that fits, as soon as they are known."""
         line = part.headline if isinstance(part, Plan) else f"Fits: {' + '.join(part.names)}."
         if is_terminal:
-            print(f"\r\033[K{line}", file=sys.stderr, flush=True)
+            _note(f"\r\033[K{line}")
 
     is_named = isinstance(what, str) and not Path(what).exists()
     first = verdict_at_once(known_as(what), memory, recipe) if is_named else None
@@ -396,10 +385,14 @@ def _plan(arguments: argparse.Namespace, what, recipe) -> tuple:
     if arguments.sequence is None and not arguments.data and recipe.sequence == Recipe.sequence and source.positions:
         recipe = replace(recipe, sequence=min(recipe.sequence, source.positions))
     if source.whole:
-        print(f"{source.whole}.", file=sys.stderr, flush=True)
+        _note(f"{source.whole}.")
     answer = plan(source, memory, recipe, machine=MACHINES.get(named), say=say, show=show)
-    print("\r\033[K" * is_terminal, end="", file=sys.stderr, flush=True)
+    _note("\r\033[K" * is_terminal, end="")
     return answer, _remark_on_dtype(arguments, recipe)
+
+
+def _note(text: str, end: str = "\n") -> None:
+    print(text, end=end, file=sys.stderr, flush=True)
 
 
 def _remark_on_dtype(arguments: argparse.Namespace, recipe: Recipe) -> list[str]:

@@ -1,10 +1,11 @@
 """A recipe as what trains by it: the settings of a library, a command, a file for Slurm."""
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+
+import yaml
 
 from course_utils.errors import CourseError, instead
 from course_utils.memory.plan.command import OWN_LOOP, TRL, slurm_file, torchrun_command, train_command, weights_of
@@ -119,7 +120,7 @@ def _accelerate(model: str, recipe: Recipe) -> str:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             **_keys(recipe, ("accelerate",), ("checkpointing", "offload")),
         }
-    return _yaml(settings) + f"\n# {_describe_script(recipe, set(settings))}"
+    return f"{yaml.safe_dump(settings, sort_keys=False)}# {_describe_script(recipe, set(settings))}"
 
 
 def _describe_script(recipe: Recipe, settings: set[str]) -> str:
@@ -190,7 +191,7 @@ def _trl(model: str, recipe: Recipe) -> str:
         head.append(
             f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
         )
-    return "\n".join([*head, _yaml(settings)])
+    return "\n".join([*head, yaml.safe_dump(settings, sort_keys=False).rstrip()])
 
 
 def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
@@ -200,17 +201,6 @@ def _keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
         keys = [one.metadata["keys"][tool] for tool in tools if tool in one.metadata["keys"]]
         settings |= {key: getattr(recipe, one.name) for key in keys if one.name in names}
     return settings
-
-
-def _yaml(settings: dict) -> str:
-    """JSON's scalars are YAML's too."""
-    lines = []
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            lines += [f"{name}:", *(f"  {inner}: {json.dumps(one)}" for inner, one in value.items())]
-        else:
-            lines.append(f"{name}: {json.dumps(value)}")
-    return "\n".join(lines)
 
 
 _SETTINGS = {"accelerate": _accelerate, "trl": _trl}
