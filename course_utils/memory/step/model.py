@@ -91,11 +91,9 @@ class Source:
     @property
     def remarks(self) -> list[str]:
         """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
-        remarks = (
-            [f"by the name {self.name} the course has a small model of its own; {own}"]
-            if (own := _TOYS.get(self.name))
-            else []
-        )
+        remarks = []
+        if own := _TOYS.get(self.name):
+            remarks.append(f"by the name {self.name} the course has a small model of its own; {own}")
         if self._structure.recurrent:
             remarks.append(
                 "its recurrent layers are planned by the CPU's kernels; those of a GPU keep other workspaces"
@@ -148,9 +146,8 @@ class Source:
         depth = self._structure.depth
         if self.blocks is not None or depth < FEWEST:
             return ""
-        return (
-            f"None of its {depth} blocks can be left out: all are run, which takes about {0.2 * depth:.0f} s a recipe"
-        )
+        seconds = f"{0.2 * depth:.0f} s a recipe"
+        return f"None of its {depth} blocks can be left out: all are run, which takes about {seconds}"
 
     def with_blocks(self, count: int) -> "Source":
         """The same model with so many repetitions of its blocks."""
