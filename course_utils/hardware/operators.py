@@ -158,9 +158,8 @@ def _bytes(short: str, inputs: list, fresh: list, changed: list) -> int:
     if short in _ONLY_WRITTEN:
         unread = {id(t) for t in changed}
         return written + _distinct_bytes(t for t in inputs if id(t) not in unread)
-    if short == "index_put_" and all(
-        t.dtype is not torch.bool for t in inputs[1:-1]
-    ):  # a mask is gone through as a whole
+    # A mask is gone through as a whole.
+    if short == "index_put_" and all(t.dtype is not torch.bool for t in inputs[1:-1]):
         return _distinct_bytes(inputs[1:]) + min(_distinct_bytes(changed), inputs[-1].nbytes)
     if short in _GATHERING:
         rest = _distinct_bytes(inputs[1:])

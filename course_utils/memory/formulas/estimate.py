@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import MEANINGS, Polynomial
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.trace.log import Log, block_of
-from course_utils.memory.trace.usage import KINDS
+from course_utils.memory.trace.log import KINDS, Log, block_of
 from course_utils.units import format_bytes
 
 if TYPE_CHECKING:

@@ -12,13 +12,8 @@ from course_utils.memory.plan.command import OWN_LOOP, TRL, slurm_file, torchrun
 from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
 
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
-_TOGETHER = {
-    "lora",
-    "lora_targets",
-    "lora_dropout",
-    "quantized",
-    "double_quantization",
-}  # with others that have no fields
+# With others that have no fields.
+_TOGETHER = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",

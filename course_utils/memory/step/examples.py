@@ -150,9 +150,8 @@ def _make_tokens(config, recipe: Recipe, name: str, wanted: set[str]) -> dict[st
         half = recipe.sequence // 2
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
         inputs = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
-        return inputs | (
-            {"use_cache": False} if "use_cache" in wanted else {}
-        )  # with a cache they would see each other
+        # With a cache they would see each other.
+        return inputs | ({"use_cache": False} if "use_cache" in wanted else {})
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0

@@ -13,13 +13,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.step.context import attend_on_ring, part_of
 from course_utils.memory.step.losses import chunk_loss, fuse_head, is_causal, kernels_of_cuda, learn_from, own_state
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.optimizers import make_galore, maker
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
-from course_utils.memory.step.sharded import Buckets, HostUpdate, shard, share_state
+from course_utils.memory.step.sharded import Buckets, HostUpdate, attend_on_ring, part_of, shard, share_state
 from course_utils.memory.trace.fake import is_fake
 from course_utils.memory.trace.phases import phase
 from course_utils.precision import MasterWeights

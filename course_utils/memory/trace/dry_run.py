@@ -13,6 +13,7 @@ from textwrap import shorten
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -27,11 +28,10 @@ from course_utils.memory.trace.fake import (
     is_of_a_library,
     let_masks_have_values,
 )
+from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter
 from course_utils.memory.trace.phases import bound, updates
-from course_utils.memory.trace.ranks import pretend_ranks
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrapped
-from course_utils.memory.trace.usage import Usage
 
 COMPILED_INSIDE = (
     "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build and step."
@@ -82,7 +82,7 @@ def dry_run(
         raise CourseError(f"like={like!r} is no device; use 'cpu' or 'cuda'.")
     with ExitStack() as entered:
         entered.enter_context(_collect_rarely())
-        entered.enter_context(pretend_ranks(ranks, like, rank))
+        entered.enter_context(_pretend_ranks(ranks, like, rank))
         entered.enter_context(fake_tensors(seconds))
         entered.enter_context(patch("torch.compile", _refuse_to_compile(torch.compile)))
         if like == "cuda":
@@ -133,6 +133,36 @@ def predict_seconds(
         )
     is_gpu = machine.asynchronous or machine.name in MACHINES
     return Prediction(machine, count_operators(build, step, like or ("cuda" if is_gpu else "cpu")))
+
+
+@contextmanager
+def _pretend_ranks(ranks: int, like: str, rank: int) -> Iterator[None]:
+    """Inside, this process is one rank of `ranks`; collectives return at once, with tensors of the right shape.
+
+    Raises `CourseError` inside a real group.
+    """
+    if ranks == 1:
+        yield
+        return
+    if dist.is_initialized():
+        raise CourseError("This process is a rank already; pretend others in a process that is none.")
+    from torch.distributed.fsdp._fully_shard import _fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    # FSDP2 asks the mesh for a device, which knows no second CPU.
+    device = GPU if like == "cuda" else HOST
+    here = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: device)
+    gathers = patch.object(dist, "all_gather_object", _gather_same)
+    try:
+        with here, gathers:
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _gather_same(gathered: list, one, group=None) -> None:
+    gathered[:] = [one] * len(gathered)
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.memory.trace.allocator import allocator_of
+from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter, device_of_models
 from course_utils.memory.trace.phases import announced_to, bound, updates
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, trains, unwrapped
-from course_utils.memory.trace.usage import Usage
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_seconds
 

@@ -17,11 +17,8 @@ SECONDS = 3.0
 _ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 _LARGEST = 2**20  # bytes of a config.json
 _LEAST_ALIKE = 0.85  # SmolLM2-135M is no misspelled llama-2-13b
-_OLD_DTYPES = {
-    "llama-2-": "float16",
-    "gpt2-": "float32",
-    "bert-": "float32",
-}  # of named models; the others are in bfloat16
+_OLD_DTYPES = {"llama-2-": "float16", "gpt2-": "float32", "bert-": "float32"}
+"""Of named models; the others are in bfloat16."""
 
 
 def find_model(name: str) -> str:

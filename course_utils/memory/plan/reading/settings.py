@@ -207,9 +207,8 @@ def read_launch(words: list[str]) -> Launch:
         words = shlex.split(words[0]) if len(words) == 1 else [word for word in words if word.strip("\\ \n")]
     except ValueError as error:
         raise CourseError(f"The launch line cannot be taken apart: {error}.") from None
-    while words and (
-        re.match(r"[A-Za-z_]\w*=", words[0]) or words[0] in ("uv", "run", "srun")
-    ):  # what stands before a command
+    # What stands before a command.
+    while words and (re.match(r"[A-Za-z_]\w*=", words[0]) or words[0] in ("uv", "run", "srun")):
         words = words[1:]
     if words and words[0].endswith(".py"):  # as `uv run` starts a script
         words = ["python", *words]

@@ -123,9 +123,8 @@ def _from_deepspeed(settings: Settings, tool: Tool) -> Settings:
 
 
 def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
-    for key in list(
-        settings
-    ):  # what stands in fsdp_config or deepspeed_config is a flag of `accelerate launch` by itself
+    # What stands in fsdp_config or deepspeed_config is a flag of `accelerate launch` by itself.
+    for key in list(settings):
         outer, _, inner = key.partition(".")
         if outer in ("fsdp_config", "deepspeed_config") and inner:
             settings.setdefault(tool.rename.get(inner, inner), settings[key])
@@ -182,9 +181,8 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
         settings["attn_implementation"] = Value(named.get(str(flash.value), flash.value), flash.where)
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
     for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16"), ("pure_bf16", "bfloat16")):
-        if _is(settings, key) and (
-            kind.value == "lora" or key == "pure_bf16"
-        ):  # frozen weights lie in the products' dtype
+        # Frozen weights lie in the products' dtype.
+        if _is(settings, key) and (kind.value == "lora" or key == "pure_bf16"):
             settings["dtype"] = Value(dtype, settings[key].where)
     if values["stage"].value not in ("sft", "pt"):
         settings["rl"] = values["stage"]
