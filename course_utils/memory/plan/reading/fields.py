@@ -1,6 +1,7 @@
 """From a tool's settings to the fields of a recipe."""
 
 import re
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, fields
 from textwrap import fill
@@ -73,14 +74,10 @@ class Reading:
             self._put("zero_grad", "after-update", where)
             if self.tool.loop == "trl":
                 self._put("trl_loss", True, where)
-        if value := self._get("use_cpu", "device"):
-            self._put("device", "cpu" if _switch("use_cpu", value) else "cuda", value.where)
-        if value := self._get("max_grad_norm", "clipping"):
-            self._put("clipping", _number("max_grad_norm", value) > 0, value.where)
-        if value := self._get("optim", "optimizer"):
-            self._read_optimizer(value)
-        if value := self._get("attn_implementation", "attention"):
-            self._read_attention(value)
+        self._take("device", "use_cpu", lambda key, value: "cpu" if _switch(key, value) else "cuda")
+        self._take("clipping", "max_grad_norm", lambda key, value: _number(key, value) > 0)
+        self._read_optimizer()
+        self._read_attention()
         self._read_adapters()
         self._read_precision()
         self._read_evaluation()
@@ -131,6 +128,14 @@ class Reading:
     def _put(self, name: str, value: object, where: str) -> None:
         self.fields[name], self.provenance[name] = value, where
 
+    def _take(self, name: str, key: str, convert: Callable[[str, Value], object]) -> None:
+        if (value := self._get(key, name)) is not None:
+            self._put(name, convert(key, value), value.where)
+
+    def _is_on(self, key: str, name: str) -> bool:
+        value = self._get(key, name)
+        return value is not None and _switch(key, value)
+
     def _get(self, key: str, name: str) -> Value | None:
         """A setting, else the tool's default; what a script computes is unknown until a flag says the field `name`."""
         value = self.settings.get(key)
@@ -144,17 +149,18 @@ class Reading:
         effect, _, why = tables().unmodelled[key].partition(": ")
         self.unmodelled[key] = f"{effect}: {key.replace('_', ' ')} ({value.where}): {why}"
 
-    def _read_optimizer(self, value: Value) -> None:
+    def _read_optimizer(self) -> None:
+        value = self._get("optim", "optimizer")
+        if value is None:
+            return
         name = str(value.value)
-        if name not in tables().optimizers:
+        planned = tables().optimizers.get(name)
+        if planned is None:
             self.unmodelled["optimizer"] = f"{UNKNOWN}: optim={name} ({value.where}) is none of the plan's optimizers"
             return
-        planned = tables().optimizers[name]
-        self._put(
-            "optimizer",
-            "adamw" if planned.startswith("adamw-fo") and self.fields.get("device") == "cpu" else planned,
-            value.where,
-        )
+        if planned == "adamw-foreach" and self.fields.get("device") == "cpu":
+            planned = "adamw"
+        self._put("optimizer", planned, value.where)
         if name.startswith("paged"):
             self.remarks.append(f"Pages of {name} ({value.where}) may move to the host; all are counted on the device.")
         if name == "galore_adamw":
@@ -162,21 +168,21 @@ class Reading:
             rank = re.search(r"rank=(\d+)", str(words.value)) if words else None
             self._put("galore", int(rank[1]) if rank else 128, words.where if rank else "default of Trainer 5.23")
 
-    def _read_attention(self, value: Value) -> None:
-        kind = str(value.value)
+    def _read_attention(self) -> None:
+        value = self._get("attn_implementation", "attention")
+        if value is None:
+            return
+        kind, where = str(value.value), value.where
         if kind in ("eager", "sdpa", "None"):
-            self._put("attention", kind.replace("None", "sdpa"), value.where)
+            self._put("attention", kind.replace("None", "sdpa"), where)
         elif re.search(r"flash|fa[234]", kind):
-            self._put("attention", "sdpa", value.where)
-            self.remarks.append(f"{kind} ({value.where}) is planned as sdpa, whose flash kernel keeps the same.")
+            self._put("attention", "sdpa", where)
+            self.remarks.append(f"{kind} ({where}) is planned as sdpa, whose flash kernel keeps the same.")
         else:
-            self.unmodelled["attention"] = (
-                f"{UNKNOWN}: attn_implementation={kind} ({value.where}) may keep other tensors"
-            )
+            self.unmodelled["attention"] = f"{UNKNOWN}: attn_implementation={kind} ({where}) may keep other tensors"
 
     def _read_adapters(self) -> None:
-        use = self._get("use_peft", "lora")
-        if use is None or not _switch("use_peft", use):
+        if not self._is_on("use_peft", "lora"):
             four, rank = self.settings.get("load_in_4bit"), self.settings.get("lora_r")
             if four is not None and not isinstance(four.value, Computed) and _switch("load_in_4bit", four):
                 why = (
@@ -184,12 +190,10 @@ class Reading:
                 )
                 self.unmodelled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
             elif rank is not None:
-                self.remarks.append(
-                    f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.where})."
-                )
+                why = f"whatever lora_r says ({rank.where})"
+                self.remarks.append(f"Without use_peft: true there are no adapters, {why}.")
             return
-        rank = self._get("lora_r", "lora") or Value(8, "default of peft 0.21")
-        self._put("lora", _count("lora_r", rank), rank.where)
+        self._take("lora", "lora_r", _count)
         targets = self._get("lora_target_modules", "lora_targets")
         family = self.about.family
         if targets is not None and targets.value is not None:
@@ -202,11 +206,9 @@ class Reading:
         saved = self._get("lora_modules_to_save", "modules_to_save")
         if saved is not None and saved.value:
             self._put("modules_to_save", _names("lora_modules_to_save", saved), saved.where)
-        four = self._get("load_in_4bit", "quantized")
-        if four is not None and _switch("load_in_4bit", four):
-            self._put("quantized", "nf4", four.where)
-            nested = self._get("use_bnb_nested_quant", "double_quantization")
-            self._put("double_quantization", _switch("use_bnb_nested_quant", nested), nested.where)
+        if self._is_on("load_in_4bit", "quantized"):
+            self._take("quantized", "load_in_4bit", lambda *_: "nf4")
+            self._take("double_quantization", "use_bnb_nested_quant", _switch)
             upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
             self._put("upcast", bool(upcast.value), upcast.where)
             dtype = self._get("dtype", "upcast")
@@ -221,7 +223,7 @@ class Reading:
             if mixed is not None and mixed.value in ("bf16", "fp16"):
                 self._put("precision", "autocast" if mixed.value == "bf16" else "fp16", mixed.where)
             return
-        is_bf16, is_fp16 = (one is not None and _switch(key, one) for key, one in (("bf16", bf16), ("fp16", fp16)))
+        is_bf16, is_fp16 = (self._is_on(key, "precision") for key in ("bf16", "fp16"))
         if is_bf16 and is_fp16:
             if {"bf16", "fp16"} <= self.settings.keys():
                 raise CourseError(f"bf16 ({bf16.where}) and fp16 ({fp16.where}) exclude each other; leave one out.")
@@ -258,10 +260,9 @@ class Reading:
 
     def _read_evaluation(self) -> None:
         strategy = self._get("eval_strategy", "eval_batch")
-        batch = self._get("per_device_eval_batch_size", "eval_batch")
         if strategy is None or strategy.value in ("no", False, None):
             return
-        self._put("eval_batch", _count("per_device_eval_batch_size", batch), batch.where)
+        self._take("eval_batch", "per_device_eval_batch_size", _count)
         if metrics := self.settings.get("compute_metrics"):
             self.unmodelled["eval_logits"] = (
                 f"{AT_LEAST}: compute_metrics ({metrics.where}) keeps the logits of all examples that are evaluated; say how "
