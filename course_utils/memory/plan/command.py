@@ -38,10 +38,6 @@ OWN_LOOP = {
     "context_parallel": "distributed.ring_attention.RingAttention",
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
-TRL = (  # of these, what TRL has settings for
-    *("attention", "offload_activations", "quantized", "galore", "label_smoothing", "trl_loss", "eval_batch"),
-    *("lora_targets", "modules_to_save", "lora_dropout"),
-)
 # Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
 _REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
@@ -59,14 +55,12 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     train = shlex.join([*_MODULE, *_what(model), *_how(recipe)])
     if nodes == 1:
         return "\n".join([*remarks(model, recipe), f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"])
-    return "\n".join(
-        [
-            *remarks(model, recipe),
-            f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
-            "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
-            f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
-        ]
-    )
+    lines = [
+        f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
+        "# Then this on each node, with that node's name in place of HOST and a new word for each run in place of ID:",
+        f"{ANEW} {_torchrun(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
+    ]
+    return "\n".join([*remarks(model, recipe), *lines])
 
 
 def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
@@ -80,9 +74,8 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
     tokenizer = " with its tokenizer" if beside and Path(model).is_file() else ""
     if Path(model).is_absolute() and Path(model).exists():  # it is read where the job runs
         model, copied = Path(model).name, f" (a copy of {model})"
-    templates = Environment(
-        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    blocks = {"trim_blocks": True, "lstrip_blocks": True}
+    templates = Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, **blocks)
     return templates.get_template("slurm.sh.j2").render(
         nodes=nodes,
         ranks_per_node=_ranks_per_node(recipe, nodes),
@@ -117,12 +110,10 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
         else "bytes, unless --tokenizer or --weights is given"
     )
     lines.append(f"# Tokens are {tokens}.")
-    lines.append(
-        "# Yours to set: --steps, --lr (default: 0.001), and --save-every, the updates that a restart may have to repeat."
-    )
-    if flags := [
-        flag_of(name).replace("--", "--no-") for name in ("keeps_outputs", "use_cache") if getattr(recipe, name)
-    ]:
+    repeated = "the updates that a restart may have to repeat"
+    lines.append(f"# Yours to set: --steps, --lr (default: 0.001), and --save-every, {repeated}.")
+    kept = (name for name in ("keeps_outputs", "use_cache") if getattr(recipe, name))
+    if flags := [flag_of(name).replace("--", "--no-") for name in kept]:
         peak = f"its peak is the one that course plan predicts with {' '.join(flags)}"
         lines.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
     if recipe.optimizer == "sgd":

@@ -8,12 +8,13 @@ from pathlib import Path
 import yaml
 
 from course_utils.errors import CourseError, instead
-from course_utils.memory.plan.command import OWN_LOOP, TRL, slurm_file, torchrun_command, train_command, weights_of
+from course_utils.memory.plan.command import OWN_LOOP, slurm_file, torchrun_command, train_command, weights_of
 from course_utils.memory.step.recipe import OPTIMIZERS, Recipe
 
 _ALWAYS = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
 # With others that have no fields.
 _TOGETHER = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
+_ELSEWHERE = ("teacher", "galore", "trl_loss")  # said for all kinds, or in settings of other names
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -79,16 +80,17 @@ def _says_all(kind: str, recipe: Recipe) -> bool:
 def _with_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if recipe.context_parallel > 1:
         raise CourseError(f"{kind} has no setting for attention on this ring; take no context_parallel.")
+    pieces = f"the loss by {recipe.chunked_loss} tokens at a time"
     remarks = {
-        f"the loss by {recipe.chunked_loss} tokens at a time is techniques.LossWithGradients": (
-            recipe.chunked_loss and kind != "trl"
-        ),
+        f"{pieces} is techniques.LossWithGradients": recipe.chunked_loss and kind != "trl",
         f"the loss beside the teacher {recipe.teacher} is techniques.distillation_loss": recipe.teacher,
         f"GaLore of rank {recipe.galore} is optim.GaLore of the hidden matrices": recipe.galore and kind != "trl",
     }
     if kind == "trl":
-        usual, others = vars(Recipe()), OWN_LOOP.keys() - {*TRL, "teacher", "galore"}
-        remarks |= {f"{name} is {OWN_LOOP[name]}": getattr(recipe, name) != usual[name] for name in sorted(others)}
+        for one in fields(recipe):
+            has_key = one.metadata["keys"].keys() & {"trainer", "trl"}
+            if one.name in OWN_LOOP and not has_key and one.name not in _ELSEWHERE:
+                remarks[f"{one.name} is {OWN_LOOP[one.name]}"] = getattr(recipe, one.name) != one.default
     lines = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([*lines, _SETTINGS[kind](model, recipe)])
 
@@ -126,9 +128,7 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
     held |= {"precision"} if _MIXED[recipe.precision] != "no" else set()
     usual, always = vars(Recipe()), ("optimizer", "batch", "sequence", "accumulation")
     chosen = {name: one for name, one in vars(recipe).items() if name in always or one != usual[name]}
-    return (
-        "For the script to set: " + ", ".join(f"{name}={one}" for name, one in chosen.items() if name not in held) + "."
-    )
+    return f"For the script to set: {', '.join(f'{name}={one}' for name, one in chosen.items() if name not in held)}."
 
 
 def _trl(model: str, recipe: Recipe) -> str:
@@ -162,20 +162,14 @@ def _trl(model: str, recipe: Recipe) -> str:
         settings |= {"optim_args": f"rank={recipe.galore}, update_proj_gap=200, scale=0.25"}
     if recipe.lora:
         settings |= {"use_peft": True, "lora_r": recipe.lora, "lora_alpha": 2 * recipe.lora}
-        settings |= {
-            "lora_target_modules": list(recipe.lora_targets) or "all-linear",
-            "lora_dropout": recipe.lora_dropout,
-        }
+        settings["lora_target_modules"] = list(recipe.lora_targets) or "all-linear"
+        settings["lora_dropout"] = recipe.lora_dropout
     if recipe.quantized:
         settings |= {"load_in_4bit": True, **_keys(recipe, ("trl",), ("quantized", "double_quantization"))}
-    pieces = (
-        "other pieces than the plan's"
-        if recipe.chunked_loss
-        else "the plan counts them, so its peak may be too high here"
-    )
     head = [*_HOW_TO_TRL]
     if not (recipe.trl_loss or recipe.label_smoothing):
-        head.append(_TRL_LOSS.format(pieces))
+        counted = "the plan counts them, so its peak may be too high here"
+        head.append(_TRL_LOSS.format("other pieces than the plan's" if recipe.chunked_loss else counted))
     if recipe.quantized and recipe.upcast:
         head.append(_TRL_ADAPTERS)
     if recipe.optimizer in ("adamw8bit", "paged_adamw_8bit") and not recipe.lora:
@@ -183,9 +177,8 @@ def _trl(model: str, recipe: Recipe) -> str:
     if package := _TRL_PACKAGES.get(settings["optim"]):
         head.append(f"# This optimizer needs one more package: pip install {package}")
     if recipe.ranks > 1:
-        head.append(
-            f"# Its {recipe.ranks} ranks are started, and shared out, by accelerate launch with what --emit accelerate writes."
-        )
+        started = "started, and shared out, by accelerate launch with what --emit accelerate writes"
+        head.append(f"# Its {recipe.ranks} ranks are {started}.")
     return "\n".join([*head, yaml.safe_dump(settings, sort_keys=False).rstrip()])
 
 

@@ -25,14 +25,15 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     config = getattr(model, "config", None)
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
     wanted, name = set(inspect.signature(plain.forward).parameters), type(plain).__name__
-    if not wanted & _MAIN_INPUTS or config is None or "ForMultipleChoice" in name:
-        why = (
-            "has inputs of three dimensions"
-            if "ForMultipleChoice" in name
-            else "has no .config, which says how large its vocabulary is"
-            if wanted & _MAIN_INPUTS
-            else "takes neither token ids nor pictures by Transformers' names"
-        )
+    why_not = {
+        "takes neither token ids nor pictures by Transformers' names": not wanted & _MAIN_INPUTS,
+        "has no .config, which says how large its vocabulary is": config is None,
+        "has inputs of three dimensions": "ForMultipleChoice" in name,
+        "is trained on sound within texts, of which there are no examples here": (
+            "input_ids" in wanted and hasattr(config, "audio_config")
+        ),
+    }
+    for why in (why for why, applies in why_not.items() if applies):
         raise CourseError(
             f"{name} {why}; give batch=lambda b, s: …, what the model is called with (for course plan a function batch(b, s) "
             "beside it)."
@@ -41,11 +42,6 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
         raise CourseError(
             f"{name} matches its boxes with their labels by the values of both, and a dry run has none; give a function that "
             "makes a module whose loss takes them in order."
-        )
-    if "input_ids" in wanted and hasattr(config, "audio_config"):
-        raise CourseError(
-            f"{name} is trained on sound within texts, of which there are no examples here; give batch=lambda b, s: …, what the "
-            "model is called with (for course plan a function batch(b, s) beside it)."
         )
     inputs = _make_pictures(config, recipe, wanted)
     if "input_ids" in wanted:

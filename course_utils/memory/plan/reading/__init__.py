@@ -30,6 +30,7 @@ _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
 _OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
 """What a script hands over to its trainer; the last two by an older TRL's words."""
+_IN_BITS = ("load_in_4bit", "load_in_8bit")
 _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 
 
@@ -189,23 +190,16 @@ def _model_of(script: Script, problems: dict[str, str]) -> Settings:
             settings["class"] = Value(function.rpartition(".")[0], call["()"].where)
             take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
             take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
-            take(call, **{key: key for key in ("attn_implementation", "load_in_8bit", "load_in_4bit")})
+            take(call, **{key: key for key in ("attn_implementation", *_IN_BITS)})
     for call in script.calls.get("BitsAndBytesConfig", []):
         _say_computed(call, problems)
-        take(call, load_in_4bit="load_in_4bit", load_in_8bit="load_in_8bit")
-        take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant")
+        take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
     for call in script.calls.get("LoraConfig", []):
         _say_computed(call, problems)
         settings |= {"use_peft": Value(True, call["()"].where), "lora_r": Value(8, "default of peft 0.21")}
         settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
-        take(call, r="lora_r", target_modules="lora_target_modules", modules_to_save="lora_modules_to_save")
-        take(
-            call,
-            task_type="task_type",
-            lora_dropout="lora_dropout",
-            use_dora="use_dora",
-            target_parameters="lora_target_parameters",
-        )
+        take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
+        take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
     for call in script.calls.get("prepare_model_for_kbit_training", []):
         settings["upcast"] = Value(True, call["()"].where)
     return settings

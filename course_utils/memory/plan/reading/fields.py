@@ -114,16 +114,8 @@ class Reading:
                 usual.setdefault(where, []).append(value)
         width = max((len(value) for value, where in rows if where not in usual), default=0)
         written = [f"  {value:<{width}}  {where}" for value, where in rows if where not in usual]
-        return written + [
-            fill(
-                f"{where}: {', '.join(of_tool)}",
-                120,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-            )
-            for where, of_tool in usual.items()
-        ]
+        lines = (f"  {where}: {', '.join(of_tool)}" for where, of_tool in usual.items())
+        return written + [fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines]
 
     def _put(self, name: str, value: object, where: str) -> None:
         self.fields[name], self.provenance[name] = value, where

@@ -109,16 +109,8 @@ def _from_deepspeed(settings: Settings, tool: Tool) -> Settings:
         settings["optim"] = Value(str(settings["optim"].value).lower(), settings["optim"].where)
     if settings.get("zero_stage"):
         settings["deepspeed_shards"] = settings["zero_stage"]
-    words = (
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "max_grad_norm",
-        "bf16",
-        "fp16",
-        "optim",
-        "zero_stage",
-    )
-    words += ("offload", "deepspeed_shards", "tensor_parallel", "sequence_parallel_size", "pipeline")
+    words = {*tables().tools["deepspeed"].rename.values(), "gradient_accumulation_steps", "offload", "deepspeed_shards"}
+    words |= {"tensor_parallel", "sequence_parallel_size", "pipeline"}
     return {key: value for key, value in settings.items() if key in words}
 
 
@@ -138,21 +130,13 @@ def _from_accelerate(settings: Settings, tool: Tool) -> Settings:
         settings["torch_compile"] = Value(True, dynamo.where)
     if _is(settings, "mixed_precision", "fp8"):
         settings["fp8"] = settings["mixed_precision"]
-    words = {
-        "ranks",
-        "use_cpu",
-        "torch_compile",
-        "mixed_precision",
-        "fp8",
-        "gradient_accumulation_steps",
-        "parallelism_config",
-    }
+    words = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
+    words |= {"gradient_accumulation_steps", "parallelism_config"}
     if kind.value == "FSDP" or _is(settings, "use_fsdp"):
         words |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
-        version, reshard = (
-            settings.get(key) or tool.default(key) for key in ("fsdp_version", "fsdp_reshard_after_forward")
-        )
-        how = settings.get("fsdp_sharding_strategy") or reshard
+        version = settings.get("fsdp_version") or tool.default("fsdp_version")
+        how = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
+        how = how or tool.default("fsdp_reshard_after_forward")
         stage = 2 if how.value in (False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") or how.value == 2 else 3
         settings["zero_stage"] = Value(0 if how.value == "NO_SHARD" else stage, how.where)
         settings |= {"fsdp1": version} if str(version.value) != "2" else {}
@@ -188,10 +172,8 @@ def _from_llama_factory(settings: Settings, tool: Tool) -> Settings:
         settings["rl"] = values["stage"]
     if _is(settings, "use_galore"):
         rank = values["galore_rank"]
-        settings |= {
-            "optim": Value("galore_adamw", settings["use_galore"].where),
-            "optim_args": Value(f"rank={rank.value}", rank.where),
-        }
+        settings["optim"] = Value("galore_adamw", settings["use_galore"].where)
+        settings["optim_args"] = Value(f"rank={rank.value}", rank.where)
     return settings
 
 
