@@ -46,9 +46,7 @@ def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = 
     for name in dtypes:
         dtype = getattr(torch, name.removeprefix("torch."), None)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
-            raise CourseError(
-                f"{name!r} is no floating type that torch multiplies; give names such as float32 or bfloat16."
-            )
+            raise CourseError(f"{name!r} is no floating type that torch multiplies; give names such as bfloat16.")
     names = tuple(name.removeprefix("torch.") for name in dtypes)
     return _calibrate(names, exchange, settings().device, torch.get_num_threads())
 

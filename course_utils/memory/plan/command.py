@@ -187,7 +187,5 @@ def _torchrun(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> st
 def _ranks_per_node(recipe: Recipe, nodes: int) -> int:
     require_count("nodes", nodes)
     if recipe.ranks % nodes:
-        raise CourseError(
-            f"ranks={recipe.ranks} do not divide among {nodes} nodes; give a multiple of {nodes} as ranks."
-        )
+        raise CourseError(f"ranks={recipe.ranks} do not divide among {nodes} nodes; give a multiple of {nodes}.")
     return recipe.ranks // nodes

@@ -134,9 +134,7 @@ def _describe_script(recipe: Recipe, settings: set[str]) -> str:
 def _trl(model: str, recipe: Recipe) -> str:
     names = {name: trainers for name, (_, _, trainers) in OPTIMIZERS.items() if trainers}
     if recipe.optimizer not in names:
-        raise CourseError(
-            f"Transformers' Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(names)}."
-        )
+        raise CourseError(f"Trainer has no name for {recipe.optimizer!r}; choose one of {', '.join(names)}.")
     if recipe.quantized and recipe.precision == "fp16":
         raise CourseError(
             "TRL keeps adapters on 4-bit weights in bfloat16, and fp16's scaler takes no gradients of these; take autocast or "

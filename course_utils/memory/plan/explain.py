@@ -71,9 +71,7 @@ def explain(path: Path, estimate: Estimate | None = None) -> str:
 def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     ends = [match.start() for match in re.finditer(_SHORTAGE, text)]
     if not ends:
-        raise CourseError(
-            "The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory. Tried to allocate'."
-        )
+        raise CourseError("The file holds no CUDA out-of-memory message; it begins with 'CUDA out of memory'.")
     amounts = _amounts_in(" ".join(text[ends[-1] :].split()))
     sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in amounts.items())
     yield sizes or "CUDA ran out of memory; the message does not say how much was requested."

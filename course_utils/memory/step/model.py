@@ -95,9 +95,7 @@ class Source:
         if own := _TOYS.get(self.name):
             remarks.append(f"by the name {self.name} the course has a small model of its own; {own}")
         if self._structure.recurrent:
-            remarks.append(
-                "its recurrent layers are planned by the CPU's kernels; those of a GPU keep other workspaces"
-            )
+            remarks.append("its recurrent layers are planned by the CPU's kernels; a GPU's keep other workspaces")
         if self.guessed_class:
             remarks.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
         return remarks + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])

@@ -125,9 +125,7 @@ class Recipe:
         0, "evaluate on batches of so many examples", unit="number of examples", trainer="per_device_eval_batch_size"
     )
     eval_logits: int = _asks(0, "examples whose logits an evaluation keeps on the device", unit="number of examples")
-    compiled: bool = _asks(
-        False, "the step is torch.compile's, whose bytes nothing here predicts", trainer="torch_compile"
-    )
+    compiled: bool = _asks(False, "torch.compile's step, whose bytes nothing here predicts", trainer="torch_compile")
     checkpointing: bool = _asks(
         False,
         "recompute blocks in backward",
@@ -158,9 +156,7 @@ class Recipe:
 
     def __post_init__(self):
         if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
-            raise CourseError(
-                f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function of parameters."
-            )
+            raise CourseError(f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function.")
         if self.lora_targets == ("all-linear",):
             object.__setattr__(self, "lora_targets", ())
         for name, what in _NAMES.items():

@@ -33,9 +33,7 @@ from course_utils.memory.trace.meter import Meter
 from course_utils.memory.trace.phases import bound, updates
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrapped
 
-COMPILED_INSIDE = (
-    "A dry run follows PyTorch's own operators, not those of torch.compile; leave it out of build and step."
-)
+COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
 _READ_AS_ONE = (
     "a dry run answers every number that is read with 1, so a question such as loss > 0.5 is answered with yes; "
     "leave the question out, or the optimizer out of what build() returns."
@@ -128,9 +126,7 @@ def predict_seconds(
     no rate for a dtype.
     """
     if not isinstance(machine, Machine):
-        raise CourseError(
-            f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate() for this one."
-        )
+        raise CourseError(f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate().")
     is_gpu = machine.asynchronous or machine.name in MACHINES
     return Prediction(machine, count_operators(build, step, like or ("cuda" if is_gpu else "cpu")))
 
@@ -198,9 +194,7 @@ def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer
                 "(of Transformers: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(…)), not from_pretrained)."
             )
     if any(isinstance(unwrapped(one), torch.optim.LBFGS) for one in optimizers):
-        raise CourseError(
-            "How often LBFGS calls its closure depends on the values of the loss, which a dry run has not."
-        )
+        raise CourseError("How often LBFGS calls its closure depends on the loss, whose value a dry run has not.")
     parameters = [parameter for model in models for parameter in model.parameters()]
     # FSDP2 leaves shards on the host.
     if on_gpu and parameters and all(device_of(p) == HOST and not hasattr(p, "_local_tensor") for p in parameters):

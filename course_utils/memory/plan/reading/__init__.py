@@ -84,9 +84,7 @@ def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
 
 def _require(path: Path) -> None:
     if not path.is_file():
-        raise CourseError(
-            f"There is no file {path} in {Path.cwd().name}/; start course plan in the folder where you train."
-        )
+        raise CourseError(f"There is no file {path} in {Path.cwd().name}/; start course plan where you train.")
 
 
 def _read_file(path: Path, problems: dict[str, str], given: Settings | None = None) -> tuple[Tool, Settings]:
@@ -219,9 +217,7 @@ def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple
         if line.target != "sft":
             problems["rl"] = f"{AT_LEAST}: trl {line.target}: {tables().unmodelled['rl'].partition(': ')[2]}"
     if tool is None:
-        raise CourseError(
-            f"{line.target} is a module that is not read; give its script or its file of settings in place of it."
-        )
+        raise CourseError(f"{line.target} is a module that is not read; give its script or file of settings instead.")
     if not line.target.endswith(".py"):
         _refuse_misspelled(line.arguments, tool)
         parts.append((tool, line.arguments))
@@ -244,9 +240,7 @@ def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Se
     elif launcher in ("python", "torchrun"):
         settings["ranks"] = Value(1, LAUNCH if launcher == "python" else "default of torchrun")
     elif "ranks" not in settings:
-        problems["ranks"] = (
-            f"{AT_LEAST}: {launcher} starts a rank on each device that it finds; say how many with --ranks"
-        )
+        problems["ranks"] = f"{AT_LEAST}: {launcher} starts a rank on each device; say how many with --ranks"
     return settings
 
 

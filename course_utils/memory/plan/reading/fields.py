@@ -177,9 +177,7 @@ class Reading:
         if not self._is_on("use_peft", "lora"):
             four, rank = self.settings.get("load_in_4bit"), self.settings.get("lora_r")
             if four is not None and not isinstance(four.value, Computed) and _switch("load_in_4bit", four):
-                why = (
-                    "quantizes weights, and nothing says that adapters are trained beside them, as use_peft: true does"
-                )
+                why = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
                 self.unmodelled["quantized"] = f"{UNKNOWN}: load_in_4bit ({four.where}) {why}"
             elif rank is not None:
                 why = f"whatever lora_r says ({rank.where})"
@@ -231,9 +229,7 @@ class Reading:
             width = self.about.dtype or "float32"
             where = f"{where}, the weights' {width}"
             if self.about.dtype is None:
-                self.unmodelled["precision"] = (
-                    f"{_NO_FILE} in which dtype the weights are loaded; say it with --precision"
-                )
+                self.unmodelled["precision"] = f"{_NO_FILE} in which dtype weights are loaded; say it with --precision"
         if width == "float32":
             self._put("precision", "autocast" if is_bf16 else "fp16" if is_fp16 else "fp32", half.where)
         elif width in ("bfloat16", "float16"):
@@ -272,9 +268,7 @@ class Reading:
         if kind is not None and _head(kind.value) != _head(self.about.architecture or "ForCausalLM"):
             self._read_head(kind)
         if self.about.quantized:
-            self._say_unmodelled(
-                "other_quantization", Value(True, f"{self.about.quantized} in the model's config.json")
-            )
+            self._say_unmodelled("other_quantization", Value(True, f"{self.about.quantized} in its config.json"))
         if self.fields.get("zero_stage") and "ranks" not in self.fields:
             self.unmodelled["ranks"] = f"{_NO_FILE} how many ranks share the work; say it with --ranks"
         loss = self.settings.get("loss_type")
