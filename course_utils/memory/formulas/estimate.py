@@ -160,7 +160,9 @@ class Estimate:
         if smaller:
             rows.append((sum(term.bytes for term in smaller), f"in {len(smaller)} smaller terms; .working() shows all"))
         lines = [f"{format_bytes(size):>10s}  {what}" for size, what in rows]
-        head = f"peak: {format_bytes(self.peak)} on {_where(self.recipe)}, in this phase: {peak.name}"
+        where = {"cpu": "the CPU", "cuda": "a GPU"}[self.recipe.device]
+        where += f", on each of {self.recipe.ranks} ranks" * (self.recipe.ranks > 1)
+        head = f"peak: {format_bytes(self.peak)} on {where}, in this phase: {peak.name}"
         used = set().union(*(term.letters for term in largest))
         with_letters = ", ".join(f"{x}={self.sizes[x]} ({MEANINGS[x]})" for x in MEANINGS if x in used)
         notes = [*([f"with {with_letters}"] if used else []), *self.notes]
@@ -178,9 +180,8 @@ class Estimate:
         if recipe.galore:
             lines.append("counted: a step that finds GaLore's directions anew, as every 200th does")
         if recipe.context_parallel > 1:
-            lines.append(
-                f"each rank has {recipe.sequence // recipe.context_parallel} of each row's {recipe.sequence} tokens"
-            )
+            part = recipe.sequence // recipe.context_parallel
+            lines.append(f"each rank has {part} of each row's {recipe.sequence} tokens")
         if recipe.ranks > 1 and not recipe.zero_stage:
             lines.append("ranks: each keeps everything (DDP); zero_stage=1, 2 or 3 would share it out")
         away = ", CUDA's context, what its allocator reserves beyond this" * (recipe.device == "cuda")
@@ -201,10 +202,9 @@ class Estimate:
 
     def _terms_of(self, kind: str, where: str, counts: Counter, blocks: int) -> Iterator[Term]:
         """What every block has, as many times as there are blocks, and the rest."""
-        for repeated in (blocks, 1) if blocks > 1 else (1,):
-            chosen = {
-                piece: c // blocks if repeated > 1 else c % blocks if blocks > 1 else c for piece, c in counts.items()
-            }
+        whole = {piece: divmod(count, blocks) if blocks > 1 else (0, count) for piece, count in counts.items()}
+        for place, repeated in enumerate((blocks, 1)):
+            chosen = {piece: both[place] for piece, both in whole.items()}
             size = repeated * sum(count * size for (size, _), count in chosen.items())
             if size:
                 total = sum((formula.times(count) for (_, formula), count in chosen.items() if count), Polynomial())
@@ -251,8 +251,3 @@ def family(module: str) -> str:
 
 def _owner_of(where: str) -> str:
     return where[:-2] if where.endswith(".*") else where.rpartition(".")[2] or "the model itself"
-
-
-def _where(recipe: Recipe) -> str:
-    device = {"cpu": "the CPU", "cuda": "a GPU"}[recipe.device]
-    return device if recipe.ranks == 1 else f"{device}, on each of {recipe.ranks} ranks"

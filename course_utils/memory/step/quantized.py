@@ -79,8 +79,7 @@ def _make_codes(weight: torch.Tensor, double: bool) -> nn.Parameter:
         )
         second = {"offset": new((), dtype=torch.float32), "state2": state}
     codes = nn.Parameter(new(((weight.numel() + 1) // 2, 1), dtype=torch.uint8), requires_grad=False)
-    codes.quant_state = QuantState(
-        scales, weight.shape, new(16, dtype=torch.float32), BLOCK, "nf4", weight.dtype, **second
-    )
+    table = new(16, dtype=torch.float32)
+    codes.quant_state = QuantState(scales, weight.shape, table, BLOCK, "nf4", weight.dtype, **second)
     codes.quant_type, codes.compress_statistics = "nf4", double
     return codes

@@ -159,12 +159,11 @@ class Recipe:
             raise CourseError(f"optimizer={self.optimizer!r} is no optimizer; give a name, or a function.")
         if self.lora_targets == ("all-linear",):
             object.__setattr__(self, "lora_targets", ())
-        for name, what in _NAMES.items():
-            value = getattr(self, name)
-            if not (isinstance(value, tuple) and all(isinstance(one, str) and one for one in value)):
-                raise CourseError(f"{name}={value!r} are no names; give a tuple of {what}.")
         for one in fields(self):
             name, value, least = one.name, getattr(self, one.name), one.metadata["least"]
+            is_of_names = isinstance(value, tuple) and all(isinstance(word, str) and word for word in value)
+            if one.type == tuple[str, ...] and not is_of_names:
+                raise CourseError(f"{name}={value!r} are no names; give a tuple of {one.metadata['help']}.")
             if one.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
                 raise CourseError(f"{name}={value!r} is no share; give a number from 0 to below 1.")
             choices = one.metadata["choices"] if not callable(value) else ()
@@ -309,8 +308,3 @@ def read_fields(words: str) -> dict[str, Any]:
 
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
-_NAMES = {
-    "frozen": "what names of parameters begin with",
-    "lora_targets": "names of layers, as peft's target_modules",
-    "modules_to_save": "names of modules, as peft's modules_to_save",
-}

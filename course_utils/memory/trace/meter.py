@@ -144,9 +144,8 @@ class Meter(TorchDispatchMode):
 
     def _come_and_go(self, size: int, kind: str, func) -> None:
         """Memory that is born and dies inside one operator."""
-        place = self._log_birth(
-            _Piece(size, kind, self._place_now(), f"inside {func}", (size,), torch.uint8, self.device)
-        )
+        about = self._place_now(), f"inside {func}", (size,), torch.uint8, self.device
+        place = self._log_birth(_Piece(size, kind, *about))
         self._events.append((-size, place, self._phase))
 
     def _note_communication(self, func, args: tuple, kwargs: dict) -> None:
