@@ -53,9 +53,8 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
         labels = torch.randint(config.vocab_size, (recipe.batch, recipe.sequence))
         inputs |= {"input_features": torch.randn(recipe.batch, config.num_mel_bins, frames), "labels": labels}
     elif "input_values" in wanted:
-        inputs["input_values"] = torch.randn(
-            recipe.batch, recipe.sequence * getattr(config, "inputs_to_logits_ratio", 1)
-        )
+        ratio = getattr(config, "inputs_to_logits_ratio", 1)
+        inputs["input_values"] = torch.randn(recipe.batch, recipe.sequence * ratio)
     if "labels" in wanted and "labels" not in inputs:
         inputs["labels"] = _make_labels(config, recipe, name)
     return inputs | ({"return_loss": True} if "return_loss" in wanted else {})

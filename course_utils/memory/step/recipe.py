@@ -53,9 +53,8 @@ def _asks(default: Any, what: str, choices: tuple = (), least: int = 0, unit: st
 
     The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
     """
-    return field(
-        default=default, metadata={"help": what, "choices": choices, "least": least, "unit": unit, "keys": keys}
-    )
+    about = {"help": what, "choices": choices, "least": least, "unit": unit, "keys": keys}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -169,9 +168,8 @@ class Recipe:
             choices = one.metadata["choices"] if not callable(value) else ()
             # True is no stage, though it equals 1
             if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
-                raise CourseError(
-                    f"No {name} is called {value!r}; {instead(value, (choice or repr(choice) for choice in choices))}"
-                )
+                names = (choice or repr(choice) for choice in choices)
+                raise CourseError(f"No {name} is called {value!r}; {instead(value, names)}")
             if one.type is bool and not isinstance(value, bool):
                 raise CourseError(f"{name} must be True or False, not {value!r}.")
             if least and value is not None:

@@ -3,7 +3,6 @@ tokens, and keys and values go around the ring of all ranks."""
 
 import inspect
 from collections.abc import Sequence
-from itertools import accumulate
 from unittest.mock import patch
 
 import torch
@@ -89,8 +88,8 @@ class Buckets:
     def average(self) -> None:
         """What a backward pass does: copy, sum over the ranks, copy back."""
         for flat, group in zip(self.flat, self.groups, strict=True):
-            ends = list(accumulate(p.numel() for p in group))
-            places = [flat[end - p.numel() : end].view_as(p) for end, p in zip(ends, group, strict=True)]
+            pieces = flat.split([p.numel() for p in group])
+            places = [piece.view_as(p) for piece, p in zip(pieces, group, strict=True)]
             for place, parameter in zip(places, group, strict=True):
                 place.copy_(parameter.grad)
             dist.all_reduce(flat)

@@ -63,9 +63,8 @@ def fake_tensors(seconds: float = 600.0) -> Iterator[FakeTensorMode]:
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
     """Keep back what libraries remark on weights, caches and kernels that are not there; an exception says what matters."""
-    loggers = [
-        logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
-    ]
+    names = ("torch._subclasses.fake_tensor", "transformers", "peft", "bitsandbytes")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

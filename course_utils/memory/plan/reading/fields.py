@@ -259,10 +259,8 @@ class Reading:
 
     def _read_unmodelled(self) -> None:
         for key, value in self.settings.items():
-            is_off = value.value in (None, False, "", "no", [], {}) or (
-                key.endswith(("size", "degree")) and value.value == 1
-            )
-            if key in tables().unmodelled and not is_off:
+            alone = 1 if key.endswith(("size", "degree")) else None
+            if key in tables().unmodelled and value.value not in (None, False, "", "no", [], {}, alone):
                 self._say_unmodelled(key, value)
         kind = self.settings.get("class")
         if kind is not None and _head(kind.value) != _head(self.about.architecture or "ForCausalLM"):
@@ -287,9 +285,8 @@ class Reading:
         count = None if labels is None or isinstance(labels.value, Computed) else _count("num_labels", labels)
         self.head = kind.value.rpartition(".")[2], count
         if labels is not None and count is None:
-            self.remarks.append(
-                f"The labels are counted when the script runs ({labels.where}); planned with as many as the model has."
-            )
+            counted = f"counted when the script runs ({labels.where})"
+            self.remarks.append(f"The labels are {counted}; planned with as many as the model has.")
         task = self.settings.get("task_type")
         if self.fields.get("lora") and task is not None and "modules_to_save" not in self.fields:
             self.unmodelled["modules_to_save"] = (

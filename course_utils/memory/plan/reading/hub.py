@@ -107,9 +107,8 @@ def describe(name: str) -> Model:
             architecture = next(iter(config.get("architectures") or []), None)
             method = (config.get("quantization_config") or {}).get("quant_method")
             dtypes = [one.get(key) for one in (config, inner) for key in ("dtype", "torch_dtype")]
-            return Model(
-                config.get("model_type"), next((str(one) for one in dtypes if one), "float32"), method, architecture
-            )
+            dtype = next((str(one) for one in dtypes if one), "float32")
+            return Model(config.get("model_type"), dtype, method, architecture)
         except (OSError, ValueError, AttributeError):
             return Model()  # its own reader says what is wrong
     public = known_as(name)

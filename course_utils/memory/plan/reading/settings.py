@@ -159,9 +159,7 @@ def read_script(path: Path, given: Settings | None = None) -> Script:
                 arguments[keyword.arg or "**"] = value
         arguments["()"] = Value(None, f"{path.name}:{node.lineno}")
         calls.setdefault(ast.unparse(node.func), []).append(arguments)
-    names = {
-        getattr(node, "id", getattr(node, "attr", None)) for node in nodes if isinstance(node, ast.Name | ast.Attribute)
-    }
+    names = {getattr(node, "id", getattr(node, "attr", "")) for node in nodes}
     return Script(calls, frozenset(names), frozenset(options))
 
 
@@ -224,16 +222,13 @@ def read_launch(words: list[str]) -> Launch:
         )
     words = words[2:] if order else words[1:]
     ends = (".py", ".yaml", ".yml", ".json")
-    place = next(
-        (
-            at
-            for at, word in enumerate(words)
-            if words[at - 1 : at] in (["-m"], ["--module"])
-            or (launcher == "trl" and not at)
-            or word.endswith(ends[0] if words[at - 1 : at] and words[at - 1].startswith("-") else ends)
-        ),
-        None,
-    )
+
+    def is_target(at: int) -> bool:
+        before = words[at - 1] if at else ""
+        is_named = before in ("-m", "--module") or (launcher == "trl" and not at)
+        return is_named or words[at].endswith(ends[0] if before.startswith("-") else ends)
+
+    place = next(filter(is_target, range(len(words))), None)
     if place is None or words[place].startswith("-"):
         raise CourseError(f"The launch line of {launcher} names nothing to run; give it whole, as you type it.")
     arguments, files = _flags(words[place + 1 :])
@@ -253,7 +248,7 @@ def _flags(words: list[str]) -> tuple[Settings, list[str]]:
             alone.append(word)
         else:
             by_flag[name].append(_read_word(word))
-    values = {key: (True if not many else many[0] if len(many) == 1 else many) for key, many in by_flag.items()}
+    values = {key: many if len(many) > 1 else many[0] if many else True for key, many in by_flag.items()}
     return {key: Value(value, LAUNCH) for key, value in values.items()}, alone
 
 
