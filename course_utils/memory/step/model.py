@@ -83,12 +83,6 @@ class Source:
         return f"{type(self.config).__name__} {settings}"
 
     @property
-    def guessed_class(self) -> str | None:
-        """The class that was taken where the configuration names none; None where nothing was guessed."""
-        named = not hasattr(self.config, "to_dict") or getattr(self.config, "architectures", None)
-        return models.class_of(self.config).__name__ if self.configured and not named else None
-
-    @property
     def remarks(self) -> list[str]:
         """What a reader may take otherwise of the model itself: which was taken, and what of its configuration is not used."""
         remarks = []
@@ -96,9 +90,12 @@ class Source:
             remarks.append(f"by the name {self.name} the course has a small model of its own; {own}")
         if self._structure.recurrent:
             remarks.append("its recurrent layers are planned by the CPU's kernels; a GPU's keep other workspaces")
-        if self.guessed_class:
-            remarks.append(f"the model is a {self.guessed_class}: the configuration names no class in architectures")
-        return remarks + (models.remarks_on(self.config) if hasattr(self.config, "to_dict") else [])
+        if not hasattr(self.config, "to_dict"):
+            return remarks
+        if self.configured and not getattr(self.config, "architectures", None):
+            kind = models.class_of(self.config).__name__
+            remarks.append(f"the model is a {kind}: the configuration names no class in architectures")
+        return remarks + models.remarks_on(self.config)
 
     @staticmethod
     def loss(outputs, batch) -> torch.Tensor:
