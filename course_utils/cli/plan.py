@@ -63,11 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, metavar="FILE", help="lengths, one a line, .jsonl or a data set: plan for the worst batch")
     add("--why", nargs=2, metavar=("A", "B"), help="two recipes (checkpointing,batch=4): what fell, what did not")
     add("--explain", type=Path, metavar="FILE", help="a CUDA out-of-memory message, or a memory snapshot")
-    add(
-        "--emit",
-        metavar="KIND",
-        help="the recipe as settings, a command or a file: {course_utils.memory.plan.emit:KINDS}",
-    )
+    add("--emit", metavar="KIND", help="the recipe as settings, command or file: {course_utils.memory.plan.emit:KINDS}")
     add("--nodes", type=int, metavar="N", help="with --emit: machines that share out the ranks evenly (default: 1)")
     add("--row", type=int, metavar="N", help="with --emit: the Nth change of the plan instead of the recipe")
     add("--measure", action="store_true", help="run a few steps here, and set each term beside its measured bytes")

@@ -1,6 +1,7 @@
 """Random examples for a model whose `forward` names its inputs as Transformers does."""
 
 import inspect
+from functools import partial
 
 import torch
 from torch import nn
@@ -63,38 +64,35 @@ def random_batch(model: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
 def _make_pictures(config, recipe: Recipe, wanted: set[str]) -> dict[str, torch.Tensor]:
     if "pixel_values" not in wanted or "input_ids" in wanted and not hasattr(config, "vision_config"):
         return {}
+    batch, ones = recipe.batch, partial(torch.ones, dtype=torch.int64)
     vision = getattr(config, "vision_config", config)
     channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", None) or 3
     if "image_grid_thw" in wanted:  # patches in rows, and how many there are in time, height and width
         numbers = vision.temporal_patch_size * vision.patch_size**2 * getattr(vision, "in_channels", channels)
-        return {
-            "pixel_values": torch.randn(recipe.batch * _PATCHES**2, numbers),
-            "image_grid_thw": torch.tensor([[1, _PATCHES, _PATCHES]] * recipe.batch),
-        }
+        grid = torch.tensor([[1, _PATCHES, _PATCHES]] * batch)
+        return {"pixel_values": torch.randn(batch * _PATCHES**2, numbers), "image_grid_thw": grid}
     if "spatial_shapes" in wanted:
         return {
-            "pixel_values": torch.randn(recipe.batch, _PATCHES**2, channels * vision.patch_size**2),
-            "pixel_attention_mask": torch.ones(recipe.batch, _PATCHES**2, dtype=torch.int64),
-            "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * recipe.batch),
+            "pixel_values": torch.randn(batch, _PATCHES**2, channels * vision.patch_size**2),
+            "pixel_attention_mask": ones(batch, _PATCHES**2),
+            "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * batch),
         }
     if "aspect_ratio_ids" in wanted:  # a picture of one tile, padded to as many as there may be
         tiles, side = vision.max_num_tiles, vision.image_size
         return {
-            "pixel_values": torch.randn(recipe.batch, 1, tiles, channels, side, side),
-            "aspect_ratio_ids": torch.ones(recipe.batch, 1, dtype=torch.int64),
-            "aspect_ratio_mask": torch.ones(recipe.batch, 1, tiles, dtype=torch.int64),
-            "cross_attention_mask": torch.ones(recipe.batch, recipe.sequence, 1, tiles, dtype=torch.int64),
+            "pixel_values": torch.randn(batch, 1, tiles, channels, side, side),
+            "aspect_ratio_ids": ones(batch, 1),
+            "aspect_ratio_mask": ones(batch, 1, tiles),
+            "cross_attention_mask": ones(batch, recipe.sequence, 1, tiles),
         }
     if getattr(vision, "model_type", "") == "pixtral":
         side = _PATCHES * vision.patch_size
-        return {
-            "pixel_values": torch.randn(recipe.batch, channels, side, side),
-            "image_sizes": torch.tensor([[side, side]] * recipe.batch),
-        }
+        pictures = torch.randn(batch, channels, side, side)
+        return {"pixel_values": pictures, "image_sizes": torch.tensor([[side, side]] * batch)}
     side = getattr(vision, "image_size", None) or getattr(vision, "image", 224)
     height, width = side if isinstance(side, list | tuple) else (side, side)
     several = (1,) if "pixel_attention_mask" in wanted and "input_ids" in wanted else ()
-    pictures = torch.randn(recipe.batch, *several, channels, height, width)
+    pictures = torch.randn(batch, *several, channels, height, width)
     if isinstance(config, ConvNetConfig):
         pictures = pictures.contiguous(memory_format=torch.channels_last)
     return {"pixel_values": pictures}
