@@ -112,8 +112,8 @@ def remarks(model: str, recipe: Recipe) -> list[str]:
     lines.append(f"# Tokens are {tokens}.")
     repeated = "the updates that a restart may have to repeat"
     lines.append(f"# Yours to set: --steps, --lr (default: 0.001), and --save-every, {repeated}.")
-    kept = (name for name in ("keeps_outputs", "use_cache") if getattr(recipe, name))
-    if flags := [flag_of(name).replace("--", "--no-") for name in kept]:
+    names = (name for name in ("keeps_outputs", "use_cache") if getattr(recipe, name))
+    if flags := [flag_of(name).replace("--", "--no-") for name in names]:
         peak = f"its peak is the one that course plan predicts with {' '.join(flags)}"
         lines.append(f"# It keeps only the loss, and no keys and values after a block, so {peak}.")
     if recipe.optimizer == "sgd":
