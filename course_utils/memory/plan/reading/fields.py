@@ -13,16 +13,8 @@ from course_utils.memory.step.recipe import Recipe, flag_of
 
 AT_LEAST, UNKNOWN = "at least", "unknown"
 _NO_FILE = f"{UNKNOWN}: no file says"
-_TAKEN_APART = (
-    "attention",
-    "eval_batch",
-    "lora",
-    "lora_targets",
-    "modules_to_save",
-    "quantized",
-    "double_quantization",
-)
 _OF_ADAPTERS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
+_TAKEN_APART = ("attention", "eval_batch", "lora", *_OF_ADAPTERS)
 _HERE = ("zero_stage", "offload", "ranks")  # keys of several files come to these
 _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
@@ -184,6 +176,7 @@ class Reading:
                 self.remarks.append(f"Without use_peft: true there are no adapters, {why}.")
             return
         self._take("lora", "lora_r", _count)
+        self._take("lora_dropout", "lora_dropout", _number)
         targets = self._get("lora_target_modules", "lora_targets")
         family = self.about.family
         if targets is not None and targets.value is not None:
