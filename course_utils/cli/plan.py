@@ -71,11 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON")
     add("--again", action="store_true", help="work it out anew, whatever is stored")
     recipe = parser.add_argument_group("the recipe (fields of memory.Recipe)")
-    recipe.add_argument(
-        "--loop",
-        metavar="NAME",
-        help=f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})",
-    )
+    whose = f"whose loop trains: {', '.join(LOOPS)}, each with its defaults (default: {_DEFAULT_LOOP})"
+    recipe.add_argument("--loop", metavar="NAME", help=whose)
     for one in fields(Recipe):
         recipe.add_argument(flag_of(one.name), default=None, help=_help_of(one), **_FORMS[one.type])
 
