@@ -205,23 +205,23 @@ def _model_of(script: Script, problems: dict[str, str]) -> Settings:
 
 def _read_launch(words: list[str], problems: dict[str, str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
     """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
-    line = read_launch(words)
-    files = [word for word in (line.target, *line.files) if word.lower().endswith(SETTINGS)]
-    config = line.arguments.get("config")
+    launcher, flags, target, arguments, files = read_launch(words)
+    files = [word for word in (target, *files) if word.lower().endswith(SETTINGS)]
+    config = arguments.get("config")
     parts = []
     for word in [*files, *([str(config.value)] if config else [])]:
-        parts.append(_read_file(Path(word), problems, line.arguments))
+        parts.append(_read_file(Path(word), problems, arguments))
     tool = parts[0][0] if parts else None
-    if line.launcher == "trl":
+    if launcher == "trl":
         tool = tables().tools["trl"]
-        if line.target != "sft":
-            problems["rl"] = f"{AT_LEAST}: trl {line.target}: {tables().unmodelled['rl'].partition(': ')[2]}"
+        if target != "sft":
+            problems["rl"] = f"{AT_LEAST}: trl {target}: {tables().unmodelled['rl'].partition(': ')[2]}"
     if tool is None:
-        raise CourseError(f"{line.target} is a module that is not read; give its script or file of settings instead.")
-    if not line.target.endswith(".py"):
-        _refuse_misspelled(line.arguments, tool)
-        parts.append((tool, line.arguments))
-    return parts, _launcher_of(line.launcher, line.flags, problems)
+        raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
+    if not target.endswith(".py"):
+        _refuse_misspelled(arguments, tool)
+        parts.append((tool, arguments))
+    return parts, _launcher_of(launcher, flags, problems)
 
 
 def _launcher_of(launcher: str, flags: Settings, problems: dict[str, str]) -> Settings:

@@ -176,17 +176,6 @@ def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
     return options
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A launch line taken apart: the `launcher`, its `flags`, the `target` that it runs, the target's `arguments` and `files`."""
-
-    launcher: str
-    flags: Settings
-    target: str
-    arguments: Settings
-    files: tuple[str, ...]
-
-
 _LAUNCHERS = {
     "accelerate": "launch",
     "llamafactory-cli": "train",
@@ -199,8 +188,11 @@ _LAUNCHERS = {
 _AS_MODULE = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch": ["accelerate", "launch"]}
 
 
-def read_launch(words: list[str]) -> Launch:
-    """A launch line such as `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another."""
+def read_launch(words: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
+    """Of a launch line the launcher, its flags, the target that it runs, and the target's arguments and files.
+
+    Such a line is `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another.
+    """
     try:
         words = shlex.split(words[0]) if len(words) == 1 else [word for word in words if word.strip("\\ \n")]
     except ValueError as error:
@@ -231,8 +223,7 @@ def read_launch(words: list[str]) -> Launch:
     place = next(filter(is_target, range(len(words))), None)
     if place is None or words[place].startswith("-"):
         raise CourseError(f"The launch line of {launcher} names nothing to run; give it whole, as you type it.")
-    arguments, files = _flags(words[place + 1 :])
-    return Launch(launcher, _flags(words[:place])[0], words[place], arguments, tuple(files))
+    return launcher, _flags(words[:place])[0], words[place], *_flags(words[place + 1 :])
 
 
 def _flags(words: list[str]) -> tuple[Settings, list[str]]:
